@@ -1,0 +1,219 @@
+//! The vocabulary of everything that Bulkhead does to a host.
+//!
+//! Invariant 1: a write to the kernel or to the state is one `Action`; `--dry-run` prints these and nothing else happens.
+//! Each action is idempotent: applied to a host where it is already done, it changes nothing and succeeds.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::model::{FsKind, Lease, Pool, Provision, Tenant, Volume};
+use crate::units::Bytes;
+
+/// A block device, named by what it is made of, so that a plan can be written before the device exists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceRef {
+    /// The loop device whose backing file is this image.
+    LoopOf(PathBuf),
+    /// A logical volume.
+    Lv {
+        /// Volume group.
+        vg: String,
+        /// Logical volume.
+        lv: String,
+    },
+}
+
+impl fmt::Display for DeviceRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceRef::LoopOf(image) => write!(f, "loop device of {}", image.display()),
+            DeviceRef::Lv { vg, lv } => write!(f, "/dev/{vg}/{lv}"),
+        }
+    }
+}
+
+/// A body of a state file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    /// `pools/NAME` on the host and `bulkhead-pool` inside a file pool.
+    Pool(Pool),
+    /// `NAME.volume` beside the image.
+    Volume(Volume),
+    /// `tenants/NAME`.
+    Tenant(Tenant),
+    /// `leases/ID` under the runtime directory.
+    Lease(Lease),
+}
+
+impl Record {
+    /// The word that opens the state file.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Record::Pool(_) => "pool",
+            Record::Volume(_) => "volume",
+            Record::Tenant(_) => "tenant",
+            Record::Lease(_) => "lease",
+        }
+    }
+}
+
+/// One step. Paths of cgroups are relative to the cgroup v2 root.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
+pub enum Action {
+    /// Makes a directory, mode 0700, with missing parents.
+    MakeDir { path: PathBuf },
+    /// Removes an empty directory.
+    RemoveDir { path: PathBuf },
+    /// Writes a state file atomically.
+    WriteRecord { path: PathBuf, record: Box<Record> },
+    /// Removes a state file durably.
+    RemoveRecord { path: PathBuf },
+    /// Makes an image file; refuses to touch one that is there with another size.
+    CreateImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
+    /// Writes every block of an image that is not in use, so that later writes need no allocation.
+    FillImage { path: PathBuf },
+    /// Grows or truncates an image file.
+    SetImageSize { path: PathBuf, size_bytes: Bytes, provision: Provision },
+    /// Removes an image file.
+    RemoveImage { path: PathBuf },
+    /// Attaches an image to a loop device with direct I/O.
+    AttachLoop { image: PathBuf, read_only: bool },
+    /// Makes the loop device see its backing file's new size.
+    RefreshLoop { image: PathBuf },
+    /// Detaches the image's loop device, if there is one.
+    DetachLoop { image: PathBuf },
+    /// Makes a volume group on a device.
+    CreateVg { vg: String, device: String },
+    /// Makes a thin pool that takes all but a reserve of the volume group.
+    CreateThinPool { vg: String, lv: String },
+    /// Adds and removes tags of a volume group in one metadata change.
+    TagVg { vg: String, add: Vec<String>, remove: Vec<String> },
+    /// Removes a volume group that Bulkhead made, and its physical volume label.
+    RemoveVg { vg: String, device: Option<String> },
+    /// Makes a logical volume with its tags in one metadata change.
+    CreateLv { vg: String, lv: String, thin_pool: Option<String>, size_bytes: Bytes, tags: Vec<String> },
+    /// Writes every block of a thin logical volume once, so that later writes need no thin-pool metadata.
+    FillLv { vg: String, lv: String },
+    /// Makes a thin snapshot with its tags in one metadata change.
+    SnapshotLv { vg: String, origin: String, lv: String, tags: Vec<String> },
+    /// Makes a logical volume active, so that it has a device node.
+    ActivateLv { vg: String, lv: String },
+    /// Adds and removes tags of a logical volume in one metadata change.
+    TagLv { vg: String, lv: String, add: Vec<String>, remove: Vec<String> },
+    /// Changes a logical volume's size.
+    ResizeLv { vg: String, lv: String, size_bytes: Bytes },
+    /// Removes a logical volume, if it is there.
+    RemoveLv { vg: String, lv: String },
+    /// Makes a file system on a device that carries none.
+    Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
+    /// Checks an unmounted file system; repairs what is safe to repair when asked.
+    CheckFs { device: DeviceRef, fs: FsKind, repair: bool },
+    /// Gives a cloned file system its own UUID.
+    NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
+    /// Grows the file system to the device's size, mounted at `mounted_at` or not mounted.
+    GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
+    /// Shrinks an unmounted ext4.
+    ShrinkFs { device: DeviceRef, size_bytes: Bytes },
+    /// Mounts with `nosuid,nodev,noatime`.
+    Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
+    /// Unmounts what is mounted at the target, if anything.
+    Unmount { target: PathBuf },
+    /// Makes a cgroup, and makes the controllers available to it.
+    CreateCgroup { cgroup: String },
+    /// Writes a cgroup file.
+    WriteCgroup { cgroup: String, file: String, value: String },
+    /// Removes a cgroup, if it is there.
+    RemoveCgroup { cgroup: String },
+    /// Moves the journal thread of a mounted file system into a cgroup.
+    PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: String },
+    /// Sets a device's I/O scheduler.
+    SetScheduler { device: String, scheduler: String },
+    /// Sets `io.cost.model` of a device.
+    SetCostModel { device: String, line: String },
+    /// Sets `io.cost.qos` of a device.
+    SetCostQos { device: String, line: String },
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use Action as A;
+        match self {
+            A::MakeDir { path } => write!(f, "make directory {}", path.display()),
+            A::RemoveDir { path } => write!(f, "remove directory {}", path.display()),
+            A::WriteRecord { path, record } => write!(f, "write {} record {}", record.kind(), path.display()),
+            A::RemoveRecord { path } => write!(f, "remove record {}", path.display()),
+            A::CreateImage { path, size_bytes, provision } => {
+                write!(f, "create image {} of {size_bytes}, provision {provision}", path.display())
+            }
+            A::FillImage { path } => write!(f, "write all blocks of image {}", path.display()),
+            A::SetImageSize { path, size_bytes, .. } => write!(f, "resize image {} to {size_bytes}", path.display()),
+            A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
+            A::AttachLoop { image, read_only } => {
+                let how = if *read_only { "read-only" } else { "read-write" };
+                write!(f, "attach image {} to a loop device, direct I/O, {how}", image.display())
+            }
+            A::RefreshLoop { image } => write!(f, "refresh the size of the loop device of {}", image.display()),
+            A::DetachLoop { image } => write!(f, "detach the loop device of {}", image.display()),
+            A::CreateVg { vg, device } => write!(f, "create volume group {vg} on {device}"),
+            A::CreateThinPool { vg, lv } => write!(f, "create thin pool {vg}/{lv}"),
+            A::TagVg { vg, add, remove } => write!(f, "tag volume group {vg}: {}", tag_change(add, remove)),
+            A::RemoveVg { vg, .. } => write!(f, "remove volume group {vg}"),
+            A::CreateLv { vg, lv, thin_pool, size_bytes, .. } => match thin_pool {
+                Some(pool) => write!(f, "create thin volume {vg}/{lv} of {size_bytes} in {vg}/{pool}"),
+                None => write!(f, "create logical volume {vg}/{lv} of {size_bytes}"),
+            },
+            A::FillLv { vg, lv } => write!(f, "write all blocks of {vg}/{lv}"),
+            A::SnapshotLv { vg, origin, lv, .. } => write!(f, "create thin snapshot {vg}/{lv} of {vg}/{origin}"),
+            A::ActivateLv { vg, lv } => write!(f, "activate {vg}/{lv}"),
+            A::TagLv { vg, lv, add, remove } => write!(f, "tag {vg}/{lv}: {}", tag_change(add, remove)),
+            A::ResizeLv { vg, lv, size_bytes } => write!(f, "resize {vg}/{lv} to {size_bytes}"),
+            A::RemoveLv { vg, lv } => write!(f, "remove logical volume {vg}/{lv}"),
+            A::Mkfs { device, fs, .. } => write!(f, "make {fs} on {device}"),
+            A::CheckFs { device, fs, repair } => {
+                write!(f, "check {fs} on {device}{}", if *repair { ", repairing" } else { "" })
+            }
+            A::NewFsUuid { device, fs, uuid } => write!(f, "give {fs} on {device} the UUID {uuid}"),
+            A::GrowFs { device, fs, .. } => write!(f, "grow {fs} on {device} to the device's size"),
+            A::ShrinkFs { device, size_bytes } => write!(f, "shrink ext4 on {device} to {size_bytes}"),
+            A::Mount { device, fs, target, read_only, .. } => {
+                let how = if *read_only { ",ro" } else { "" };
+                write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
+            }
+            A::Unmount { target } => write!(f, "unmount {}", target.display()),
+            A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
+            A::WriteCgroup { cgroup, file, value } => write!(f, "write {value:?} to {cgroup}/{file}"),
+            A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
+            A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
+            A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),
+            A::SetCostModel { device, line } => write!(f, "set io.cost.model of {device}: {line}"),
+            A::SetCostQos { device, line } => write!(f, "set io.cost.qos of {device}: {line}"),
+        }
+    }
+}
+
+fn tag_change(add: &[String], remove: &[String]) -> String {
+    let signed = |sign: char, tags: &[String]| tags.iter().map(|tag| format!("{sign}{tag}")).collect::<Vec<_>>();
+    [signed('+', add), signed('-', remove)].concat().join(" ")
+}
+
+/// An action that was applied, or with `--dry-run` would be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Applied {
+    /// The step.
+    #[schema(value_type = Object)]
+    pub action: Action,
+    /// What was there before, where that is a value (a weight, a scheduler, a thread's cgroup).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub old: Option<String>,
+    /// Whether anything changed; `false` when it was done already, or in a dry run.
+    pub changed: bool,
+}

@@ -1,0 +1,385 @@
+//! What a pool does with a volume's block device: one trait, a backend per kind of pool.
+//!
+//! A backend only writes plans. It knows where a volume's record lives (a file beside the image, or tags on the logical
+//! volume), how its device comes to be, and how it goes away. The block server will be a third backend.
+
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::action::{Action, DeviceRef, Record};
+use crate::error::{Code, Fault};
+use crate::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeState};
+use crate::name::Name;
+use crate::units::Bytes;
+
+/// Plans for the block devices of one pool.
+pub trait Backend {
+    /// The device that the volume's file system is on.
+    fn device(&self, volume: &Volume) -> DeviceRef;
+    /// Records the volume (as it is given, in stage `Creating`) and makes its device, open for use.
+    fn create(&self, volume: &Volume) -> Vec<Action>;
+    /// Records a change from `old` to `new`.
+    fn record(&self, old: &Volume, new: &Volume) -> Action;
+    /// Makes the device node exist.
+    fn open(&self, volume: &Volume) -> Vec<Action>;
+    /// Lets go of the device node where it costs something to keep.
+    fn close(&self, volume: &Volume) -> Vec<Action>;
+    /// Makes the device larger; it may be open.
+    fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
+    /// Makes the device smaller; it is closed, and its file system is already smaller.
+    fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
+    /// Removes device and record, whatever of them is there.
+    fn remove(&self, volume: &Volume) -> Vec<Action>;
+    /// Makes `new`, recorded in stage `Creating`, a copy-on-write copy of `origin`, open for use.
+    ///
+    /// # Errors
+    /// `Unsupported` where the pool has no snapshots.
+    fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
+    /// The size that a volume really gets when `size` is asked for.
+    fn round(&self, size: Bytes) -> Bytes;
+}
+
+/// The backend of a pool. `extent` is the volume group's extent size and is not used by file pools.
+#[must_use]
+pub fn backend(pool: &Pool, extent: Bytes) -> Box<dyn Backend> {
+    match &pool.source {
+        PoolSource::File { directory } => Box::new(FileBackend { directory: directory.clone() }),
+        PoolSource::Lvm { vg, thin_pool } => {
+            Box::new(LvmBackend { vg: vg.clone(), thin_pool: thin_pool.clone(), extent })
+        }
+    }
+}
+
+/// File name ending of a volume's record in a file pool.
+pub const VOLUME_RECORD_SUFFIX: &str = "volume";
+/// File name ending of a volume's image in a file pool.
+pub const IMAGE_SUFFIX: &str = "img";
+/// File name of the record by which a file pool describes itself.
+pub const POOL_RECORD: &str = "bulkhead-pool";
+
+/// Path of a volume's record in a file pool.
+#[must_use]
+pub fn volume_record_path(directory: &Path, name: &Name) -> PathBuf {
+    directory.join(format!("{name}.{VOLUME_RECORD_SUFFIX}"))
+}
+
+/// Path of a volume's image in a file pool.
+#[must_use]
+pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
+    directory.join(format!("{name}.{IMAGE_SUFFIX}"))
+}
+
+/// Images in a directory, served by loop devices with direct I/O.
+#[derive(Debug)]
+struct FileBackend {
+    directory: PathBuf,
+}
+
+impl FileBackend {
+    fn image(&self, volume: &Volume) -> PathBuf {
+        image_path(&self.directory, &volume.name)
+    }
+
+    fn write_record(&self, volume: &Volume) -> Action {
+        let path = volume_record_path(&self.directory, &volume.name);
+        Action::WriteRecord { path, record: Box::new(Record::Volume(volume.clone())) }
+    }
+}
+
+impl Backend for FileBackend {
+    fn device(&self, volume: &Volume) -> DeviceRef {
+        DeviceRef::LoopOf(self.image(volume))
+    }
+
+    fn create(&self, volume: &Volume) -> Vec<Action> {
+        let path = self.image(volume);
+        let create = Action::CreateImage { path, size_bytes: volume.size_bytes, provision: volume.provision };
+        [vec![self.write_record(volume), create], self.open(volume)].concat()
+    }
+
+    fn record(&self, _old: &Volume, new: &Volume) -> Action {
+        self.write_record(new)
+    }
+
+    fn open(&self, volume: &Volume) -> Vec<Action> {
+        vec![Action::AttachLoop { image: self.image(volume), read_only: false }]
+    }
+
+    fn close(&self, volume: &Volume) -> Vec<Action> {
+        vec![Action::DetachLoop { image: self.image(volume) }]
+    }
+
+    fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
+        let image = self.image(volume);
+        vec![
+            Action::SetImageSize { path: image.clone(), size_bytes: to, provision: volume.provision },
+            Action::RefreshLoop { image },
+        ]
+    }
+
+    fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
+        vec![Action::SetImageSize { path: self.image(volume), size_bytes: to, provision: volume.provision }]
+    }
+
+    fn remove(&self, volume: &Volume) -> Vec<Action> {
+        let image = self.image(volume);
+        vec![
+            Action::DetachLoop { image: image.clone() },
+            Action::RemoveImage { path: image },
+            Action::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) },
+        ]
+    }
+
+    fn snapshot(&self, _origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
+        Err(no_snapshots(new, "file"))
+    }
+
+    fn round(&self, size: Bytes) -> Bytes {
+        size.round_up(Bytes(4096)).unwrap_or(size)
+    }
+}
+
+/// Logical volumes, thick, or thin when there is a thin pool.
+#[derive(Debug)]
+struct LvmBackend {
+    vg: String,
+    thin_pool: Option<String>,
+    extent: Bytes,
+}
+
+impl LvmBackend {
+    fn lv(&self, volume: &Volume) -> (String, String) {
+        (self.vg.clone(), volume.name.to_string())
+    }
+}
+
+impl Backend for LvmBackend {
+    fn device(&self, volume: &Volume) -> DeviceRef {
+        let (vg, lv) = self.lv(volume);
+        DeviceRef::Lv { vg, lv }
+    }
+
+    fn create(&self, volume: &Volume) -> Vec<Action> {
+        let (vg, lv) = self.lv(volume);
+        let fill = (self.thin_pool.is_some() && volume.provision == Provision::Full)
+            .then(|| Action::FillLv { vg: vg.clone(), lv: lv.clone() });
+        let create = Action::CreateLv {
+            vg,
+            lv,
+            thin_pool: self.thin_pool.clone(),
+            size_bytes: volume.size_bytes,
+            tags: tags_of(volume),
+        };
+        std::iter::once(create).chain(fill).collect()
+    }
+
+    fn record(&self, old: &Volume, new: &Volume) -> Action {
+        let (vg, lv) = self.lv(new);
+        let (before, after) = (tags_of(old), tags_of(new));
+        let only_in = |a: &[String], b: &[String]| a.iter().filter(|tag| !b.contains(tag)).cloned().collect();
+        Action::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) }
+    }
+
+    fn open(&self, volume: &Volume) -> Vec<Action> {
+        let (vg, lv) = self.lv(volume);
+        vec![Action::ActivateLv { vg, lv }]
+    }
+
+    fn close(&self, _volume: &Volume) -> Vec<Action> {
+        Vec::new()
+    }
+
+    fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
+        let (vg, lv) = self.lv(volume);
+        vec![Action::ResizeLv { vg, lv, size_bytes: to }]
+    }
+
+    fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
+        self.grow(volume, to)
+    }
+
+    fn remove(&self, volume: &Volume) -> Vec<Action> {
+        let (vg, lv) = self.lv(volume);
+        vec![Action::RemoveLv { vg, lv }]
+    }
+
+    fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
+        if self.thin_pool.is_none() {
+            return Err(no_snapshots(new, "thick lvm"));
+        }
+        let (vg, lv) = self.lv(new);
+        let snapshot =
+            Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
+        Ok(std::iter::once(snapshot).chain(self.open(new)).collect())
+    }
+
+    fn round(&self, size: Bytes) -> Bytes {
+        size.round_up(self.extent).unwrap_or(size)
+    }
+}
+
+fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
+    Fault::new(
+        Code::Unsupported,
+        format!("volume {}", volume.reference()),
+        format!("{kind} pools have no snapshots or clones"),
+    )
+    .cure("use a pool on an LVM thin pool: `bulkhead pool create NAME --vg VG --thin-pool LV`")
+}
+
+/// Prefix of all our tags; what follows is `key` or `key=value`. docs/formats/state.md lists them.
+const TAG_PREFIX: &str = "bulkhead.";
+
+/// The tags by which a logical volume describes itself as a volume.
+#[must_use]
+pub fn tags_of(volume: &Volume) -> Vec<String> {
+    let state = match volume.state {
+        VolumeState::Creating => "creating".to_owned(),
+        VolumeState::Ready => "ready".to_owned(),
+        VolumeState::Removing => "removing".to_owned(),
+        VolumeState::Resizing { to_bytes } => format!("resizing:{}", to_bytes.0),
+    };
+    let provision = match volume.provision {
+        Provision::Full => "full",
+        Provision::OnDemand => "on_demand",
+    };
+    let mut tags = vec![
+        format!("{TAG_PREFIX}volume={}", volume.uuid),
+        format!("{TAG_PREFIX}fs={}", volume.fs),
+        format!("{TAG_PREFIX}provision={provision}"),
+        format!("{TAG_PREFIX}state={state}"),
+    ];
+    if volume.fast_commit {
+        tags.push(format!("{TAG_PREFIX}fast_commit"));
+    }
+    if volume.read_only {
+        tags.push(format!("{TAG_PREFIX}read_only"));
+    }
+    if let Some(origin) = &volume.origin {
+        tags.push(format!("{TAG_PREFIX}origin={origin}"));
+    }
+    tags
+}
+
+/// Reads a volume back from its logical volume's tags. `None` when it is not one of ours.
+///
+/// # Errors
+/// `Corrupt` when it is ours and a tag is missing or cannot be read.
+pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String]) -> Result<Option<Volume>, Fault> {
+    let value = |key: &str| {
+        tags.iter().find_map(|tag| tag.strip_prefix(TAG_PREFIX)?.strip_prefix(key)?.strip_prefix('='))
+    };
+    let flag = |key: &str| tags.iter().any(|tag| tag.strip_prefix(TAG_PREFIX) == Some(key));
+    let Some(uuid) = value("volume") else { return Ok(None) };
+    let corrupt = |what: &str| {
+        Fault::new(
+            Code::Corrupt,
+            format!("volume {pool}/{lv}"),
+            format!("its LVM tag {TAG_PREFIX}{what} is missing or cannot be read"),
+        )
+        .cure("compare `lvs -o lv_name,lv_tags` with docs/formats/state.md and restore the tag with `lvchange --addtag`")
+    };
+    let fs = match value("fs") {
+        Some("ext4") => FsKind::Ext4,
+        Some("xfs") => FsKind::Xfs,
+        _ => return Err(corrupt("fs")),
+    };
+    let provision = match value("provision") {
+        Some("full") => Provision::Full,
+        Some("on_demand") => Provision::OnDemand,
+        _ => return Err(corrupt("provision")),
+    };
+    let state = match value("state") {
+        Some("creating") => VolumeState::Creating,
+        Some("ready") => VolumeState::Ready,
+        Some("removing") => VolumeState::Removing,
+        Some(text) => {
+            let to = text.strip_prefix("resizing:").and_then(|n| n.parse().ok()).ok_or_else(|| corrupt("state"))?;
+            VolumeState::Resizing { to_bytes: Bytes(to) }
+        }
+        None => return Err(corrupt("state")),
+    };
+    Ok(Some(Volume {
+        pool: pool.clone(),
+        name: lv.parse().map_err(|_| corrupt("volume (the logical volume's name)"))?,
+        uuid: Uuid::parse_str(uuid).map_err(|_| corrupt("volume"))?,
+        size_bytes,
+        fs,
+        provision,
+        fast_commit: flag("fast_commit"),
+        read_only: flag("read_only"),
+        origin: value("origin").map(str::parse).transpose().map_err(|_| corrupt("origin"))?,
+        state,
+    }))
+}
+
+/// The tags by which a volume group describes itself as a pool.
+#[must_use]
+pub fn pool_tags(pool: &Pool) -> Vec<String> {
+    let mut tags =
+        vec![format!("{TAG_PREFIX}pool={}", pool.name), format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)];
+    if let PoolSource::Lvm { thin_pool: Some(thin_pool), .. } = &pool.source {
+        tags.push(format!("{TAG_PREFIX}thin_pool={thin_pool}"));
+    }
+    tags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
+
+    fn volumes() -> impl Strategy<Value = Volume> {
+        let state = prop_oneof![
+            Just(VolumeState::Creating),
+            Just(VolumeState::Ready),
+            Just(VolumeState::Removing),
+            (0u64..1 << 50).prop_map(|n| VolumeState::Resizing { to_bytes: Bytes(n) }),
+        ];
+        (any::<u128>(), any::<(bool, bool, bool, bool)>(), proptest::option::of("[a-z][a-z0-9]{0,8}"), state).prop_map(
+            |(uuid, (xfs, full, fast_commit, read_only), origin, state)| Volume {
+                pool: "p".parse().expect("a valid name"),
+                name: "v".parse().expect("a valid name"),
+                uuid: Uuid::from_u128(uuid),
+                size_bytes: Bytes::mib(64),
+                fs: if xfs { FsKind::Xfs } else { FsKind::Ext4 },
+                provision: if full { Provision::Full } else { Provision::OnDemand },
+                fast_commit,
+                read_only,
+                origin: origin.map(|o| o.parse().expect("a valid name")),
+                state,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn tags_carry_the_whole_record(volume in volumes()) {
+            let read = volume_from_tags(&volume.pool, "v", volume.size_bytes, &tags_of(&volume));
+            prop_assert_eq!(read, Ok(Some(volume)));
+        }
+
+        #[test]
+        fn tags_use_only_what_lvm_allows(volume in volumes()) {
+            for tag in tags_of(&volume) {
+                let allowed = |c: char| c.is_ascii_alphanumeric() || "_+.-/=!:&#".contains(c);
+                prop_assert_eq!(tag.chars().find(|&c| !allowed(c)), None);
+            }
+        }
+
+        #[test]
+        fn a_lost_tag_is_reported_not_guessed(volume in volumes(), lost in 1usize..4) {
+            let mut tags = tags_of(&volume);
+            tags.remove(lost);
+            let error = volume_from_tags(&volume.pool, "v", volume.size_bytes, &tags).map_err(|f| f.code);
+            prop_assert_eq!(error, Err(Code::Corrupt));
+        }
+    }
+
+    #[test]
+    fn foreign_logical_volumes_are_left_alone() {
+        let pool: Name = "p".parse().expect("a valid name");
+        assert_eq!(volume_from_tags(&pool, "root", Bytes(0), &["other".into()]), Ok(None));
+    }
+}

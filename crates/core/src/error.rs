@@ -1,0 +1,155 @@
+//! The one closed list of error codes, and the error that every front end shows.
+//!
+//! Front ends only translate: HTTP status, exit code (and later gRPC status and Docker's `Err`) are all derived here.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What kind of error it is. The list is closed: a client may match on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The request itself is wrong: a bad name, size, share or combination.
+    InvalidArgument,
+    /// No object of that name.
+    NotFound,
+    /// An object of that name is there, and differs from the one asked for.
+    AlreadyExists,
+    /// The object is in use: mounted, attached, busy, or another operation runs on it.
+    InUse,
+    /// A device or directory carries data that is not Bulkhead's.
+    HasData,
+    /// The pool or file system has no room.
+    NoSpace,
+    /// The host lacks something: a controller, a program, a kernel feature, cgroup v2.
+    Unsupported,
+    /// The caller may not do this (not root, not in the socket's group).
+    PermissionDenied,
+    /// What is on the medium is not what was recorded: a torn state file, a failed fsck.
+    Corrupt,
+    /// The daemon does not answer, or is not running.
+    Unavailable,
+    /// Everything else: the kernel or a helper program failed.
+    Internal,
+}
+
+impl Code {
+    /// All codes, for documentation and tests.
+    pub const ALL: [Code; 11] = [
+        Code::InvalidArgument,
+        Code::NotFound,
+        Code::AlreadyExists,
+        Code::InUse,
+        Code::HasData,
+        Code::NoSpace,
+        Code::Unsupported,
+        Code::PermissionDenied,
+        Code::Corrupt,
+        Code::Unavailable,
+        Code::Internal,
+    ];
+
+    /// The HTTP status of the native API.
+    #[must_use]
+    pub const fn http_status(self) -> u16 {
+        match self {
+            Code::InvalidArgument => 400,
+            Code::PermissionDenied => 403,
+            Code::NotFound => 404,
+            Code::AlreadyExists | Code::InUse | Code::HasData => 409,
+            Code::Corrupt => 422,
+            Code::Unsupported => 501,
+            Code::Unavailable => 503,
+            Code::NoSpace => 507,
+            Code::Internal => 500,
+        }
+    }
+
+    /// The exit code of the command line. 1 is left to unforeseen errors and 2 to clap's usage errors.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Code::Internal => 1,
+            Code::InvalidArgument => 2,
+            Code::NotFound => 3,
+            Code::AlreadyExists => 4,
+            Code::InUse => 5,
+            Code::HasData => 6,
+            Code::NoSpace => 7,
+            Code::Unsupported => 8,
+            Code::PermissionDenied => 9,
+            Code::Corrupt => 10,
+            Code::Unavailable => 11,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Code::InvalidArgument => "invalid_argument",
+            Code::NotFound => "not_found",
+            Code::AlreadyExists => "already_exists",
+            Code::InUse => "in_use",
+            Code::HasData => "has_data",
+            Code::NoSpace => "no_space",
+            Code::Unsupported => "unsupported",
+            Code::PermissionDenied => "permission_denied",
+            Code::Corrupt => "corrupt",
+            Code::Unavailable => "unavailable",
+            Code::Internal => "internal",
+        })
+    }
+}
+
+/// An error as an operator reads it: the object, the cause and the cure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[error("{object}: {cause}")]
+pub struct Fault {
+    /// What kind of error.
+    pub code: Code,
+    /// What it is about, for example `volume db/data` or `/dev/sdb`.
+    pub object: String,
+    /// Why it failed, in one sentence without a full stop.
+    pub cause: String,
+    /// What to do about it; empty when there is nothing sensible to say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub cure: String,
+}
+
+impl Fault {
+    /// A fault without a cure; add one with [`Fault::cure`].
+    #[must_use]
+    pub fn new(code: Code, object: impl fmt::Display, cause: impl fmt::Display) -> Self {
+        Self { code, object: object.to_string(), cause: cause.to_string(), cure: String::new() }
+    }
+
+    /// The same fault with its cure.
+    #[must_use]
+    pub fn cure(self, cure: impl fmt::Display) -> Self {
+        Self { cure: cure.to_string(), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn exit_codes_are_distinct_and_not_zero() {
+        let codes: HashSet<u8> = Code::ALL.iter().map(|c| c.exit_code()).collect();
+        assert_eq!(codes.len(), Code::ALL.len());
+        assert!(!codes.contains(&0));
+    }
+
+    #[test]
+    fn the_wire_word_is_the_displayed_word() {
+        for code in Code::ALL {
+            let wire = serde_json::to_string(&code).expect("a unit variant serialises");
+            assert_eq!(wire, format!("\"{code}\""));
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Pure decisions of Bulkhead: everything here is a function of values.
+//!
+//! Owns: units, validated names, the wire types, the `Action` vocabulary, the life cycles of pools, volumes and
+//! tenants, the stack rules, and the iocost model arithmetic.
+//! Does not: read a clock, touch a file, start a thread, or know how a kernel is called. `sys` does that.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod action;
+pub mod backend;
+pub mod error;
+pub mod model;
+pub mod name;
+pub mod tenant;
+pub mod units;
+pub mod volume;
+pub mod wire;

@@ -1,0 +1,315 @@
+//! The objects that Bulkhead records: pools, volumes, tenants, leases. What is stored beside the data, and nothing else.
+//!
+//! These types are the body of the state files (docs/formats/state.md) and the content of the LVM tags.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::openapi::{RefOr, schema::Schema};
+use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
+
+use crate::name::{Name, NameError};
+use crate::units::{Bytes, Share};
+
+/// A file system that Bulkhead makes and mounts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FsKind {
+    /// ext4: its journal thread can be charged to the tenant.
+    #[default]
+    Ext4,
+    /// XFS: log writes under fsync are charged to the caller, background log writes to the root cgroup (FACTS.md §1).
+    Xfs,
+}
+
+impl FsKind {
+    /// The name that mount(2) takes.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            FsKind::Ext4 => "ext4",
+            FsKind::Xfs => "xfs",
+        }
+    }
+
+    /// The smallest volume that `mkfs` with our options accepts (mkfs.xfs refuses less than 300 MiB).
+    #[must_use]
+    pub const fn min_size(self) -> Bytes {
+        match self {
+            FsKind::Ext4 => Bytes::mib(16),
+            FsKind::Xfs => Bytes::mib(300),
+        }
+    }
+}
+
+impl fmt::Display for FsKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// When a volume's blocks are taken from its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Provision {
+    /// All at creation: a preallocated image, a thick LV, a thin LV whose every block was written once.
+    #[default]
+    Full,
+    /// When first written: a sparse image or a thin LV. Every first write then changes metadata that all tenants share.
+    OnDemand,
+}
+
+impl fmt::Display for Provision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Provision::Full => "full",
+            Provision::OnDemand => "on-demand",
+        })
+    }
+}
+
+/// Where a pool's volumes live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum PoolSource {
+    /// A directory on a host file system; a volume is an image file in it.
+    File {
+        /// Absolute path.
+        #[schema(value_type = String)]
+        directory: PathBuf,
+    },
+    /// An LVM volume group; a volume is a logical volume in it.
+    Lvm {
+        /// Name of the volume group.
+        vg: String,
+        /// Thin pool inside the group; thick volumes when there is none.
+        thin_pool: Option<String>,
+    },
+}
+
+impl PoolSource {
+    /// `file`, `lvm` or `lvm-thin`.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            PoolSource::File { .. } => "file",
+            PoolSource::Lvm { thin_pool: None, .. } => "lvm",
+            PoolSource::Lvm { thin_pool: Some(_), .. } => "lvm-thin",
+        }
+    }
+
+    /// Whether snapshots and clones can be had.
+    #[must_use]
+    pub const fn has_snapshots(&self) -> bool {
+        matches!(self, PoolSource::Lvm { thin_pool: Some(_), .. })
+    }
+}
+
+/// A pool as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name, unique on the host.
+    pub name: Name,
+    /// Its identity, written into the pool itself.
+    pub uuid: Uuid,
+    /// Where its volumes live.
+    pub source: PoolSource,
+}
+
+/// A volume's stage of life.
+///
+/// ```text
+///            create                    rm
+///   (none) ─────────▶ Creating ─▶ Ready ────▶ Removing ─▶ (none)
+///                        │        ▲   │           ▲
+///      crash: rolled back└────────┼───┼───────────┘ crash: rolled forward
+///                                 │   ▼ resize
+///                                Resizing    crash: rolled forward
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum VolumeState {
+    /// Being made; the caller has not been told that it exists. Found after a crash, it is removed.
+    Creating,
+    /// Usable.
+    Ready,
+    /// Being resized. Found after a crash, the resize is completed.
+    Resizing {
+        /// The size it will have.
+        to_bytes: Bytes,
+    },
+    /// Being removed. Found after a crash, the removal is completed.
+    Removing,
+}
+
+/// A volume as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Volume {
+    /// The pool that it lives in.
+    pub pool: Name,
+    /// Its name, unique in the pool.
+    pub name: Name,
+    /// Its identity, also the file system's UUID.
+    pub uuid: Uuid,
+    /// Size of the block device.
+    pub size_bytes: Bytes,
+    /// Its file system.
+    pub fs: FsKind,
+    /// When its blocks are taken from the pool.
+    pub provision: Provision,
+    /// ext4's fast_commit feature.
+    #[serde(default)]
+    pub fast_commit: bool,
+    /// A snapshot: mounted read-only.
+    #[serde(default)]
+    pub read_only: bool,
+    /// The volume that this one is a snapshot or clone of.
+    #[serde(default)]
+    pub origin: Option<Name>,
+    /// Its stage of life.
+    pub state: VolumeState,
+}
+
+impl Volume {
+    /// How people and requests name it.
+    #[must_use]
+    pub fn reference(&self) -> VolumeRef {
+        VolumeRef { pool: self.pool.clone(), name: self.name.clone() }
+    }
+
+    /// The same volume in another stage.
+    #[must_use]
+    pub fn with_state(&self, state: VolumeState) -> Self {
+        Self { state, ..self.clone() }
+    }
+
+    /// The file system's label: the volume's name as far as both ext4 (16 bytes) and XFS (12 bytes) can hold it.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        let name = self.name.as_str();
+        &name[..name.len().min(12)]
+    }
+}
+
+/// `pool/volume`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct VolumeRef {
+    /// The pool.
+    pub pool: Name,
+    /// The volume in it.
+    pub name: Name,
+}
+
+/// A text that is not `pool/volume`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeRefError {
+    /// There is no slash.
+    #[error("{0:?} does not name a volume: write POOL/VOLUME")]
+    NoPool(String),
+    /// One of the two parts is not a name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+impl FromStr for VolumeRef {
+    type Err = VolumeRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (pool, name) = text.split_once('/').ok_or_else(|| VolumeRefError::NoPool(text.to_owned()))?;
+        Ok(Self { pool: pool.parse()?, name: name.parse()? })
+    }
+}
+
+impl TryFrom<String> for VolumeRef {
+    type Error = VolumeRefError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl PartialSchema for VolumeRef {
+    fn schema() -> RefOr<Schema> {
+        String::schema()
+    }
+}
+
+impl ToSchema for VolumeRef {}
+
+impl From<VolumeRef> for String {
+    fn from(reference: VolumeRef) -> String {
+        reference.to_string()
+    }
+}
+
+impl fmt::Display for VolumeRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}/{}", self.pool, self.name))
+    }
+}
+
+/// A hard limit on a device, as `io.max` knows it; absent means no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct IoLimit {
+    /// The physical device, for example `/dev/vda`.
+    pub device: String,
+    /// Bytes read per second.
+    pub read_bytes_per_second: Option<u64>,
+    /// Bytes written per second.
+    pub write_bytes_per_second: Option<u64>,
+    /// Reads per second.
+    pub read_iops: Option<u64>,
+    /// Writes per second.
+    pub write_iops: Option<u64>,
+}
+
+/// A tenant as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Tenant {
+    /// Its name, unique on the host.
+    pub name: Name,
+    /// Its weight when there is contention.
+    pub share: Share,
+    /// Hard limits.
+    #[serde(default)]
+    pub limits: Vec<IoLimit>,
+    /// Volumes that stay mounted for it, also after a reboot.
+    #[serde(default)]
+    pub volumes: Vec<VolumeRef>,
+    /// Being removed. Found after a crash, the removal is completed.
+    #[serde(default)]
+    pub removing: bool,
+}
+
+/// A volume that is mounted because a process holds it (`bulkhead run`); it lasts as long as that process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Lease {
+    /// Identity of the lease.
+    pub id: Uuid,
+    /// For whom it is mounted.
+    pub tenant: Name,
+    /// The volume.
+    pub volume: VolumeRef,
+    /// The holder's process id.
+    pub pid: u32,
+    /// The holder's start time in clock ticks after boot (field 22 of `/proc/PID/stat`): tells a reused pid apart.
+    pub start_time_ticks: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volume_references_are_read_and_refused() {
+        assert_eq!("fast/db".parse::<VolumeRef>().map(|r| r.to_string()), Ok("fast/db".to_owned()));
+        for bad in ["db", "", "a/b/c", "/db", "a/..", "a/"] {
+            assert!(bad.parse::<VolumeRef>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The life cycle of a volume, as plans. Each plan is safe to cut after any step: [`recover`] says what completes it.
+
+use std::path::{Path, PathBuf};
+
+use uuid::Uuid;
+
+use crate::action::Action;
+use crate::backend::Backend;
+use crate::error::{Code, Fault};
+use crate::model::{FsKind, Volume, VolumeState};
+use crate::units::Bytes;
+
+/// Steps, and what to do when one of them fails (as opposed to the daemon being killed, which [`recover`] handles).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps in order.
+    pub steps: Vec<Action>,
+    /// Applied in order when a step fails; each is tried even if one before it fails.
+    pub on_failure: Vec<Action>,
+}
+
+impl Plan {
+    /// A plan that needs no undoing: cut anywhere, it leaves nothing that the next try would not complete.
+    #[must_use]
+    pub fn steps(steps: Vec<Action>) -> Self {
+        Self { steps, on_failure: Vec::new() }
+    }
+}
+
+/// Makes a volume with an empty file system. `volume` is in stage `Creating`.
+#[must_use]
+pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
+    let mkfs = Action::Mkfs {
+        device: backend.device(volume),
+        fs: volume.fs,
+        uuid: volume.uuid,
+        label: volume.label().to_owned(),
+        fast_commit: volume.fast_commit,
+    };
+    let ready = backend.record(volume, &volume.with_state(VolumeState::Ready));
+    Plan {
+        steps: [backend.create(volume), vec![mkfs], backend.close(volume), vec![ready]].concat(),
+        on_failure: backend.remove(volume),
+    }
+}
+
+/// Removes a volume that is not mounted.
+#[must_use]
+pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
+    let marked = backend.record(volume, &volume.with_state(VolumeState::Removing));
+    Plan::steps([vec![marked], backend.remove(volume)].concat())
+}
+
+/// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`.
+///
+/// # Errors
+/// `Unsupported` where the pool has no snapshots.
+pub fn snapshot(backend: &dyn Backend, origin: &Volume, new: &Volume) -> Result<Plan, Fault> {
+    let device = backend.device(new);
+    let mut steps = backend.snapshot(origin, new)?;
+    if new.fs == FsKind::Ext4 {
+        // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
+        // XFS replays at its first mount, and is mounted with `nouuid` instead.
+        steps.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: true });
+        steps.push(Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid });
+    }
+    steps.extend(backend.close(new));
+    steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
+    Ok(Plan { steps, on_failure: backend.remove(new) })
+}
+
+/// Makes a volume larger or smaller. `mounted_at` is where it is mounted, `scratch` an empty place to mount an XFS that
+/// is not (xfs_growfs works on mounted file systems only).
+///
+/// # Errors
+/// `Unsupported` for shrinking XFS, `InUse` for shrinking a mounted volume.
+pub fn resize(
+    backend: &dyn Backend,
+    volume: &Volume,
+    to: Bytes,
+    mounted_at: Option<&Path>,
+    scratch: &Path,
+) -> Result<Plan, Fault> {
+    let device = backend.device(volume);
+    let marked = volume.with_state(VolumeState::Resizing { to_bytes: to });
+    let done = Volume { size_bytes: to, ..volume.with_state(VolumeState::Ready) };
+    let mut steps = vec![backend.record(volume, &marked)];
+    let mut on_failure = Vec::new();
+    if to >= volume.size_bytes {
+        let grow = |at: Option<&Path>| Action::GrowFs {
+            device: device.clone(),
+            fs: volume.fs,
+            mounted_at: at.map(Path::to_owned),
+        };
+        match (mounted_at, volume.fs) {
+            (Some(at), _) => {
+                steps.extend(backend.grow(volume, to));
+                steps.push(grow(Some(at)));
+            }
+            (None, FsKind::Ext4) => {
+                steps.extend(backend.open(volume));
+                steps.extend(backend.grow(volume, to));
+                steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+                steps.push(grow(None));
+                steps.extend(backend.close(volume));
+                on_failure.extend(backend.close(volume));
+            }
+            (None, FsKind::Xfs) => {
+                steps.extend(backend.open(volume));
+                steps.extend(backend.grow(volume, to));
+                steps.extend(mount_steps(backend, volume, scratch));
+                steps.push(grow(Some(scratch)));
+                steps.extend(unmount(backend, volume, scratch));
+                on_failure.extend(unmount(backend, volume, scratch));
+            }
+        }
+    } else {
+        let object = format!("volume {}", volume.reference());
+        if volume.fs == FsKind::Xfs {
+            return Err(Fault::new(Code::Unsupported, object, "XFS cannot be made smaller")
+                .cure("create a smaller volume and copy the files"));
+        }
+        if let Some(at) = mounted_at {
+            let cause = format!("it is mounted at {}, and ext4 shrinks only when it is not mounted", at.display());
+            return Err(Fault::new(Code::InUse, object, cause).cure("detach it from its tenant first"));
+        }
+        steps.extend(backend.open(volume));
+        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+        steps.push(Action::ShrinkFs { device, size_bytes: to });
+        steps.extend(backend.close(volume));
+        steps.extend(backend.shrink(volume, to));
+        on_failure.extend(backend.close(volume));
+    }
+    // A device larger than its file system is harmless, so a failed resize goes back to the old record.
+    on_failure.push(backend.record(&marked, volume));
+    steps.push(backend.record(&marked, &done));
+    Ok(Plan { steps, on_failure })
+}
+
+/// Checks the file system of a volume that is not mounted.
+#[must_use]
+pub fn check(backend: &dyn Backend, volume: &Volume, repair: bool) -> Plan {
+    let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair };
+    Plan {
+        steps: [backend.open(volume), vec![check], backend.close(volume)].concat(),
+        on_failure: backend.close(volume),
+    }
+}
+
+/// Mounts a volume for a tenant and puts its journal thread into the tenant's `journal` cgroup.
+#[must_use]
+pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, journal_cgroup: &str) -> Plan {
+    let mut steps = backend.open(volume);
+    steps.extend(mount_steps(backend, volume, target));
+    steps.extend(place_journal(backend, volume, journal_cgroup));
+    Plan { steps, on_failure: unmount(backend, volume, target) }
+}
+
+/// Puts the journal thread of a mounted volume where its tenant pays for it; `None` when it has no such thread.
+#[must_use]
+pub fn place_journal(backend: &dyn Backend, volume: &Volume, journal_cgroup: &str) -> Option<Action> {
+    (!volume.read_only).then(|| Action::PlaceJournal {
+        device: backend.device(volume),
+        fs: volume.fs,
+        cgroup: journal_cgroup.to_owned(),
+    })
+}
+
+/// Unmounts a volume and lets go of its device.
+#[must_use]
+pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
+    let mut steps = vec![Action::Unmount { target: target.to_owned() }, Action::RemoveDir { path: target.to_owned() }];
+    steps.extend(backend.close(volume));
+    steps
+}
+
+/// What completes or undoes the operation that was under way when the daemon was killed; `None` when none was.
+///
+/// # Errors
+/// As [`resize`].
+pub fn recover(
+    backend: &dyn Backend,
+    volume: &Volume,
+    mounted_at: Option<&Path>,
+    scratch: &Path,
+) -> Result<Option<Plan>, Fault> {
+    Ok(match volume.state {
+        VolumeState::Ready => None,
+        VolumeState::Creating | VolumeState::Removing => Some(Plan::steps(backend.remove(volume))),
+        VolumeState::Resizing { to_bytes } => {
+            // An interrupted offline growth of XFS may have left it mounted at the scratch place.
+            let mut plan = resize(backend, volume, to_bytes, mounted_at, scratch)?;
+            if mounted_at.is_none() {
+                plan.steps.splice(0..0, unmount(backend, volume, scratch));
+            }
+            Some(plan)
+        }
+    })
+}
+
+/// Checks the size of a new or resized volume, and rounds it up to what the pool can give.
+///
+/// # Errors
+/// `InvalidArgument` for a size that is zero, or too small for the file system.
+pub fn checked_size(backend: &dyn Backend, volume: &Volume, size: Bytes) -> Result<Bytes, Fault> {
+    let minimum = volume.fs.min_size();
+    if size < minimum {
+        let cause = format!("a size of {size} is too small for {}", volume.fs);
+        return Err(Fault::new(Code::InvalidArgument, format!("volume {}", volume.reference()), cause)
+            .cure(format!("give it at least {minimum}")));
+    }
+    Ok(backend.round(size))
+}
+
+fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
+    vec![
+        Action::MakeDir { path: target.to_owned() },
+        Action::Mount {
+            device: backend.device(volume),
+            fs: volume.fs,
+            target: target.to_owned(),
+            read_only: volume.read_only,
+            nouuid: volume.fs == FsKind::Xfs && volume.origin.is_some(),
+        },
+    ]
+}
+
+/// Where a volume is mounted on the host, below the runtime directory.
+#[must_use]
+pub fn mount_point(run_dir: &Path, volume: &Volume) -> PathBuf {
+    run_dir.join("mnt").join(volume.pool.as_str()).join(volume.name.as_str())
+}
+
+/// Where an XFS is mounted for a moment to be grown.
+#[must_use]
+pub fn scratch_mount_point(run_dir: &Path, uuid: Uuid) -> PathBuf {
+    run_dir.join("scratch").join(uuid.to_string())
+}

@@ -1,0 +1,375 @@
+//! Requests and replies of the daemon's API (docs/openapi.json is generated from them). Front ends translate to these.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::action::Applied;
+use crate::error::Fault;
+use crate::model::{FsKind, IoLimit, Provision, VolumeRef};
+use crate::name::Name;
+use crate::units::{Bytes, Share};
+
+/// Version of the API, the first part of every path.
+pub const API_VERSION: &str = "v1";
+
+/// What a request that may write carries beside its own fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mode {
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What happened: the object as it is now, and the steps that were taken.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Done<T> {
+    /// The object after the operation; in a dry run and after a removal there may be none.
+    pub object: Option<T>,
+    /// The steps; empty when everything was as asked for already.
+    pub steps: Vec<Applied>,
+    /// Whether this was a dry run.
+    pub dry_run: bool,
+}
+
+/// Where a new pool is to live.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum NewPoolSource {
+    /// A directory on a host file system.
+    Directory {
+        /// Absolute path; made when it is not there.
+        #[schema(value_type = String)]
+        path: PathBuf,
+    },
+    /// A volume group that is there already.
+    VolumeGroup {
+        /// Its name.
+        vg: String,
+        /// A thin pool in it, for thin volumes, snapshots and clones.
+        thin_pool: Option<String>,
+    },
+    /// A whole block device, which becomes a volume group named `bulkhead-NAME`.
+    Device {
+        /// Absolute path of the device.
+        #[schema(value_type = String)]
+        path: PathBuf,
+        /// Make a thin pool on it.
+        thin: bool,
+        /// The exact path of the device once more, as confirmation that the data on it may be erased.
+        erase: Option<String>,
+    },
+}
+
+/// Makes a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolCreate {
+    /// Its name.
+    pub name: Name,
+    /// Where it is to live.
+    pub source: NewPoolSource,
+}
+
+/// A pool as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PoolView {
+    /// Its name.
+    pub name: Name,
+    /// `file`, `lvm` or `lvm-thin`.
+    pub kind: String,
+    /// Directory or volume group (and thin pool).
+    pub source: String,
+    /// Size of what the pool lives on.
+    pub total_bytes: Option<Bytes>,
+    /// What is left of it.
+    pub free_bytes: Option<Bytes>,
+    /// Number of volumes.
+    pub n_volumes: usize,
+    /// The device at the bottom of the stack, where weights take effect.
+    pub physical_devices: Vec<String>,
+    /// What is wrong or lost with it.
+    pub notes: Vec<String>,
+}
+
+/// Makes a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCreate {
+    /// Pool and name.
+    pub volume: VolumeRef,
+    /// Size; rounded up to what the pool can give.
+    pub size_bytes: Bytes,
+    /// File system.
+    #[serde(default)]
+    pub fs: FsKind,
+    /// When its blocks are taken; `null` means full on file and thick pools, on demand on thin ones.
+    #[serde(default)]
+    pub provision: Option<Provision>,
+    /// ext4's fast_commit feature.
+    #[serde(default)]
+    pub fast_commit: bool,
+}
+
+/// Changes a volume's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeResize {
+    /// The new size.
+    pub size_bytes: Bytes,
+    /// Must be true to make it smaller.
+    #[serde(default)]
+    pub shrink: bool,
+}
+
+/// Makes a snapshot or a clone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCopy {
+    /// Name of the copy, in the same pool.
+    pub name: Name,
+    /// A snapshot is read-only, a clone is not.
+    pub read_only: bool,
+}
+
+/// How a volume's journal is charged to its tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "way", rename_all = "snake_case")]
+pub enum Accounting {
+    /// The volume is not mounted.
+    NotMounted,
+    /// The journal thread runs in the tenant's `journal` cgroup.
+    JournalThread {
+        /// Its process id.
+        pid: u32,
+        /// The cgroup that it is in.
+        cgroup: String,
+    },
+    /// Only part of the journal I/O is charged; the text says which part is not.
+    Partial {
+        /// What is not charged, and why.
+        limit: String,
+    },
+    /// Not charged.
+    None {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A volume as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct VolumeView {
+    /// Pool and name.
+    pub volume: VolumeRef,
+    /// Identity.
+    pub uuid: Uuid,
+    /// `creating`, `ready`, `resizing`, `removing` or `damaged`.
+    pub state: String,
+    /// Size of the block device.
+    pub size_bytes: Bytes,
+    /// File system.
+    pub fs: FsKind,
+    /// When its blocks are taken.
+    pub provision: Provision,
+    /// Whether it is a read-only snapshot.
+    pub read_only: bool,
+    /// What it was copied from.
+    pub origin: Option<Name>,
+    /// The tenant that has it mounted.
+    pub tenant: Option<Name>,
+    /// Where it is mounted on the host.
+    #[schema(value_type = Option<String>)]
+    pub mounted_at: Option<PathBuf>,
+    /// Its block device while there is one.
+    pub device: Option<String>,
+    /// The device at the bottom of the stack.
+    pub physical_devices: Vec<String>,
+    /// How its journal is charged.
+    pub accounting: Accounting,
+    /// What is lost or wrong.
+    pub notes: Vec<String>,
+}
+
+/// The outcome of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeCheck {
+    /// Repair what can be repaired safely.
+    #[serde(default)]
+    pub repair: bool,
+}
+
+/// Makes a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantCreate {
+    /// Its name.
+    pub name: Name,
+    /// Its share.
+    #[serde(default)]
+    pub share: Share,
+    /// Hard limits.
+    #[serde(default)]
+    pub limits: Vec<IoLimit>,
+    /// Volumes to keep mounted for it.
+    #[serde(default)]
+    pub volumes: Vec<VolumeRef>,
+}
+
+/// Changes a tenant; what is absent stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TenantSet {
+    /// New share.
+    #[serde(default)]
+    pub share: Option<Share>,
+    /// New limits; a device with no limit left is unlimited again.
+    #[serde(default)]
+    pub limits: Option<Vec<IoLimit>>,
+    /// Volumes to mount for it from now on.
+    #[serde(default)]
+    pub attach: Vec<VolumeRef>,
+    /// Volumes to unmount.
+    #[serde(default)]
+    pub detach: Vec<VolumeRef>,
+}
+
+/// Bytes of one cgroup on all physical devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IoBytes {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+}
+
+/// A tenant as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TenantView {
+    /// Its name.
+    pub name: Name,
+    /// Its share.
+    pub share: Share,
+    /// Hard limits.
+    pub limits: Vec<IoLimit>,
+    /// Volumes that are kept mounted for it, and those that a running command holds.
+    pub volumes: Vec<VolumeRef>,
+    /// Its slice, relative to the cgroup root.
+    pub slice: String,
+    /// Number of processes in its payload.
+    pub n_processes: usize,
+    /// I/O of its processes since the slice was made.
+    pub payload_io: IoBytes,
+    /// I/O of its journal threads.
+    pub journal_io: IoBytes,
+    /// What is wrong.
+    pub notes: Vec<String>,
+}
+
+/// Mounts a volume for as long as a process lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LeaseCreate {
+    /// For which tenant.
+    pub tenant: Name,
+    /// The volumes.
+    pub volumes: Vec<VolumeRef>,
+    /// The process.
+    pub pid: u32,
+}
+
+/// Where a leased volume is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeaseView {
+    /// Identity of the lease; one per volume.
+    pub id: Uuid,
+    /// The volume.
+    pub volume: VolumeRef,
+    /// Where it is mounted on the host.
+    #[schema(value_type = String)]
+    pub mounted_at: PathBuf,
+}
+
+/// What is needed to start a process in a tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeaseReply {
+    /// The tenant's payload cgroup, relative to the cgroup root.
+    pub payload_cgroup: String,
+    /// One for each volume asked for, in that order.
+    pub leases: Vec<LeaseView>,
+}
+
+/// Which controller is in force on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// `io.cost` with a model.
+    Iocost,
+    /// The BFQ scheduler.
+    Bfq,
+    /// None: weights do nothing.
+    None,
+}
+
+/// A block device as it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceView {
+    /// Kernel name, for example `vda`.
+    pub name: String,
+    /// `major:minor`.
+    pub dev: String,
+    /// Its size.
+    pub size_bytes: Bytes,
+    /// Whether the kernel takes it for a rotating one.
+    pub rotational: bool,
+    /// The scheduler in force and those that can be had.
+    pub scheduler: Option<String>,
+    /// The devices at the bottom of its stack; itself when it is physical.
+    pub physical_devices: Vec<String>,
+    /// Which controller makes weights work on it.
+    pub policy: Policy,
+    /// Whether a tenant's share has any effect on this device.
+    pub shares_work: bool,
+    /// Why, or why not.
+    pub reason: String,
+    /// `io.cost.model` in force.
+    pub cost_model: Option<String>,
+    /// `io.cost.qos` in force.
+    pub cost_qos: Option<String>,
+    /// The calibration stored for this device, if it was calibrated.
+    pub calibration: Option<Calibration>,
+}
+
+/// Puts a controller in force, or the one from before Bulkhead back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceControl {
+    /// The controller; `null` restores what was in force before Bulkhead changed it.
+    pub policy: Option<Policy>,
+}
+
+/// A measured iocost model with the latency targets and vrate range that go with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Calibration {
+    /// The line for `io.cost.model`, without the device.
+    pub model: String,
+    /// The line for `io.cost.qos`, without the device.
+    pub qos: String,
+    /// How it was measured: command lines and raw figures.
+    pub measured: Vec<String>,
+}
+
+/// What the daemon is and sees.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostView {
+    /// Bulkhead's version.
+    pub version: String,
+    /// Facts that were probed on this host.
+    pub facts: serde_json::Value,
+    /// What was found wrong when the daemon started, or since.
+    pub problems: Vec<Fault>,
+}

@@ -1,0 +1,10 @@
+//! Bulkhead's fence around the kernel.
+//!
+//! Owns: every system call, ioctl, `/sys`, `/proc` and cgroup file, and every helper program that Bulkhead uses; one
+//! interface per file. This is the only crate with `unsafe`.
+//! Does not: decide anything. What to do, and in which order, comes from `bulkhead-core` through the engine.
+
+#![deny(missing_docs)]
+
+pub mod roots;
+pub mod tool;

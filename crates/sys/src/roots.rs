@@ -1,0 +1,35 @@
+//! Where the kernel's file systems are mounted. A parameter everywhere, so that a temporary directory is a fake kernel.
+
+use std::path::{Path, PathBuf};
+
+/// The roots of the pseudo file systems that this crate reads and writes.
+#[derive(Clone, Debug)]
+pub struct Roots {
+    /// cgroup v2 hierarchy, `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+    /// `/dev`.
+    pub dev: PathBuf,
+}
+
+impl Roots {
+    /// The running host.
+    #[must_use]
+    pub fn host() -> Self {
+        Self::under(Path::new("/"))
+    }
+
+    /// The same layout below `base`, for tests against a fake kernel.
+    #[must_use]
+    pub fn under(base: &Path) -> Self {
+        Self {
+            cgroup: base.join("sys/fs/cgroup"),
+            proc: base.join("proc"),
+            sys: base.join("sys"),
+            dev: base.join("dev"),
+        }
+    }
+}

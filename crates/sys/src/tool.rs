@@ -1,0 +1,281 @@
+//! Runs helper programs (`mkfs.ext4`, `lvm`, `fsck` …): without a shell, with a fixed environment and a time limit.
+//!
+//! Owns the only place in the shipped programs that starts a helper. Does not interpret what a program prints.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// Where helpers are looked for; the caller's `PATH` is not trusted.
+pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// How long a helper may run unless the caller says otherwise.
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(120);
+
+/// How much of a helper's output is kept, in bytes; the rest is read and dropped.
+const OUTPUT_LIMIT_BYTES: u64 = 16 << 20;
+
+/// A helper program that could not be run, or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ToolError {
+    /// The program is not installed.
+    #[error("{program} is not installed (Debian package {package})")]
+    Missing {
+        /// Program name.
+        program: String,
+        /// The Debian package that carries it.
+        package: &'static str,
+    },
+    /// The program could not be started.
+    #[error("cannot start {program}")]
+    Start {
+        /// Program name.
+        program: String,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program ended with a failure.
+    #[error("{command} failed ({status}): {stderr}")]
+    Failed {
+        /// The command line, for the log.
+        command: String,
+        /// How it ended, for example `exit status: 5`.
+        status: String,
+        /// Exit code, or 128 + the signal's number.
+        code: i32,
+        /// Last lines of its standard error (or output, when that is empty), control characters removed.
+        stderr: String,
+    },
+    /// The program ran longer than allowed and was killed.
+    #[error("{command} did not end within {limit_seconds} s and was killed")]
+    TimedOut {
+        /// The command line, for the log.
+        command: String,
+        /// The limit in seconds.
+        limit_seconds: u64,
+    },
+}
+
+/// What a helper program printed, with its exit code (which [`Tool::ok_codes`] allowed).
+#[derive(Clone, Debug)]
+pub struct ToolOutput {
+    /// Exit code.
+    pub code: i32,
+    /// Standard output, lossily decoded.
+    pub stdout: String,
+    /// Standard error, lossily decoded.
+    pub stderr: String,
+}
+
+/// One run of a helper program.
+#[derive(Clone, Debug)]
+pub struct Tool {
+    program: &'static str,
+    args: Vec<OsString>,
+    ok_codes: Vec<i32>,
+    limit: Duration,
+}
+
+impl Tool {
+    /// A run of `program`, found in [`PATH`].
+    #[must_use]
+    pub fn new(program: &'static str) -> Self {
+        Self { program, args: Vec::new(), ok_codes: vec![0], limit: DEFAULT_LIMIT }
+    }
+
+    /// Adds one argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<I: IntoIterator<Item = S>, S: AsRef<OsStr>>(mut self, args: I) -> Self {
+        self.args.extend(args.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    /// Exit codes that are not failures (default: only 0).
+    #[must_use]
+    pub fn ok_codes(mut self, codes: &[i32]) -> Self {
+        self.ok_codes = codes.to_vec();
+        self
+    }
+
+    /// How long it may run (default [`DEFAULT_LIMIT`]).
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The command line as text, for logs only: it is never given to a shell.
+    #[must_use]
+    pub fn command_line(&self) -> String {
+        let mut text = self.program.to_owned();
+        for arg in &self.args {
+            text.push(' ');
+            text.push_str(&arg.to_string_lossy());
+        }
+        text
+    }
+
+    /// Runs the program to its end.
+    ///
+    /// # Errors
+    /// [`ToolError`] when the program is missing, cannot start, fails, or runs over its limit (it is then killed and reaped).
+    pub fn run(&self) -> Result<ToolOutput, ToolError> {
+        let start_error = |source| ToolError::Start { program: self.program.to_owned(), source };
+        let mut child = self.command().spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                ToolError::Missing { program: self.program.to_owned(), package: package_of(self.program) }
+            }
+            _ => start_error(error),
+        })?;
+        let stdout = child.stdout.take().map(drain);
+        let stderr = child.stderr.take().map(drain);
+        let ended = wait_with_limit(&mut child, self.limit);
+        let status = match ended {
+            Ok(Some(status)) => status,
+            Ok(None) | Err(_) => {
+                // The child is ours and not yet reaped, so the pid cannot have been reused.
+                let killed = child.kill().and_then(|()| child.wait());
+                return match ended {
+                    Err(source) => Err(start_error(source)),
+                    Ok(_) => {
+                        killed.map_err(start_error)?;
+                        let limit_seconds = self.limit.as_secs();
+                        Err(ToolError::TimedOut { command: self.command_line(), limit_seconds })
+                    }
+                };
+            }
+        };
+        let collect = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
+            let bytes = reader.and_then(|handle| handle.join().ok()).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (stdout, stderr) = (collect(stdout), collect(stderr));
+        let code = exit_code(status);
+        tracing::debug!(command = %self.command_line(), code, "helper ended");
+        if self.ok_codes.contains(&code) {
+            return Ok(ToolOutput { code, stdout, stderr });
+        }
+        let text = if stderr.trim().is_empty() { &stdout } else { &stderr };
+        Err(ToolError::Failed {
+            command: self.command_line(),
+            status: status.to_string(),
+            code,
+            stderr: last_lines(text, 6),
+        })
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that starts helper programs")]
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
+        // LVM complains about every descriptor that it inherits; ours are close-on-exec.
+        command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+/// The path of a program in [`PATH`], when it is installed.
+#[must_use]
+pub fn find_program(program: &str) -> Option<std::path::PathBuf> {
+    PATH.split(':').map(|dir| std::path::Path::new(dir).join(program)).find(|path| path.is_file())
+}
+
+/// The Debian package that carries a program, for error messages.
+#[must_use]
+pub fn package_of(program: &str) -> &'static str {
+    match program {
+        "lvm" | "lvs" | "vgs" => "lvm2",
+        "thin_check" | "thin_delta" => "thin-provisioning-tools",
+        p if p.ends_with(".xfs") || p.starts_with("xfs_") => "xfsprogs",
+        "resize2fs" | "e2fsck" | "tune2fs" | "dumpe2fs" | "mkfs.ext4" => "e2fsprogs",
+        "fio" => "fio",
+        "sysbench" => "sysbench",
+        "mariadbd" | "mariadb" | "mariadb-install-db" | "mariadb-admin" => "mariadb-server",
+        "modprobe" => "kmod",
+        _ => "util-linux",
+    }
+}
+
+fn drain(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        // A read error ends the output early; the exit code still decides.
+        let _ = stream.by_ref().take(OUTPUT_LIMIT_BYTES).read_to_end(&mut kept);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        kept
+    })
+}
+
+/// Waits for the child; `None` when it is still running at the limit.
+fn wait_with_limit(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_child(child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Ok(None),
+            Ok(_) => return child.wait().map(Some),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn last_lines(text: &str, n: usize) -> String {
+    let clean: String = text.chars().filter(|c| !c.is_control() || *c == '\n').collect();
+    let lines: Vec<&str> = clean.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines[lines.len().saturating_sub(n)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_and_code_come_back() {
+        let output = Tool::new("printf").arg("%s").arg("a b").run().unwrap();
+        assert_eq!((output.code, output.stdout.as_str()), (0, "a b"));
+    }
+
+    #[test]
+    fn a_failure_names_the_command_and_what_it_said() {
+        let error = Tool::new("ls").arg("/nonexistent").run().unwrap_err().to_string();
+        assert!(error.contains("ls /nonexistent") && error.contains("No such file"), "{error}");
+        assert_eq!(Tool::new("ls").arg("/nonexistent").ok_codes(&[0, 2]).run().unwrap().code, 2);
+    }
+
+    #[test]
+    fn a_missing_program_names_its_package() {
+        let error = Tool::new("xfs_no_such_program").run().unwrap_err().to_string();
+        assert_eq!(error, "xfs_no_such_program is not installed (Debian package xfsprogs)");
+    }
+
+    #[test]
+    fn a_program_over_its_limit_is_killed() {
+        let started = Instant::now();
+        let result = Tool::new("sleep").arg("60").limit(Duration::from_millis(50)).run();
+        assert!(matches!(result, Err(ToolError::TimedOut { .. })), "{result:?}");
+        assert!(started.elapsed() < Duration::from_secs(30));
+    }
+}
