@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{FsKind, Lease, Pool, Provision, Tenant, Volume};
+use crate::model::{DeviceRecord, FsKind, Lease, Pool, Provision, Tenant, Volume};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -49,6 +49,8 @@ pub enum Record {
     Tenant(Tenant),
     /// `leases/ID` under the runtime directory.
     Lease(Lease),
+    /// `devices/NAME`: a device's calibration, and what was in force before Bulkhead changed it.
+    Device(DeviceRecord),
 }
 
 impl Record {
@@ -60,6 +62,7 @@ impl Record {
             Record::Volume(_) => "volume",
             Record::Tenant(_) => "tenant",
             Record::Lease(_) => "lease",
+            Record::Device(_) => "device",
         }
     }
 }
@@ -79,8 +82,6 @@ pub enum Action {
     RemoveRecord { path: PathBuf },
     /// Makes an image file; refuses to touch one that is there with another size.
     CreateImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
-    /// Writes every block of an image that is not in use, so that later writes need no allocation.
-    FillImage { path: PathBuf },
     /// Grows or truncates an image file.
     SetImageSize { path: PathBuf, size_bytes: Bytes, provision: Provision },
     /// Removes an image file.
@@ -91,8 +92,8 @@ pub enum Action {
     RefreshLoop { image: PathBuf },
     /// Detaches the image's loop device, if there is one.
     DetachLoop { image: PathBuf },
-    /// Makes a volume group on a device.
-    CreateVg { vg: String, device: String },
+    /// Makes a volume group on a device; `erase` says that the data on it was given up explicitly.
+    CreateVg { vg: String, device: String, erase: bool },
     /// Makes a thin pool that takes all but a reserve of the volume group.
     CreateThinPool { vg: String, lv: String },
     /// Adds and removes tags of a volume group in one metadata change.
@@ -154,7 +155,6 @@ impl fmt::Display for Action {
             A::CreateImage { path, size_bytes, provision } => {
                 write!(f, "create image {} of {size_bytes}, provision {provision}", path.display())
             }
-            A::FillImage { path } => write!(f, "write all blocks of image {}", path.display()),
             A::SetImageSize { path, size_bytes, .. } => write!(f, "resize image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
             A::AttachLoop { image, read_only } => {
@@ -163,7 +163,10 @@ impl fmt::Display for Action {
             }
             A::RefreshLoop { image } => write!(f, "refresh the size of the loop device of {}", image.display()),
             A::DetachLoop { image } => write!(f, "detach the loop device of {}", image.display()),
-            A::CreateVg { vg, device } => write!(f, "create volume group {vg} on {device}"),
+            A::CreateVg { vg, device, erase } => {
+                let how = if *erase { ", erasing what is on it" } else { "" };
+                write!(f, "create volume group {vg} on {device}{how}")
+            }
             A::CreateThinPool { vg, lv } => write!(f, "create thin pool {vg}/{lv}"),
             A::TagVg { vg, add, remove } => write!(f, "tag volume group {vg}: {}", tag_change(add, remove)),
             A::RemoveVg { vg, .. } => write!(f, "remove volume group {vg}"),

@@ -45,7 +45,7 @@ pub trait Backend {
 pub fn backend(pool: &Pool, extent: Bytes) -> Box<dyn Backend> {
     match &pool.source {
         PoolSource::File { directory } => Box::new(FileBackend { directory: directory.clone() }),
-        PoolSource::Lvm { vg, thin_pool } => {
+        PoolSource::Lvm { vg, thin_pool, .. } => {
             Box::new(LvmBackend { vg: vg.clone(), thin_pool: thin_pool.clone(), extent })
         }
     }

@@ -87,6 +87,9 @@ pub enum PoolSource {
         vg: String,
         /// Thin pool inside the group; thick volumes when there is none.
         thin_pool: Option<String>,
+        /// Bulkhead made the group on this device, and removes it with the pool.
+        #[serde(default)]
+        device: Option<String>,
     },
 }
 
@@ -299,6 +302,65 @@ pub struct Lease {
     pub pid: u32,
     /// The holder's start time in clock ticks after boot (field 22 of `/proc/PID/stat`): tells a reused pid apart.
     pub start_time_ticks: u64,
+}
+
+/// Which controller makes weights work on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Policy {
+    /// `io.cost` with a model.
+    Iocost,
+    /// The BFQ scheduler.
+    Bfq,
+    /// None: weights do nothing.
+    None,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Policy::Iocost => "iocost",
+            Policy::Bfq => "bfq",
+            Policy::None => "none",
+        })
+    }
+}
+
+/// A measured iocost model with the latency targets and vrate range that go with it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Calibration {
+    /// The line for `io.cost.model`, without the device.
+    pub model: String,
+    /// The line for `io.cost.qos`, without the device.
+    pub qos: String,
+    /// How it was measured: command lines and raw figures.
+    pub measured: Vec<String>,
+}
+
+/// What a device's queue was set to before Bulkhead changed it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueueSettings {
+    /// The scheduler.
+    pub scheduler: String,
+    /// The line of `io.cost.model`, if there was one.
+    pub cost_model: Option<String>,
+    /// The line of `io.cost.qos`, if there was one.
+    pub cost_qos: Option<String>,
+}
+
+/// A physical device as recorded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceRecord {
+    /// Kernel name of the device.
+    pub name: String,
+    /// Serial number or other lasting identity, so that a renamed device is noticed; empty when it has none.
+    pub identity: String,
+    /// The controller that the operator chose.
+    pub policy: Option<Policy>,
+    /// What was in force before.
+    pub before: Option<QueueSettings>,
+    /// Its calibration.
+    pub calibration: Option<Calibration>,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::action::Applied;
 use crate::error::Fault;
-use crate::model::{FsKind, IoLimit, Provision, VolumeRef};
+use crate::model::{Calibration, FsKind, IoLimit, Policy, Provision, VolumeRef};
 use crate::name::Name;
 use crate::units::{Bytes, Share};
 
@@ -303,18 +303,6 @@ pub struct LeaseReply {
     pub leases: Vec<LeaseView>,
 }
 
-/// Which controller is in force on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// `io.cost` with a model.
-    Iocost,
-    /// The BFQ scheduler.
-    Bfq,
-    /// None: weights do nothing.
-    None,
-}
-
 /// A block device as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
@@ -350,17 +338,6 @@ pub struct DeviceView {
 pub struct DeviceControl {
     /// The controller; `null` restores what was in force before Bulkhead changed it.
     pub policy: Option<Policy>,
-}
-
-/// A measured iocost model with the latency targets and vrate range that go with it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Calibration {
-    /// The line for `io.cost.model`, without the device.
-    pub model: String,
-    /// The line for `io.cost.qos`, without the device.
-    pub qos: String,
-    /// How it was measured: command lines and raw figures.
-    pub measured: Vec<String>,
 }
 
 /// What the daemon is and sees.

@@ -1,0 +1,137 @@
+//! Mounting volumes for tenants: for good (recorded with the tenant) or for as long as a process lives (a lease).
+
+use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Lease, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use bulkhead_core::volume::{self, mount_point};
+use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
+use uuid::Uuid;
+
+use crate::engine::{Engine, Located};
+
+impl Engine {
+    /// Mounts volumes for a tenant until the process `request.pid` ends or gives them back.
+    ///
+    /// # Errors
+    /// `NotFound` (tenant, volume, process), `InUse` for a volume of another tenant, and those of mounting.
+    pub fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
+        let tenant = self.tenant(&request.tenant)?;
+        let start_time_ticks = self.host().start_time(request.pid).ok_or_else(|| {
+            Fault::new(Code::NotFound, format!("process {}", request.pid), "there is no such process")
+        })?;
+        for reference in &request.volumes {
+            self.check_attachable(&tenant.name, reference)?;
+        }
+        self.restore_cgroups(&tenant)?;
+        let mut leases: Vec<LeaseView> = Vec::new();
+        for reference in &request.volumes {
+            let id = Uuid::new_v4();
+            let (tenant, volume, pid) = (tenant.name.clone(), reference.clone(), request.pid);
+            let lease = Lease { id, tenant, volume, pid, start_time_ticks };
+            match self.take(&lease) {
+                Ok(view) => leases.push(view),
+                Err(mut fault) => {
+                    let ids: Vec<Uuid> = leases.iter().map(|lease| lease.id).chain([id]).collect();
+                    for id in ids {
+                        if let Err(second) = self.lease_remove(id) {
+                            fault.cause = format!("{}; undoing it failed as well ({second})", fault.cause);
+                        }
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        Ok(LeaseReply { payload_cgroup: tenant::payload(&request.tenant), leases })
+    }
+
+    /// Gives a lease back, and unmounts its volume when nothing else holds it. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while processes keep the volume busy; the lease stays, and the daemon tries again.
+    pub fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
+        let Some(lease) = self.leases()?.into_iter().find(|lease| lease.id == id) else { return Ok(()) };
+        let (kept_by, leases) = self.holders(&lease.volume)?;
+        let kept = kept_by.is_some_and(|name| self.tenant(&name).is_ok_and(|t| t.volumes.contains(&lease.volume)));
+        if !kept && leases.len() == 1 {
+            self.unmount(&lease.volume, false)?;
+        }
+        self.executor.run_steps(vec![Action::RemoveRecord { path: self.dirs.lease_record(&lease) }], false)?;
+        Ok(())
+    }
+
+    /// Refuses a volume that another tenant has, or that cannot be mounted now.
+    pub(crate) fn check_attachable(&self, tenant: &Name, reference: &VolumeRef) -> Result<(), Fault> {
+        self.locate_ready(reference)?;
+        match self.holders(reference)? {
+            (Some(other), _) if other != *tenant => Err(Fault::new(
+                Code::InUse,
+                format!("volume {reference}"),
+                format!("it is mounted for tenant {other}; a volume belongs to one tenant at a time"),
+            )
+            .cure(format!("detach it there first: `bulkhead tenant set {other} --detach {reference}`"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Mounts a volume for a tenant and puts its journal where the tenant pays for it. Applied again, it repairs.
+    pub(crate) fn mount_for(
+        &self,
+        tenant: &Name,
+        reference: &VolumeRef,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        // In a dry run of `tenant create` the volume may be planned as well, so it is looked up only as far as it is there.
+        let Located { backend, volume, .. } = self.locate_ready(reference)?;
+        let target = mount_point(&self.dirs.run, &volume);
+        let mut plan = volume::mount(backend.as_ref(), &volume, &target, &tenant::journal(tenant));
+        if self.mounted_at(&volume)?.is_some() {
+            plan.steps.retain(|action| matches!(action, Action::PlaceJournal { .. }));
+            plan.on_failure.clear();
+        }
+        self.executor.run(&plan, dry_run)
+    }
+
+    /// Unmounts a volume that nothing holds any more.
+    pub(crate) fn unmount_unless_held(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        match self.holders(reference)? {
+            (Some(_), leases) if !leases.is_empty() => Ok(Vec::new()),
+            _ => self.unmount(reference, dry_run),
+        }
+    }
+
+    /// Ends all leases on a volume, takes it from the record of its tenant, and unmounts it.
+    pub(crate) fn release_all(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let mut steps = self.unmount(reference, dry_run)?;
+        let (holder, leases) = self.holders(reference)?;
+        let mut forget: Vec<Action> =
+            leases.iter().map(|lease| Action::RemoveRecord { path: self.dirs.lease_record(lease) }).collect();
+        if let Some(mut tenant) = holder.and_then(|name| self.tenant(&name).ok()) {
+            tenant.volumes.retain(|volume| volume != reference);
+            let path = self.dirs.tenant_record(&tenant.name);
+            forget.push(Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant)) });
+        }
+        steps.extend(self.executor.run_steps(forget, dry_run)?);
+        Ok(steps)
+    }
+
+    /// Unmounts a volume if it is mounted, and closes its device.
+    fn unmount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let Located { backend, volume, .. } = match self.locate(reference) {
+            Err(fault) if fault.code == Code::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        let target = mount_point(&self.dirs.run, &volume);
+        self.executor.run_steps(volume::unmount(backend.as_ref(), &volume, &target), dry_run)
+    }
+
+    fn take(&self, lease: &Lease) -> Result<LeaseView, Fault> {
+        let path = self.dirs.lease_record(lease);
+        let write = Action::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) };
+        self.executor.run_steps(vec![write], false)?;
+        self.mount_for(&lease.tenant, &lease.volume, false)?;
+        let mounted_at = mount_point(&self.dirs.run, &self.locate(&lease.volume)?.volume);
+        Ok(LeaseView { id: lease.id, volume: lease.volume.clone(), mounted_at })
+    }
+}

@@ -1,0 +1,107 @@
+//! Carries out a plan: each step logged with old and new value, undone as the plan says when one fails.
+//!
+//! Owns the fault-injection point of the crash tests: with `BULKHEAD_FAULT_AFTER=N` in the daemon's environment the
+//! process aborts right after its N-th step (0: before the first).
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::error::Fault;
+use bulkhead_core::volume::Plan;
+
+use crate::host::Host;
+
+/// Environment variable that arms the fault-injection point.
+pub const FAULT_VARIABLE: &str = "BULKHEAD_FAULT_AFTER";
+
+/// Carries out plans on a host.
+pub struct Executor {
+    host: Box<dyn Host>,
+    steps_left: Option<AtomicI64>,
+}
+
+impl std::fmt::Debug for Executor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Executor").field("steps_left", &self.steps_left).finish_non_exhaustive()
+    }
+}
+
+impl Executor {
+    /// On this host; `fault_after` is the number of steps before the process aborts, for crash tests.
+    #[must_use]
+    pub fn new(host: Box<dyn Host>, fault_after: Option<i64>) -> Self {
+        Self { host, steps_left: fault_after.map(AtomicI64::new) }
+    }
+
+    /// The host, for looking at facts.
+    #[must_use]
+    pub fn host(&self) -> &dyn Host {
+        self.host.as_ref()
+    }
+
+    /// Carries out a plan, or in a dry run only says what it would do.
+    ///
+    /// # Errors
+    /// The fault of the step that failed; when undoing failed too, its cause says so as well.
+    pub fn run(&self, plan: &Plan, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let mut applied = Vec::with_capacity(plan.steps.len());
+        for action in &plan.steps {
+            if dry_run {
+                applied.push(Applied { action: action.clone(), old: None, changed: false });
+                continue;
+            }
+            match self.step(action) {
+                Ok(step) => applied.push(step),
+                Err(fault) => return Err(self.undo(&plan.on_failure, fault)),
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Carries out steps that need no undoing.
+    ///
+    /// # Errors
+    /// The fault of the step that failed.
+    pub fn run_steps(&self, steps: Vec<Action>, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        self.run(&Plan::steps(steps), dry_run)
+    }
+
+    fn undo(&self, steps: &[Action], mut fault: Fault) -> Fault {
+        for action in steps {
+            if let Err(second) = self.step(action) {
+                tracing::error!(step = %action, fault = %second, "undoing failed");
+                fault.cause = format!("{}; undoing it failed as well ({second})", fault.cause);
+            }
+        }
+        fault
+    }
+
+    fn step(&self, action: &Action) -> Result<Applied, Fault> {
+        self.fault_point();
+        match self.host.apply(action) {
+            Ok(applied) => {
+                if applied.changed {
+                    tracing::info!(step = %action, old = applied.old.as_deref(), "done");
+                } else {
+                    tracing::debug!(step = %action, "done already");
+                }
+                Ok(applied)
+            }
+            Err(fault) => {
+                tracing::warn!(step = %action, %fault, "failed");
+                Err(fault)
+            }
+        }
+    }
+
+    /// Dies here when the steps allowed by the fault-injection variable are used up.
+    #[expect(clippy::disallowed_methods, reason = "this is the fault-injection point: it has to die like kill -9")]
+    fn fault_point(&self) {
+        if let Some(left) = &self.steps_left
+            && left.fetch_sub(1, Ordering::Relaxed) <= 0
+        {
+            tracing::error!("aborting at the injected fault");
+            std::process::abort();
+        }
+    }
+}

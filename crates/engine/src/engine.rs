@@ -1,0 +1,248 @@
+//! The engine: recorded state plus a host. This file holds the look-ups; each noun has a file of its own.
+//!
+//! State is read from its files for every operation: there is no cache to go stale. One operation runs at a time.
+
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::action::Record;
+use bulkhead_core::backend::{self, Backend, VOLUME_RECORD_SUFFIX, volume_from_tags};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
+use bulkhead_core::name::Name;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::volume::mount_point;
+
+use crate::carry_out::Executor;
+use crate::host::{Host, Space};
+
+/// Where the daemon keeps its own files.
+#[derive(Clone, Debug)]
+pub struct Dirs {
+    /// What must survive a reboot: `/var/lib/bulkhead`.
+    pub state: PathBuf,
+    /// What must not: `/run/bulkhead`.
+    pub run: PathBuf,
+}
+
+impl Default for Dirs {
+    fn default() -> Self {
+        Self { state: "/var/lib/bulkhead".into(), run: "/run/bulkhead".into() }
+    }
+}
+
+impl Dirs {
+    pub(crate) fn pool_record(&self, name: &Name) -> PathBuf {
+        self.state.join("pools").join(name.as_str())
+    }
+
+    pub(crate) fn tenant_record(&self, name: &Name) -> PathBuf {
+        self.state.join("tenants").join(name.as_str())
+    }
+
+    pub(crate) fn lease_record(&self, lease: &Lease) -> PathBuf {
+        self.run.join("leases").join(lease.id.to_string())
+    }
+}
+
+/// The daemon's state and its hands.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) dirs: Dirs,
+    pub(crate) executor: Executor,
+    pub(crate) problems: Vec<Fault>,
+}
+
+/// A volume as found in its pool: whole, or with a damaged record.
+pub(crate) type Found = Result<Volume, Fault>;
+
+/// A volume with all that is needed to plan for it.
+pub(crate) struct Located {
+    pub(crate) pool: Pool,
+    pub(crate) space: Space,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) volume: Volume,
+}
+
+impl Engine {
+    /// An engine on this host. Call [`Engine::reconcile`] before anything else.
+    #[must_use]
+    pub fn new(dirs: Dirs, executor: Executor) -> Self {
+        Self { dirs, executor, problems: Vec::new() }
+    }
+
+    /// What was found wrong at the last reconcile or tick.
+    #[must_use]
+    pub fn problems(&self) -> &[Fault] {
+        &self.problems
+    }
+
+    pub(crate) fn host(&self) -> &dyn Host {
+        self.executor.host()
+    }
+
+    /// All recorded pools; a damaged record is an item, not a failure.
+    pub(crate) fn pools(&self) -> Result<Vec<Result<Pool, Fault>>, Fault> {
+        let records = self.host().records(&self.dirs.state.join("pools"), "")?;
+        Ok(records
+            .into_iter()
+            .map(|(path, record)| match record? {
+                Record::Pool(pool) if path.ends_with(pool.name.as_str()) => Ok(pool),
+                _ => Err(wrong_record(&path)),
+            })
+            .collect())
+    }
+
+    /// All recorded tenants; a damaged record is an item, not a failure.
+    pub(crate) fn tenants(&self) -> Result<Vec<Result<Tenant, Fault>>, Fault> {
+        let records = self.host().records(&self.dirs.state.join("tenants"), "")?;
+        Ok(records
+            .into_iter()
+            .map(|(path, record)| match record? {
+                Record::Tenant(tenant) if path.ends_with(tenant.name.as_str()) => Ok(tenant),
+                _ => Err(wrong_record(&path)),
+            })
+            .collect())
+    }
+
+    /// All leases with a readable record. Leases do not survive a reboot, so a damaged one is only logged.
+    pub(crate) fn leases(&self) -> Result<Vec<Lease>, Fault> {
+        let records = self.host().records(&self.dirs.run.join("leases"), "")?;
+        Ok(records
+            .into_iter()
+            .filter_map(|(path, record)| match record {
+                Ok(Record::Lease(lease)) => Some(lease),
+                Ok(_) => None,
+                Err(fault) => {
+                    tracing::warn!(path = %path.display(), %fault, "damaged lease");
+                    None
+                }
+            })
+            .collect())
+    }
+
+    pub(crate) fn pool(&self, name: &Name) -> Result<Pool, Fault> {
+        for pool in self.pools()? {
+            match pool {
+                Ok(pool) if pool.name == *name => return Ok(pool),
+                Err(fault) if fault.object.ends_with(&format!("/pools/{name}")) => return Err(fault),
+                _ => {}
+            }
+        }
+        Err(Fault::new(Code::NotFound, format!("pool {name}"), "there is no pool of that name")
+            .cure("`bulkhead pool ls` lists them, `bulkhead pool create` makes one"))
+    }
+
+    pub(crate) fn tenant(&self, name: &Name) -> Result<Tenant, Fault> {
+        for tenant in self.tenants()? {
+            match tenant {
+                Ok(tenant) if tenant.name == *name => return Ok(tenant),
+                Err(fault) if fault.object.ends_with(&format!("/tenants/{name}")) => return Err(fault),
+                _ => {}
+            }
+        }
+        Err(Fault::new(Code::NotFound, format!("tenant {name}"), "there is no tenant of that name")
+            .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
+    }
+
+    /// The volumes in a pool, by name.
+    pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
+        match &pool.source {
+            PoolSource::File { directory } => {
+                let suffix = format!(".{VOLUME_RECORD_SUFFIX}");
+                let records = self.host().records(directory, &suffix)?;
+                Ok(records
+                    .into_iter()
+                    .map(|(path, record)| match record? {
+                        Record::Volume(volume)
+                            if volume.pool == pool.name
+                                && path == backend::volume_record_path(directory, &volume.name) =>
+                        {
+                            Ok(volume)
+                        }
+                        _ => Err(wrong_record(&path)),
+                    })
+                    .collect())
+            }
+            PoolSource::Lvm { vg, .. } => {
+                let volumes = self.host().logical_volumes(vg)?;
+                let read = |lv: &crate::host::LogicalVolume| {
+                    volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()
+                };
+                Ok(volumes.iter().filter_map(read).collect())
+            }
+        }
+    }
+
+    pub(crate) fn backend_of(&self, pool: &Pool) -> Result<(Box<dyn Backend>, Space), Fault> {
+        let space = self.host().space(&pool.source)?;
+        Ok((backend::backend(pool, space.extent), space))
+    }
+
+    /// A volume that is whole, in whatever stage it is.
+    pub(crate) fn locate(&self, reference: &VolumeRef) -> Result<Located, Fault> {
+        let pool = self.pool(&reference.pool)?;
+        let (backend, space) = self.backend_of(&pool)?;
+        let file = format!("/{}.{VOLUME_RECORD_SUFFIX}", reference.name);
+        for found in self.volumes_in(&pool)? {
+            match found {
+                Ok(volume) if volume.name == reference.name => return Ok(Located { pool, space, backend, volume }),
+                Err(fault) if fault.object.ends_with(&file) || fault.object == format!("volume {reference}") => {
+                    return Err(fault);
+                }
+                _ => {}
+            }
+        }
+        Err(Fault::new(Code::NotFound, format!("volume {reference}"), "there is no volume of that name in the pool")
+            .cure("`bulkhead volume ls` lists them, `bulkhead volume create` makes one"))
+    }
+
+    /// A volume that can be worked on.
+    pub(crate) fn locate_ready(&self, reference: &VolumeRef) -> Result<Located, Fault> {
+        let located = self.locate(reference)?;
+        if located.volume.state != VolumeState::Ready {
+            let cause = "an operation on it was interrupted and could not be completed";
+            return Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
+                .cure("`bulkhead volume inspect` and the daemon's log say why; restart the daemon to try again"));
+        }
+        Ok(located)
+    }
+
+    /// Where a volume is mounted, `None` when it is not.
+    pub(crate) fn mounted_at(&self, volume: &Volume) -> Result<Option<PathBuf>, Fault> {
+        let target = mount_point(&self.dirs.run, volume);
+        let mounts = self.host().mounts_below(&self.dirs.run)?;
+        Ok(mounts.contains(&target).then_some(target))
+    }
+
+    /// The tenant that a volume is mounted for, and the leases on it.
+    pub(crate) fn holders(&self, reference: &VolumeRef) -> Result<(Option<Name>, Vec<Lease>), Fault> {
+        let leases: Vec<Lease> = self.leases()?.into_iter().filter(|lease| lease.volume == *reference).collect();
+        let kept_by = self
+            .tenants()?
+            .into_iter()
+            .filter_map(Result::ok)
+            .find(|tenant| !tenant.removing && tenant.volumes.contains(reference))
+            .map(|tenant| tenant.name);
+        Ok((kept_by.or_else(|| leases.first().map(|lease| lease.tenant.clone())), leases))
+    }
+
+    /// The pool sizes that `PoolView` and size checks need.
+    pub(crate) fn check_room(space: &Space, size: Bytes, needed_now: bool, object: &str) -> Result<(), Fault> {
+        if size > space.total {
+            let cause = format!("{size} is larger than the whole pool ({})", space.total);
+            return Err(Fault::new(Code::NoSpace, object, cause).cure("ask for less, or use a larger pool"));
+        }
+        if needed_now && size > space.free {
+            let cause = format!("{size} is needed and the pool has {} left", space.free);
+            return Err(Fault::new(Code::NoSpace, object, cause)
+                .cure("ask for less, remove volumes, or provision on demand"));
+        }
+        Ok(())
+    }
+}
+
+fn wrong_record(path: &Path) -> Fault {
+    let cause = "its content belongs to an object of another name or kind";
+    Fault::new(Code::Corrupt, format!("state file {}", path.display()), cause)
+        .cure("it was probably copied or renamed by hand: put it back under its own name, or move it away")
+}

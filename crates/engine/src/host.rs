@@ -1,0 +1,139 @@
+//! What the engine needs of a host: to apply an action, and to see facts. The kernel is one; tests have a simulated one.
+
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_core::wire::{Accounting, IoBytes};
+
+/// Room in a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Size of what the pool lives on.
+    pub total: Bytes,
+    /// What a fully provisioned volume could still take.
+    pub free: Bytes,
+    /// Allocation unit (the extent size of a volume group).
+    pub extent: Bytes,
+    /// What an operator should know, for example that a thin pool is nearly full.
+    pub notes: Vec<String>,
+}
+
+/// A logical volume, as far as pools care.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogicalVolume {
+    /// Its name.
+    pub name: String,
+    /// Its size.
+    pub size: Bytes,
+    /// Its tags.
+    pub tags: Vec<String>,
+}
+
+/// An open block device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenDevice {
+    /// Its node.
+    pub path: PathBuf,
+    /// Its number.
+    pub dev: DevNo,
+    /// What is lost on it, for example direct I/O on a loop device.
+    pub notes: Vec<String>,
+}
+
+/// A block device that an operator named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedDevice {
+    /// Its number.
+    pub dev: DevNo,
+    /// Its size.
+    pub size: Bytes,
+    /// What is on it: signatures of file systems, RAID, LVM, partition tables.
+    pub signatures: Vec<String>,
+    /// Why it cannot be taken: mounted, used by another device, swap.
+    pub in_use: Option<String>,
+}
+
+/// A host to act on. Every method is synchronous and may take long; the caller runs it on a blocking thread.
+pub trait Host: Send + Sync {
+    /// Carries out one action. Idempotent.
+    ///
+    /// # Errors
+    /// A [`Fault`] that names object, cause and cure.
+    fn apply(&self, action: &Action) -> Result<Applied, Fault>;
+
+    /// The state files in a directory whose name ends with `suffix`; none when the directory is not there.
+    /// A damaged file is an error of its own, not of the listing.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    fn records(&self, dir: &Path, suffix: &str) -> Result<Vec<(PathBuf, Result<Record, Fault>)>, Fault>;
+
+    /// The logical volumes of a group.
+    ///
+    /// # Errors
+    /// When the group is not there or LVM fails.
+    fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault>;
+
+    /// The tags of a volume group, `None` when there is no such group.
+    ///
+    /// # Errors
+    /// When LVM fails.
+    fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault>;
+
+    /// Room in a pool.
+    ///
+    /// # Errors
+    /// When the directory or group is not there.
+    fn space(&self, source: &PoolSource) -> Result<Space, Fault>;
+
+    /// Everything in a directory that may become a pool, by name; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When it is not a directory or cannot be read.
+    fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault>;
+
+    /// A block device that an operator named.
+    ///
+    /// # Errors
+    /// When it is not there or not a block device.
+    fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault>;
+
+    /// The open device, `None` when it has no node now.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
+
+    /// Names of the physical devices below a pool, and what an operator should know about them.
+    fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
+
+    /// Mount points below `dir` in the daemon's own mount namespace.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault>;
+
+    /// How the journal of a mounted volume is charged now.
+    fn accounting(&self, device: &DeviceRef, fs: FsKind, journal_cgroup: &str) -> Accounting;
+
+    /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
+    fn weight_files(&self) -> Vec<&'static str>;
+
+    /// Processes in a cgroup and below it.
+    fn processes(&self, cgroup: &str) -> Vec<u32>;
+
+    /// Ends all processes in a cgroup and waits until they are gone.
+    ///
+    /// # Errors
+    /// When they do not go.
+    fn kill_all(&self, cgroup: &str) -> Result<(), Fault>;
+
+    /// Bytes that a cgroup read and wrote on physical devices.
+    fn io_bytes(&self, cgroup: &str) -> IoBytes;
+
+    /// Start time of a process, `None` when there is none of that id.
+    fn start_time(&self, pid: u32) -> Option<u64>;
+}

@@ -1,0 +1,259 @@
+//! Pools: make, list, inspect, remove.
+
+use std::path::Path;
+
+use bulkhead_core::action::{Action, Record};
+use bulkhead_core::backend::{POOL_RECORD, pool_tags};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Pool, PoolSource};
+use bulkhead_core::name::Name;
+use bulkhead_core::volume::Plan;
+use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolView};
+use uuid::Uuid;
+
+use crate::engine::Engine;
+
+/// Name of the thin pool that is made on a device given with `thin`.
+const THIN_POOL: &str = "thinpool";
+
+impl Engine {
+    /// Makes a pool, or takes one into the records that describes itself by this name. Idempotent.
+    ///
+    /// # Errors
+    /// `HasData` when the place carries data, `AlreadyExists` when the name is taken by another place.
+    pub fn pool_create(&self, request: &PoolCreate, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        let object = format!("pool {}", request.name);
+        let recorded = self.pools()?.into_iter().filter_map(Result::ok).find(|pool| pool.name == request.name);
+        if let Some(pool) = recorded {
+            if is_same_place(&pool, &request.source) {
+                return Ok(Done { object: Some(self.pool_view(&pool)), steps: Vec::new(), dry_run });
+            }
+            let cause = format!("a pool of that name is there already, on {}", place(&pool.source));
+            return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
+        }
+        let (pool, mut plan) = match &request.source {
+            NewPoolSource::Directory { path } => self.plan_directory_pool(&request.name, path)?,
+            NewPoolSource::VolumeGroup { vg, thin_pool } => {
+                self.plan_group_pool(&request.name, vg, thin_pool.as_deref())?
+            }
+            NewPoolSource::Device { path, thin, erase } => {
+                self.plan_device_pool(&request.name, path, *thin, erase.as_deref())?
+            }
+        };
+        let path = self.dirs.pool_record(&pool.name);
+        plan.on_failure.push(Action::RemoveRecord { path: path.clone() });
+        plan.steps.push(Action::WriteRecord { path, record: Box::new(Record::Pool(pool.clone())) });
+        let steps = self.executor.run(&plan, dry_run)?;
+        Ok(Done { object: (!dry_run).then(|| self.pool_view(&pool)), steps, dry_run })
+    }
+
+    /// All pools. A pool with a damaged record is listed by the daemon's problems, not here.
+    ///
+    /// # Errors
+    /// When the records cannot be listed.
+    pub fn pool_list(&self) -> Result<Vec<PoolView>, Fault> {
+        Ok(self.pools()?.into_iter().filter_map(Result::ok).map(|pool| self.pool_view(&pool)).collect())
+    }
+
+    /// One pool.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`.
+    pub fn pool_inspect(&self, name: &Name) -> Result<PoolView, Fault> {
+        Ok(self.pool_view(&self.pool(name)?))
+    }
+
+    /// Removes an empty pool; a volume group that Bulkhead made goes with it. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while it has volumes.
+    pub fn pool_remove(&self, name: &Name, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        let pool = match self.pool(name) {
+            Err(fault) if fault.code == Code::NotFound => {
+                return Ok(Done { object: None, steps: Vec::new(), dry_run });
+            }
+            other => other?,
+        };
+        let n_volumes = self.volumes_in(&pool)?.len();
+        if n_volumes > 0 {
+            let cause = format!("it has {n_volumes} volumes");
+            return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
+                .cure("remove them first: `bulkhead volume ls`, `bulkhead volume rm`"));
+        }
+        let unmark = match &pool.source {
+            PoolSource::File { directory } => Action::RemoveRecord { path: directory.join(POOL_RECORD) },
+            PoolSource::Lvm { vg, device: Some(device), .. } => {
+                Action::RemoveVg { vg: vg.clone(), device: Some(device.clone()) }
+            }
+            PoolSource::Lvm { vg, .. } => Action::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) },
+        };
+        let forget = Action::RemoveRecord { path: self.dirs.pool_record(name) };
+        let steps = self.executor.run_steps(vec![unmark, forget], dry_run)?;
+        Ok(Done { object: None, steps, dry_run })
+    }
+
+    fn plan_directory_pool(&self, name: &Name, path: &Path) -> Result<(Pool, Plan), Fault> {
+        let object = format!("directory {}", path.display());
+        if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
+            return Err(Fault::new(Code::InvalidArgument, object, "it is not an absolute path without `..`"));
+        }
+        let marker = path.join(POOL_RECORD);
+        let entries = self.host().list_dir(path)?;
+        let mut plan = Plan::default();
+        if let Some(entries) = &entries
+            && entries.iter().any(|entry| entry == POOL_RECORD)
+        {
+            // The pool describes itself: the host's record was lost, or the pool came from another host.
+            let found = self.host().records(path, POOL_RECORD)?.pop();
+            return match found {
+                Some((_, Ok(Record::Pool(pool)))) if pool.name == *name && is_directory(&pool, path) => {
+                    Ok((pool, plan))
+                }
+                Some((_, Ok(Record::Pool(pool)))) => {
+                    let cause = format!("it is the pool {} already ({})", pool.name, place(&pool.source));
+                    Err(Fault::new(Code::HasData, object, cause)
+                        .cure("use that name, or remove that pool first, or choose another directory"))
+                }
+                Some((_, Err(fault))) => Err(fault),
+                _ => Err(Fault::new(Code::Corrupt, object, "its pool record cannot be read")),
+            };
+        }
+        if entries.as_ref().is_some_and(|entries| entries.iter().any(|entry| entry != "lost+found")) {
+            return Err(Fault::new(Code::HasData, object, "it is not empty")
+                .cure("give the pool a directory of its own, for example a new one inside it"));
+        }
+        if entries.is_none() {
+            plan.steps.push(Action::MakeDir { path: path.to_owned() });
+        }
+        let pool = Pool {
+            name: name.clone(),
+            uuid: Uuid::new_v4(),
+            source: PoolSource::File { directory: path.to_owned() },
+        };
+        plan.steps.push(Action::WriteRecord { path: marker.clone(), record: Box::new(Record::Pool(pool.clone())) });
+        plan.on_failure.push(Action::RemoveRecord { path: marker });
+        if entries.is_none() {
+            plan.on_failure.push(Action::RemoveDir { path: path.to_owned() });
+        }
+        Ok((pool, plan))
+    }
+
+    fn plan_group_pool(&self, name: &Name, vg: &str, thin_pool: Option<&str>) -> Result<(Pool, Plan), Fault> {
+        let object = format!("volume group {vg}");
+        let Some(tags) = self.host().vg_tags(vg)? else {
+            return Err(Fault::new(Code::NotFound, object, "there is no such volume group")
+                .cure("`vgs` lists them; `bulkhead pool create NAME --device /dev/X` makes one"));
+        };
+        if let Some(owner) = tags.iter().find_map(|tag| tag.strip_prefix("bulkhead.pool="))
+            && owner != name.as_str()
+        {
+            return Err(Fault::new(Code::HasData, object, format!("it is the pool {owner} already"))
+                .cure("use that name, or remove that pool first"));
+        }
+        if let Some(thin) = thin_pool
+            && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == thin)
+        {
+            return Err(Fault::new(Code::NotFound, format!("thin pool {vg}/{thin}"), "there is no such thin pool")
+                .cure(format!("make it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`")));
+        }
+        let uuid = tags
+            .iter()
+            .find_map(|tag| Uuid::parse_str(tag.strip_prefix("bulkhead.pool_uuid=")?).ok())
+            .unwrap_or_else(Uuid::new_v4);
+        let source = PoolSource::Lvm { vg: vg.to_owned(), thin_pool: thin_pool.map(str::to_owned), device: None };
+        let pool = Pool { name: name.clone(), uuid, source };
+        let mark = |add, remove| Action::TagVg { vg: vg.to_owned(), add, remove };
+        let plan = Plan {
+            steps: vec![mark(pool_tags(&pool), Vec::new())],
+            on_failure: vec![mark(Vec::new(), pool_tags(&pool))],
+        };
+        Ok((pool, plan))
+    }
+
+    fn plan_device_pool(
+        &self,
+        name: &Name,
+        path: &Path,
+        thin: bool,
+        erase: Option<&str>,
+    ) -> Result<(Pool, Plan), Fault> {
+        let object = format!("device {}", path.display());
+        let device = path.to_str().ok_or_else(|| {
+            Fault::new(Code::InvalidArgument, &object, "its path is not UTF-8, which LVM cannot be told")
+        })?;
+        let found = self.host().named_device(path)?;
+        if let Some(reason) = found.in_use {
+            return Err(Fault::new(Code::InUse, object, reason).cure("choose a device that nothing uses"));
+        }
+        if !found.signatures.is_empty() && erase != Some(device) {
+            let cause = format!("it carries data: {}", found.signatures.join(", "));
+            return Err(Fault::new(Code::HasData, object, cause)
+                .cure(format!("if that data may be lost, confirm with exactly `--erase {device}`")));
+        }
+        let vg = format!("bulkhead-{name}");
+        if self.host().vg_tags(&vg)?.is_some() {
+            return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")
+                .cure("choose another name for the pool, or use it with `--vg`"));
+        }
+        let source = PoolSource::Lvm {
+            vg: vg.clone(),
+            thin_pool: thin.then(|| THIN_POOL.to_owned()),
+            device: Some(device.to_owned()),
+        };
+        let pool = Pool { name: name.clone(), uuid: Uuid::new_v4(), source };
+        let erase = !found.signatures.is_empty();
+        let mut steps = vec![Action::CreateVg { vg: vg.clone(), device: device.to_owned(), erase }];
+        if thin {
+            steps.push(Action::CreateThinPool { vg: vg.clone(), lv: THIN_POOL.to_owned() });
+        }
+        steps.push(Action::TagVg { vg: vg.clone(), add: pool_tags(&pool), remove: Vec::new() });
+        let on_failure = vec![Action::RemoveVg { vg, device: Some(device.to_owned()) }];
+        Ok((pool, Plan { steps, on_failure }))
+    }
+
+    pub(crate) fn pool_view(&self, pool: &Pool) -> PoolView {
+        let (physical_devices, mut notes) = self.host().physical_devices(&pool.source);
+        let space = self.host().space(&pool.source).map_err(|fault| notes.push(fault.to_string())).ok();
+        let found = self.volumes_in(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
+        notes.extend(found.iter().filter_map(|volume| volume.as_ref().err()).map(ToString::to_string));
+        if let Some(space) = &space {
+            notes.extend(space.notes.iter().cloned());
+        }
+        PoolView {
+            name: pool.name.clone(),
+            kind: pool.source.kind().to_owned(),
+            source: place(&pool.source),
+            total_bytes: space.as_ref().map(|space| space.total),
+            free_bytes: space.as_ref().map(|space| space.free),
+            n_volumes: found.len(),
+            physical_devices,
+            notes,
+        }
+    }
+}
+
+fn place(source: &PoolSource) -> String {
+    match source {
+        PoolSource::File { directory } => directory.display().to_string(),
+        PoolSource::Lvm { vg, thin_pool: None, .. } => vg.clone(),
+        PoolSource::Lvm { vg, thin_pool: Some(thin_pool), .. } => format!("{vg}/{thin_pool}"),
+    }
+}
+
+fn is_directory(pool: &Pool, path: &Path) -> bool {
+    matches!(&pool.source, PoolSource::File { directory } if directory == path)
+}
+
+fn is_same_place(pool: &Pool, source: &NewPoolSource) -> bool {
+    match (&pool.source, source) {
+        (PoolSource::File { directory }, NewPoolSource::Directory { path }) => directory == path,
+        (PoolSource::Lvm { vg, thin_pool, device: None }, NewPoolSource::VolumeGroup { vg: asked, thin_pool: thin }) => {
+            vg == asked && thin_pool == thin
+        }
+        (
+            PoolSource::Lvm { thin_pool, device: Some(device), .. },
+            NewPoolSource::Device { path, thin, .. },
+        ) => Path::new(device) == path && thin_pool.is_some() == *thin,
+        _ => false,
+    }
+}

@@ -1,0 +1,136 @@
+//! Brings the host to the recorded state: at start, after any crash; and in between, whatever may drift.
+//!
+//! Order: complete or undo interrupted volume operations, complete removals of tenants, end leases of processes that are
+//! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
+
+use std::path::PathBuf;
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::{Pool, Tenant, Volume, VolumeState};
+use bulkhead_core::tenant;
+use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
+
+use crate::engine::Engine;
+
+impl Engine {
+    /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
+    pub fn reconcile(&mut self) {
+        let mut problems = Vec::new();
+        let pools = collect(self.pools(), &mut problems);
+        for pool in &pools {
+            if let Err(fault) = self.recover_pool(pool, &mut problems) {
+                problems.push(fault);
+            }
+        }
+        self.settle_tenants(&mut problems);
+        for pool in &pools {
+            if let Err(fault) = self.close_unheld(pool, &mut problems) {
+                problems.push(fault);
+            }
+        }
+        self.report(problems);
+    }
+
+    /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
+    /// anew, weights that a module load added. Called every few seconds.
+    pub fn tick(&mut self) {
+        let mut problems: Vec<Fault> = Vec::new();
+        collect(self.pools(), &mut problems);
+        self.settle_tenants(&mut problems);
+        self.report(problems);
+    }
+
+    fn report(&mut self, problems: Vec<Fault>) {
+        for fault in problems.iter().filter(|fault| !self.problems.contains(fault)) {
+            tracing::error!(object = %fault.object, cause = %fault.cause, cure = %fault.cure, "problem");
+        }
+        self.problems = problems;
+    }
+
+    fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+        let (unfinished, faults) = Self::unfinished(self.volumes_in(pool)?);
+        problems.extend(faults);
+        if unfinished.is_empty() {
+            return Ok(());
+        }
+        let (backend, _) = self.backend_of(pool)?;
+        for volume in unfinished {
+            tracing::info!(volume = %volume.reference(), state = ?volume.state, "completing an interrupted operation");
+            let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
+            let plan = self
+                .mounted_at(&volume)
+                .and_then(|at| volume::recover(backend.as_ref(), &volume, at.as_deref(), &scratch));
+            let outcome = plan.and_then(|plan| plan.map_or(Ok(Vec::new()), |plan| self.executor.run(&plan, false)));
+            problems.extend(outcome.err());
+        }
+        Ok(())
+    }
+
+    fn settle_tenants(&self, problems: &mut Vec<Fault>) {
+        let (removing, tenants): (Vec<Tenant>, Vec<Tenant>) =
+            collect(self.tenants(), problems).into_iter().partition(|tenant| tenant.removing);
+        for tenant in &removing {
+            if self.host().processes(&tenant::payload(&tenant.name)).is_empty() {
+                problems.extend(self.complete_removal(tenant, false).err());
+            }
+        }
+        match self.leases() {
+            Err(fault) => problems.push(fault),
+            Ok(leases) => {
+                for lease in leases {
+                    if self.host().start_time(lease.pid) != Some(lease.start_time_ticks) {
+                        tracing::info!(volume = %lease.volume, pid = lease.pid, "the process that held a lease is gone");
+                        problems.extend(self.lease_remove(lease.id).err());
+                    }
+                }
+            }
+        }
+        for tenant in &tenants {
+            let outcome = self.restore_cgroups(tenant).and_then(|_| {
+                for reference in self.volumes_of(tenant)? {
+                    self.mount_for(&tenant.name, &reference, false)?;
+                }
+                Ok(())
+            });
+            problems.extend(outcome.err());
+        }
+    }
+
+    /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps.
+    fn close_unheld(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+        let (backend, _) = self.backend_of(pool)?;
+        let is_ready = |volume: &Volume| volume.state == VolumeState::Ready;
+        let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;
+        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(is_ready) {
+            let (holder, _) = self.holders(&volume.reference())?;
+            if holder.is_some() {
+                continue;
+            }
+            let target = mount_point(&self.dirs.run, &volume);
+            let steps = if mounts.contains(&target) {
+                volume::unmount(backend.as_ref(), &volume, &target)
+            } else {
+                backend.close(&volume)
+            };
+            problems.extend(self.executor.run_steps(steps, false).err());
+        }
+        Ok(())
+    }
+}
+
+/// The readable items; what is not readable becomes a problem.
+fn collect<T>(items: Result<Vec<Result<T, Fault>>, Fault>, problems: &mut Vec<Fault>) -> Vec<T> {
+    let mut readable = Vec::new();
+    match items {
+        Err(fault) => problems.push(fault),
+        Ok(items) => {
+            for item in items {
+                match item {
+                    Ok(item) => readable.push(item),
+                    Err(fault) => problems.push(fault),
+                }
+            }
+        }
+    }
+    readable
+}

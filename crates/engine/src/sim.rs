@@ -1,0 +1,411 @@
+//! A simulated host for tests: files, images, loop devices, logical volumes, file systems, mounts and cgroups in memory.
+//!
+//! It is stricter than a kernel: whatever would lose data (truncating an image below its file system, making a file system
+//! over another one, removing an image that is attached) panics. [`Sim::crash_after`] stands for `kill -9` of the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_core::wire::{Accounting, IoBytes};
+
+use crate::host::{Host, LogicalVolume, NamedDevice, OpenDevice, Space};
+use crate::store;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FileSystem {
+    kind: FsKind,
+    size: Bytes,
+}
+
+#[derive(Clone, Debug, Default)]
+struct World {
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    dirs: BTreeSet<PathBuf>,
+    images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
+    loops: BTreeSet<PathBuf>,
+    groups: BTreeMap<String, BTreeSet<String>>,
+    volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
+    mounts: BTreeMap<PathBuf, DeviceRef>,
+    cgroups: BTreeMap<String, BTreeMap<String, String>>,
+    journals: BTreeMap<PathBuf, String>,
+    processes: BTreeMap<u32, u64>,
+    busy: BTreeSet<PathBuf>,
+    steps_left: Option<usize>,
+}
+
+/// The host, shared between the engines that live and die on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sim(Arc<Mutex<World>>);
+
+/// What is left on a host, for assertions.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Leftovers {
+    pub(crate) images: Vec<PathBuf>,
+    pub(crate) volumes: Vec<String>,
+    pub(crate) loops: Vec<PathBuf>,
+    pub(crate) mounts: Vec<PathBuf>,
+    pub(crate) cgroups: Vec<String>,
+}
+
+impl Sim {
+    pub(crate) fn with_group(self, vg: &str, lvs: &[&str]) -> Self {
+        let mut world = self.world();
+        world.groups.insert(vg.to_owned(), BTreeSet::new());
+        for lv in lvs {
+            let volume = LogicalVolume { name: (*lv).to_owned(), size: Bytes(Bytes::GIB), tags: vec![] };
+            world.volumes.insert((vg.to_owned(), (*lv).to_owned()), (volume, None));
+        }
+        drop(world);
+        self
+    }
+
+    pub(crate) fn set_process(&self, pid: u32, start: Option<u64>) {
+        match start {
+            Some(start) => self.world().processes.insert(pid, start),
+            None => self.world().processes.remove(&pid),
+        };
+    }
+
+    /// Kills the daemon after that many steps: from then on nothing that it does has an effect. `None`: it lives.
+    pub(crate) fn crash_after(&self, steps: Option<usize>) {
+        self.world().steps_left = steps;
+    }
+
+    /// Makes unmounting fail as a process with an open file does.
+    pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
+        if busy {
+            self.world().busy.insert(target.to_owned());
+        } else {
+            self.world().busy.remove(target);
+        }
+    }
+
+    /// What a reboot leaves: devices, mounts, cgroups, processes and the runtime directory are gone.
+    pub(crate) fn reboot(&self) {
+        let mut world = self.world();
+        world.loops.clear();
+        world.mounts.clear();
+        world.cgroups.clear();
+        world.journals.clear();
+        world.processes.clear();
+        world.files.retain(|path, _| !path.starts_with("/run"));
+    }
+
+    /// The kernel made the journal thread anew, in the root cgroup (after a remount).
+    pub(crate) fn lose_journals(&self) {
+        self.world().journals.clear();
+    }
+
+    pub(crate) fn journal_of(&self, target: &Path) -> Option<String> {
+        self.world().journals.get(target).cloned()
+    }
+
+    pub(crate) fn cgroup_file(&self, cgroup: &str, file: &str) -> Option<String> {
+        self.world().cgroups.get(cgroup)?.get(file).cloned()
+    }
+
+    pub(crate) fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        change(self.world().files.get_mut(path).expect("the file is there"));
+    }
+
+    pub(crate) fn lose_file(&self, path: &str) {
+        self.world().files.remove(Path::new(path));
+    }
+
+    pub(crate) fn leftovers(&self) -> Leftovers {
+        let world = self.world();
+        let ours = |(_, (volume, _)): &(&(String, String), &(LogicalVolume, _))| {
+            volume.tags.iter().any(|tag| tag.starts_with("bulkhead.volume="))
+        };
+        Leftovers {
+            images: world.images.keys().cloned().collect(),
+            volumes: world.volumes.iter().filter(ours).map(|((vg, lv), _)| format!("{vg}/{lv}")).collect(),
+            loops: world.loops.iter().cloned().collect(),
+            mounts: world.mounts.keys().cloned().collect(),
+            cgroups: world.cgroups.keys().cloned().collect(),
+        }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl World {
+    fn fs(&mut self, device: &DeviceRef) -> Result<(&mut Option<FileSystem>, Bytes), Fault> {
+        let gone = || Fault::new(Code::Internal, device, "there is no such device");
+        match device {
+            DeviceRef::LoopOf(image) if self.loops.contains(image) => {
+                let (size, fs) = self.images.get_mut(image).ok_or_else(gone)?;
+                Ok((fs, *size))
+            }
+            DeviceRef::LoopOf(_) => Err(gone()),
+            DeviceRef::Lv { vg, lv } => {
+                let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).ok_or_else(gone)?;
+                Ok((fs, volume.size))
+            }
+        }
+    }
+
+    fn is_mounted(&self, device: &DeviceRef) -> bool {
+        self.mounts.values().any(|mounted| mounted == device)
+    }
+
+    fn resize_under(fs: Option<&FileSystem>, to: Bytes) {
+        assert!(fs.is_none_or(|fs| fs.size <= to), "a device became smaller than its file system: data lost");
+    }
+
+    fn tags(set: &mut Vec<String>, add: &[String], remove: &[String]) -> bool {
+        let before = set.clone();
+        set.retain(|tag| !remove.contains(tag));
+        for tag in add {
+            if !set.contains(tag) {
+                set.push(tag.clone());
+            }
+        }
+        *set != before
+    }
+
+    /// Returns whether anything changed.
+    fn act(&mut self, action: &Action) -> Result<bool, Fault> {
+        use Action as A;
+        let changed = match action {
+            A::MakeDir { path } => self.dirs.insert(path.clone()),
+            A::RemoveDir { path } => self.dirs.remove(path),
+            A::WriteRecord { path, record } => {
+                let content = store::encode(record);
+                self.files.insert(path.clone(), content.clone()) != Some(content)
+            }
+            A::RemoveRecord { path } => self.files.remove(path).is_some(),
+            A::CreateImage { path, size_bytes, .. } => {
+                self.images.insert(path.clone(), (*size_bytes, None)).is_none()
+            }
+            A::SetImageSize { path, size_bytes, .. } => {
+                let (size, fs) = self.images.get_mut(path).expect("the image is there");
+                Self::resize_under(fs.as_ref(), *size_bytes);
+                std::mem::replace(size, *size_bytes) != *size_bytes
+            }
+            A::RemoveImage { path } => {
+                assert!(!self.loops.contains(path), "an attached image was removed");
+                self.images.remove(path).is_some()
+            }
+            A::AttachLoop { image, .. } => {
+                assert!(self.images.contains_key(image), "a missing image was attached");
+                self.loops.insert(image.clone())
+            }
+            A::RefreshLoop { .. } => true,
+            A::DetachLoop { image } => {
+                if self.is_mounted(&DeviceRef::LoopOf(image.clone())) {
+                    return Err(Fault::new(Code::InUse, image.display(), "its loop device is mounted"));
+                }
+                self.loops.remove(image)
+            }
+            A::CreateVg { vg, .. } => self.groups.insert(vg.clone(), BTreeSet::new()).is_none(),
+            A::RemoveVg { vg, .. } => {
+                self.volumes.retain(|(group, _), _| group != vg);
+                self.groups.remove(vg).is_some()
+            }
+            A::TagVg { vg, add, remove } => {
+                let tags = self.groups.get_mut(vg).expect("the group is there");
+                remove.iter().for_each(|tag| {
+                    tags.remove(tag);
+                });
+                add.iter().fold(false, |changed, tag| tags.insert(tag.clone()) || changed)
+            }
+            A::CreateLv { vg, lv, size_bytes, tags, .. } => {
+                let volume = LogicalVolume { name: lv.clone(), size: *size_bytes, tags: tags.clone() };
+                self.volumes.insert((vg.clone(), lv.clone()), (volume, None)).is_none()
+            }
+            A::CreateThinPool { vg, lv } => {
+                let volume = LogicalVolume { name: lv.clone(), size: Bytes(Bytes::GIB), tags: vec![] };
+                self.volumes.insert((vg.clone(), lv.clone()), (volume, None)).is_none()
+            }
+            A::SnapshotLv { vg, origin, lv, tags } => {
+                let (mut volume, fs) = self.volumes[&(vg.clone(), origin.clone())].clone();
+                (volume.name, volume.tags) = (lv.clone(), tags.clone());
+                self.volumes.insert((vg.clone(), lv.clone()), (volume, fs)).is_none()
+            }
+            A::TagLv { vg, lv, add, remove } => {
+                let found = self.volumes.get_mut(&(vg.clone(), lv.clone()));
+                let (volume, _) = found.ok_or_else(|| Fault::new(Code::NotFound, lv, "no such logical volume"))?;
+                Self::tags(&mut volume.tags, add, remove)
+            }
+            A::ResizeLv { vg, lv, size_bytes } => {
+                let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                Self::resize_under(fs.as_ref(), *size_bytes);
+                std::mem::replace(&mut volume.size, *size_bytes) != *size_bytes
+            }
+            A::RemoveLv { vg, lv } => {
+                assert!(!self.is_mounted(&DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() }), "a mounted LV was removed");
+                self.volumes.remove(&(vg.clone(), lv.clone())).is_some()
+            }
+            A::Mkfs { device, fs, .. } => {
+                let (slot, size) = self.fs(device)?;
+                assert!(slot.is_none(), "a file system was made over another one: data lost");
+                *slot = Some(FileSystem { kind: *fs, size });
+                true
+            }
+            A::CheckFs { device, .. } | A::NewFsUuid { device, .. } => {
+                assert!(!self.is_mounted(device), "a mounted file system was checked");
+                self.fs(device)?.0.as_ref().ok_or_else(|| Fault::new(Code::Corrupt, device, "no file system"))?;
+                true
+            }
+            A::GrowFs { device, fs, mounted_at } => {
+                assert_eq!(self.is_mounted(device), mounted_at.is_some());
+                assert!(*fs == FsKind::Ext4 || mounted_at.is_some(), "XFS was grown unmounted");
+                let (slot, size) = self.fs(device)?;
+                let fs = slot.as_mut().expect("there is a file system");
+                std::mem::replace(&mut fs.size, size) != size
+            }
+            A::ShrinkFs { device, size_bytes } => {
+                assert!(!self.is_mounted(device), "a mounted file system was shrunk");
+                let fs = self.fs(device)?.0.as_mut().expect("there is a file system");
+                if *size_bytes < Bytes::mib(20) {
+                    return Err(Fault::new(Code::NoSpace, device, "its files need more"));
+                }
+                fs.size = *size_bytes;
+                true
+            }
+            A::Mount { device, target, .. } => {
+                self.fs(device)?.0.as_ref().expect("there is a file system to mount");
+                assert!(!self.is_mounted(device), "a volume was mounted twice");
+                self.mounts.insert(target.clone(), device.clone()).is_none()
+            }
+            A::Unmount { target } => {
+                if self.busy.contains(target) {
+                    return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
+                }
+                self.journals.remove(target);
+                self.mounts.remove(target).is_some()
+            }
+            A::CreateCgroup { cgroup } => {
+                let is_new = !self.cgroups.contains_key(cgroup);
+                let mut path = PathBuf::new();
+                for part in Path::new(cgroup) {
+                    path.push(part);
+                    self.cgroups.entry(path.display().to_string()).or_default();
+                }
+                is_new
+            }
+            A::WriteCgroup { cgroup, file, value } => {
+                let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
+                files.insert(file.clone(), value.clone()).as_ref() != Some(value)
+            }
+            A::RemoveCgroup { cgroup } => {
+                let below = format!("{cgroup}/");
+                assert!(!self.cgroups.keys().any(|path| path.starts_with(&below)), "a cgroup with children was removed");
+                assert!(!self.journals.values().any(|c| c == cgroup), "a cgroup with a thread was removed");
+                self.cgroups.remove(cgroup).is_some()
+            }
+            A::PlaceJournal { device, cgroup, .. } => {
+                assert!(self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
+                let target = self.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target.clone());
+                let target = target.ok_or_else(|| Fault::new(Code::Internal, device, "no journal thread"))?;
+                self.journals.insert(target, cgroup.clone()).as_ref() != Some(cgroup)
+            }
+            A::ActivateLv { .. } | A::FillLv { .. } => true,
+            A::SetScheduler { .. } | A::SetCostModel { .. } | A::SetCostQos { .. } => true,
+        };
+        Ok(changed)
+    }
+}
+
+impl Host for Sim {
+    fn apply(&self, action: &Action) -> Result<Applied, Fault> {
+        let mut world = self.world();
+        if let Some(left) = &mut world.steps_left {
+            if *left == 0 {
+                return Err(Fault::new(Code::Internal, "daemon", "killed"));
+            }
+            *left -= 1;
+        }
+        let changed = world.act(action)?;
+        Ok(Applied { action: action.clone(), old: None, changed })
+    }
+
+    fn records(&self, dir: &Path, suffix: &str) -> Result<Vec<(PathBuf, Result<Record, Fault>)>, Fault> {
+        let world = self.world();
+        let here = world.files.iter().filter(|(path, _)| {
+            path.parent() == Some(dir) && path.to_string_lossy().ends_with(suffix)
+        });
+        Ok(here.map(|(path, content)| (path.clone(), store::decode(path, content))).collect())
+    }
+
+    fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
+        let world = self.world();
+        Ok(world.volumes.iter().filter(|((group, _), _)| group == vg).map(|(_, (volume, _))| volume.clone()).collect())
+    }
+
+    fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault> {
+        Ok(self.world().groups.get(vg).map(|tags| tags.iter().cloned().collect()))
+    }
+
+    fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
+        let extent = if matches!(source, PoolSource::File { .. }) { Bytes(4096) } else { Bytes::mib(4) };
+        Ok(Space { total: Bytes(Bytes::GIB), free: Bytes::mib(512), extent, notes: vec![] })
+    }
+
+    fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault> {
+        let world = self.world();
+        if !world.dirs.contains(dir) {
+            return Ok(None);
+        }
+        let names = world.files.keys().chain(world.images.keys()).filter(|path| path.parent() == Some(dir));
+        Ok(Some(names.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()))
+    }
+
+    fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {
+        if path != Path::new("/dev/sdb") {
+            return Err(Fault::new(Code::NotFound, path.display(), "there is no such device"));
+        }
+        Ok(NamedDevice {
+            dev: DevNo::new(8, 16),
+            size: Bytes(Bytes::GIB),
+            signatures: vec!["ext4".to_owned()],
+            in_use: None,
+        })
+    }
+
+    fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
+        let open = self.world().fs(device).is_ok();
+        let path = PathBuf::from("/dev").join(device.to_string().replace(' ', "-"));
+        Ok(open.then(|| OpenDevice { path, dev: DevNo::new(7, 0), notes: vec![] }))
+    }
+
+    fn physical_devices(&self, _source: &PoolSource) -> (Vec<String>, Vec<String>) {
+        (vec!["sda".to_owned()], vec![])
+    }
+
+    fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
+        Ok(self.world().mounts.keys().filter(|target| target.starts_with(dir)).cloned().collect())
+    }
+
+    fn accounting(&self, _device: &DeviceRef, _fs: FsKind, journal_cgroup: &str) -> Accounting {
+        Accounting::JournalThread { pid: 1, cgroup: journal_cgroup.to_owned() }
+    }
+
+    fn weight_files(&self) -> Vec<&'static str> {
+        vec!["io.weight"]
+    }
+
+    fn processes(&self, _cgroup: &str) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn kill_all(&self, _cgroup: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn io_bytes(&self, _cgroup: &str) -> IoBytes {
+        IoBytes::default()
+    }
+
+    fn start_time(&self, pid: u32) -> Option<u64> {
+        self.world().processes.get(&pid).copied()
+    }
+}

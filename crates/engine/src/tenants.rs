@@ -1,0 +1,231 @@
+//! Tenants: make, list, inspect, change, remove. Mounting volumes for them is in `attach.rs`.
+
+use std::path::Path;
+
+use bulkhead_core::action::Applied;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant::{self, ResolvedLimits};
+use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
+
+use crate::engine::Engine;
+
+impl Engine {
+    /// Makes a tenant: record, cgroups, weights, limits, volumes. Idempotent.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when it is there and differs, `Unsupported` without the io controller, and those of mounting.
+    pub fn tenant_create(&self, request: &TenantCreate, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        let object = format!("tenant {}", request.name);
+        let wanted = Tenant {
+            name: request.name.clone(),
+            share: request.share,
+            limits: request.limits.clone(),
+            volumes: request.volumes.clone(),
+            removing: false,
+        };
+        match self.tenant(&request.name) {
+            Ok(found) if found == wanted => {}
+            Ok(_) => {
+                return Err(Fault::new(Code::AlreadyExists, object, "a tenant of that name is there, and differs")
+                    .cure("change it with `bulkhead tenant set`, or choose another name"));
+            }
+            Err(fault) if fault.code == Code::NotFound => {}
+            Err(fault) => return Err(fault),
+        }
+        let limits = self.resolve(&request.limits)?;
+        for reference in &request.volumes {
+            self.check_attachable(&request.name, reference)?;
+        }
+        let record = self.dirs.tenant_record(&request.name);
+        let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
+        let mut steps = self.executor.run_steps(plan, dry_run)?;
+        for reference in &request.volumes {
+            match self.mount_for(&request.name, reference, dry_run) {
+                Ok(more) => steps.extend(more),
+                Err(fault) => return Err(self.undo_create(&wanted, fault)),
+            }
+        }
+        let object = (!dry_run).then(|| self.tenant_view(&wanted));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// All tenants.
+    ///
+    /// # Errors
+    /// When the records cannot be listed.
+    pub fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
+        Ok(self.tenants()?.into_iter().filter_map(Result::ok).map(|tenant| self.tenant_view(&tenant)).collect())
+    }
+
+    /// One tenant.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`.
+    pub fn tenant_inspect(&self, name: &Name) -> Result<TenantView, Fault> {
+        Ok(self.tenant_view(&self.tenant(name)?))
+    }
+
+    /// Changes share, limits and volumes. Idempotent.
+    ///
+    /// # Errors
+    /// `NotFound`, `InUse` for a volume of another tenant, and those of mounting and unmounting.
+    pub fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        let before = self.tenant(name)?;
+        for reference in &request.attach {
+            self.check_attachable(name, reference)?;
+        }
+        for reference in &request.detach {
+            if !before.volumes.contains(reference) {
+                return Err(Fault::new(
+                    Code::NotFound,
+                    format!("volume {reference}"),
+                    format!("it is not attached to tenant {name}"),
+                ));
+            }
+        }
+        let mut after = before.clone();
+        after.share = request.share.unwrap_or(after.share);
+        after.limits = request.limits.clone().unwrap_or(after.limits);
+        after.volumes.retain(|reference| !request.detach.contains(reference));
+        after.volumes.extend(request.attach.iter().filter(|r| !before.volumes.contains(r)).cloned());
+        let mut limits = self.resolve(&after.limits)?;
+        // A device that had a limit and has none now is written once more, with `max` everywhere.
+        for old in &before.limits {
+            if !after.limits.iter().any(|limit| limit.device == old.device) {
+                limits.extend(self.resolve(&[IoLimit { device: old.device.clone(), ..IoLimit::default() }])?);
+            }
+        }
+        let plan =
+            tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
+        let mut steps = self.executor.run_steps(plan, dry_run)?;
+        for reference in &request.attach {
+            match self.mount_for(name, reference, dry_run) {
+                Ok(more) => steps.extend(more),
+                Err(fault) => {
+                    // What could not be mounted is not recorded as attached.
+                    let mut kept = after.clone();
+                    kept.volumes.retain(|volume| before.volumes.contains(volume));
+                    let write = tenant::create(self.dirs.tenant_record(name), &kept, &[], &Vec::new());
+                    return Err(join(fault, self.executor.run_steps(write, dry_run).err()));
+                }
+            }
+        }
+        for reference in &request.detach {
+            steps.extend(self.unmount_unless_held(reference, dry_run)?);
+        }
+        let object = (!dry_run).then(|| self.tenant_view(&after));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Removes a tenant: unmounts its volumes (which stay), removes its cgroups. With `force`, its processes are killed.
+    /// Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while processes run in it, without `force`.
+    pub fn tenant_remove(&self, name: &Name, force: bool, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        let tenant = match self.tenant(name) {
+            Err(fault) if fault.code == Code::NotFound => {
+                return Ok(Done { object: None, steps: Vec::new(), dry_run });
+            }
+            other => other?,
+        };
+        let payload = tenant::payload(name);
+        let processes = self.host().processes(&payload);
+        if !processes.is_empty() && !force {
+            return Err(Fault::new(
+                Code::InUse,
+                format!("tenant {name}"),
+                format!("{} processes run in it ({})", processes.len(), list(&processes)),
+            )
+            .cure("end them, or remove the tenant with `--force`, which kills them"));
+        }
+        let record = self.dirs.tenant_record(name);
+        let mut steps = self.executor.run_steps(vec![tenant::mark_removing(record, &tenant)], dry_run)?;
+        if !processes.is_empty() && !dry_run {
+            self.host().kill_all(&payload)?;
+        }
+        steps.extend(self.complete_removal(&tenant, dry_run)?);
+        Ok(Done { object: None, steps, dry_run })
+    }
+
+    /// Unmounts the volumes of a tenant that is marked as being removed, and removes its cgroups and record.
+    pub(crate) fn complete_removal(&self, tenant: &Tenant, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let mut steps = Vec::new();
+        for reference in self.volumes_of(tenant)? {
+            steps.extend(self.release_all(&reference, dry_run)?);
+        }
+        let others = self.tenants()?.into_iter().any(|other| other.is_ok_and(|other| other.name != tenant.name));
+        let plan = tenant::remove(self.dirs.tenant_record(&tenant.name), tenant, !others);
+        steps.extend(self.executor.run_steps(plan, dry_run)?);
+        Ok(steps)
+    }
+
+    /// Makes the kernel agree with a tenant's record: cgroups, weights, limits.
+    pub(crate) fn restore_cgroups(&self, tenant: &Tenant) -> Result<Vec<Applied>, Fault> {
+        let limits = self.resolve(&tenant.limits)?;
+        self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &limits), false)
+    }
+
+    /// The volumes that are kept mounted for a tenant, and those that leases hold for it.
+    pub(crate) fn volumes_of(&self, tenant: &Tenant) -> Result<Vec<VolumeRef>, Fault> {
+        let mut volumes = tenant.volumes.clone();
+        for lease in self.leases()? {
+            if lease.tenant == tenant.name && !volumes.contains(&lease.volume) {
+                volumes.push(lease.volume);
+            }
+        }
+        Ok(volumes)
+    }
+
+    fn undo_create(&self, tenant: &Tenant, fault: Fault) -> Fault {
+        join(fault, self.complete_removal(tenant, false).err())
+    }
+
+    fn resolve(&self, limits: &[IoLimit]) -> Result<ResolvedLimits, Fault> {
+        let resolve = |limit: &IoLimit| {
+            let device = self.host().named_device(Path::new(&limit.device))?;
+            Ok((device.dev, limit.clone()))
+        };
+        limits.iter().map(resolve).collect()
+    }
+
+    fn tenant_view(&self, tenant: &Tenant) -> TenantView {
+        let mut notes = Vec::new();
+        if tenant.removing {
+            notes.push("its removal was interrupted and is completed when its processes have ended".to_owned());
+        }
+        if self.host().weight_files().is_empty() {
+            notes.push("the kernel has no io.weight file: the share has no effect".to_owned());
+        }
+        let volumes = self.volumes_of(tenant).unwrap_or_else(|fault| {
+            notes.push(fault.to_string());
+            tenant.volumes.clone()
+        });
+        TenantView {
+            name: tenant.name.clone(),
+            share: tenant.share,
+            limits: tenant.limits.clone(),
+            volumes,
+            slice: tenant::slice(&tenant.name),
+            n_processes: self.host().processes(&tenant::payload(&tenant.name)).len(),
+            payload_io: self.host().io_bytes(&tenant::payload(&tenant.name)),
+            journal_io: self.host().io_bytes(&tenant::journal(&tenant.name)),
+            notes,
+        }
+    }
+}
+
+fn join(mut first: Fault, second: Option<Fault>) -> Fault {
+    if let Some(second) = second {
+        first.cause = format!("{}; undoing it failed as well ({second})", first.cause);
+    }
+    first
+}
+
+fn list(pids: &[u32]) -> String {
+    let shown: Vec<String> = pids.iter().take(5).map(ToString::to_string).collect();
+    let more = if pids.len() > 5 { ", …" } else { "" };
+    format!("pid {}{more}", shown.join(", "))
+}

@@ -1,0 +1,354 @@
+//! Tests of the engine on the simulated host: idempotence, refusals, and a crash after every single step.
+
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::error::Code;
+use bulkhead_core::model::{FsKind, Provision, VolumeRef};
+use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::wire::{
+    LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeResize,
+};
+
+use crate::carry_out::Executor;
+use crate::engine::{Dirs, Engine};
+use crate::sim::Sim;
+
+/// One request, so that each can be cut after each of its steps.
+#[derive(Clone, Debug)]
+enum Op {
+    Create(&'static str, u64, FsKind),
+    Remove(&'static str),
+    Resize(&'static str, u64),
+    Clone(&'static str, &'static str),
+    Tenant(&'static str, &'static str),
+    Detach(&'static str, &'static str),
+    RemoveTenant(&'static str),
+    Lease(&'static str, &'static str),
+}
+
+fn engine(sim: &Sim) -> Engine {
+    let mut engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    engine.reconcile();
+    engine
+}
+
+fn volume(text: &str) -> VolumeRef {
+    text.parse().unwrap()
+}
+
+fn pool(name: &str, source: NewPoolSource) -> PoolCreate {
+    PoolCreate { name: name.parse().unwrap(), source }
+}
+
+fn with_pools() -> Sim {
+    let sim = Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]);
+    let engine = engine(&sim);
+    for request in [
+        pool("file", NewPoolSource::Directory { path: "/srv/pool".into() }),
+        pool("thick", NewPoolSource::VolumeGroup { vg: "vg".into(), thin_pool: None }),
+        pool("thin", NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".into()) }),
+    ] {
+        engine.pool_create(&request, false).unwrap();
+    }
+    sim
+}
+
+fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
+    match op {
+        Op::Create(name, mib, fs) => {
+            let request = VolumeCreate {
+                volume: volume(name),
+                size_bytes: Bytes::mib(*mib),
+                fs: *fs,
+                provision: None,
+                fast_commit: false,
+            };
+            engine.volume_create(&request, false).map(drop)
+        }
+        Op::Remove(name) => engine.volume_remove(&volume(name), true, false).map(drop),
+        Op::Resize(name, mib) => {
+            let request = VolumeResize { size_bytes: Bytes::mib(*mib), shrink: true };
+            engine.volume_resize(&volume(name), &request, false).map(drop)
+        }
+        Op::Clone(name, copy) => {
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false };
+            engine.volume_copy(&volume(name), &request, false).map(drop)
+        }
+        Op::Tenant(tenant, name) => {
+            let request = TenantCreate {
+                name: tenant.parse().unwrap(),
+                share: Share::DEFAULT,
+                limits: vec![],
+                volumes: vec![volume(name)],
+            };
+            engine.tenant_create(&request, false).map(drop)
+        }
+        Op::Detach(tenant, name) => {
+            let request = TenantSet { detach: vec![volume(name)], ..TenantSet::default() };
+            engine.tenant_set(&tenant.parse().unwrap(), &request, false).map(drop)
+        }
+        Op::RemoveTenant(tenant) => engine.tenant_remove(&tenant.parse().unwrap(), true, false).map(drop),
+        Op::Lease(tenant, name) => {
+            let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: 42 };
+            engine.lease_create(&request).map(drop)
+        }
+    }
+}
+
+/// Whatever the cut: every volume is whole, nothing is attached or mounted that no tenant holds, no problem is left.
+fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
+    assert!(engine.problems().is_empty(), "{context}: {:?}", engine.problems());
+    let views = engine.volume_list(None).unwrap();
+    for view in &views {
+        assert_eq!(view.state, "ready", "{context}: {view:?}");
+        assert_eq!(view.mounted_at.is_some(), view.tenant.is_some(), "{context}: {view:?}");
+    }
+    let left = sim.leftovers();
+    let mounted = views.iter().filter(|view| view.mounted_at.is_some()).count();
+    assert_eq!(left.mounts.len(), mounted, "{context}: {left:?}");
+    assert_eq!(left.images.len() + left.volumes.len(), views.len(), "{context}: {left:?}");
+    let loops_wanted = views.iter().filter(|v| v.mounted_at.is_some() && v.volume.pool.as_str() == "file").count();
+    assert_eq!(left.loops.len(), loops_wanted, "{context}: {left:?}");
+    if engine.tenant_list().unwrap().is_empty() {
+        assert_eq!(left.cgroups, Vec::<String>::new(), "{context}");
+    }
+}
+
+#[test]
+fn a_crash_after_any_step_of_any_operation_is_recovered() {
+    use FsKind::{Ext4, Xfs};
+    let mut cuts = 0;
+    for name in ["file/v", "thick/v", "thin/v"] {
+        let stories: Vec<Vec<Op>> = vec![
+            vec![Op::Create(name, 64, Ext4), Op::Resize(name, 128), Op::Resize(name, 32), Op::Remove(name)],
+            vec![Op::Create(name, 320, Xfs), Op::Resize(name, 400), Op::Remove(name)],
+            vec![
+                Op::Create(name, 64, Ext4),
+                Op::Tenant("db", name),
+                Op::Resize(name, 96),
+                Op::Detach("db", name),
+                Op::Lease("db", name),
+                Op::RemoveTenant("db"),
+            ],
+            vec![Op::Create(name, 64, Ext4), Op::Tenant("db", name), Op::Remove(name)],
+        ];
+        let clones = vec![Op::Create("thin/v", 64, Ext4), Op::Clone("thin/v", "copy"), Op::Remove("thin/v")];
+        for story in stories.into_iter().chain([clones]) {
+            for cut_op in 0..story.len() {
+                for cut_step in 0.. {
+                    let sim = with_pools();
+                    sim.set_process(42, Some(1));
+                    let before = engine(&sim);
+                    for op in &story[..cut_op] {
+                        run(&before, op).unwrap();
+                    }
+                    sim.crash_after(Some(cut_step));
+                    let whole = run(&before, &story[cut_op]).is_ok();
+                    sim.crash_after(None);
+                    let context = format!("{:?} cut after {cut_step} steps", &story[..=cut_op]);
+                    assert_settled(&sim, &engine(&sim), &context);
+                    cuts += 1;
+                    // Asked again, the operation succeeds: it was completed, undone, or can be started anew.
+                    let again = run(&engine(&sim), &story[cut_op]);
+                    let lost_before = matches!(story[cut_op], Op::Detach(..));
+                    assert!(again.is_ok() || lost_before, "{context}: {again:?}");
+                    if whole {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    assert!(cuts > 150, "only {cuts} cuts were tried");
+}
+
+#[test]
+fn a_second_crash_during_recovery_is_recovered_as_well() {
+    for first in 0..9 {
+        for second in 0..9 {
+            let sim = with_pools();
+            run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+            sim.crash_after(Some(first));
+            let _ = run(&engine(&sim), &Op::Resize("file/v", 32));
+            sim.crash_after(Some(second));
+            engine(&sim);
+            sim.crash_after(None);
+            assert_settled(&sim, &engine(&sim), &format!("cuts after {first} and {second} steps"));
+        }
+    }
+}
+
+#[test]
+fn requests_are_idempotent() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    let request = VolumeCreate {
+        volume: volume("file/a"),
+        size_bytes: Bytes::mib(64),
+        fs: FsKind::Ext4,
+        provision: None,
+        fast_commit: false,
+    };
+    let first = engine.volume_create(&request, false).unwrap();
+    let second = engine.volume_create(&request, false).unwrap();
+    assert!(!first.steps.is_empty() && second.steps.is_empty());
+    assert_eq!(first.object, second.object);
+    let other = VolumeCreate { size_bytes: Bytes::mib(65), ..request };
+    assert_eq!(engine.volume_create(&other, false).unwrap_err().code, Code::AlreadyExists);
+    assert!(engine.volume_remove(&volume("file/none"), false, false).unwrap().steps.is_empty());
+}
+
+#[test]
+fn a_dry_run_changes_nothing_and_names_the_same_steps() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    let request = VolumeCreate {
+        volume: volume("thick/a"),
+        size_bytes: Bytes::mib(30),
+        fs: FsKind::Ext4,
+        provision: None,
+        fast_commit: true,
+    };
+    let before = sim.leftovers();
+    let planned = engine.volume_create(&request, true).unwrap();
+    assert_eq!(sim.leftovers(), before);
+    let done = engine.volume_create(&request, false).unwrap();
+    let words = |steps: &[bulkhead_core::action::Applied]| -> Vec<String> {
+        steps.iter().map(|step| step.action.to_string()).collect()
+    };
+    assert_eq!(words(&planned.steps), words(&done.steps));
+    assert_eq!(done.object.unwrap().size_bytes, Bytes::mib(32), "rounded up to extents");
+}
+
+#[test]
+fn what_must_be_refused_is_refused() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    let ask = |name: &str, mib: u64, fs, provision| {
+        let request =
+            VolumeCreate { volume: volume(name), size_bytes: Bytes::mib(mib), fs, provision, fast_commit: false };
+        engine.volume_create(&request, false).unwrap_err().code
+    };
+    assert_eq!(ask("file/x", 0, FsKind::Ext4, None), Code::InvalidArgument);
+    assert_eq!(ask("file/x", 100, FsKind::Xfs, None), Code::InvalidArgument);
+    assert_eq!(ask("file/x", 2048, FsKind::Ext4, None), Code::NoSpace);
+    assert_eq!(ask("file/x", 600, FsKind::Ext4, None), Code::NoSpace);
+    assert_eq!(ask("nopool/x", 64, FsKind::Ext4, None), Code::NotFound);
+    assert_eq!(ask("thick/x", 64, FsKind::Ext4, Some(Provision::OnDemand)), Code::Unsupported);
+
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+    let code = |result: Result<_, bulkhead_core::error::Fault>| result.map(|_: ()| ()).unwrap_err().code;
+    assert_eq!(code(engine.volume_remove(&volume("file/v"), false, false).map(drop)), Code::InUse);
+    assert_eq!(code(engine.volume_check(&volume("file/v"), false, false).map(drop)), Code::InUse);
+    assert_eq!(code(run(&engine, &Op::Tenant("web", "file/v"))), Code::InUse);
+    assert_eq!(code(run(&engine, &Op::Clone("file/v", "w"))), Code::Unsupported);
+    assert_eq!(code(run(&engine, &Op::Resize("file/v", 32))), Code::InUse, "ext4 shrinks unmounted only");
+    let grow = VolumeResize { size_bytes: Bytes::mib(32), shrink: false };
+    assert_eq!(code(engine.volume_resize(&volume("file/v"), &grow, false).map(drop)), Code::InvalidArgument);
+    assert_eq!(code(engine.pool_remove(&"file".parse().unwrap(), false).map(drop)), Code::InUse);
+}
+
+#[test]
+fn a_device_with_data_needs_the_exact_confirmation() {
+    let sim = Sim::default();
+    let engine = engine(&sim);
+    let ask = |erase: Option<&str>| {
+        let source =
+            NewPoolSource::Device { path: "/dev/sdb".into(), thin: false, erase: erase.map(str::to_owned) };
+        engine.pool_create(&pool("p", source), false)
+    };
+    for wrong in [None, Some(""), Some("yes"), Some("/dev/sdc"), Some("sdb")] {
+        let fault = ask(wrong).unwrap_err();
+        assert_eq!(fault.code, Code::HasData);
+        assert!(fault.cure.contains("--erase /dev/sdb"), "{fault:?}");
+    }
+    ask(Some("/dev/sdb")).unwrap();
+}
+
+#[test]
+fn a_failed_shrink_leaves_the_volume_as_it_was() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    assert_eq!(run(&engine, &Op::Resize("thick/v", 16)).unwrap_err().code, Code::NoSpace);
+    let view = engine.volume_inspect(&volume("thick/v")).unwrap();
+    assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(64), "ready"));
+}
+
+#[test]
+fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
+    let sim = with_pools();
+    let mut engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/w")).unwrap();
+    assert_eq!(run(&engine, &Op::Lease("db", "file/v")).unwrap_err().code, Code::NotFound, "no such process");
+    sim.set_process(42, Some(7));
+    run(&engine, &Op::Lease("db", "file/v")).unwrap();
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    assert_eq!(sim.journal_of(target).as_deref(), Some("bulkhead.slice/db.slice/journal"));
+    // The pid is reused by another process while the volume is still busy.
+    sim.set_process(42, Some(8));
+    sim.set_busy(target, true);
+    engine.tick();
+    assert_eq!(engine.problems().len(), 1, "{:?}", engine.problems());
+    sim.set_busy(target, false);
+    engine.tick();
+    assert_settled(&sim, &engine, "after the holder's end");
+    assert_eq!(sim.leftovers().mounts, vec![PathBuf::from("/run/bulkhead/mnt/file/w")]);
+}
+
+#[test]
+fn a_journal_thread_that_a_remount_made_anew_is_moved_again() {
+    let sim = with_pools();
+    let mut engine = engine(&sim);
+    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "thin/v")).unwrap();
+    sim.lose_journals();
+    engine.tick();
+    let journal = sim.journal_of(Path::new("/run/bulkhead/mnt/thin/v"));
+    assert_eq!(journal.as_deref(), Some("bulkhead.slice/db.slice/journal"));
+}
+
+#[test]
+fn a_reboot_brings_tenants_and_mounts_back() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Tenant("db", "file/v")).unwrap();
+    let request = TenantSet { share: Some(700.try_into().unwrap()), ..TenantSet::default() };
+    first.tenant_set(&"db".parse().unwrap(), &request, false).unwrap();
+    sim.reboot();
+    let second = engine(&sim);
+    assert_settled(&sim, &second, "after a reboot");
+    assert_eq!(sim.leftovers().mounts.len(), 1);
+    let weight = sim.cgroup_file("bulkhead.slice/db.slice", "io.weight");
+    assert_eq!(weight.as_deref(), Some("default 700"));
+}
+
+#[test]
+fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
+    let sim = with_pools();
+    run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    sim.corrupt(Path::new("/srv/pool/file.volume").with_file_name("v.volume").as_path(), |bytes| bytes.truncate(60));
+    let engine = engine(&sim);
+    assert_eq!(engine.problems().len(), 1);
+    assert_eq!(engine.volume_inspect(&volume("file/v")).unwrap_err().code, Code::Corrupt);
+    assert_eq!(engine.volume_remove(&volume("file/v"), true, false).unwrap_err().code, Code::Corrupt);
+    assert_eq!(sim.leftovers().images, vec![PathBuf::from("/srv/pool/v.img")]);
+    assert_eq!(engine.pool_remove(&"file".parse().unwrap(), false).unwrap_err().code, Code::InUse);
+}
+
+#[test]
+fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
+    let sim = with_pools();
+    run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    sim.lose_file("/var/lib/bulkhead/pools/file");
+    let engine = engine(&sim);
+    assert!(engine.volume_list(None).unwrap().is_empty());
+    let source = || NewPoolSource::Directory { path: "/srv/pool".into() };
+    assert_eq!(engine.pool_create(&pool("other", source()), false).unwrap_err().code, Code::HasData);
+    engine.pool_create(&pool("file", source()), false).unwrap();
+    assert_eq!(engine.volume_list(None).unwrap().len(), 1);
+}

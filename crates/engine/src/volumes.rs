@@ -1,0 +1,278 @@
+//! Volumes: make, list, inspect, remove, resize, snapshot, clone, check.
+
+use bulkhead_core::backend::Backend;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use bulkhead_core::volume::{self, scratch_mount_point};
+use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
+use uuid::Uuid;
+
+use crate::engine::{Engine, Found, Located};
+
+impl Engine {
+    /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NotFound` (pool), `AlreadyExists` (of another size or kind), `NoSpace`.
+    pub fn volume_create(&self, request: &VolumeCreate, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let reference = &request.volume;
+        let object = format!("volume {reference}");
+        let pool = self.pool(&reference.pool)?;
+        let (backend, space) = self.backend_of(&pool)?;
+        if request.fast_commit && request.fs != FsKind::Ext4 {
+            return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only"));
+        }
+        let thin = pool.source.has_snapshots();
+        let wanted = Volume {
+            pool: pool.name.clone(),
+            name: reference.name.clone(),
+            uuid: Uuid::new_v4(),
+            size_bytes: request.size_bytes,
+            fs: request.fs,
+            provision: request.provision.unwrap_or(if thin { Provision::OnDemand } else { Provision::Full }),
+            fast_commit: request.fast_commit,
+            read_only: false,
+            origin: None,
+            state: VolumeState::Creating,
+        };
+        let size_bytes = volume::checked_size(backend.as_ref(), &wanted, request.size_bytes)?;
+        let wanted = Volume { size_bytes, ..wanted };
+        if let Some(found) = self.find(&pool, &reference.name)? {
+            let same = (found.size_bytes, found.fs, found.provision) == (size_bytes, wanted.fs, wanted.provision);
+            if same && found.state == VolumeState::Ready {
+                return Ok(Done { object: Some(self.volume_view(&pool, backend.as_ref(), &found)), steps: vec![], dry_run });
+            }
+            let cause = format!("a volume of that name is there already ({} {})", found.size_bytes, found.fs);
+            return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
+        }
+        if wanted.provision == Provision::OnDemand && matches!(pool.source, PoolSource::Lvm { thin_pool: None, .. }) {
+            let cause = "a pool of thick logical volumes cannot provision on demand";
+            return Err(Fault::new(Code::Unsupported, object, cause)
+                .cure("leave `--provision` away, or use a pool on a thin pool"));
+        }
+        Self::check_room(&space, size_bytes, wanted.provision == Provision::Full, &object)?;
+        let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
+        let ready = wanted.with_state(VolumeState::Ready);
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// All volumes of all pools, or of one.
+    ///
+    /// # Errors
+    /// When records or a volume group cannot be read.
+    pub fn volume_list(&self, only: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
+        let pools: Vec<Pool> = match only {
+            Some(name) => vec![self.pool(name)?],
+            None => self.pools()?.into_iter().filter_map(Result::ok).collect(),
+        };
+        let mut views = Vec::new();
+        for pool in pools {
+            let (backend, _) = self.backend_of(&pool)?;
+            let volumes = self.volumes_in(&pool)?.into_iter().filter_map(Result::ok);
+            views.extend(volumes.map(|volume| self.volume_view(&pool, backend.as_ref(), &volume)));
+        }
+        Ok(views)
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corrupt`.
+    pub fn volume_inspect(&self, reference: &VolumeRef) -> Result<VolumeView, Fault> {
+        let Located { pool, backend, volume, .. } = self.locate(reference)?;
+        Ok(self.volume_view(&pool, backend.as_ref(), &volume))
+    }
+
+    /// Removes a volume. One that is mounted goes only with `force`, which takes it away from its tenant first. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while it is mounted without `force`, or while processes keep it busy.
+    pub fn volume_remove(&self, reference: &VolumeRef, force: bool, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let located = match self.locate(reference) {
+            Err(fault) if fault.code == Code::NotFound => {
+                return Ok(Done { object: None, steps: Vec::new(), dry_run });
+            }
+            other => other?,
+        };
+        let Located { backend, volume, .. } = located;
+        let mut steps = Vec::new();
+        if let (Some(tenant), _) = self.holders(reference)? {
+            if !force {
+                return Err(Fault::new(
+                    Code::InUse,
+                    format!("volume {reference}"),
+                    format!("it is mounted for tenant {tenant}"),
+                )
+                .cure(format!(
+                    "detach it: `bulkhead tenant set {tenant} --detach {reference}`, or remove it with `--force`"
+                )));
+            }
+            steps.extend(self.release_all(reference, dry_run)?);
+        }
+        steps.extend(self.executor.run(&volume::remove(backend.as_ref(), &volume), dry_run)?);
+        Ok(Done { object: None, steps, dry_run })
+    }
+
+    /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
+    pub fn volume_resize(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeResize,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, space, backend, volume } = self.locate_ready(reference)?;
+        let object = format!("volume {reference}");
+        if volume.read_only {
+            return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
+        }
+        let to = volume::checked_size(backend.as_ref(), &volume, request.size_bytes)?;
+        if to == volume.size_bytes {
+            let view = self.volume_view(&pool, backend.as_ref(), &volume);
+            return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
+        }
+        if to < volume.size_bytes && !request.shrink {
+            let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
+            return Err(Fault::new(Code::InvalidArgument, object, cause)
+                .cure("add `--shrink` if it is to become smaller"));
+        }
+        if to > volume.size_bytes {
+            let more = bulkhead_core::units::Bytes(to.0 - volume.size_bytes.0);
+            Self::check_room(&space, more, volume.provision == Provision::Full, &object)?;
+        }
+        let mounted_at = self.mounted_at(&volume)?;
+        let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
+        let plan = volume::resize(backend.as_ref(), &volume, to, mounted_at.as_deref(), &scratch)?;
+        let steps = self.executor.run(&plan, dry_run)?;
+        let now = Volume { size_bytes: to, ..volume };
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Makes a snapshot (read-only) or a clone, where the pool can. The origin may be mounted. Idempotent.
+    ///
+    /// # Errors
+    /// `Unsupported` on file and thick pools, `AlreadyExists`.
+    pub fn volume_copy(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeCopy,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume: origin, .. } = self.locate_ready(reference)?;
+        let copy = Volume {
+            name: request.name.clone(),
+            uuid: Uuid::new_v4(),
+            read_only: request.read_only,
+            origin: Some(origin.name.clone()),
+            provision: Provision::OnDemand,
+            state: VolumeState::Creating,
+            ..origin.clone()
+        };
+        if let Some(found) = self.find(&pool, &request.name)? {
+            if (&found.origin, found.read_only) == (&copy.origin, copy.read_only) && found.state == VolumeState::Ready {
+                let view = self.volume_view(&pool, backend.as_ref(), &found);
+                return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
+            }
+            let object = format!("volume {}", copy.reference());
+            return Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
+                .cure("choose another name"));
+        }
+        let steps = self.executor.run(&volume::snapshot(backend.as_ref(), &origin, &copy)?, dry_run)?;
+        let ready = copy.with_state(VolumeState::Ready);
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Checks a volume's file system. It must not be mounted.
+    ///
+    /// # Errors
+    /// `InUse` while it is mounted, `Corrupt` when the check finds errors that it did not repair.
+    pub fn volume_check(&self, reference: &VolumeRef, repair: bool, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume, .. } = self.locate_ready(reference)?;
+        if let Some(at) = self.mounted_at(&volume)? {
+            let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
+            return Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
+                .cure("detach it from its tenant first"));
+        }
+        let steps = self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?;
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    fn find(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
+        match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
+            Ok(located) => Ok(Some(located.volume)),
+            Err(fault) if fault.code == Code::NotFound => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    pub(crate) fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
+        let mut notes = Vec::new();
+        let mut note = |fault: Fault| notes.push(fault.to_string());
+        let device = backend.device(volume);
+        let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
+        let mounted_at = self.mounted_at(volume).map_err(&mut note).ok().flatten();
+        let (tenant, _) = self.holders(&volume.reference()).map_err(&mut note).unwrap_or_default();
+        let (physical_devices, device_notes) = self.host().physical_devices(&pool.source);
+        let accounting = match (&mounted_at, &tenant) {
+            (None, _) => Accounting::NotMounted,
+            (Some(_), None) => Accounting::None { reason: "it is mounted, but no tenant holds it".to_owned() },
+            (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, &tenant::journal(name)),
+        };
+        notes.extend(device_notes);
+        notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
+        if matches!(pool.source, PoolSource::File { .. }) {
+            notes.push(
+                "loop device: every flush is an fsync of the image, which commits the host file system's journal too \
+                 (shared by all volumes of this pool); an lvm pool does not have this"
+                    .to_owned(),
+            );
+        }
+        VolumeView {
+            volume: volume.reference(),
+            uuid: volume.uuid,
+            state: state_word(volume.state).to_owned(),
+            size_bytes: volume.size_bytes,
+            fs: volume.fs,
+            provision: volume.provision,
+            read_only: volume.read_only,
+            origin: volume.origin.clone(),
+            tenant,
+            mounted_at,
+            device: open.map(|open| open.path.display().to_string()),
+            physical_devices,
+            accounting,
+            notes,
+        }
+    }
+
+    /// The volumes of a pool that an interrupted operation left, and those with damaged records.
+    pub(crate) fn unfinished(found: Vec<Found>) -> (Vec<Volume>, Vec<Fault>) {
+        let mut unfinished = Vec::new();
+        let mut faults = Vec::new();
+        for item in found {
+            match item {
+                Ok(volume) if volume.state != VolumeState::Ready => unfinished.push(volume),
+                Ok(_) => {}
+                Err(fault) => faults.push(fault),
+            }
+        }
+        (unfinished, faults)
+    }
+}
+
+fn state_word(state: VolumeState) -> &'static str {
+    match state {
+        VolumeState::Creating => "creating",
+        VolumeState::Ready => "ready",
+        VolumeState::Resizing { .. } => "resizing",
+        VolumeState::Removing => "removing",
+    }
+}
