@@ -6,5 +6,20 @@
 
 #![deny(missing_docs)]
 
+pub mod block;
+pub mod cgroup;
+pub mod file;
+pub mod fsutil;
+pub mod iocost;
+pub mod jbd2;
+pub mod loopdev;
+pub mod lvm;
+pub mod mount;
+pub mod namespace;
+pub mod probe;
+pub mod process;
 pub mod roots;
+pub mod spawn;
 pub mod tool;
+
+mod raw;

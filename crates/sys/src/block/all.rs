@@ -1,0 +1,28 @@
+//! All block devices, and what tells one from another for good.
+
+use std::path::Path;
+
+use bulkhead_core::units::DevNo;
+
+use super::{BlockDevice, BlockError, device_dir, inspect, list, read_dev, read_optional};
+use crate::roots::Roots;
+
+/// All block devices, partitions included, by name. One that goes away meanwhile is left out.
+///
+/// # Errors
+/// [`BlockError::Read`] when `/sys/class/block` cannot be listed.
+pub fn all(roots: &Roots) -> Result<Vec<BlockDevice>, BlockError> {
+    let dirs = list(&roots.sys.join("class/block"))?;
+    let mut devices: Vec<BlockDevice> =
+        dirs.iter().filter_map(|dir| inspect(roots, read_dev(dir).ok()?).ok()).collect();
+    devices.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(devices)
+}
+
+/// What identifies a device across reboots: WWID, serial number or device-mapper UUID; empty when it has none of them.
+#[must_use]
+pub fn identity(roots: &Roots, dev: DevNo) -> String {
+    let Ok(dir) = device_dir(roots, dev) else { return String::new() };
+    let read = |name: &&str| read_optional(Path::new(&dir.join(name))).ok().flatten().filter(|text| !text.is_empty());
+    ["wwid", "device/wwid", "device/serial", "serial", "dm/uuid"].iter().find_map(read).unwrap_or_default()
+}

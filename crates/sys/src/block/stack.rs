@@ -1,0 +1,214 @@
+//! The way from a device, or a directory, down to the physical devices.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use bulkhead_core::units::DevNo;
+
+use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, related};
+use crate::loopdev;
+use crate::mount;
+use crate::roots::Roots;
+
+/// What kind of layer a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerKind {
+    /// A disk: its queue is where a controller works.
+    Disk,
+    /// A partition.
+    Partition,
+    /// Device mapper: LVM, crypt, thin …
+    Dm,
+    /// Loop device.
+    Loop,
+    /// Software RAID.
+    Md,
+    /// Served by a program through ublk.
+    Ublk,
+    /// Served over the network; counts as a disk because its queue is here.
+    Nbd,
+    /// Memory (`zram`, `ram`): no device below it.
+    Memory,
+    /// bcache.
+    Bcache,
+}
+
+/// One device of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Device number.
+    pub dev: DevNo,
+    /// Kernel name.
+    pub name: String,
+    /// What it is.
+    pub kind: LayerKind,
+}
+
+/// A branch of a stack that ends without a physical device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadEnd {
+    /// The lowest device that was reached.
+    pub dev: DevNo,
+    /// Why there is nothing below it that can be named.
+    pub reason: String,
+}
+
+/// A device and everything below it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stack {
+    /// All devices, top first, each once.
+    pub layers: Vec<Layer>,
+    /// The physical devices at the bottom, sorted. More than one for RAID or a volume group over several disks.
+    pub physical: Vec<DevNo>,
+    /// Branches without a physical device, with the reason.
+    pub dead_ends: Vec<DeadEnd>,
+}
+
+/// The device that holds a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// These block devices (several for btrfs).
+    Devices(Vec<DevNo>),
+    /// None that can be named: tmpfs, 9p, nfs, an overlay whose upper directory is hidden …
+    None {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The device and all devices below it.
+///
+/// Partitions lead to their disk, dm, md and bcache devices to all their slaves, loop devices to the file system that
+/// holds the backing file. What cannot be followed ends in [`Stack::dead_ends`] with the reason, never silently.
+///
+/// # Errors
+/// Those of [`inspect`], for any device of the stack.
+pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
+    let mut stack = Stack::default();
+    let mut todo = vec![dev];
+    let mut seen = BTreeSet::new();
+    while let Some(dev) = todo.pop() {
+        if !seen.insert(dev) {
+            continue;
+        }
+        let device = inspect(roots, dev)?;
+        let kind = kind_of(&device);
+        stack.layers.push(Layer { dev, name: device.name.clone(), kind });
+        let mut below = device.slaves.clone();
+        below.extend(device.partition_of);
+        let mut reason = None;
+        match kind {
+            LayerKind::Loop => match loop_holder(roots, &device)? {
+                Holder::Devices(devices) => below.extend(devices),
+                Holder::None { reason: why } => reason = Some(why),
+            },
+            LayerKind::Ublk if below.is_empty() => {
+                reason =
+                    Some("it is served by a program through ublk: the kernel does not know its backing store".into());
+            }
+            LayerKind::Memory => reason = Some("it lives in memory".into()),
+            LayerKind::Dm if below.is_empty() => reason = Some("its dm table has no device below it".into()),
+            LayerKind::Md | LayerKind::Bcache if below.is_empty() => reason = Some("it has no members".into()),
+            _ if below.is_empty() => stack.physical.push(dev),
+            _ => {}
+        }
+        stack.dead_ends.extend(reason.map(|reason| DeadEnd { dev, reason }));
+        todo.extend(below.into_iter().rev());
+    }
+    stack.physical.sort_unstable();
+    Ok(stack)
+}
+
+/// The devices of the file system that holds `path` (a file or directory that exists).
+///
+/// Goes by `st_dev`; where that is anonymous (major 0: btrfs, overlay, tmpfs, network file systems) by the source in
+/// `/proc/self/mountinfo`. For btrfs all members are named (`/sys/fs/btrfs`), for overlay those of the upper directory.
+///
+/// # Errors
+/// [`BlockError::Read`] when the path or the mount table cannot be read.
+pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
+    let canonical = fs::canonicalize(path).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
+    let metadata = fs::metadata(&canonical).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
+    holder_by_dev(roots, &canonical, dev_from_raw(metadata.dev()), 0)
+}
+
+fn kind_of(device: &BlockDevice) -> LayerKind {
+    let name = device.name.as_str();
+    match name {
+        _ if device.partition_of.is_some() => LayerKind::Partition,
+        _ if device.dm.is_some() => LayerKind::Dm,
+        _ if name.starts_with("loop") => LayerKind::Loop,
+        _ if name.starts_with("md") => LayerKind::Md,
+        _ if name.starts_with("ublkb") => LayerKind::Ublk,
+        _ if name.starts_with("nbd") => LayerKind::Nbd,
+        _ if name.starts_with("bcache") => LayerKind::Bcache,
+        _ if name.starts_with("zram") || name.starts_with("ram") || name.starts_with("pmem") => LayerKind::Memory,
+        _ => LayerKind::Disk,
+    }
+}
+
+fn loop_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError> {
+    let Some(backing) = &device.loop_backing else {
+        return Ok(Holder::None { reason: "it is a loop device without a backing file".into() });
+    };
+    // The kernel's own answer is right also when the file was deleted or lies in another mount namespace.
+    let path = loopdev::strip_deleted(backing);
+    if let Some(id) = loopdev::backing_id(&roots.dev.join(&device.name)) {
+        return holder_by_dev(roots, path, id.dev, 0);
+    }
+    match fs::metadata(path) {
+        Ok(metadata) => holder_by_dev(roots, path, dev_from_raw(metadata.dev()), 0),
+        Err(error) => {
+            Ok(Holder::None { reason: format!("its backing file {} cannot be examined: {error}", path.display()) })
+        }
+    }
+}
+
+/// Overlays on overlays are followed this deep.
+const MAX_OVERLAYS: u32 = 4;
+
+pub(super) fn holder_by_dev(roots: &Roots, path: &Path, dev: DevNo, depth: u32) -> Result<Holder, BlockError> {
+    if dev.major != 0 {
+        return Ok(Holder::Devices(vec![dev]));
+    }
+    let mounts = mount::mountinfo(roots).map_err(BlockError::mounts)?;
+    // btrfs gives each subvolume its own st_dev, so the mount point decides where the number is not listed.
+    let by_dev = mounts.iter().rev().find(|mount| mount.dev == dev);
+    let by_path = || {
+        let fits = mounts.iter().filter(|mount| path.starts_with(&mount.mount_point));
+        fits.max_by_key(|mount| mount.mount_point.components().count())
+    };
+    let Some(mount) = by_dev.or_else(by_path) else {
+        return Ok(Holder::None { reason: format!("the file system of {} is not mounted here", path.display()) });
+    };
+    let shown = format!("{} is on {}", path.display(), mount.fs_type);
+    match mount.fs_type.as_str() {
+        "overlay" => {
+            let upper = mount.super_options.split(',').find_map(|option| option.strip_prefix("upperdir="));
+            match upper.map(Path::new).and_then(|dir| Some((dir, fs::metadata(dir).ok()?))) {
+                Some((dir, metadata)) if depth < MAX_OVERLAYS => {
+                    holder_by_dev(roots, dir, dev_from_raw(metadata.dev()), depth + 1)
+                }
+                _ => Ok(Holder::None { reason: format!("{shown}, whose upper directory cannot be seen from here") }),
+            }
+        }
+        _ => match devno_of(&mount.source) {
+            Ok(source) if mount.fs_type == "btrfs" => Ok(Holder::Devices(btrfs_members(roots, source)?)),
+            Ok(source) => Ok(Holder::Devices(vec![source])),
+            Err(_) => Ok(Holder::None { reason: format!("{shown}, which has no block device of its own") }),
+        },
+    }
+}
+
+/// All devices of the btrfs that `dev` belongs to (`/sys/fs/btrfs/UUID/devices`); `dev` alone when sysfs does not say.
+fn btrfs_members(roots: &Roots, dev: DevNo) -> Result<Vec<DevNo>, BlockError> {
+    for file_system in list(&roots.sys.join("fs/btrfs"))? {
+        let members: Vec<DevNo> = related(&file_system.join("devices"))?.into_iter().map(|(dev, _)| dev).collect();
+        if members.contains(&dev) {
+            return Ok(members);
+        }
+    }
+    Ok(vec![dev])
+}

@@ -1,0 +1,1059 @@
+//! The cgroup v2 hierarchy: paths, creation and removal, processes, freezing, killing, `io.stat`.
+//!
+//! Owns every read and write below the cgroup root and the reading of `/proc/PID/cgroup`. Does not decide which cgroup a
+//! process belongs in, nor which weights to write; knows nothing of the v1 controllers beyond telling that they are there
+//! (kernel `Documentation/admin-guide/cgroup-v2.rst`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use bulkhead_core::units::DevNo;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::roots::Roots;
+
+/// Longest wait between two looks at `cgroup.events`: a lost notification costs no more than this.
+const RECHECK: Duration = Duration::from_millis(200);
+
+/// Longest name of one cgroup in bytes (kernel `NAME_MAX`).
+const NAME_MAX_BYTES: usize = 255;
+
+/// How the host mounts its control groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One cgroup v2 hierarchy at the root: the only mode in which Bulkhead manages shares.
+    V2,
+    /// v1 controllers, and beside them a v2 hierarchy in `unified` (systemd's "hybrid").
+    Hybrid,
+    /// v1 controllers only.
+    V1,
+    /// Nothing is mounted.
+    None,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Mode::V2 => "v2",
+            Mode::Hybrid => "hybrid",
+            Mode::V1 => "v1",
+            Mode::None => "none",
+        })
+    }
+}
+
+/// The path of a cgroup below the cgroup root, for example `bulkhead.slice/db.slice/payload`.
+///
+/// Has no empty, `.` or `..` part and no line break, so that joining it to the root never leaves the hierarchy. The root
+/// itself is [`CgroupPath::root`], written `/`. A leading slash, as in `/proc/PID/cgroup`, is accepted and dropped.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath(String);
+
+/// A text that is not the path of a cgroup.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path:?} is not the path of a cgroup: {reason}")]
+pub struct CgroupPathError {
+    /// The text as given.
+    pub path: String,
+    /// Which rule it breaks.
+    pub reason: &'static str,
+}
+
+impl CgroupPath {
+    /// The root of the hierarchy.
+    #[must_use]
+    pub fn root() -> Self {
+        Self(String::new())
+    }
+
+    /// Whether this is the root of the hierarchy.
+    #[must_use]
+    pub fn is_root(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The cgroup `name` (one or more parts) below this one.
+    ///
+    /// # Errors
+    /// [`CgroupPathError`] when `name` is empty or has a part that is not allowed.
+    pub fn join(&self, name: &str) -> Result<Self, CgroupPathError> {
+        if name.is_empty() || name.starts_with('/') {
+            return Err(CgroupPathError { path: name.to_owned(), reason: "it has an empty part" });
+        }
+        let below: Self = name.parse()?;
+        Ok(if self.is_root() { below } else { Self(format!("{}/{}", self.0, below.0)) })
+    }
+
+    /// The cgroup above; `None` for the root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        if self.is_root() {
+            return None;
+        }
+        Some(self.0.rsplit_once('/').map_or_else(Self::root, |(above, _)| Self(above.to_owned())))
+    }
+
+    /// The last part; empty for the root.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether this is `other` or lies below it.
+    #[must_use]
+    pub fn is_within(&self, other: &CgroupPath) -> bool {
+        other.is_root() || self.0.strip_prefix(&other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// The directory of the cgroup.
+    #[must_use]
+    pub fn dir(&self, roots: &Roots) -> PathBuf {
+        roots.cgroup.join(&self.0)
+    }
+
+    /// The cgroups above, from the root down, without this one.
+    fn ancestors(&self) -> Vec<Self> {
+        let mut above: Vec<Self> = std::iter::successors(self.parent(), Self::parent).collect();
+        above.reverse();
+        above
+    }
+}
+
+impl FromStr for CgroupPath {
+    type Err = CgroupPathError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = |reason| Err(CgroupPathError { path: text.to_owned(), reason });
+        if text == "/" {
+            return Ok(Self::root());
+        }
+        let path = text.strip_prefix('/').unwrap_or(text);
+        for part in path.split('/') {
+            match part {
+                "" => return error("it has an empty part"),
+                "." | ".." => return error("'.' and '..' are not allowed"),
+                part if part.len() > NAME_MAX_BYTES => return error("a part is longer than 255 bytes"),
+                // The kernel refuses '\n' (cgroup_mkdir): the name must fit in one line of /proc/PID/cgroup.
+                part if part.contains(['\n', '\0']) => return error("it contains a line break or a NUL"),
+                _ => {}
+            }
+        }
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(if self.is_root() { "/" } else { &self.0 })
+    }
+}
+
+/// What the block layer did for a cgroup and its descendants on one device, since the cgroup exists (file `io.stat`).
+///
+/// Stacked devices count once per layer: sums over layers mean nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoStat {
+    /// Bytes read.
+    pub rbytes: u64,
+    /// Bytes written.
+    pub wbytes: u64,
+    /// Number of read bios.
+    pub rios: u64,
+    /// Number of write bios.
+    pub wios: u64,
+    /// Bytes discarded.
+    pub dbytes: u64,
+    /// Number of discard bios.
+    pub dios: u64,
+}
+
+/// A failed operation on a cgroup.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The cgroup does not exist, or ceased to.
+    #[error("cgroup {cgroup} does not exist")]
+    NotFound {
+        /// The cgroup.
+        cgroup: CgroupPath,
+    },
+    /// The cgroup exists but not the file: its controller is not enabled, or the kernel does not have it.
+    #[error("cgroup {cgroup} has no file {file}: its controller is not enabled there")]
+    NoFile {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The file.
+        file: String,
+    },
+    /// The file name has a slash, or is `.` or `..`.
+    #[error("{file:?} is not the name of a cgroup file")]
+    BadFile {
+        /// The name as given.
+        file: String,
+    },
+    /// A controller that is wanted below a cgroup is not available in it.
+    #[error("controller {controller} is not available in cgroup {cgroup} (available: {available})")]
+    MissingController {
+        /// The cgroup whose `cgroup.controllers` lacks it.
+        cgroup: CgroupPath,
+        /// The wanted controller.
+        controller: String,
+        /// What `cgroup.controllers` lists.
+        available: String,
+    },
+    /// Controllers cannot be enabled below a cgroup that itself contains processes (the "no internal processes" rule).
+    #[error("controllers cannot be enabled below cgroup {cgroup} while it contains processes ({})", list(.pids))]
+    Occupied {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The processes in it.
+        pids: Vec<u32>,
+    },
+    /// The cgroup cannot be removed while there are processes (kernel threads included) in it or below it.
+    #[error("cgroup {cgroup} is in use by processes ({})", list(.pids))]
+    Busy {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The processes in it and below.
+        pids: Vec<u32>,
+    },
+    /// The process does not exist (any more).
+    #[error("process {pid} does not exist")]
+    NoProcess {
+        /// Its pid.
+        pid: u32,
+    },
+    /// The process is not in a cgroup v2 hierarchy (there is no `0::` line in `/proc/PID/cgroup`).
+    #[error("process {pid} is in no cgroup of the v2 hierarchy")]
+    NotUnified {
+        /// Its pid.
+        pid: u32,
+    },
+    /// The process is a zombie whose cgroup is already removed.
+    #[error("the cgroup of process {pid} is removed already")]
+    Removed {
+        /// Its pid.
+        pid: u32,
+    },
+    /// The process is in a cgroup whose path cannot be used, for example one outside our cgroup namespace.
+    #[error("the cgroup of process {pid} cannot be named")]
+    Unnameable {
+        /// Its pid.
+        pid: u32,
+        /// What is wrong with the path.
+        #[source]
+        source: CgroupPathError,
+    },
+    /// A process file below `/proc` cannot be read.
+    #[error("cannot read the cgroup of process {pid}")]
+    ReadProc {
+        /// Its pid.
+        pid: u32,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The cgroup did not reach a state within the time limit.
+    #[error("cgroup {cgroup} did not reach '{wanted}' within {limit_ms} ms (processes: {})", list(.pids))]
+    TimedOut {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The line of `cgroup.events` that was waited for.
+        wanted: &'static str,
+        /// The limit in milliseconds.
+        limit_ms: u64,
+        /// The processes that are in the cgroup and below.
+        pids: Vec<u32>,
+    },
+    /// The directory could not be made.
+    #[error("cannot create cgroup {cgroup}")]
+    Create {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The directory could not be removed, for another reason than [`CgroupError::Busy`].
+    #[error("cannot remove cgroup {cgroup}")]
+    Remove {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file, or the list of children, could not be read.
+    #[error("cannot read {file} of cgroup {cgroup}")]
+    Read {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The file.
+        file: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {value:?} to {file} of cgroup {cgroup}")]
+    Write {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The file.
+        file: String,
+        /// The value.
+        value: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A file has a line that cannot be understood.
+    #[error("{file} of cgroup {cgroup} has a line that cannot be read: {line:?}")]
+    Parse {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The file.
+        file: String,
+        /// The line.
+        line: String,
+    },
+}
+
+/// How the host mounts its control groups, judged by the files that are there.
+#[must_use]
+pub fn mode(roots: &Roots) -> Mode {
+    let has = |file: &str| roots.cgroup.join(file).exists();
+    if has("cgroup.controllers") {
+        Mode::V2
+    } else if has("unified/cgroup.controllers") {
+        Mode::Hybrid
+    } else if ["blkio", "memory", "cpu", "pids", "devices", "systemd"].iter().any(|c| has(&format!("{c}/tasks"))) {
+        Mode::V1
+    } else {
+        Mode::None
+    }
+}
+
+/// The controllers that the v2 hierarchy has to give; empty where there is no such hierarchy.
+///
+/// # Errors
+/// The operating system's reason when the file is there and cannot be read.
+pub fn controllers(roots: &Roots) -> io::Result<BTreeSet<String>> {
+    let file = match mode(roots) {
+        Mode::V2 => roots.cgroup.join("cgroup.controllers"),
+        Mode::Hybrid => roots.cgroup.join("unified/cgroup.controllers"),
+        Mode::V1 | Mode::None => return Ok(BTreeSet::new()),
+    };
+    Ok(words(&fs::read_to_string(file)?))
+}
+
+/// Creates a cgroup with its parents, and enables `controllers` for it in `cgroup.subtree_control` of every cgroup above,
+/// from the root down (never in the cgroup itself, so that it can hold processes). Returns whether it was created.
+///
+/// Idempotent. What was made before a failure stays: calling again goes on from there.
+///
+/// # Errors
+/// [`CgroupError::MissingController`], [`CgroupError::Occupied`], or a failed read, write or `mkdir`.
+pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
+    for above in path.ancestors() {
+        make_dir(roots, &above)?;
+        enable(roots, &above, controllers)?;
+    }
+    make_dir(roots, path)
+}
+
+/// Whether the cgroup exists.
+#[must_use]
+pub fn exists(roots: &Roots, path: &CgroupPath) -> bool {
+    path.dir(roots).is_dir()
+}
+
+/// The cgroups directly below, sorted. Names that are not UTF-8 are left out.
+///
+/// # Errors
+/// [`CgroupError::NotFound`] or [`CgroupError::Read`].
+pub fn children(roots: &Roots, path: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+    let error = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => CgroupError::NotFound { cgroup: path.clone() },
+        _ => CgroupError::Read { cgroup: path.clone(), file: "the list of children".to_owned(), source },
+    };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path.dir(roots)).map_err(error)? {
+        let entry = entry.map_err(error)?;
+        if entry.file_type().is_ok_and(|kind| kind.is_dir())
+            && let Some(child) = entry.file_name().to_str().and_then(|name| path.join(name).ok())
+        {
+            found.push(child);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Removes one cgroup that has no children and no processes. Returns `false` when it did not exist.
+///
+/// # Errors
+/// [`CgroupError::Busy`] with the processes, or [`CgroupError::Remove`].
+pub fn remove(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    match fs::remove_dir(path.dir(roots)) {
+        Ok(()) => Ok(true),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) if is(&source, Errno::BUSY) => {
+            let pids = procs_below(roots, path);
+            if pids.is_empty() {
+                // Busy without processes: it has children.
+                return Err(CgroupError::Remove { cgroup: path.clone(), source });
+            }
+            Err(CgroupError::Busy { cgroup: path.clone(), pids })
+        }
+        Err(source) => Err(CgroupError::Remove { cgroup: path.clone(), source }),
+    }
+}
+
+/// Removes a cgroup and everything below it, deepest first. Removes nothing when there is a process in any of them.
+/// Returns `false` when it did not exist.
+///
+/// # Errors
+/// [`CgroupError::Busy`] with the processes, or [`CgroupError::Remove`]. The root is never removed.
+pub fn remove_tree(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    if path.is_root() {
+        let source = io::Error::from(io::ErrorKind::InvalidInput);
+        return Err(CgroupError::Remove { cgroup: path.clone(), source });
+    }
+    let pids = procs_below(roots, path);
+    if !pids.is_empty() {
+        return Err(CgroupError::Busy { cgroup: path.clone(), pids });
+    }
+    remove_below(roots, path)
+}
+
+/// The content of one file of a cgroup.
+///
+/// # Errors
+/// [`CgroupError::NotFound`], [`CgroupError::NoFile`] or [`CgroupError::Read`].
+pub fn read(roots: &Roots, path: &CgroupPath, file: &str) -> Result<String, CgroupError> {
+    fs::read_to_string(file_of(roots, path, file)?).map_err(|source| {
+        missing(roots, path, file, &source).unwrap_or_else(|| CgroupError::Read {
+            cgroup: path.clone(),
+            file: file.to_owned(),
+            source,
+        })
+    })
+}
+
+/// Writes one file of a cgroup, in one `write(2)`. Returns what the file said before, without the final line break; empty
+/// for files that can only be written.
+///
+/// # Errors
+/// [`CgroupError::NotFound`], [`CgroupError::NoFile`] or [`CgroupError::Write`] (with the kernel's errno as its source).
+pub fn write(roots: &Roots, path: &CgroupPath, file: &str, value: &str) -> Result<String, CgroupError> {
+    let name = file_of(roots, path, file)?;
+    let old = fs::read_to_string(&name).unwrap_or_default();
+    write_once(&name, value).map_err(|source| {
+        missing(roots, path, file, &source).unwrap_or_else(|| CgroupError::Write {
+            cgroup: path.clone(),
+            file: file.to_owned(),
+            value: value.to_owned(),
+            source,
+        })
+    })?;
+    Ok(old.trim_end_matches('\n').to_owned())
+}
+
+/// The processes (kernel threads included) that are in this cgroup itself (file `cgroup.procs`), sorted. Processes outside
+/// our PID namespace, which the kernel shows as 0, are left out.
+///
+/// # Errors
+/// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
+pub fn procs(roots: &Roots, path: &CgroupPath) -> Result<Vec<u32>, CgroupError> {
+    let text = read(roots, path, "cgroup.procs")?;
+    parse_procs(&text).map_err(|line| parse_error(path, "cgroup.procs", line))
+}
+
+/// Moves a process with all its threads, or a kernel thread, into a cgroup.
+///
+/// # Errors
+/// [`CgroupError::NoProcess`], [`CgroupError::NotFound`], or [`CgroupError::Write`]: `EBUSY` when controllers are enabled
+/// below the cgroup, `EINVAL` for a kernel thread that is bound to its CPUs.
+pub fn move_pid(roots: &Roots, pid: u32, path: &CgroupPath) -> Result<(), CgroupError> {
+    let name = file_of(roots, path, "cgroup.procs")?;
+    write_once(&name, &pid.to_string()).map_err(|source| {
+        if is(&source, Errno::SRCH) {
+            return CgroupError::NoProcess { pid };
+        }
+        missing(roots, path, "cgroup.procs", &source).unwrap_or_else(|| CgroupError::Write {
+            cgroup: path.clone(),
+            file: "cgroup.procs".to_owned(),
+            value: pid.to_string(),
+            source,
+        })
+    })
+}
+
+/// Kills every process in the cgroup and below (file `cgroup.kill`), and waits until none is left (`populated 0`).
+///
+/// Kernel threads are not killed by the kernel: a cgroup that holds one runs into the time limit.
+///
+/// # Errors
+/// [`CgroupError::TimedOut`] with the processes that are left, or a failed read or write.
+pub fn kill_all(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
+    write(roots, path, "cgroup.kill", "1")?;
+    match wait_for(roots, path, "populated 0", limit) {
+        // Somebody removed it meanwhile, so nobody was left in it.
+        Err(CgroupError::NotFound { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether there is a process in the cgroup or below it.
+///
+/// # Errors
+/// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
+pub fn is_populated(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    event(roots, path, "populated")
+}
+
+/// Stops all processes in the cgroup and below (file `cgroup.freeze`), and waits until they are stopped (`frozen 1`).
+///
+/// After an error the request still stands: call [`thaw`] to withdraw it. A kernel thread inside never freezes.
+///
+/// # Errors
+/// [`CgroupError::TimedOut`], or a failed read or write.
+pub fn freeze(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
+    write(roots, path, "cgroup.freeze", "1")?;
+    wait_for(roots, path, "frozen 1", limit)
+}
+
+/// Lets the processes run again and waits until the kernel says so (`frozen 0`).
+///
+/// # Errors
+/// [`CgroupError::TimedOut`] (a cgroup above is frozen), or a failed read or write.
+pub fn thaw(roots: &Roots, path: &CgroupPath, limit: Duration) -> Result<(), CgroupError> {
+    write(roots, path, "cgroup.freeze", "0")?;
+    wait_for(roots, path, "frozen 0", limit)
+}
+
+/// Whether all processes in the cgroup and below are stopped.
+///
+/// # Errors
+/// [`CgroupError::NotFound`], [`CgroupError::Read`] or [`CgroupError::Parse`].
+pub fn is_frozen(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    event(roots, path, "frozen")
+}
+
+/// The I/O of the cgroup and its descendants per device (file `io.stat`). Devices without any I/O are not listed.
+///
+/// # Errors
+/// [`CgroupError::NoFile`] when the io controller is not enabled there, [`CgroupError::NotFound`] or [`CgroupError::Read`].
+pub fn io_stat(roots: &Roots, path: &CgroupPath) -> Result<BTreeMap<DevNo, IoStat>, CgroupError> {
+    read(roots, path, "io.stat").map(|text| parse_io_stat(&text))
+}
+
+/// The cgroup that a process is in (line `0::` of `/proc/PID/cgroup`).
+///
+/// # Errors
+/// [`CgroupError::NoProcess`], [`CgroupError::NotUnified`], [`CgroupError::Removed`], [`CgroupError::Unnameable`] or
+/// [`CgroupError::ReadProc`].
+pub fn cgroup_of(roots: &Roots, pid: u32) -> Result<CgroupPath, CgroupError> {
+    let file = roots.proc.join(pid.to_string()).join("cgroup");
+    let text = fs::read_to_string(file).map_err(|source| {
+        if source.kind() == io::ErrorKind::NotFound || is(&source, Errno::SRCH) {
+            CgroupError::NoProcess { pid }
+        } else {
+            CgroupError::ReadProc { pid, source }
+        }
+    })?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(CgroupError::NotUnified { pid })?;
+    // The kernel marks it so (proc_cgroup_show); no live cgroup that Bulkhead makes has a space in its name.
+    if path.ends_with(" (deleted)") {
+        return Err(CgroupError::Removed { pid });
+    }
+    path.parse().map_err(|source| CgroupError::Unnameable { pid, source })
+}
+
+/// The counters of `io.stat`. Keys that are unknown (such as `cost.usage`) are passed over, and so are values that are not
+/// numbers. Some kernels print the number of a device without I/O on the same line as the next device; that is understood.
+#[must_use]
+pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
+    let mut found = BTreeMap::new();
+    for line in text.lines() {
+        let mut dev: Option<DevNo> = None;
+        for word in line.split_ascii_whitespace() {
+            if let Ok(number) = word.parse::<DevNo>() {
+                dev = Some(number);
+                continue;
+            }
+            let (Some(dev), Some((key, value))) = (dev, word.split_once('=')) else { continue };
+            let Ok(value) = value.parse::<u64>() else { continue };
+            let entry: &mut IoStat = found.entry(dev).or_default();
+            match key {
+                "rbytes" => entry.rbytes = value,
+                "wbytes" => entry.wbytes = value,
+                "rios" => entry.rios = value,
+                "wios" => entry.wios = value,
+                "dbytes" => entry.dbytes = value,
+                "dios" => entry.dios = value,
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn parse_procs(text: &str) -> Result<Vec<u32>, String> {
+    let mut pids = Vec::new();
+    for line in text.lines() {
+        pids.push(line.trim().parse().map_err(|_| line.to_owned())?);
+    }
+    pids.retain(|&pid| pid != 0);
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+/// The value of one key of a flat keyed file such as `cgroup.events`.
+fn parse_flag(text: &str, key: &str) -> Option<bool> {
+    let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))?;
+    match value.trim() {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// Up to ten pids for a message.
+fn list(pids: &[u32]) -> String {
+    if pids.is_empty() {
+        return "none that can be seen".to_owned();
+    }
+    let mut text = pids.iter().take(10).map(u32::to_string).collect::<Vec<_>>().join(" ");
+    if pids.len() > 10 {
+        text.push_str(&format!(" and {} more", pids.len() - 10));
+    }
+    text
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+fn parse_error(path: &CgroupPath, file: &str, line: String) -> CgroupError {
+    CgroupError::Parse { cgroup: path.clone(), file: file.to_owned(), line }
+}
+
+/// The error for a cgroup, or a file of it, that is not there; `None` when `source` says something else.
+fn missing(roots: &Roots, path: &CgroupPath, file: &str, source: &io::Error) -> Option<CgroupError> {
+    // ENODEV is what an open file of a removed cgroup answers (kernfs).
+    if source.kind() != io::ErrorKind::NotFound && !is(source, Errno::NODEV) {
+        return None;
+    }
+    let cgroup = path.clone();
+    if !exists(roots, path) {
+        Some(CgroupError::NotFound { cgroup })
+    } else if source.kind() == io::ErrorKind::NotFound {
+        Some(CgroupError::NoFile { cgroup, file: file.to_owned() })
+    } else {
+        // ENODEV from a living cgroup is the answer of io.* files about a device.
+        None
+    }
+}
+
+fn file_of(roots: &Roots, path: &CgroupPath, file: &str) -> Result<PathBuf, CgroupError> {
+    if file.is_empty() || file.contains(['/', '\0']) || file.starts_with("..") || file == "." {
+        return Err(CgroupError::BadFile { file: file.to_owned() });
+    }
+    Ok(path.dir(roots).join(file))
+}
+
+/// Truncation means nothing to the kernel's files; it keeps a fake kernel's files right.
+fn write_once(name: &PathBuf, value: &str) -> io::Result<()> {
+    OpenOptions::new().write(true).truncate(true).open(name)?.write_all(value.as_bytes())
+}
+
+fn make_dir(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    match fs::create_dir(path.dir(roots)) {
+        Ok(()) => Ok(true),
+        Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(CgroupError::Create { cgroup: path.clone(), source }),
+    }
+}
+
+/// Enables controllers for the children of `path`.
+fn enable(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<(), CgroupError> {
+    if controllers.is_empty() {
+        return Ok(());
+    }
+    let available = words(&read(roots, path, "cgroup.controllers")?);
+    if let Some(&controller) = controllers.iter().find(|&&c| !available.contains(c)) {
+        return Err(CgroupError::MissingController {
+            cgroup: path.clone(),
+            controller: controller.to_owned(),
+            available: available.into_iter().collect::<Vec<_>>().join(" "),
+        });
+    }
+    let enabled = words(&read(roots, path, "cgroup.subtree_control")?);
+    let wanted: Vec<String> = controllers.iter().filter(|&&c| !enabled.contains(c)).map(|c| format!("+{c}")).collect();
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    match write(roots, path, "cgroup.subtree_control", &wanted.join(" ")) {
+        Ok(_) => Ok(()),
+        Err(CgroupError::Write { cgroup, source, .. }) if is(&source, Errno::BUSY) => {
+            let pids = procs(roots, path).unwrap_or_default();
+            Err(CgroupError::Occupied { cgroup, pids })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The processes in a cgroup and below, as far as they can be read: used to explain, and to refuse early.
+fn procs_below(roots: &Roots, path: &CgroupPath) -> Vec<u32> {
+    let mut pids = procs(roots, path).unwrap_or_default();
+    for child in children(roots, path).unwrap_or_default() {
+        pids.extend(procs_below(roots, &child));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+fn remove_below(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
+    match children(roots, path) {
+        Ok(found) => {
+            for child in found {
+                remove_below(roots, &child)?;
+            }
+        }
+        Err(CgroupError::NotFound { .. }) => return Ok(false),
+        Err(error) => return Err(error),
+    }
+    remove(roots, path)
+}
+
+fn event(roots: &Roots, path: &CgroupPath, key: &str) -> Result<bool, CgroupError> {
+    let text = read(roots, path, "cgroup.events")?;
+    parse_flag(&text, key).ok_or_else(|| parse_error(path, "cgroup.events", text.replace('\n', "; ")))
+}
+
+/// Waits until `cgroup.events` has the line `line`.
+///
+/// The kernel wakes a poll for POLLPRI when the file changed since it was last read (`kernfs_generic_poll`). A regular file,
+/// as in a fake kernel, never does: there the file is read again every [`RECHECK`].
+fn wait_for(roots: &Roots, path: &CgroupPath, line: &'static str, limit: Duration) -> Result<(), CgroupError> {
+    let key = line.split(' ').next().unwrap_or_default();
+    let deadline = Instant::now() + limit;
+    let error = |source: io::Error| {
+        missing(roots, path, "cgroup.events", &source).unwrap_or_else(|| CgroupError::Read {
+            cgroup: path.clone(),
+            file: "cgroup.events".to_owned(),
+            source,
+        })
+    };
+    let file = File::open(file_of(roots, path, "cgroup.events")?).map_err(error)?;
+    loop {
+        let mut buffer = [0u8; 512];
+        let n = file.read_at(&mut buffer, 0).map_err(error)?;
+        let text = String::from_utf8_lossy(&buffer[..n]);
+        if text.lines().any(|found| found == line) {
+            return Ok(());
+        }
+        if parse_flag(&text, key).is_none() {
+            return Err(parse_error(path, "cgroup.events", text.replace('\n', "; ")));
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(CgroupError::TimedOut {
+                cgroup: path.clone(),
+                wanted: line,
+                limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
+                pids: procs_below(roots, path),
+            });
+        }
+        let pause = Timespec::try_from(left.min(RECHECK)).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
+        match poll(&mut [PollFd::new(&file, PollFlags::PRI)], Some(&pause)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(error(errno.into())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    use tempfile::TempDir;
+
+    fn path(text: &str) -> CgroupPath {
+        text.parse().unwrap()
+    }
+
+    /// A fake v2 hierarchy with io and memory, and the cgroups given.
+    fn fake(cgroups: &[&str]) -> (TempDir, Roots) {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        fs::create_dir_all(&roots.proc).unwrap();
+        for cgroup in ["/"].iter().chain(cgroups) {
+            let dir = path(cgroup).dir(&roots);
+            fs::create_dir_all(&dir).unwrap();
+            for (file, text) in [
+                ("cgroup.controllers", "cpu io memory pids\n"),
+                ("cgroup.subtree_control", ""),
+                ("cgroup.procs", ""),
+                ("cgroup.events", "populated 0\nfrozen 0\n"),
+                ("cgroup.freeze", "0\n"),
+                ("cgroup.kill", ""),
+            ] {
+                fs::write(dir.join(file), text).unwrap();
+            }
+        }
+        (base, roots)
+    }
+
+    fn put(roots: &Roots, cgroup: &str, file: &str, text: &str) {
+        fs::write(path(cgroup).dir(roots).join(file), text).unwrap();
+    }
+
+    #[test]
+    fn paths_stay_below_the_root() {
+        for good in ["a", "bulkhead.slice/db.slice/payload", "/system.slice", "a b"] {
+            assert!(good.parse::<CgroupPath>().is_ok(), "{good}");
+        }
+        for bad in ["", "..", "a/../b", "a//b", "a/", "//a", "./a", "a\nb", "a\0b", &"n".repeat(256)] {
+            assert!(bad.parse::<CgroupPath>().is_err(), "{bad:?}");
+        }
+        assert_eq!(path("/").to_string(), "/");
+        assert_eq!(path("/a/b").to_string(), "a/b");
+        assert_eq!(path("a/b").parent(), Some(path("a")));
+        assert_eq!(path("a").parent(), Some(CgroupPath::root()));
+        assert_eq!(CgroupPath::root().parent(), None);
+        assert_eq!(CgroupPath::root().join("a/b").unwrap(), path("a/b"));
+        assert!(path("a").join("").is_err() && path("a").join("/b").is_err() && path("a").join("..").is_err());
+        assert_eq!((path("a/b").name(), CgroupPath::root().name()), ("b", ""));
+        assert!(path("a/b").is_within(&path("a")) && path("a").is_within(&path("a")));
+        assert!(!path("ab").is_within(&path("a")) && path("ab").is_within(&CgroupPath::root()));
+    }
+
+    #[test]
+    fn the_mode_is_seen_from_the_files() {
+        let (_base, roots) = fake(&[]);
+        assert_eq!(mode(&roots), Mode::V2);
+        assert_eq!(controllers(&roots).unwrap().into_iter().collect::<Vec<_>>().join(" "), "cpu io memory pids");
+
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        assert_eq!(mode(&roots), Mode::None);
+        fs::create_dir_all(roots.cgroup.join("blkio")).unwrap();
+        fs::write(roots.cgroup.join("blkio/tasks"), "").unwrap();
+        assert_eq!(mode(&roots), Mode::V1);
+        assert!(controllers(&roots).unwrap().is_empty());
+        fs::create_dir_all(roots.cgroup.join("unified")).unwrap();
+        fs::write(roots.cgroup.join("unified/cgroup.controllers"), "hugetlb\n").unwrap();
+        assert_eq!(mode(&roots), Mode::Hybrid);
+        assert_eq!(controllers(&roots).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn create_enables_controllers_in_the_parents_only() {
+        let (_base, roots) = fake(&["b.slice", "b.slice/db.slice"]);
+        put(&roots, "b.slice", "cgroup.subtree_control", "memory\n");
+        let leaf = path("b.slice/db.slice/payload");
+        assert!(create(&roots, &leaf, &["io", "memory"]).unwrap());
+        assert!(!create(&roots, &leaf, &["io", "memory"]).unwrap());
+        assert_eq!(read(&roots, &path("/"), "cgroup.subtree_control").unwrap(), "+io +memory");
+        // What is enabled already is not written again.
+        put(&roots, "b.slice", "cgroup.subtree_control", "memory io\n");
+        create(&roots, &leaf, &["io", "memory"]).unwrap();
+        assert_eq!(read(&roots, &path("b.slice"), "cgroup.subtree_control").unwrap(), "memory io\n");
+        assert_eq!(read(&roots, &path("b.slice/db.slice"), "cgroup.subtree_control").unwrap(), "+io +memory");
+        assert!(fs::read_dir(leaf.dir(&roots)).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let (_base, roots) = fake(&["b.slice"]);
+        put(&roots, "/", "cgroup.controllers", "cpu memory\n");
+        let error = create(&roots, &path("b.slice/x"), &["memory", "io"]).unwrap_err();
+        assert_eq!(error.to_string(), "controller io is not available in cgroup / (available: cpu memory)");
+        assert!(!exists(&roots, &path("b.slice/x")));
+    }
+
+    #[test]
+    fn a_write_returns_the_old_value_and_misses_are_told_apart() {
+        let (_base, roots) = fake(&["a"]);
+        put(&roots, "a", "io.weight", "default 100\n");
+        assert_eq!(write(&roots, &path("a"), "io.weight", "50").unwrap(), "default 100");
+        assert_eq!(read(&roots, &path("a"), "io.weight").unwrap(), "50");
+        let check = |cgroup: &str, file: &str| write(&roots, &path(cgroup), file, "1").unwrap_err();
+        assert!(matches!(check("a", "io.max"), CgroupError::NoFile { .. }));
+        assert!(matches!(check("nowhere", "io.max"), CgroupError::NotFound { .. }));
+        assert!(matches!(check("a", "../cgroup.procs"), CgroupError::BadFile { .. }));
+        assert!(matches!(check("a", "x/y"), CgroupError::BadFile { .. }));
+    }
+
+    #[test]
+    fn removal_names_who_is_inside_and_removes_nothing_then() {
+        let (_base, roots) = fake(&[]);
+        // No files: a directory of a fake kernel can only be removed when it is empty.
+        fs::create_dir_all(roots.cgroup.join("t/payload/deep")).unwrap();
+        fs::create_dir_all(roots.cgroup.join("t/journal")).unwrap();
+        put(&roots, "t/journal", "cgroup.procs", "77\n0\n12\n");
+        let error = remove_tree(&roots, &path("t")).unwrap_err();
+        assert_eq!(error.to_string(), "cgroup t is in use by processes (12 77)");
+        assert!(exists(&roots, &path("t/payload/deep")));
+        fs::remove_file(roots.cgroup.join("t/journal/cgroup.procs")).unwrap();
+        assert!(remove_tree(&roots, &path("t")).unwrap());
+        assert!(!remove_tree(&roots, &path("t")).unwrap());
+        assert!(!remove(&roots, &path("t")).unwrap());
+        assert!(remove_tree(&roots, &CgroupPath::root()).is_err());
+    }
+
+    #[test]
+    fn children_are_the_directories() {
+        let (_base, roots) = fake(&["t/b", "t/a"]);
+        assert_eq!(children(&roots, &path("t")).unwrap(), [path("t/a"), path("t/b")]);
+        assert!(matches!(children(&roots, &path("no")), Err(CgroupError::NotFound { .. })));
+    }
+
+    #[test]
+    fn waiting_ends_at_the_limit_with_the_processes() {
+        let (_base, roots) = fake(&["t", "t/payload"]);
+        put(&roots, "t/payload", "cgroup.procs", "5\n");
+        put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
+        let error = kill_all(&roots, &path("t"), Duration::from_millis(30)).unwrap_err();
+        assert_eq!(error.to_string(), "cgroup t did not reach 'populated 0' within 30 ms (processes: 5)");
+        assert_eq!(read(&roots, &path("t"), "cgroup.kill").unwrap(), "1");
+        assert!(is_populated(&roots, &path("t")).unwrap());
+        assert!(matches!(
+            freeze(&roots, &path("t"), Duration::from_millis(1)),
+            Err(CgroupError::TimedOut { wanted, .. }) if wanted == "frozen 1"
+        ));
+        thaw(&roots, &path("t"), Duration::ZERO).unwrap();
+        assert!(!is_frozen(&roots, &path("t")).unwrap());
+        put(&roots, "t", "cgroup.events", "nonsense\n");
+        assert!(matches!(is_frozen(&roots, &path("t")), Err(CgroupError::Parse { .. })));
+    }
+
+    #[test]
+    fn waiting_sees_a_change() {
+        let (_base, roots) = fake(&["t"]);
+        put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| kill_all(&roots, &path("t"), Duration::from_secs(20)));
+            // Whichever comes first, the change or the first look, the waiter ends well before its limit.
+            let file = OpenOptions::new().write(true).open(path("t").dir(&roots).join("cgroup.events")).unwrap();
+            file.write_all_at(b"0", "populated ".len() as u64).unwrap();
+            waiter.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_cgroup_of_a_process_is_the_line_with_hierarchy_0() {
+        let (_base, roots) = fake(&[]);
+        let set = |pid: u32, text: &str| {
+            fs::create_dir_all(roots.proc.join(pid.to_string())).unwrap();
+            fs::write(roots.proc.join(format!("{pid}/cgroup")), text).unwrap();
+        };
+        set(1, "12:blkio:/x\n1:name=systemd:/init\n0::/init.scope\n");
+        set(2, "0::/\n");
+        set(3, "12:blkio:/x\n");
+        set(4, "0::/gone (deleted)\n");
+        set(5, "0::/../../outside\n");
+        assert_eq!(cgroup_of(&roots, 1).unwrap(), path("init.scope"));
+        assert_eq!(cgroup_of(&roots, 2).unwrap(), CgroupPath::root());
+        assert!(matches!(cgroup_of(&roots, 3), Err(CgroupError::NotUnified { pid: 3 })));
+        assert!(matches!(cgroup_of(&roots, 4), Err(CgroupError::Removed { pid: 4 })));
+        assert!(matches!(cgroup_of(&roots, 5), Err(CgroupError::Unnameable { pid: 5, .. })));
+        assert!(matches!(cgroup_of(&roots, 6), Err(CgroupError::NoProcess { pid: 6 })));
+    }
+
+    #[test]
+    fn io_stat_is_read_with_unknown_keys_and_run_together_lines() {
+        // Written by hand after blkcg_print_stat: with iocost's debug keys, and with devices that have no line of their own.
+        let text = "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0 cost.vrate=100.00 cost.usage=77\n\
+                    8:16 rbytes=1 wbytes=18446744073709551615 rios=3 wios=4 dbytes=5 dios=6\n\
+                    7:0 7:1 253:3 rbytes=9 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n\
+                    8:32 \nnonsense rbytes=1\n";
+        let stat = parse_io_stat(text);
+        assert_eq!(stat.len(), 3);
+        assert_eq!(stat[&DevNo::new(254, 0)].wbytes, 8192);
+        assert_eq!(
+            stat[&DevNo::new(8, 16)],
+            IoStat { rbytes: 1, wbytes: u64::MAX, rios: 3, wios: 4, dbytes: 5, dios: 6 }
+        );
+        assert_eq!(stat[&DevNo::new(253, 3)].rbytes, 9);
+        assert!(parse_io_stat("").is_empty());
+    }
+
+    /// A writable v2 hierarchy of this machine (its controllers do not matter), or why there is none.
+    fn real_hierarchy() -> Result<Roots, &'static str> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("not root");
+        }
+        let mut roots = Roots::host();
+        for dir in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+            if Path::new(dir).join("cgroup.controllers").exists() {
+                roots.cgroup = dir.into();
+                return Ok(roots);
+            }
+        }
+        Err("no cgroup v2 hierarchy is mounted")
+    }
+
+    /// Removes the cgroup, with what is in it, also when a test fails.
+    struct Guard<'a>(&'a Roots, CgroupPath);
+
+    impl Drop for Guard<'_> {
+        fn drop(&mut self) {
+            let _ = thaw(self.0, &self.1, Duration::from_secs(5));
+            let _ = kill_all(self.0, &self.1, Duration::from_secs(5));
+            let _ = remove_tree(self.0, &self.1);
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test needs a process to freeze and kill")]
+    fn root_a_real_process_is_moved_frozen_and_killed() {
+        let roots = match real_hierarchy() {
+            Ok(roots) => roots,
+            Err(why) => return println!("skipped: {why}"),
+        };
+        let top = path(&format!("bulkhead-test-{}", std::process::id()));
+        let leaf = top.join("payload").unwrap();
+        match create(&roots, &leaf, &[]) {
+            Ok(created) => assert!(created),
+            Err(error) => return println!("skipped: {error}"),
+        }
+        let _guard = Guard(&roots, top.clone());
+        let limit = Duration::from_secs(10);
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id();
+        move_pid(&roots, pid, &leaf).unwrap();
+        assert_eq!(procs(&roots, &leaf).unwrap(), [pid]);
+        assert_eq!(cgroup_of(&roots, pid).unwrap(), leaf);
+        assert!(matches!(remove_tree(&roots, &top), Err(CgroupError::Busy { pids, .. }) if pids == [pid]));
+        assert!(matches!(remove(&roots, &leaf), Err(CgroupError::Busy { pids, .. }) if pids == [pid]));
+        freeze(&roots, &top, limit).unwrap();
+        assert!(is_frozen(&roots, &leaf).unwrap());
+        thaw(&roots, &top, limit).unwrap();
+        assert!(!is_frozen(&roots, &leaf).unwrap());
+        kill_all(&roots, &top, limit).unwrap();
+        child.wait().unwrap();
+        assert!(!is_populated(&roots, &top).unwrap());
+        assert!(matches!(move_pid(&roots, pid, &leaf), Err(CgroupError::NoProcess { .. })));
+        assert!(remove_tree(&roots, &top).unwrap());
+        assert!(!exists(&roots, &top));
+    }
+}

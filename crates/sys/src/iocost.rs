@@ -1,0 +1,490 @@
+//! The root cgroup's `io.cost.qos` and `io.cost.model`: the io.cost controller of one device.
+//!
+//! Owns: the text format of both files (kernel `block/blk-iocost.c`), reading, and writing with a check of what the kernel
+//! took. Does not: choose a model or latency targets (that is calibration, in `core`), nor set weights (see `cgroup`).
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use bulkhead_core::units::DevNo;
+
+use crate::roots::Roots;
+
+/// Why io.cost could not be read or set.
+#[derive(Debug, thiserror::Error)]
+pub enum IocostError {
+    /// The kernel has no io.cost (`CONFIG_BLK_CGROUP_IOCOST`), or the io controller is not on cgroup v2.
+    #[error("{path} does not exist: the kernel has no io.cost controller on cgroup v2")]
+    Unsupported {
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// A file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The kernel refused the line: `EOPNOTSUPP` for a device without a request queue (most dm devices), `ENODEV` for a
+    /// partition, `EINVAL` for a value out of range.
+    #[error("cannot write {line:?} to {path}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        line: String,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A line of the file is not understood.
+    #[error("{path}: cannot read the line {line:?}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: String,
+    },
+    /// The kernel accepted the write and shows something else.
+    #[error("{path}: wrote {wanted:?} but the kernel shows {found:?}")]
+    NotInForce {
+        /// The file.
+        path: PathBuf,
+        /// What was written.
+        wanted: String,
+        /// What was read back; empty when the device has no line.
+        found: String,
+    },
+}
+
+/// A percentage with two decimals, as io.cost prints it (`95.00`); held in hundredths of a percent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Percent(u32);
+
+impl Percent {
+    /// Smallest vrate: 1.00 % (kernel `VRATE_MIN_PPM`).
+    pub const VRATE_MIN: Percent = Percent(100);
+    /// Largest vrate: 10000.00 % (kernel `VRATE_MAX_PPM`).
+    pub const VRATE_MAX: Percent = Percent(1_000_000);
+
+    /// From hundredths of a percent: 9500 is `95.00`.
+    #[must_use]
+    pub const fn from_hundredths(n: u32) -> Self {
+        Self(n)
+    }
+
+    /// From whole percents; saturates.
+    #[must_use]
+    pub const fn whole(n: u32) -> Self {
+        Self(n.saturating_mul(100))
+    }
+
+    /// In hundredths of a percent.
+    #[must_use]
+    pub const fn hundredths(self) -> u32 {
+        self.0
+    }
+
+    /// As a fraction: `95.00` is 0.95.
+    #[must_use]
+    pub fn fraction(self) -> f64 {
+        f64::from(self.0) / 10_000.0
+    }
+}
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}", self.0 / 100, self.0 % 100)
+    }
+}
+
+/// A text that is not a percentage with at most two decimals.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a percentage with at most two decimals")]
+pub struct ParsePercentError(pub String);
+
+impl FromStr for Percent {
+    type Err = ParsePercentError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParsePercentError(text.to_owned());
+        let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
+        let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
+        if whole.is_empty() || decimals.len() > 2 || !digits(whole) || !digits(decimals) {
+            return Err(error());
+        }
+        let whole: u32 = whole.parse().map_err(|_| error())?;
+        let decimals: u32 = format!("{decimals:0<2}").parse().map_err(|_| error())?;
+        whole.checked_mul(100).and_then(|n| n.checked_add(decimals)).map(Self).ok_or_else(error)
+    }
+}
+
+/// Who chose the parameters of a line (`ctrl=`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ctrl {
+    /// The kernel's own table (`autop` in `block/blk-iocost.c`), by kind of device; it may change them at any time.
+    Auto,
+    /// Set by the administrator.
+    User,
+}
+
+impl Ctrl {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "user" => Some(Self::User),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Ctrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::User => "user",
+        })
+    }
+}
+
+/// One device's line of `io.cost.qos` (kernel `ioc_qos_prfill`, `ioc_qos_write`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QosLine {
+    /// Whether the controller works on this device (`enable=`).
+    pub enable: bool,
+    /// Who chose the parameters.
+    pub ctrl: Ctrl,
+    /// Percentile of read latencies to look at, 0 to 100 %; 0 turns the read latency target off.
+    pub rpct: Percent,
+    /// Read latency target in microseconds.
+    pub rlat_us: u64,
+    /// Percentile of write latencies, 0 to 100 %; 0 turns the write latency target off.
+    pub wpct: Percent,
+    /// Write latency target in microseconds.
+    pub wlat_us: u64,
+    /// Lower bound of vrate, [`Percent::VRATE_MIN`] to [`Percent::VRATE_MAX`].
+    pub min_pct: Percent,
+    /// Upper bound of vrate, not less than `min_pct`.
+    pub max_pct: Percent,
+}
+
+/// One device's line of `io.cost.model`, model `linear` (kernel `ioc_cost_model_prfill`, `ioc_cost_model_write`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelLine {
+    /// Who chose the coefficients.
+    pub ctrl: Ctrl,
+    /// Sequential read throughput in bytes per second.
+    pub rbps: u64,
+    /// Sequential 4 KiB reads per second.
+    pub rseqiops: u64,
+    /// Random 4 KiB reads per second.
+    pub rrandiops: u64,
+    /// Sequential write throughput in bytes per second.
+    pub wbps: u64,
+    /// Sequential 4 KiB writes per second.
+    pub wseqiops: u64,
+    /// Random 4 KiB writes per second.
+    pub wrandiops: u64,
+}
+
+impl QosLine {
+    /// The line to write for `dev`. With [`Ctrl::Auto`] only `enable` is sent: the kernel takes any parameter as `ctrl=user`.
+    #[must_use]
+    pub fn line(&self, dev: DevNo) -> String {
+        let enable = u8::from(self.enable);
+        match self.ctrl {
+            Ctrl::Auto => format!("{dev} enable={enable} ctrl=auto"),
+            Ctrl::User => format!(
+                "{dev} enable={enable} ctrl=user rpct={} rlat={} wpct={} wlat={} min={} max={}",
+                self.rpct, self.rlat_us, self.wpct, self.wlat_us, self.min_pct, self.max_pct
+            ),
+        }
+    }
+
+    /// Reads one line with its device number; `None` when it is not in the kernel's format.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<(DevNo, Self)> {
+        let (dev, fields) = split_line(line)?;
+        let pct = |key| field(&fields, key)?.parse::<Percent>().ok();
+        let us = |key| field(&fields, key)?.parse::<u64>().ok();
+        let enable = match field(&fields, "enable")? {
+            "0" => false,
+            "1" => true,
+            _ => return None,
+        };
+        let line = Self {
+            enable,
+            ctrl: Ctrl::parse(field(&fields, "ctrl")?)?,
+            rpct: pct("rpct")?,
+            rlat_us: us("rlat")?,
+            wpct: pct("wpct")?,
+            wlat_us: us("wlat")?,
+            min_pct: pct("min")?,
+            max_pct: pct("max")?,
+        };
+        Some((dev, line))
+    }
+
+    /// Whether `self`, read back, is what `wanted` asked for.
+    fn satisfies(&self, wanted: &Self) -> bool {
+        match wanted.ctrl {
+            Ctrl::User => self == wanted,
+            Ctrl::Auto => self.ctrl == Ctrl::Auto && self.enable == wanted.enable,
+        }
+    }
+}
+
+impl ModelLine {
+    /// The line to write for `dev`. With [`Ctrl::Auto`] no coefficient is sent: the kernel would take it as `ctrl=user`.
+    #[must_use]
+    pub fn line(&self, dev: DevNo) -> String {
+        match self.ctrl {
+            Ctrl::Auto => format!("{dev} ctrl=auto"),
+            Ctrl::User => format!(
+                "{dev} ctrl=user model=linear rbps={} rseqiops={} rrandiops={} wbps={} wseqiops={} wrandiops={}",
+                self.rbps, self.rseqiops, self.rrandiops, self.wbps, self.wseqiops, self.wrandiops
+            ),
+        }
+    }
+
+    /// Reads one line with its device number; `None` when it is not in the kernel's format or not the linear model.
+    #[must_use]
+    pub fn parse(line: &str) -> Option<(DevNo, Self)> {
+        let (dev, fields) = split_line(line)?;
+        if field(&fields, "model")? != "linear" {
+            return None;
+        }
+        let number = |key| field(&fields, key)?.parse::<u64>().ok();
+        let line = Self {
+            ctrl: Ctrl::parse(field(&fields, "ctrl")?)?,
+            rbps: number("rbps")?,
+            rseqiops: number("rseqiops")?,
+            rrandiops: number("rrandiops")?,
+            wbps: number("wbps")?,
+            wseqiops: number("wseqiops")?,
+            wrandiops: number("wrandiops")?,
+        };
+        Some((dev, line))
+    }
+
+    fn satisfies(&self, wanted: &Self) -> bool {
+        match wanted.ctrl {
+            Ctrl::User => self == wanted,
+            Ctrl::Auto => self.ctrl == Ctrl::Auto,
+        }
+    }
+}
+
+/// What io.cost knows about a device; `None` when nothing was ever written for it (the kernel then has no `struct ioc`).
+///
+/// # Errors
+/// [`IocostError::Unsupported`] without io.cost; [`IocostError::Read`] and [`IocostError::Malformed`] for its files.
+pub fn read(roots: &Roots, dev: DevNo) -> Result<Option<(QosLine, ModelLine)>, IocostError> {
+    Ok(read_qos(roots, dev)?.zip(read_model(roots, dev)?))
+}
+
+/// Sets a device's `io.cost.qos` line and reads it back; returns the line that was there before.
+///
+/// # Errors
+/// [`IocostError::Write`] with the kernel's reason, [`IocostError::NotInForce`] when the kernel shows another value
+/// (it clamps vrate bounds silently), and the errors of [`read`].
+pub fn write_qos(roots: &Roots, dev: DevNo, wanted: &QosLine) -> Result<Option<QosLine>, IocostError> {
+    let old = read_qos(roots, dev)?;
+    let (path, line) = (qos_path(roots), wanted.line(dev));
+    write_line(&path, &line)?;
+    let now = read_qos(roots, dev)?;
+    if now.is_some_and(|found| found.satisfies(wanted)) {
+        return Ok(old);
+    }
+    // The user form shows every value, also where the kernel fell back to auto.
+    let found = now.map(|found| format!("{} ctrl was {}", QosLine { ctrl: Ctrl::User, ..found }.line(dev), found.ctrl));
+    Err(IocostError::NotInForce { path, wanted: line, found: found.unwrap_or_default() })
+}
+
+/// Sets a device's `io.cost.model` line and reads it back; returns the line that was there before.
+///
+/// # Errors
+/// As [`write_qos`].
+pub fn write_model(roots: &Roots, dev: DevNo, wanted: &ModelLine) -> Result<Option<ModelLine>, IocostError> {
+    let old = read_model(roots, dev)?;
+    let (path, line) = (model_path(roots), wanted.line(dev));
+    write_line(&path, &line)?;
+    let now = read_model(roots, dev)?;
+    if now.is_some_and(|found| found.satisfies(wanted)) {
+        return Ok(old);
+    }
+    let found =
+        now.map(|found| format!("{} ctrl was {}", ModelLine { ctrl: Ctrl::User, ..found }.line(dev), found.ctrl));
+    Err(IocostError::NotInForce { path, wanted: line, found: found.unwrap_or_default() })
+}
+
+/// Whether io.cost works on the device now. A kernel without io.cost answers no.
+///
+/// # Errors
+/// [`IocostError::Read`] and [`IocostError::Malformed`].
+pub fn is_active(roots: &Roots, dev: DevNo) -> Result<bool, IocostError> {
+    match read_qos(roots, dev) {
+        Ok(line) => Ok(line.is_some_and(|line| line.enable)),
+        Err(IocostError::Unsupported { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Turns io.cost off on the device and keeps its parameters; returns the line that was there before.
+///
+/// Does nothing when the device has no line, or is off already.
+///
+/// # Errors
+/// As [`write_qos`].
+pub fn disable(roots: &Roots, dev: DevNo) -> Result<Option<QosLine>, IocostError> {
+    match read_qos(roots, dev)? {
+        Some(old) if old.enable => write_qos(roots, dev, &QosLine { enable: false, ..old }),
+        other => Ok(other),
+    }
+}
+
+fn qos_path(roots: &Roots) -> PathBuf {
+    roots.cgroup.join("io.cost.qos")
+}
+
+fn model_path(roots: &Roots) -> PathBuf {
+    roots.cgroup.join("io.cost.model")
+}
+
+fn read_qos(roots: &Roots, dev: DevNo) -> Result<Option<QosLine>, IocostError> {
+    read_line(qos_path(roots), dev, QosLine::parse)
+}
+
+fn read_model(roots: &Roots, dev: DevNo) -> Result<Option<ModelLine>, IocostError> {
+    read_line(model_path(roots), dev, ModelLine::parse)
+}
+
+fn read_line<T>(path: PathBuf, dev: DevNo, parse: fn(&str) -> Option<(DevNo, T)>) -> Result<Option<T>, IocostError> {
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Err(IocostError::Unsupported { path }),
+        Err(source) => return Err(IocostError::Read { path, source }),
+    };
+    // Other devices' lines are not our business: only this device's line must be readable.
+    let Some(line) = text.lines().find(|line| line.split(' ').next().and_then(|d| d.parse().ok()) == Some(dev)) else {
+        return Ok(None);
+    };
+    match parse(line) {
+        Some((_, parsed)) => Ok(Some(parsed)),
+        None => Err(IocostError::Malformed { path, line: line.to_owned() }),
+    }
+}
+
+fn write_line(path: &PathBuf, line: &str) -> Result<(), IocostError> {
+    // One write(2) of the whole line, without O_CREAT; kernfs ignores O_TRUNC, a fake kernel needs it.
+    let result = fs::OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    result.map_err(|source| IocostError::Write { path: path.clone(), line: line.to_owned(), source })
+}
+
+fn split_line(line: &str) -> Option<(DevNo, Vec<(&str, &str)>)> {
+    let mut words = line.split_whitespace();
+    let dev = words.next()?.parse().ok()?;
+    Some((dev, words.filter_map(|word| word.split_once('=')).collect()))
+}
+
+fn field<'a>(fields: &[(&str, &'a str)], key: &str) -> Option<&'a str> {
+    fields.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VDA: DevNo = DevNo::new(254, 0);
+    const QOS: QosLine = QosLine {
+        enable: true,
+        ctrl: Ctrl::User,
+        rpct: Percent::from_hundredths(9500),
+        rlat_us: 10_000,
+        wpct: Percent::from_hundredths(9512),
+        wlat_us: 20_000,
+        min_pct: Percent::from_hundredths(5000),
+        max_pct: Percent::from_hundredths(15_000),
+    };
+
+    fn fake(qos: &str, model: &str) -> (tempfile::TempDir, Roots) {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::under(dir.path());
+        fs::create_dir_all(&roots.cgroup).unwrap();
+        fs::write(qos_path(&roots), qos).unwrap();
+        fs::write(model_path(&roots), model).unwrap();
+        (dir, roots)
+    }
+
+    #[test]
+    fn percents_keep_two_decimals() {
+        for (text, hundredths) in
+            [("95.00", 9500), ("0.05", 5), ("100", 10_000), ("12.5", 1250), ("10000.00", 1_000_000)]
+        {
+            assert_eq!(text.parse(), Ok(Percent::from_hundredths(hundredths)), "{text}");
+        }
+        assert_eq!(Percent::from_hundredths(1205).to_string(), "12.05");
+        for bad in ["", ".5", "-1", "+1", "1.234", "1.-2", "99999999999", "max", "5%"] {
+            assert!(bad.parse::<Percent>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_lines_are_read() {
+        // Debian 6.12, after writing a user model; the second device is `ctrl=auto`.
+        let qos = "254:0 enable=1 ctrl=user rpct=95.00 rlat=10000 wpct=95.12 wlat=20000 min=50.00 max=150.00\n\
+                   254:16 enable=0 ctrl=auto rpct=0.00 rlat=250000 wpct=0.00 wlat=250000 min=1.00 max=10000.00\n";
+        let model = "254:0 ctrl=user model=linear rbps=30000000 rseqiops=600 rrandiops=200 wbps=30000000 wseqiops=600 wrandiops=200\n\
+                     254:16 ctrl=auto model=linear rbps=174019176 rseqiops=41708 rrandiops=370 wbps=178075866 wseqiops=42705 wrandiops=378\n";
+        let (_dir, roots) = fake(qos, model);
+        let (q, m) = read(&roots, VDA).unwrap().unwrap();
+        assert_eq!(q, QOS);
+        assert_eq!((m.ctrl, m.rbps, m.wrandiops), (Ctrl::User, 30_000_000, 200));
+        let (q, m) = read(&roots, DevNo::new(254, 16)).unwrap().unwrap();
+        assert_eq!((q.enable, q.ctrl, q.max_pct, m.ctrl), (false, Ctrl::Auto, Percent::VRATE_MAX, Ctrl::Auto));
+        assert_eq!(read(&roots, DevNo::new(8, 0)).unwrap(), None);
+        assert!(is_active(&roots, VDA).unwrap());
+        assert!(!is_active(&roots, DevNo::new(254, 16)).unwrap());
+    }
+
+    #[test]
+    fn what_is_formatted_is_parsed() {
+        assert_eq!(QosLine::parse(&QOS.line(VDA)), Some((VDA, QOS)));
+        assert_eq!(QosLine { ctrl: Ctrl::Auto, ..QOS }.line(VDA), "254:0 enable=1 ctrl=auto");
+        for bad in ["", "254:0", "254:0 enable=1", "vda enable=1 ctrl=user", "254:0 enable=2 ctrl=user"] {
+            assert_eq!(QosLine::parse(bad), None, "{bad}");
+            assert_eq!(ModelLine::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_write_returns_the_old_line_and_is_verified() {
+        let (_dir, roots) = fake("", "");
+        assert_eq!(write_qos(&roots, VDA, &QOS).unwrap(), None);
+        assert_eq!(write_qos(&roots, VDA, &QosLine { rlat_us: 1, ..QOS }).unwrap(), Some(QOS));
+        assert!(disable(&roots, VDA).unwrap().unwrap().enable);
+        assert!(!is_active(&roots, VDA).unwrap());
+        assert!(!disable(&roots, VDA).unwrap().unwrap().enable);
+        assert_eq!(disable(&roots, DevNo::new(1, 1)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = Roots::under(dir.path());
+        assert!(matches!(read(&roots, VDA), Err(IocostError::Unsupported { .. })));
+        assert!(!is_active(&roots, VDA).unwrap());
+        assert!(matches!(write_qos(&roots, VDA, &QOS), Err(IocostError::Unsupported { .. })));
+        assert!(matches!(disable(&roots, VDA), Err(IocostError::Unsupported { .. })));
+    }
+}

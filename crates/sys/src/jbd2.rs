@@ -1,0 +1,344 @@
+//! Kernel threads that write a file system's log: ext4's journal thread (`jbd2/<device>-<n>`) and `xfsaild/<device>`.
+//!
+//! Owns finding them and moving them into a cgroup, so that what they write is charged there. Does not decide which cgroup.
+//! A thread is recognised by its full name *and* by being a kernel thread: any user process can take the same name.
+
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, poll};
+
+use crate::cgroup::{self, CgroupError, CgroupPath};
+use crate::roots::Roots;
+
+/// Flag of a kernel thread in field 9 of `/proc/PID/stat` (kernel `PF_KTHREAD`, `include/linux/sched.h`).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
+/// Where a kernel thread was put.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The thread.
+    pub pid: u32,
+    /// The cgroup in which it was found.
+    pub from: CgroupPath,
+    /// Whether it was moved; `false` when it was in the right cgroup already.
+    pub moved: bool,
+}
+
+/// A kernel thread could not be found or placed.
+#[derive(Debug, thiserror::Error)]
+pub enum Jbd2Error {
+    /// There is no such thread: the device is not mounted, or is not ext4, or has no journal, or has its journal on another
+    /// device (whose name the thread then carries).
+    #[error("device {dev_name} has no kernel thread {prefix}")]
+    NoThread {
+        /// Name of the thread up to the slash, for example `jbd2`.
+        prefix: String,
+        /// Kernel name of the device.
+        dev_name: String,
+    },
+    /// `/proc` cannot be listed.
+    #[error("cannot list the processes while looking for kernel thread {prefix}/{dev_name}")]
+    List {
+        /// Name of the thread up to the slash.
+        prefix: String,
+        /// Kernel name of the device.
+        dev_name: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The cgroup file system refused.
+    #[error("cannot place kernel thread {pid} of device {dev_name} in cgroup {cgroup}")]
+    Move {
+        /// The thread.
+        pid: u32,
+        /// Kernel name of the device.
+        dev_name: String,
+        /// The wanted cgroup.
+        cgroup: CgroupPath,
+        /// What failed.
+        #[source]
+        source: Box<CgroupError>,
+    },
+    /// The thread ended while it was being moved (an unmount); if its pid was given to another process in that instant, that
+    /// process was moved instead, and is named here so that it can be put back.
+    #[error("kernel thread {pid} of device {dev_name} ended while it was moved to cgroup {cgroup}")]
+    Ended {
+        /// The thread that was.
+        pid: u32,
+        /// Kernel name of the device.
+        dev_name: String,
+        /// The wanted cgroup.
+        cgroup: CgroupPath,
+    },
+    /// The kernel accepted the move, but the thread is somewhere else.
+    #[error("kernel thread {pid} of device {dev_name} is in cgroup {found} after it was moved to {cgroup}")]
+    Strayed {
+        /// The thread.
+        pid: u32,
+        /// Kernel name of the device.
+        dev_name: String,
+        /// The wanted cgroup.
+        cgroup: CgroupPath,
+        /// Where it is.
+        found: CgroupPath,
+    },
+}
+
+/// The journal thread of the ext4 file system on a device; `None` when there is none.
+///
+/// `dev_name` is the kernel's name (`dm-0`, `vda1`, `cciss/c0d0` or `cciss!c0d0`), of the journal's device if it is external.
+///
+/// # Errors
+/// [`Jbd2Error::List`].
+pub fn find_thread(roots: &Roots, dev_name: &str) -> Result<Option<u32>, Jbd2Error> {
+    find_kthread(roots, "jbd2", dev_name)
+}
+
+/// The log thread (`xfsaild`) of the XFS file system on a device; `None` when there is none.
+///
+/// # Errors
+/// [`Jbd2Error::List`].
+pub fn find_xfsaild(roots: &Roots, dev_name: &str) -> Result<Option<u32>, Jbd2Error> {
+    find_kthread(roots, "xfsaild", dev_name)
+}
+
+/// The kernel thread named `prefix/dev_name` or `prefix/dev_name-<number>`; `None` when there is none.
+///
+/// # Errors
+/// [`Jbd2Error::List`]. Processes that end during the search are passed over.
+pub fn find_kthread(roots: &Roots, prefix: &str, dev_name: &str) -> Result<Option<u32>, Jbd2Error> {
+    let error = |source| Jbd2Error::List { prefix: prefix.to_owned(), dev_name: dev_name.to_owned(), source };
+    let mut found: Option<u32> = None;
+    for entry in fs::read_dir(&roots.proc).map_err(error)? {
+        let name = entry.map_err(error)?.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+        if found.is_none_or(|lowest| pid < lowest) && is_kthread_of(roots, pid, prefix, dev_name) {
+            found = Some(pid);
+        }
+    }
+    Ok(found)
+}
+
+/// Puts the journal thread of a device into a cgroup, and looks afterwards whether it is there. Idempotent.
+///
+/// # Errors
+/// [`Jbd2Error`]; [`Jbd2Error::NoThread`] when there is nothing to place.
+pub fn place(roots: &Roots, dev_name: &str, cgroup: &CgroupPath) -> Result<Placed, Jbd2Error> {
+    place_kthread(roots, "jbd2", dev_name, cgroup)
+}
+
+/// [`place`] for any kernel thread that [`find_kthread`] finds.
+///
+/// # Errors
+/// [`Jbd2Error`]; [`Jbd2Error::NoThread`] when there is nothing to place.
+pub fn place_kthread(roots: &Roots, prefix: &str, dev_name: &str, cgroup: &CgroupPath) -> Result<Placed, Jbd2Error> {
+    place_with(roots, prefix, dev_name, cgroup, |pid| cgroup::move_pid(roots, pid, cgroup))
+}
+
+/// Waits until a device has no journal thread any more: neither jbd2's nor XFS's. Returns whether it came to that in time.
+///
+/// # Errors
+/// [`Jbd2Error::List`].
+pub fn wait_until_gone(roots: &Roots, dev_name: &str, limit: Duration) -> Result<bool, Jbd2Error> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if find_thread(roots, dev_name)?.is_none() && find_xfsaild(roots, dev_name)?.is_none() {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        // There is no event for the end of a kernel thread: look again after a pause, until the deadline.
+        let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ = poll(&mut [], Some(&pause));
+    }
+}
+
+/// The move is a parameter because in a fake kernel nobody changes `/proc/PID/cgroup`.
+fn place_with(
+    roots: &Roots,
+    prefix: &str,
+    dev_name: &str,
+    cgroup: &CgroupPath,
+    move_it: impl FnOnce(u32) -> Result<(), CgroupError>,
+) -> Result<Placed, Jbd2Error> {
+    let no_thread = || Jbd2Error::NoThread { prefix: prefix.to_owned(), dev_name: dev_name.to_owned() };
+    let pid = find_kthread(roots, prefix, dev_name)?.ok_or_else(no_thread)?;
+    let error = |source| match source {
+        CgroupError::NoProcess { .. } => no_thread(),
+        source => {
+            let source = Box::new(source);
+            Jbd2Error::Move { pid, dev_name: dev_name.to_owned(), cgroup: cgroup.clone(), source }
+        }
+    };
+    let from = cgroup::cgroup_of(roots, pid).map_err(error)?;
+    if from == *cgroup {
+        return Ok(Placed { pid, from, moved: false });
+    }
+    move_it(pid).map_err(error)?;
+    let found = cgroup::cgroup_of(roots, pid).map_err(error)?;
+    if !is_kthread_of(roots, pid, prefix, dev_name) {
+        return Err(Jbd2Error::Ended { pid, dev_name: dev_name.to_owned(), cgroup: cgroup.clone() });
+    }
+    if found != *cgroup {
+        return Err(Jbd2Error::Strayed { pid, dev_name: dev_name.to_owned(), cgroup: cgroup.clone(), found });
+    }
+    Ok(Placed { pid, from, moved: true })
+}
+
+fn is_kthread_of(roots: &Roots, pid: u32, prefix: &str, dev_name: &str) -> bool {
+    let dir = roots.proc.join(pid.to_string());
+    // A process that ended meanwhile, or a name that is not UTF-8, is not the thread.
+    let Ok(comm) = fs::read_to_string(dir.join("comm")) else { return false };
+    if !names(comm.trim_end_matches('\n'), prefix, dev_name) {
+        return false;
+    }
+    fs::read(dir.join("stat")).is_ok_and(|stat| is_kthread(&stat))
+}
+
+/// Whether `comm` is the name that the kernel gives to the thread `prefix` of device `dev_name`.
+fn names(comm: &str, prefix: &str, dev_name: &str) -> bool {
+    if dev_name.is_empty() {
+        return false;
+    }
+    let Some(rest) = comm.strip_prefix(prefix).and_then(|rest| rest.strip_prefix('/')) else { return false };
+    // jbd2 writes '!' for '/' (jbd2_journal_init_inode), XFS does not.
+    let (rest, dev_name) = (rest.replace('/', "!"), dev_name.replace('/', "!"));
+    match rest.strip_prefix(&dev_name) {
+        Some("") => true,
+        Some(tail) => tail
+            .strip_prefix('-')
+            .is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())),
+        None => false,
+    }
+}
+
+/// Whether a line of `/proc/PID/stat` is a kernel thread's. The name in parentheses may itself contain parentheses, spaces
+/// and line breaks, so the fields are counted from the last closing one.
+fn is_kthread(stat: &[u8]) -> bool {
+    let Some(end) = stat.iter().rposition(|&byte| byte == b')') else { return false };
+    let Ok(fields) = std::str::from_utf8(&stat[end + 1..]) else { return false };
+    // The first field after the name is number 3 (proc_pid_stat(5)); flags is number 9.
+    let flags = fields.split_ascii_whitespace().nth(9 - 3).and_then(|text| text.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use tempfile::TempDir;
+
+    /// `flags` of a kernel thread (PF_KTHREAD among others) and of a user process.
+    const KERNEL: u64 = 0x0020_8040;
+    const USER: u64 = 0x0040_0100;
+
+    fn fake(processes: &[(u32, &str, u64, &str)]) -> (TempDir, Roots) {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        fs::create_dir_all(roots.proc.join("sys")).unwrap();
+        for &(pid, comm, flags, cgroup) in processes {
+            let dir = roots.proc.join(pid.to_string());
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("comm"), format!("{comm}\n")).unwrap();
+            fs::write(dir.join("stat"), format!("{pid} ({comm}) S 2 0 0 0 -1 {flags} 0 0 0 0 0 0")).unwrap();
+            fs::write(dir.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+        }
+        (base, roots)
+    }
+
+    #[test]
+    fn names_match_whole_devices_only() {
+        for (comm, dev, expected) in [
+            ("jbd2/dm-1-8", "dm-1", true),
+            ("jbd2/dm-10-8", "dm-1", false),
+            ("jbd2/dm-1-8", "dm-10", false),
+            ("jbd2/vda1-8", "vda", false),
+            ("jbd2/vda1-8", "vda1", true),
+            ("jbd2/nvme0n1p2-8", "nvme0n1p2", true),
+            ("jbd2/cciss!c0d0-8", "cciss/c0d0", true),
+            ("jbd2/cciss!c0d0-8", "cciss!c0d0", true),
+            ("jbd2/sdb1", "sdb1", true),
+            ("jbd2/sdb1-", "sdb1", false),
+            ("jbd2/sdb1-8x", "sdb1", false),
+            ("jbd2x/sdb1-8", "sdb1", false),
+            ("jbd2/-8", "", false),
+            ("kworker/0:1", "0:1", false),
+        ] {
+            assert_eq!(names(comm, "jbd2", dev), expected, "{comm} {dev}");
+        }
+        assert!(names("xfsaild/dm-3", "xfsaild", "dm-3") && !names("xfsaild/dm-31", "xfsaild", "dm-3"));
+    }
+
+    #[test]
+    fn stat_is_read_past_a_hostile_name() {
+        assert!(is_kthread(b"412 (jbd2/vda1-8) S 2 0 0 0 -1 2129984 0 0 0 0 0 47 0 0 20 0 1 0 183 0 0"));
+        assert!(!is_kthread(b"9 (bash) S 1 9 9 0 -1 4194560 0 0"));
+        // A user process that puts fields of its own into its name.
+        assert!(!is_kthread(b"9 (x) S 2 0 0 0 -1 2129984 ) S 1 9 9 0 -1 4194560 0 0"));
+        assert!(!is_kthread(b"9 (a\nb) S 1 9 9 0 -1 4194560 0 0"));
+        for broken in [&b""[..], b"9", b"9 (x)", b"9 (x) S 2 0", b"9 (x) S 2 0 0 0 -1 many", b"9 (x) \xff"] {
+            assert!(!is_kthread(broken));
+        }
+    }
+
+    #[test]
+    fn only_the_kernel_thread_is_found() {
+        let (_base, roots) = fake(&[
+            (7, "jbd2/dm-0-8", USER, "/evil"),
+            (40, "jbd2/dm-0-8", KERNEL, "/"),
+            (41, "jbd2/dm-01-8", KERNEL, "/"),
+            (50, "xfsaild/dm-2", KERNEL, "/"),
+        ]);
+        assert_eq!(find_thread(&roots, "dm-0").unwrap(), Some(40));
+        assert_eq!(find_thread(&roots, "dm-2").unwrap(), None);
+        assert_eq!(find_xfsaild(&roots, "dm-2").unwrap(), Some(50));
+        assert!(matches!(find_thread(&Roots::under("/nonexistent".as_ref()), "dm-0"), Err(Jbd2Error::List { .. })));
+    }
+
+    #[test]
+    fn placing_is_checked_afterwards() {
+        let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/")]);
+        let journal: CgroupPath = "b.slice/t.slice/journal".parse().unwrap();
+        let cgroup_file = roots.proc.join("40/cgroup");
+        let run = |act: &dyn Fn()| {
+            place_with(&roots, "jbd2", "dm-0", &journal, |pid| {
+                assert_eq!(pid, 40);
+                act();
+                Ok(())
+            })
+        };
+        assert!(matches!(run(&|| {}), Err(Jbd2Error::Strayed { found, .. }) if found.is_root()));
+        let accept = || fs::write(&cgroup_file, format!("0::/{journal}\n")).unwrap();
+        assert_eq!(run(&accept).unwrap(), Placed { pid: 40, from: CgroupPath::root(), moved: true });
+        assert_eq!(run(&|| panic!("it is there")).unwrap(), Placed { pid: 40, from: journal.clone(), moved: false });
+        // Unmounted, and the pid given to somebody else, between the search and the move.
+        fs::write(&cgroup_file, "0::/\n").unwrap();
+        let reuse = || {
+            accept();
+            fs::write(roots.proc.join("40/comm"), "bash\n").unwrap();
+        };
+        assert!(matches!(run(&reuse), Err(Jbd2Error::Ended { pid: 40, .. })));
+    }
+
+    #[test]
+    fn a_device_without_journal_says_so() {
+        let (_base, roots) = fake(&[]);
+        let error = place(&roots, "dm-9", &CgroupPath::root()).unwrap_err();
+        assert_eq!(error.to_string(), "device dm-9 has no kernel thread jbd2");
+    }
+
+    #[test]
+    fn a_cgroup_that_is_missing_is_the_source() {
+        let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/")]);
+        fs::create_dir_all(&roots.cgroup).unwrap();
+        let error = place(&roots, "dm-0", &"nowhere".parse().unwrap()).unwrap_err();
+        assert!(
+            matches!(&error, Jbd2Error::Move { source, .. } if matches!(**source, CgroupError::NotFound { .. })),
+            "{error}"
+        );
+    }
+}

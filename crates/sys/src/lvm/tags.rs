@@ -1,0 +1,45 @@
+//! Tags: added and removed in one metadata commit, so that what they record changes as a whole or not at all.
+
+use super::{LvmError, change, change_group, check_tag};
+
+/// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error.
+///
+/// # Errors
+/// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
+pub fn change_lv_tags(vg: &str, name: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
+    let words = words("lvchange", add, remove)?;
+    change("tag", vg, name, &words).map(drop)
+}
+
+/// Adds and removes tags of a group in one metadata commit. A tag that is there already, or is not, is no error.
+///
+/// # Errors
+/// As [`change_lv_tags`].
+pub fn change_vg_tags(vg: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
+    let words = words("vgchange", add, remove)?;
+    change_group("tag", vg, &words)
+}
+
+fn words<'a>(command: &'a str, add: &'a [String], remove: &'a [String]) -> Result<Vec<&'a str>, LvmError> {
+    let mut words = vec![command];
+    for (option, tags) in [("--addtag", add), ("--deltag", remove)] {
+        for tag in tags {
+            check_tag(tag)?;
+            words.extend([option, tag]);
+        }
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_command_carries_all_changes() {
+        let (add, remove) = (["a=1".to_owned(), "b".to_owned()], ["c".to_owned()]);
+        let words = words("lvchange", &add, &remove).unwrap();
+        assert_eq!(words, ["lvchange", "--addtag", "a=1", "--addtag", "b", "--deltag", "c"]);
+        assert!(matches!(super::words("lvchange", &["-x".to_owned()], &[]), Err(LvmError::BadTag(_))));
+    }
+}

@@ -1,0 +1,694 @@
+//! Mounts, bind mounts, and who has a device mounted.
+//!
+//! Owns the calls of the mount API (`fsopen(2)` and its kin) and the reading of `/proc/PID/mountinfo`. Does not make file
+//! systems or mount points, and does not decide what is mounted. A symbolic link in the last part of a target is never
+//! followed, because the directory above may belong to somebody else.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::units::DevNo;
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    fspick, move_mount, open_tree,
+};
+
+use crate::raw;
+use crate::roots::Roots;
+
+/// Most messages that are read from a file system context (its ring has 8 slots, kernel `struct fc_log`).
+const MAX_MESSAGES: usize = 16;
+
+/// How a file system is mounted (`MOUNT_ATTR_*` of `<linux/mount.h>`). The default is none of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags {
+    /// Set-user-ID bits and file capabilities have no effect.
+    pub nosuid: bool,
+    /// Device nodes cannot be opened.
+    pub nodev: bool,
+    /// Programs cannot be started.
+    pub noexec: bool,
+    /// Access times are not written.
+    pub noatime: bool,
+    /// Nothing can be written: neither through this mount nor, as far as the file system honours it, by the file system.
+    pub readonly: bool,
+}
+
+impl MountFlags {
+    fn attributes(self) -> MountAttrFlags {
+        let mut attributes = MountAttrFlags::empty();
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOSUID, self.nosuid);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NODEV, self.nodev);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, self.noexec);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_NOATIME, self.noatime);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, self.readonly);
+        attributes
+    }
+}
+
+/// One line of `/proc/PID/mountinfo` (man page proc_pid_mountinfo(5)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountInfo {
+    /// Number of the mount, unique while it exists; may be used again afterwards.
+    pub mount_id: u32,
+    /// Number of the mount that this one is mounted on.
+    pub parent: u32,
+    /// `st_dev` of the files. Not a block device for file systems such as btrfs, overlay or tmpfs.
+    pub dev: DevNo,
+    /// The directory of the file system that is seen at the mount point; not `/` for a bind mount of a directory.
+    pub root: PathBuf,
+    /// Where it is mounted, as seen from the root directory of the process.
+    pub mount_point: PathBuf,
+    /// Options of the mount, separated by commas.
+    pub options: String,
+    /// Propagation, for example `shared:1 master:3`; empty for a private mount.
+    pub propagation: String,
+    /// Type of the file system.
+    pub fs_type: String,
+    /// What is mounted, for example `/dev/dm-0`.
+    pub source: PathBuf,
+    /// Options of the file system, separated by commas.
+    pub super_options: String,
+}
+
+impl MountInfo {
+    /// Whether nothing can be written through this mount.
+    #[must_use]
+    pub fn is_readonly(&self) -> bool {
+        [&self.options, &self.super_options].iter().any(|options| options.split(',').any(|option| option == "ro"))
+    }
+}
+
+/// A mount of a device in one mount namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountUser {
+    /// The lowest pid of the mount namespace.
+    pub pid: u32,
+    /// Inode number of the mount namespace, as in `/proc/PID/ns/mnt`.
+    pub namespace: u64,
+    /// The mount, with its path as that process sees it.
+    pub mount: MountInfo,
+}
+
+/// Who has a device mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUsers {
+    /// The mounts, by mount namespace.
+    pub mounts: Vec<MountUser>,
+    /// Processes that could not be looked at. Not empty means that the answer may be incomplete.
+    pub unreadable: Vec<u32>,
+}
+
+/// A failed operation on a mount.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The target, or the source of a bind mount, cannot be opened.
+    #[error("cannot open {path} to mount on or from it")]
+    Open {
+        /// The path.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The target is a symbolic link.
+    #[error("{path} is a symbolic link: nothing is mounted through one")]
+    Symlink {
+        /// The target.
+        path: PathBuf,
+    },
+    /// The kernel does not know the file system.
+    #[error("the kernel does not support file system {fs_type}")]
+    UnknownFs {
+        /// Type of the file system.
+        fs_type: String,
+    },
+    /// The file system could not be mounted.
+    #[error("cannot mount {device} as {fs_type} on {target} ({detail})")]
+    Mount {
+        /// What was to be mounted.
+        device: PathBuf,
+        /// Type of the file system.
+        fs_type: String,
+        /// Where.
+        target: PathBuf,
+        /// The step that failed, for example `option data=journal`, and what the kernel wrote about it to the file system
+        /// context (often nothing: ext4 and XFS say more in the kernel log).
+        detail: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory or file could not be bind-mounted.
+    #[error("cannot bind {from} to {target} ({step})")]
+    Bind {
+        /// What was to be seen there.
+        from: PathBuf,
+        /// Where.
+        target: PathBuf,
+        /// The step that failed.
+        step: &'static str,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Something still uses the mount: an open file, a working directory, a mount below it, or for a read-only remount a file
+    /// that is open for writing.
+    #[error("{target} is in use")]
+    Busy {
+        /// The mount point.
+        target: PathBuf,
+    },
+    /// Nothing is mounted there.
+    #[error("nothing is mounted on {target}")]
+    NotMounted {
+        /// The path.
+        target: PathBuf,
+    },
+    /// The unmount failed for another reason.
+    #[error("cannot unmount {target}")]
+    Unmount {
+        /// The mount point.
+        target: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The properties of a mount could not be changed.
+    #[error("cannot make {target} {what}{}", said(.message))]
+    Change {
+        /// The mount point.
+        target: PathBuf,
+        /// What it was to become, for example `private`.
+        what: &'static str,
+        /// What the kernel wrote to the file system context.
+        message: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A list of mounts cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A list of mounts has a line that cannot be understood.
+    #[error("{path} has a line that cannot be read: {line:?}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: String,
+    },
+}
+
+/// Mounts the file system on `device` at `target`, which must exist and not be a symbolic link.
+///
+/// `options` are those of the file system (`("data", Some("ordered"))`, `("discard", None)`); what is a property of the mount
+/// goes into `flags`. When the device is mounted elsewhere already, the kernel gives the same file system a second time: the
+/// caller looks first.
+///
+/// # Errors
+/// [`MountError::UnknownFs`], [`MountError::Symlink`], [`MountError::Open`], or [`MountError::Mount`] with the step that failed
+/// and what the kernel said about it.
+pub fn mount(
+    device: &Path,
+    fs_type: &str,
+    target: &Path,
+    flags: MountFlags,
+    options: &[(&str, Option<&str>)],
+) -> Result<(), MountError> {
+    let place = open_target(target)?;
+    let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC);
+    let error = |detail: String, errno: Errno| MountError::Mount {
+        device: device.to_owned(),
+        fs_type: fs_type.to_owned(),
+        target: target.to_owned(),
+        detail,
+        source: errno.into(),
+    };
+    let context = context.map_err(|errno| match errno {
+        Errno::NODEV => MountError::UnknownFs { fs_type: fs_type.to_owned() },
+        errno => error("fsopen".to_owned(), errno),
+    })?;
+    let fail = |step: &str, errno: Errno| error(format!("{step}{}", said(&messages(context.as_fd()))), errno);
+    fsconfig_set_string(&context, "source", device).map_err(|errno| fail("source", errno))?;
+    if flags.readonly {
+        fsconfig_set_flag(&context, "ro").map_err(|errno| fail("option ro", errno))?;
+    }
+    for &(key, value) in options {
+        match value {
+            Some(value) => fsconfig_set_string(&context, key, value)
+                .map_err(|errno| fail(&format!("option {key}={value}"), errno))?,
+            None => fsconfig_set_flag(&context, key).map_err(|errno| fail(&format!("option {key}"), errno))?,
+        }
+    }
+    fsconfig_create(&context).map_err(|errno| fail("reading the file system", errno))?;
+    let mount =
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))?;
+    attach(mount.as_fd(), place.as_fd()).map_err(|errno| fail("move_mount", errno))
+}
+
+/// Unmounts what is mounted at `target` (its topmost mount). Never lazily: after success the file system is not in use
+/// through this mount.
+///
+/// # Errors
+/// [`MountError::Busy`], [`MountError::NotMounted`] or [`MountError::Unmount`].
+pub fn unmount(target: &Path) -> Result<(), MountError> {
+    // Not through a descriptor of the target, which would itself keep the mount busy.
+    rustix::mount::unmount(target, UnmountFlags::NOFOLLOW).map_err(|errno| match errno {
+        Errno::BUSY => MountError::Busy { target: target.to_owned() },
+        Errno::INVAL => MountError::NotMounted { target: target.to_owned() },
+        errno => MountError::Unmount { target: target.to_owned(), source: errno.into() },
+    })
+}
+
+/// Shows the directory or file `from` (without the mounts below it) at `target` too, which must exist, be of the same kind and
+/// not be a symbolic link. A read-only bind is read-only from its first instant.
+///
+/// # Errors
+/// [`MountError::Symlink`], [`MountError::Open`] or [`MountError::Bind`].
+pub fn bind(from: &Path, target: &Path, readonly: bool) -> Result<(), MountError> {
+    let place = open_target(target)?;
+    let error = |step: &'static str, source: io::Error| MountError::Bind {
+        from: from.to_owned(),
+        target: target.to_owned(),
+        step,
+        source,
+    };
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    let tree = open_tree(CWD, from, flags).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::LOOP => {
+            MountError::Open { path: from.to_owned(), source: errno.into() }
+        }
+        errno => error("open_tree", errno.into()),
+    })?;
+    if readonly {
+        let attr_set = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
+        let attr = raw::MountAttr { attr_set, ..raw::MountAttr::default() };
+        raw::mount_setattr(tree.as_fd(), 0, &attr).map_err(|source| error("mount_setattr", source))?;
+    }
+    attach(tree.as_fd(), place.as_fd()).map_err(|errno| error("move_mount", errno.into()))
+}
+
+/// Ends all propagation to and from the mount at `target` and those below it (`mount --make-rprivate`).
+///
+/// # Errors
+/// [`MountError::Change`] (`EINVAL`: not a mount point), [`MountError::Symlink`] or [`MountError::Open`].
+pub fn make_private(target: &Path) -> Result<(), MountError> {
+    propagate(target, MountPropagationFlags::PRIVATE, "private")
+}
+
+/// Lets the mount at `target` and those below it receive mounts from their peers, and send none (`mount --make-rslave`).
+///
+/// # Errors
+/// [`MountError::Change`] (`EINVAL`: not a mount point), [`MountError::Symlink`] or [`MountError::Open`].
+pub fn make_slave(target: &Path) -> Result<(), MountError> {
+    propagate(target, MountPropagationFlags::DOWNSTREAM, "a slave")
+}
+
+/// Makes the file system that is mounted at `target` read-only, in all its mounts (`mount -o remount,ro`).
+///
+/// # Errors
+/// [`MountError::Busy`] when a file is open for writing, [`MountError::NotMounted`] or [`MountError::Change`].
+pub fn remount_readonly(target: &Path) -> Result<(), MountError> {
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+    let error = |errno: Errno, message: String| match errno {
+        Errno::BUSY => MountError::Busy { target: target.to_owned() },
+        errno => MountError::Change { target: target.to_owned(), what: "read-only", message, source: errno.into() },
+    };
+    let context = fspick(CWD, target, flags).map_err(|errno| match errno {
+        Errno::INVAL => MountError::NotMounted { target: target.to_owned() },
+        errno => error(errno, String::new()),
+    })?;
+    fsconfig_set_flag(&context, "ro").map_err(|errno| error(errno, messages(context.as_fd())))?;
+    fsconfig_reconfigure(&context).map_err(|errno| error(errno, messages(context.as_fd())))
+}
+
+/// The mounts of our own mount namespace.
+///
+/// # Errors
+/// [`MountError::Read`] or [`MountError::Parse`].
+pub fn mountinfo(roots: &Roots) -> Result<Vec<MountInfo>, MountError> {
+    read_mountinfo(roots.proc.join("self/mountinfo"))
+}
+
+/// The mounts that a process sees.
+///
+/// # Errors
+/// [`MountError::Read`] or [`MountError::Parse`].
+pub fn mountinfo_of(roots: &Roots, pid: u32) -> Result<Vec<MountInfo>, MountError> {
+    read_mountinfo(roots.proc.join(pid.to_string()).join("mountinfo"))
+}
+
+/// Who has the block device mounted, in any mount namespace that a process is in.
+///
+/// Not seen: mount namespaces that only a file descriptor, a bind mount or a single thread keeps alive, and mounts that a
+/// process's root directory hides. Processes that end meanwhile are passed over.
+///
+/// # Errors
+/// [`MountError::Read`] when the processes cannot be listed, [`MountError::Parse`].
+pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountError> {
+    let error = |source| MountError::Read { path: roots.proc.clone(), source };
+    let mut pids: Vec<u32> = Vec::new();
+    for entry in fs::read_dir(&roots.proc).map_err(error)? {
+        pids.extend(entry.map_err(error)?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    pids.sort_unstable();
+    let mut users = DeviceUsers::default();
+    let mut seen: BTreeSet<u64> = BTreeSet::new();
+    for pid in pids {
+        let link = fs::read_link(roots.proc.join(pid.to_string()).join("ns/mnt"));
+        let namespace = match link {
+            Ok(link) => parse_namespace(&link.to_string_lossy()),
+            Err(source) if is_gone(&source) => continue,
+            Err(_) => None,
+        };
+        let Some(namespace) = namespace else {
+            users.unreadable.push(pid);
+            continue;
+        };
+        if seen.contains(&namespace) {
+            continue;
+        }
+        match mountinfo_of(roots, pid) {
+            Ok(mounts) => {
+                seen.insert(namespace);
+                let of_device = mounts.into_iter().filter(|mount| mount.dev == dev);
+                users.mounts.extend(of_device.map(|mount| MountUser { pid, namespace, mount }));
+            }
+            // Another process of the namespace is tried.
+            Err(MountError::Read { source, .. }) if is_gone(&source) => {}
+            Err(MountError::Read { .. }) => users.unreadable.push(pid),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(users)
+}
+
+/// The mounts in a text in the form of `/proc/PID/mountinfo`.
+///
+/// # Errors
+/// The first line that cannot be read.
+pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountInfo>, String> {
+    let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| parse_line(line).ok_or_else(|| String::from_utf8_lossy(line).into_owned())).collect()
+}
+
+/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn parse_line(line: &[u8]) -> Option<MountInfo> {
+    // A space inside a field is written \040, so every space separates; the source may be empty.
+    let mut fields = line.split(|&byte| byte == b' ');
+    let text = |field: &[u8]| String::from_utf8(unescape(field)).ok();
+    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
+    let mount_id = text(fields.next()?)?.parse().ok()?;
+    let parent = text(fields.next()?)?.parse().ok()?;
+    let dev = text(fields.next()?)?.parse().ok()?;
+    let root = path(fields.next()?);
+    let mount_point = path(fields.next()?);
+    let lossy = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
+    let options = lossy(fields.next()?);
+    let mut propagation = Vec::new();
+    loop {
+        match fields.next()? {
+            b"-" => break,
+            field => propagation.push(text(field)?),
+        }
+    }
+    let fs_type = lossy(fields.next()?);
+    let source = path(fields.next()?);
+    let super_options = lossy(fields.next()?);
+    let propagation = propagation.join(" ");
+    Some(MountInfo { mount_id, parent, dev, root, mount_point, options, propagation, fs_type, source, super_options })
+}
+
+/// Decodes `\040` and the like (kernel `mangle_path`, `seq_escape`). What is not a full escape stays as it is.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        if byte == b'\\'
+            && let Some(&[a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7']) = after.first_chunk()
+        {
+            decoded.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+            rest = &after[3..];
+        } else {
+            decoded.push(byte);
+            rest = after;
+        }
+    }
+    decoded
+}
+
+/// The number in `mnt:[4026531841]`.
+fn parse_namespace(link: &str) -> Option<u64> {
+    link.strip_prefix("mnt:[")?.strip_suffix(']')?.parse().ok()
+}
+
+fn read_mountinfo(path: PathBuf) -> Result<Vec<MountInfo>, MountError> {
+    match fs::read(&path) {
+        Ok(text) => parse_mountinfo(&text).map_err(|line| MountError::Parse { path, line }),
+        Err(source) => Err(MountError::Read { path, source }),
+    }
+}
+
+/// Whether the answer means that the process has ended (a zombie has no namespaces: `EINVAL`).
+fn is_gone(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [Errno::NOENT, Errno::SRCH, Errno::INVAL].iter().any(|errno| code == Some(errno.raw_os_error()))
+}
+
+/// Opens a target without following a symbolic link and without touching what is there.
+fn open_target(target: &Path) -> Result<OwnedFd, MountError> {
+    let error = |errno: Errno| MountError::Open { path: target.to_owned(), source: errno.into() };
+    // `link/` would be followed in spite of O_NOFOLLOW; `components` drops the slash.
+    let plain: PathBuf = target.components().collect();
+    let fd = open(&plain, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).map_err(error)?;
+    match FileType::from_raw_mode(fstat(&fd).map_err(error)?.st_mode) {
+        FileType::Symlink => Err(MountError::Symlink { path: target.to_owned() }),
+        _ => Ok(fd),
+    }
+}
+
+fn attach(mount: BorrowedFd<'_>, place: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", place, "", flags)
+}
+
+fn propagate(target: &Path, kind: MountPropagationFlags, what: &'static str) -> Result<(), MountError> {
+    let place = open_target(target)?;
+    let attr = raw::MountAttr { propagation: u64::from(kind.bits()), ..raw::MountAttr::default() };
+    raw::mount_setattr(place.as_fd(), OpenTreeFlags::AT_RECURSIVE.bits(), &attr).map_err(|source| MountError::Change {
+        target: target.to_owned(),
+        what,
+        message: String::new(),
+        source,
+    })
+}
+
+/// What the kernel wrote to a file system context: one message per read, `e `, `w ` or `i ` in front (kernel `fscontext_read`).
+fn messages(context: BorrowedFd<'_>) -> String {
+    let mut found: Vec<String> = Vec::new();
+    let mut buffer = [0u8; 512];
+    for _ in 0..MAX_MESSAGES {
+        // ENODATA ends the list; a message longer than the buffer (EMSGSIZE) is lost.
+        let Ok(n) = rustix::io::read(context, &mut buffer) else { break };
+        found.push(clean_message(&buffer[..n]));
+    }
+    found.retain(|message| !message.is_empty());
+    found.join("; ")
+}
+
+fn clean_message(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes).trim().chars().filter(|c| !c.is_control()).collect();
+    let text = ["e ", "w ", "i "].iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(&text);
+    text.trim_end_matches('.').to_owned()
+}
+
+fn said(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": the kernel says: {message}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+
+    /// Written by hand after show_mountinfo: a volume, a bind mount of a directory, names that need escaping, no source.
+    const SAVED: &str = "\
+22 27 0:21 / /proc rw,relatime - proc proc rw
+36 35 254:3 / /var/lib/bulkhead/mnt/db rw,nosuid,nodev,noatime shared:12 master:3 - ext4 /dev/dm-3 rw,stripe=16
+37 36 254:3 /sub\\040dir /srv/a\\134b\\011c ro,relatime - ext4 /dev/mapper/pool-db rw
+38 35 0:30 / /tmp rw - tmpfs  rw,size=1024k
+";
+
+    #[test]
+    fn mountinfo_is_read() {
+        let mounts = parse_mountinfo(SAVED.as_bytes()).unwrap();
+        assert_eq!(mounts.len(), 4);
+        let volume = &mounts[1];
+        assert_eq!((volume.mount_id, volume.parent, volume.dev), (36, 35, DevNo::new(254, 3)));
+        assert_eq!(volume.mount_point, Path::new("/var/lib/bulkhead/mnt/db"));
+        assert_eq!((volume.propagation.as_str(), volume.fs_type.as_str()), ("shared:12 master:3", "ext4"));
+        assert!(!volume.is_readonly());
+        assert_eq!(mounts[2].root, Path::new("/sub dir"));
+        assert_eq!(mounts[2].mount_point, Path::new("/srv/a\\b\tc"));
+        assert!(mounts[2].is_readonly());
+        assert_eq!((mounts[3].source.as_path(), mounts[3].super_options.as_str()), (Path::new(""), "rw,size=1024k"));
+    }
+
+    #[test]
+    fn broken_lines_are_errors_not_panics() {
+        for line in ["x", "36 35 254 / / rw - ext4 d rw", "36 35 254:3 / / rw ext4 d rw", "36 35 254:3 / / rw - ext4 d"]
+        {
+            assert_eq!(parse_mountinfo(line.as_bytes()), Err(line.to_owned()));
+        }
+        assert_eq!(parse_mountinfo(b""), Ok(Vec::new()));
+        assert!(parse_mountinfo(b"1 2 3:4 /\xff / rw - x y z").unwrap()[0].root.as_os_str().as_bytes() == b"/\xff");
+    }
+
+    #[test]
+    fn escapes_are_decoded_once() {
+        for (from, to) in
+            [("a\\040b", "a b"), ("\\134040", "\\040"), ("a\\", "a\\"), ("\\04", "\\04"), ("\\999", "\\999")]
+        {
+            assert_eq!(unescape(from.as_bytes()), to.as_bytes(), "{from}");
+        }
+    }
+
+    #[test]
+    fn kernel_messages_lose_their_mark() {
+        assert_eq!(clean_message(b"e ext4: Unknown parameter 'x'\n"), "ext4: Unknown parameter 'x'");
+        assert_eq!(clean_message(b"plain\x1b[31m."), "plain[31m");
+    }
+
+    #[test]
+    fn users_of_a_device_are_found_once_per_namespace() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        let process = |pid: u32, namespace: &str, mounts: Option<&str>| {
+            let dir = roots.proc.join(pid.to_string());
+            fs::create_dir_all(dir.join("ns")).unwrap();
+            symlink(namespace, dir.join("ns/mnt")).unwrap();
+            if let Some(text) = mounts {
+                fs::write(dir.join("mountinfo"), text).unwrap();
+            }
+        };
+        // The lowest process of the first namespace has ended but for its directory.
+        process(5, "mnt:[100]", None);
+        process(9, "mnt:[100]", Some(SAVED));
+        process(10, "mnt:[100]", Some(SAVED));
+        process(20, "mnt:[200]", Some("1 0 254:3 / /data rw - ext4 /dev/dm-3 rw\n"));
+        process(30, "mnt:[300]", Some("1 0 254:4 / /data rw - ext4 /dev/dm-4 rw\n"));
+        process(31, "odd", Some(""));
+        fs::create_dir_all(roots.proc.join("sys")).unwrap();
+        let users = mounts_of_device(&roots, DevNo::new(254, 3)).unwrap();
+        let seen: Vec<_> = users.mounts.iter().map(|u| (u.pid, u.namespace, u.mount.mount_id)).collect();
+        assert_eq!(seen, [(9, 100, 36), (9, 100, 37), (20, 200, 1)]);
+        assert_eq!(users.unreadable, [31]);
+    }
+
+    /// Runs `test` in a thread with a mount namespace of its own, so that nothing is seen outside.
+    fn in_own_namespace(test: impl FnOnce(&Path) + Send) {
+        let base = tempfile::tempdir().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: CLONE_NEWNS unshares no descriptor table; it concerns this thread only, which ends with the test.
+                match unsafe { unshare_unsafe(UnshareFlags::NEWNS) } {
+                    Ok(()) => {
+                        make_private(Path::new("/")).unwrap();
+                        test(base.path());
+                    }
+                    Err(errno) => println!("skipped: cannot unshare the mount namespace: {errno}"),
+                }
+            });
+        });
+    }
+
+    fn mount_at(path: &Path) -> Option<MountInfo> {
+        let tid = u32::try_from(gettid().as_raw_nonzero().get()).unwrap();
+        mountinfo_of(&Roots::host(), tid).unwrap().into_iter().rfind(|mount| mount.mount_point == path)
+    }
+
+    #[test]
+    fn root_mount_bind_remount_and_unmount_on_the_real_kernel() {
+        in_own_namespace(|base| {
+            let (volume, view) = (base.join("volume"), base.join("view"));
+            fs::create_dir(&volume).unwrap();
+            fs::create_dir(&view).unwrap();
+            let flags = MountFlags { nosuid: true, nodev: true, noatime: true, ..MountFlags::default() };
+            mount(Path::new("none"), "tmpfs", &volume, flags, &[("size", Some("1M"))]).unwrap();
+            let info = mount_at(&volume).unwrap();
+            assert_eq!((info.options.as_str(), info.fs_type.as_str()), ("rw,nosuid,nodev,noatime", "tmpfs"));
+            assert!(info.super_options.contains("size=1024k"), "{info:?}");
+
+            fs::write(volume.join("file"), "x").unwrap();
+            bind(&volume, &view, true).unwrap();
+            let view_info = mount_at(&view).unwrap();
+            // The flags of the source stay, and read-only is added.
+            assert_eq!(view_info.options, "ro,nosuid,nodev,noatime");
+            assert_eq!(view_info.dev, info.dev);
+            assert_eq!(fs::read(view.join("file")).unwrap(), b"x");
+            assert!(fs::write(view.join("file"), "y").is_err());
+            bind(&volume.join("file"), &view.join("file"), false).unwrap();
+            assert_eq!(mount_at(&view.join("file")).unwrap().root, Path::new("/file"));
+
+            assert!(matches!(unmount(&view), Err(MountError::Busy { .. })));
+            unmount(&view.join("file")).unwrap();
+            unmount(&view).unwrap();
+            let open = fs::File::create(volume.join("open")).unwrap();
+            assert!(matches!(remount_readonly(&volume), Err(MountError::Busy { .. })));
+            drop(open);
+            remount_readonly(&volume).unwrap();
+            assert!(mount_at(&volume).unwrap().is_readonly());
+            make_slave(&volume).unwrap();
+            unmount(&volume).unwrap();
+            assert_eq!(mount_at(&volume), None);
+        });
+    }
+
+    #[test]
+    fn root_errors_say_what_the_kernel_said() {
+        in_own_namespace(|base| {
+            let target = base.join("t");
+            fs::create_dir(&target).unwrap();
+            let plain = MountFlags::default();
+            let error = mount(Path::new("none"), "tmpfs", &target, plain, &[("no_such", Some("1"))]).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains("(option no_such=1: the kernel says: tmpfs: Unknown parameter 'no_such')"), "{text}");
+            let error = mount(Path::new("none"), "nosuchfs", &target, plain, &[]).unwrap_err();
+            assert!(matches!(error, MountError::UnknownFs { .. }), "{error}");
+
+            let link = base.join("link");
+            symlink(&target, &link).unwrap();
+            for path in [link.clone(), base.join("link/")] {
+                let error = mount(Path::new("none"), "tmpfs", &path, plain, &[]).unwrap_err();
+                assert!(matches!(error, MountError::Symlink { .. }), "{error}");
+                assert!(matches!(bind(base, &path, false), Err(MountError::Symlink { .. })));
+            }
+            assert!(matches!(
+                mount(Path::new("none"), "tmpfs", &base.join("no"), plain, &[]),
+                Err(MountError::Open { .. })
+            ));
+            assert!(matches!(bind(&base.join("no"), &target, false), Err(MountError::Open { .. })));
+            assert!(matches!(unmount(&target), Err(MountError::NotMounted { .. })));
+            assert!(matches!(remount_readonly(&target), Err(MountError::NotMounted { .. })));
+            assert!(matches!(make_slave(&target), Err(MountError::Change { .. })));
+        });
+    }
+}

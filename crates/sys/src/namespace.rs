@@ -1,0 +1,539 @@
+//! For `bulkhead run`: a process in a cgroup, with volumes bound into its own mount namespace, and its supervisor.
+//!
+//! Owns the two halves: [`supervise`] runs in the process that the user started; it spawns our own program again, whose hidden
+//! subcommand calls [`enter_and_exec`] and so becomes the payload. Does not choose the cgroup or the volumes.
+//!
+//! # Signals
+//! The payload stays in the supervisor's process group, so that job control works without our help: the terminal's Ctrl-C,
+//! Ctrl-\, Ctrl-Z and hang-up reach both at once. Signals from the terminal come from the kernel itself (`si_code` is
+//! `SI_KERNEL`); forwarding those too would deliver them twice, so they are not forwarded as long as the payload is in our
+//! process group. A signal that some process sent with `kill` (`SI_USER`, `SI_QUEUE`, `SI_TKILL`) is forwarded, unless the
+//! payload itself sent it (`kill 0` in a script). The sender's pid alone would not do: it is 0 for the kernel, but also for a
+//! process outside our PID namespace. A `kill` of the whole process group cannot be told from one of the supervisor alone, so
+//! then the payload gets the signal twice; this errs on the side of delivery.
+//!
+//! # A supervisor that is killed
+//! After `kill -9` of the supervisor the kernel sends the payload [`SuperviseSpec::death_signal`] (`PR_SET_PDEATHSIG`). The
+//! payload's own children do not get it, and the kernel forgets it when the payload runs a set-user-ID program or one with
+//! file capabilities, or changes its user. What lives on is still in the cgroup: `cgroup.procs` lists it, and
+//! [`crate::cgroup::kill_all`] ends it.
+
+use std::convert::Infallible;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpgid, getpgrp, getpid, getppid, pidfd_open, pidfd_send_signal,
+    set_parent_process_death_signal,
+};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::mount::{self, MountError};
+use crate::raw::{self, SIGNALFD_SIGINFO_BYTES, SignalSet};
+
+/// The signals that a supervisor hands on.
+pub const FORWARDED: [Signal; 6] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// `si_code` of a signal that the kernel itself sent, such as the terminal's (`<asm-generic/siginfo.h>`).
+const SI_KERNEL: i32 = 0x80;
+
+/// A directory or file that is shown to the payload at another place too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// What is shown.
+    pub source: PathBuf,
+    /// Where; it must exist.
+    pub target: PathBuf,
+    /// Whether it cannot be written there.
+    pub readonly: bool,
+}
+
+/// What the payload is and where it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnterSpec {
+    /// Directory of the cgroup to join; `None` stays where it is.
+    pub cgroup: Option<PathBuf>,
+    /// Bind mounts, done in this order. When there are none the mount namespace is not unshared.
+    pub binds: Vec<Bind>,
+    /// Working directory, looked up after the binds; `None` keeps the path of the present one.
+    pub cwd: Option<PathBuf>,
+    /// Program and arguments. A program without a slash is looked up in `PATH` of `env`.
+    pub argv: Vec<OsString>,
+    /// The whole environment of the payload.
+    pub env: Vec<(OsString, OsString)>,
+}
+
+/// The payload could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum EnterError {
+    /// There is no program to run.
+    #[error("no command to run")]
+    NoCommand,
+    /// The cgroup could not be joined.
+    #[error("cannot join cgroup {dir}")]
+    Join {
+        /// Directory of the cgroup.
+        dir: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// No mount namespace of our own.
+    #[error("cannot unshare the mount namespace")]
+    Unshare {
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A mount operation in the new mount namespace failed.
+    #[error("cannot set up the mount namespace")]
+    Mount {
+        /// Which one and why.
+        #[source]
+        source: MountError,
+    },
+    /// The working directory cannot be entered.
+    #[error("cannot enter directory {dir}")]
+    Chdir {
+        /// The directory.
+        dir: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The program cannot be executed.
+    #[error("cannot execute {}", .program.display())]
+    Exec {
+        /// The program as given.
+        program: OsString,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl EnterError {
+    /// The exit code by the convention of shells and `docker run`: 127 when the program is not there, 126 when it cannot be
+    /// executed, 125 for everything before it.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Exec { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Exec { .. } => 126,
+            _ => 125,
+        }
+    }
+}
+
+/// What a supervisor starts.
+#[derive(Clone, Debug)]
+pub struct SuperviseSpec {
+    /// The program, usually `/proc/self/exe`.
+    pub program: PathBuf,
+    /// What it sees as its own name (`argv[0]`).
+    pub arg0: OsString,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// What the kernel sends to the child when the supervisor dies; `None` lets it live on.
+    pub death_signal: Option<Signal>,
+}
+
+/// How a supervised process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExitOutcome {
+    /// Its exit code, or 128 + the number of the signal that ended it, as shells report it.
+    pub code: u8,
+    /// The number of the signal that ended it.
+    pub signal: Option<i32>,
+}
+
+/// The supervisor could not start or watch its child.
+#[derive(Debug, thiserror::Error)]
+pub enum SuperviseError {
+    /// The signals could not be taken over.
+    #[error("cannot take over the signals for {program}")]
+    Signals {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The child could not be started.
+    #[error("cannot start {program}")]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The child, which may be running still, cannot be watched.
+    #[error("cannot wait for process {pid} ({program})")]
+    Wait {
+        /// The child.
+        pid: u32,
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Becomes the payload: joins the cgroup, makes a mount namespace whose mounts do not spread to the host (while the host's
+/// still arrive), binds, and executes. On success it does not return.
+///
+/// For a fresh process with a single thread: after an error the process is half way there and must exit.
+///
+/// # Errors
+/// [`EnterError`]; its [`EnterError::exit_code`] is the code to exit with.
+pub fn enter_and_exec(spec: &EnterSpec) -> Result<Infallible, EnterError> {
+    let (program, args) = spec.argv.split_first().ok_or(EnterError::NoCommand)?;
+    if let Some(dir) = &spec.cgroup {
+        join_cgroup(dir)?;
+    }
+    // Entered again below, because a bind may have covered it. One that has been deleted is kept as it is.
+    let cwd = spec.cwd.clone().or_else(|| std::env::current_dir().ok());
+    if !spec.binds.is_empty() {
+        // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|errno| EnterError::Unshare { source: errno.into() })?;
+        let error = |source| EnterError::Mount { source };
+        mount::make_slave(Path::new("/")).map_err(error)?;
+        for bind in &spec.binds {
+            mount::bind(&bind.source, &bind.target, bind.readonly).map_err(error)?;
+        }
+    }
+    if let Some(dir) = cwd {
+        std::env::set_current_dir(&dir).map_err(|source| EnterError::Chdir { dir, source })?;
+    }
+    Err(EnterError::Exec { program: program.clone(), source: exec(program, args, &spec.env) })
+}
+
+/// Starts a child, hands on the [`FORWARDED`] signals (see the module's page), and waits for its end.
+///
+/// Call it from the main thread, before there is any other: signals are blocked in this thread only, and the kernel takes the
+/// end of the *thread* that started the child for the end of its parent. `SIGCHLD` gets its default disposition, since
+/// otherwise the exit code could be lost.
+///
+/// # Errors
+/// [`SuperviseError`].
+pub fn supervise(spec: &SuperviseSpec) -> Result<ExitOutcome, SuperviseError> {
+    let signals_error = |source| SuperviseError::Signals { program: spec.program.clone(), source };
+    raw::reset_disposition(Signal::CHILD).map_err(signals_error)?;
+    let set = SignalSet::of(&FORWARDED).map_err(signals_error)?;
+    let incoming = set.descriptor().map_err(signals_error)?;
+    // Blocked before the child exists: from here on no signal is lost.
+    let old_mask = set.block().map_err(signals_error)?;
+    let outcome = spawn(spec, old_mask)
+        .map_err(|source| SuperviseError::Spawn { program: spec.program.clone(), source })
+        .and_then(|mut child| {
+            let pid = child.id();
+            watch(&mut child, incoming.as_fd()).map_err(|source| SuperviseError::Wait {
+                pid,
+                program: spec.program.clone(),
+                source,
+            })
+        });
+    // Signals that came for the child after its end (the Ctrl-C that ended it) must not end us before we report.
+    while matches!(read_signal(incoming.as_fd()), Ok(Some(_))) {}
+    old_mask.install().map_err(signals_error)?;
+    outcome
+}
+
+fn join_cgroup(dir: &Path) -> Result<(), EnterError> {
+    // 0 means the writing process (cgroup_procs_write_start), in any PID namespace.
+    let written = fs::OpenOptions::new()
+        .write(true)
+        .open(dir.join("cgroup.procs"))
+        .and_then(|mut file| io::Write::write_all(&mut file, b"0"));
+    written.map_err(|source| EnterError::Join { dir: dir.to_owned(), source })
+}
+
+#[expect(clippy::disallowed_methods, reason = "becomes the user's program, which is no helper program")]
+fn exec(program: &OsStr, args: &[OsString], env: &[(OsString, OsString)]) -> io::Error {
+    let env = env.iter().map(|(key, value)| (key, value));
+    Command::new(program).args(args).env_clear().envs(env).exec()
+}
+
+#[expect(clippy::disallowed_methods, reason = "starts our own program again, which is no helper program")]
+fn spawn(spec: &SuperviseSpec, mask: SignalSet) -> io::Result<Child> {
+    let mut command = Command::new(&spec.program);
+    command.arg0(&spec.arg0).args(&spec.args);
+    let (parent, death_signal) = (getpid(), spec.death_signal);
+    let prepare = move || {
+        if death_signal.is_some() {
+            set_parent_process_death_signal(death_signal)?;
+            // The supervisor may have died before the call above.
+            if getppid() != Some(parent) {
+                return Err(Errno::SRCH.into());
+            }
+        }
+        mask.install()
+    };
+    // SAFETY: between fork and exec the closure makes only system calls; it neither allocates, locks nor unwinds, and owns
+    // all that it uses (plain values).
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+fn watch(child: &mut Child, incoming: BorrowedFd<'_>) -> io::Result<ExitOutcome> {
+    let pid = Pid::from_child(child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let mut fds = [PollFd::new(&pidfd, PollFlags::IN), PollFd::from_borrowed_fd(incoming, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ended = !fds[0].revents().is_empty();
+        if ended {
+            return child.wait().map(outcome);
+        }
+        while let Some(info) = read_signal(incoming)? {
+            let in_our_group = getpgid(Some(pid)).is_ok_and(|group| group == getpgrp());
+            let Some(signal) = Signal::from_named_raw(info.signal) else { continue };
+            if is_for_child(info, child.id(), in_our_group) {
+                match pidfd_send_signal(&pidfd, signal) {
+                    // It has ended: the next poll says so.
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+    }
+}
+
+/// What `signalfd` tells about a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SignalInfo {
+    signal: i32,
+    /// `si_code`: who sent it.
+    code: i32,
+    /// Sender; 0 for the kernel and for processes outside our PID namespace.
+    sender: u32,
+}
+
+/// Whether a signal is handed on; the module's page says why.
+fn is_for_child(info: SignalInfo, child: u32, in_our_group: bool) -> bool {
+    let from_terminal = info.code == SI_KERNEL;
+    let from_child = !from_terminal && info.sender == child;
+    !(from_child || from_terminal && in_our_group)
+}
+
+/// The next pending signal; `None` when there is none.
+fn read_signal(incoming: BorrowedFd<'_>) -> io::Result<Option<SignalInfo>> {
+    let mut buffer = [0u8; SIGNALFD_SIGINFO_BYTES];
+    loop {
+        match rustix::io::read(incoming, &mut buffer) {
+            Ok(SIGNALFD_SIGINFO_BYTES) => return Ok(Some(parse_signal(&buffer))),
+            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// The first fields of `struct signalfd_siginfo`: `ssi_signo`, `ssi_errno`, `ssi_code`, `ssi_pid`, 32 bits each.
+fn parse_signal(record: &[u8; SIGNALFD_SIGINFO_BYTES]) -> SignalInfo {
+    let word = |at: usize| [record[at], record[at + 1], record[at + 2], record[at + 3]];
+    SignalInfo {
+        signal: i32::from_ne_bytes(word(0)),
+        code: i32::from_ne_bytes(word(8)),
+        sender: u32::from_ne_bytes(word(12)),
+    }
+}
+
+fn outcome(status: ExitStatus) -> ExitOutcome {
+    let signal = status.signal();
+    let number = status.code().unwrap_or_else(|| 128 + signal.unwrap_or(0));
+    // Exit codes have 8 bits and signals go up to 64.
+    ExitOutcome { code: u8::try_from(number).unwrap_or(u8::MAX), signal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::Stdio;
+
+    use rustix::process::kill_process;
+
+    /// Which part a run of this test program plays; see [`helper`].
+    const ROLE: &str = "BULKHEAD_TEST_ROLE";
+
+    fn sh(script: &str) -> SuperviseSpec {
+        SuperviseSpec {
+            program: "/bin/sh".into(),
+            arg0: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            death_signal: Some(Signal::KILL),
+        }
+    }
+
+    /// Not a test by itself: the tests below run it in a process of its own. It is not that process's main thread, which
+    /// therefore starts with the signals blocked (see `run_helper`); here they are let through, as in a usual process.
+    #[test]
+    fn helper() {
+        let Ok(role) = std::env::var(ROLE) else { return };
+        let (role, argument) = role.split_once(' ').unwrap();
+        SignalSet::of(&[]).unwrap().install().unwrap();
+        match role {
+            "supervise" => {
+                let outcome = supervise(&sh(argument)).unwrap();
+                println!("\nended {} {:?}", outcome.code, outcome.signal);
+            }
+            "enter" => {
+                let base = Path::new(argument);
+                let error = enter_and_exec(&EnterSpec {
+                    cgroup: Some(base.join("cgroup")),
+                    binds: vec![Bind { source: base.join("volume"), target: base.join("view"), readonly: true }],
+                    cwd: Some(base.join("view")),
+                    argv: ["sh", "-c", "echo; pwd; cat file; echo $GREETING; touch x || echo read-only; env | wc -l"]
+                        .map(OsString::from)
+                        .to_vec(),
+                    env: vec![("PATH".into(), "/usr/bin:/bin".into()), ("GREETING".into(), "hello".into())],
+                })
+                .unwrap_err();
+                println!("\nskipped: {error:?}");
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the test needs a process of its own")]
+    fn run_helper(role: &str) -> Child {
+        let blocked = SignalSet::of(&FORWARDED).unwrap();
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["--exact", "namespace::tests::helper", "--nocapture"]).env(ROLE, role);
+        command.process_group(0).stdout(Stdio::piped());
+        // SAFETY: the closure makes one system call between fork and exec; it neither allocates, locks nor unwinds.
+        unsafe { command.pre_exec(move || blocked.install()) };
+        command.spawn().unwrap()
+    }
+
+    fn lines_of(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+        BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap)
+    }
+
+    fn pid_of(line: &str) -> Pid {
+        Pid::from_raw(line.strip_prefix("ready ").unwrap().parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn codes_and_signals_come_back() {
+        for (script, line) in [
+            ("exit 7", "ended 7 None"),
+            ("kill -9 $$", "ended 137 Some(9)"),
+            // The payload has the mask that the supervisor had: the signal is not blocked in it.
+            ("kill -TERM $$; exit 3", "ended 143 Some(15)"),
+            // A signal from the payload itself is not sent back to it.
+            ("trap 'echo again' TERM; kill -TERM $PPID; sleep 0.2; exit 5", "ended 5 None"),
+        ] {
+            let mut child = run_helper(&format!("supervise {script}"));
+            let lines: Vec<String> = lines_of(&mut child).collect();
+            assert!(lines.iter().any(|found| found == line), "{script}: {lines:?}");
+            assert!(!lines.iter().any(|found| found == "again"), "{script}: {lines:?}");
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn every_signal_is_handed_on() {
+        let script = "for s in TERM INT HUP QUIT USR1 USR2; do trap \"echo got $s\" $s; done; trap 'exit 9' ALRM; \
+                      echo; echo ready $$; while :; do sleep 0.05; done";
+        let mut child = run_helper(&format!("supervise {script}"));
+        let supervisor = Pid::from_child(&child);
+        let mut lines = lines_of(&mut child);
+        let payload = pid_of(&lines.by_ref().find(|line| line.starts_with("ready")).unwrap());
+        for (signal, name) in FORWARDED.into_iter().zip(["TERM", "INT", "HUP", "QUIT", "USR1", "USR2"]) {
+            kill_process(supervisor, signal).unwrap();
+            assert_eq!(lines.next().unwrap(), format!("got {name}"));
+        }
+        kill_process(payload, Signal::ALARM).unwrap();
+        assert_eq!(lines.find(|line| line.starts_with("ended")).unwrap(), "ended 9 None");
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_payload_dies_with_its_supervisor() {
+        let mut child = run_helper("supervise echo; echo ready $$; exec sleep 600");
+        let supervisor = Pid::from_child(&child);
+        let mut lines = lines_of(&mut child);
+        let payload = pid_of(&lines.by_ref().find(|line| line.starts_with("ready")).unwrap());
+        let watched = pidfd_open(payload, PidfdFlags::empty()).unwrap();
+        kill_process(supervisor, Signal::KILL).unwrap();
+        child.wait().unwrap();
+        let limit = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&watched, PollFlags::IN)], Some(&limit)), Ok(1));
+    }
+
+    #[test]
+    fn the_terminals_signals_are_not_doubled() {
+        let info = |code, sender| SignalInfo { signal: 2, code, sender };
+        let (si_user, si_queue, si_tkill) = (0, -1, -6);
+        assert!(!is_for_child(info(SI_KERNEL, 0), 50, true));
+        // The payload moved to a process group of its own (an interactive shell): the terminal did not reach it.
+        assert!(is_for_child(info(SI_KERNEL, 0), 50, false));
+        // Sent from outside our PID namespace.
+        assert!(is_for_child(info(si_user, 0), 50, true));
+        for code in [si_user, si_queue, si_tkill] {
+            assert!(is_for_child(info(code, 7), 50, true));
+            assert!(!is_for_child(info(code, 50), 50, true));
+        }
+    }
+
+    #[test]
+    fn signal_records_are_read_by_offset() {
+        let mut record = [0u8; SIGNALFD_SIGINFO_BYTES];
+        record[0..4].copy_from_slice(&15i32.to_ne_bytes());
+        record[8..12].copy_from_slice(&(-6i32).to_ne_bytes());
+        record[12..16].copy_from_slice(&4242u32.to_ne_bytes());
+        assert_eq!(parse_signal(&record), SignalInfo { signal: 15, code: -6, sender: 4242 });
+    }
+
+    #[test]
+    fn root_the_payload_sees_its_volume_and_only_its_environment() {
+        let base = tempfile::tempdir().unwrap();
+        for dir in ["cgroup", "volume", "view"] {
+            fs::create_dir(base.path().join(dir)).unwrap();
+        }
+        fs::write(base.path().join("cgroup/cgroup.procs"), "").unwrap();
+        fs::write(base.path().join("volume/file"), "content\n").unwrap();
+        let mut child = run_helper(&format!("enter {}", base.path().display()));
+        let lines: Vec<String> = lines_of(&mut child).collect();
+        child.wait().unwrap();
+        if let Some(why) = lines.iter().find(|line| line.contains("Unshare")) {
+            return println!("{why}");
+        }
+        let view = base.path().join("view").display().to_string();
+        let start = lines.iter().position(|line| *line == view).unwrap_or_else(|| panic!("{lines:?}"));
+        assert_eq!(lines[start + 1..start + 4], ["content", "hello", "read-only"]);
+        // GREETING, PATH, and PWD, OLDPWD or _ that the shell itself may add.
+        assert!(lines[start + 4].trim().parse::<u32>().unwrap() <= 5, "{lines:?}");
+        assert_eq!(fs::read(base.path().join("cgroup/cgroup.procs")).unwrap(), b"0");
+        // Nothing of it is seen outside.
+        assert!(fs::read_dir(base.path().join("view")).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn failures_have_the_exit_codes_of_shells() {
+        let exec =
+            |program: &str| EnterError::Exec { program: program.into(), source: exec(program.as_ref(), &[], &[]) };
+        assert_eq!(exec("/nonexistent").exit_code(), 127);
+        assert_eq!(exec("/etc").exit_code(), 126);
+        let error = enter_and_exec(&EnterSpec::default()).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string().as_str()), (125, "no command to run"));
+        let spec = EnterSpec { cgroup: Some("/nonexistent".into()), argv: vec!["true".into()], ..EnterSpec::default() };
+        let error = enter_and_exec(&spec).unwrap_err();
+        assert_eq!(error.to_string(), "cannot join cgroup /nonexistent");
+    }
+}

@@ -1,0 +1,49 @@
+//! Facts about processes from `/proc` (proc_pid_stat(5)).
+
+use std::fs;
+
+use crate::roots::Roots;
+
+/// Start time of a process in clock ticks after boot; `None` when there is no such process, or it is a zombie.
+///
+/// Together with the pid it tells a process from a later one that was given the same pid.
+#[must_use]
+pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
+    let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
+    parse_start_time(&stat)
+}
+
+/// Field 22. The name in parentheses may itself contain parentheses and spaces, so the fields are counted from the last one.
+fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
+    let mut fields = rest.split_ascii_whitespace();
+    if matches!(fields.next()?, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_start_time_is_found_behind_any_name() {
+        let line = |name: &str, state: &str| {
+            format!("7 ({name}) {state} 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456 9 9 9\n").into_bytes()
+        };
+        assert_eq!(parse_start_time(&line("sh", "S")), Some(123_456));
+        assert_eq!(parse_start_time(&line("a) S 1 (b", "R")), Some(123_456));
+        assert_eq!(parse_start_time(&line("sh", "Z")), None);
+        assert_eq!(parse_start_time(b"7 (sh) S 1 2"), None);
+        assert_eq!(parse_start_time(b""), None);
+    }
+
+    #[test]
+    fn our_own_process_has_one() {
+        let roots = Roots::host();
+        assert!(start_time(&roots, std::process::id()).is_some());
+        assert_eq!(start_time(&roots, u32::MAX), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks and `signalfd(2)`.
+//!
+//! Owns their declarations and the structures they take. Offers safe functions to the other modules of this crate; not public.
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong};
+use std::fmt;
+use std::io;
+use std::mem::{align_of, offset_of, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::process::Signal;
+
+/// `mount_setattr` has this number on every architecture but alpha (`scripts/syscall.tbl` of the kernel).
+const SYS_MOUNT_SETATTR: c_long = 442;
+/// `SIG_SETMASK` and `SIG_BLOCK` of `<signal.h>`, everywhere but on mips, sparc and alpha.
+const SIG_SETMASK: c_int = 2;
+const SIG_BLOCK: c_int = 0;
+/// `SIG_DFL` of `<signal.h>`.
+const SIG_DFL: usize = 0;
+/// `SFD_CLOEXEC | SFD_NONBLOCK` (equal to `O_CLOEXEC | O_NONBLOCK`) of `<sys/signalfd.h>`.
+const SFD_FLAGS: c_int = 0o2_000_000 | 0o4_000;
+
+#[cfg(any(target_arch = "mips", target_arch = "mips64", target_arch = "sparc64"))]
+compile_error!("the constants of this module are those of x86, arm, riscv, powerpc, s390x and loongarch");
+
+/// `struct mount_attr` of `<linux/mount.h>`, version 0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MountAttr {
+    /// `MOUNT_ATTR_*` to set.
+    pub(crate) attr_set: u64,
+    /// `MOUNT_ATTR_*` to clear.
+    pub(crate) attr_clr: u64,
+    /// One of `MS_PRIVATE`, `MS_SLAVE` …, or 0 to leave the propagation alone.
+    pub(crate) propagation: u64,
+    /// Only for id-mapped mounts.
+    pub(crate) userns_fd: u64,
+}
+
+// MOUNT_ATTR_SIZE_VER0 of <linux/mount.h>.
+const _: () = assert!(size_of::<MountAttr>() == 32);
+const _: () = assert!(offset_of!(MountAttr, propagation) == 16 && offset_of!(MountAttr, userns_fd) == 24);
+
+/// `sigset_t` of glibc and musl: 1024 bits.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct SignalSet([c_ulong; 1024 / c_ulong::BITS as usize]);
+
+const _: () = assert!(size_of::<SignalSet>() == 128 && align_of::<SignalSet>() == align_of::<c_ulong>());
+
+/// Size of `struct signalfd_siginfo` (`<linux/signalfd.h>`).
+pub(crate) const SIGNALFD_SIGINFO_BYTES: usize = 128;
+
+unsafe extern "C" {
+    fn syscall(number: c_long, ...) -> c_long;
+    fn sigemptyset(set: *mut SignalSet) -> c_int;
+    fn sigaddset(set: *mut SignalSet, signal: c_int) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const SignalSet, old: *mut SignalSet) -> c_int;
+    fn signalfd(fd: c_int, mask: *const SignalSet, flags: c_int) -> c_int;
+    fn signal(signal: c_int, handler: usize) -> usize;
+}
+
+impl fmt::Debug for SignalSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SignalSet({:#x})", self.0[0])
+    }
+}
+
+impl SignalSet {
+    /// The set of these signals.
+    pub(crate) fn of(signals: &[Signal]) -> io::Result<Self> {
+        let mut set = Self([0; _]);
+        // SAFETY: `set` is a live, writable sigset_t: its size is asserted above and the reference outlives the call.
+        check(unsafe { sigemptyset(&raw mut set) })?;
+        for signal in signals {
+            // SAFETY: as above; sigaddset checks the number of the signal itself.
+            check(unsafe { sigaddset(&raw mut set, signal.as_raw()) })?;
+        }
+        Ok(set)
+    }
+
+    /// Blocks these signals in the calling thread; returns the mask as it was.
+    pub(crate) fn block(&self) -> io::Result<SignalSet> {
+        self.set_mask(SIG_BLOCK)
+    }
+
+    /// Makes this the mask of the calling thread. Safe to call between fork and exec: it neither allocates nor locks.
+    pub(crate) fn install(&self) -> io::Result<()> {
+        self.set_mask(SIG_SETMASK).map(drop)
+    }
+
+    /// A descriptor from which blocked signals of this set are read (close-on-exec, non-blocking).
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: `self` is an initialised sigset_t that outlives the call; -1 asks for a new descriptor.
+        let fd = unsafe { signalfd(-1, &raw const *self, SFD_FLAGS) };
+        check(fd)?;
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows its number.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn set_mask(&self, how: c_int) -> io::Result<SignalSet> {
+        let mut old = Self([0; _]);
+        // SAFETY: both sets are live for the whole call, `self` is initialised, `old` is writable; no memory is kept.
+        match unsafe { pthread_sigmask(how, &raw const *self, &raw mut old) } {
+            0 => Ok(old),
+            // Unlike the others it returns the error instead of setting errno.
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// Gives a signal its default disposition in the whole process.
+pub(crate) fn reset_disposition(which: Signal) -> io::Result<()> {
+    // SAFETY: SIG_DFL installs no handler, so no code of ours can run in signal context.
+    match unsafe { signal(which.as_raw(), SIG_DFL) } {
+        usize::MAX => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// `mount_setattr(2)` on the mount that `mount` is open on; `flags` are `AT_RECURSIVE` or 0, `AT_EMPTY_PATH` is added.
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr) -> io::Result<()> {
+    const AT_EMPTY_PATH: c_uint = 0x1000;
+    let path: *const c_char = c"".as_ptr();
+    let attr: *const MountAttr = attr;
+    let (fd, flags, size) = (mount.as_raw_fd(), flags | AT_EMPTY_PATH, size_of::<MountAttr>());
+    // SAFETY: the arguments are those of mount_setattr(2) in type and order: the descriptor is borrowed for the call, the
+    // path is a static C string, `attr` points to a live structure of exactly `size` bytes, which the kernel only reads.
+    match unsafe { syscall(SYS_MOUNT_SETATTR, fd, path, flags, attr, size) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

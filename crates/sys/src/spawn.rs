@@ -1,0 +1,324 @@
+//! Long-running children of an experiment (loads, a database): in a cgroup from their first instruction on, ended always.
+//!
+//! Owns the child's life: it is killed when its [`Running`] is dropped, and by the kernel when the *thread* that started it
+//! ends (`PR_SET_PDEATHSIG`), so start it from a thread that outlives it. Helper programs that end by themselves are run by
+//! [`crate::tool`]; a user's payload by [`crate::namespace`].
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
+
+/// How much of a child's standard error is kept, in bytes: the last ones.
+const STDERR_BYTES: usize = 16 << 10;
+
+/// What to start, and where.
+#[derive(Clone, Debug, Default)]
+pub struct SpawnSpec {
+    /// The program; without a slash it is looked up in [`crate::tool::PATH`].
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<OsString>,
+    /// Variables beside `PATH` and `LC_ALL=C`, which are all that it gets.
+    pub env: Vec<(OsString, OsString)>,
+    /// Directory of the cgroup to start in; `None` stays in ours.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// A child could not be started or watched.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    /// The cgroup could not be opened.
+    #[error("cannot open cgroup {dir} for {program}")]
+    Cgroup {
+        /// The program.
+        program: PathBuf,
+        /// Directory of the cgroup.
+        dir: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The program could not be started, or its cgroup not be joined.
+    #[error("cannot start {program}")]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The child cannot be watched or told something.
+    #[error("cannot reach process {pid} ({program})")]
+    Reach {
+        /// The program.
+        program: PathBuf,
+        /// The child.
+        pid: u32,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What came from a child's standard output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A line, without its end.
+    Line(String),
+    /// Nothing within the time.
+    Nothing,
+    /// The end: the child closed its standard output or is gone.
+    End,
+}
+
+/// A child that runs. Dropped, it is killed and reaped.
+#[derive(Debug)]
+pub struct Running {
+    program: PathBuf,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<JoinHandle<()>>,
+    reaped: bool,
+}
+
+/// Starts a child, in its own process group so that a Ctrl-C reaches only us.
+///
+/// # Errors
+/// [`SpawnError::Cgroup`], [`SpawnError::Start`].
+#[expect(clippy::disallowed_methods, reason = "the one place that starts an experiment's children")]
+pub fn spawn(spec: &SpawnSpec) -> Result<Running, SpawnError> {
+    let program = spec.program.clone();
+    let start_error = |source| SpawnError::Start { program: program.clone(), source };
+    let procs: Option<OwnedFd> = match &spec.cgroup {
+        None => None,
+        Some(dir) => {
+            let opened = OpenOptions::new().write(true).open(dir.join("cgroup.procs"));
+            Some(opened.map_err(|source| SpawnError::Cgroup { program: program.clone(), dir: dir.clone(), source })?.into())
+        }
+    };
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.args).env_clear().env("PATH", crate::tool::PATH).env("LC_ALL", "C");
+    command.envs(spec.env.iter().map(|(key, value)| (key, value))).current_dir("/").process_group(0);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let prepare = move || -> io::Result<()> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if let Some(procs) = &procs {
+            // "0" moves the process that writes (cgroup_procs_write), which is the child.
+            rustix::io::write(procs.as_fd(), b"0")?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes two system calls on values that it owns (prctl, write); it does not
+    // allocate, lock or touch what other threads may hold.
+    unsafe { command.pre_exec(prepare) };
+    let mut child = command.spawn().map_err(start_error)?;
+    let (sender, lines) = channel();
+    let stderr: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let mut readers = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        readers.push(std::thread::spawn(move || {
+            let mut reader = BufReader::new(stdout);
+            let mut line = Vec::new();
+            // Ends with the pipe, or when nobody listens any more.
+            while reader.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
+                line.clear();
+                if sender.send(text).is_err() {
+                    break;
+                }
+            }
+        }));
+    }
+    if let Some(mut pipe) = child.stderr.take() {
+        let kept = Arc::clone(&stderr);
+        readers.push(std::thread::spawn(move || {
+            let mut buffer = [0u8; 4096];
+            while let Ok(n @ 1..) = pipe.read(&mut buffer) {
+                let Ok(mut kept) = kept.lock() else { break };
+                kept.extend(&buffer[..n]);
+                let surplus = kept.len().saturating_sub(STDERR_BYTES);
+                kept.drain(..surplus);
+            }
+        }));
+    }
+    let stdin = child.stdin.take();
+    Ok(Running { program, child, stdin, lines, stderr, readers, reaped: false })
+}
+
+impl Running {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes to its standard input.
+    ///
+    /// # Errors
+    /// [`SpawnError::Reach`], also when the child is gone or its input was closed.
+    pub fn tell(&mut self, bytes: &[u8]) -> Result<(), SpawnError> {
+        let told = match &mut self.stdin {
+            Some(stdin) => stdin.write_all(bytes).and_then(|()| stdin.flush()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
+        };
+        told.map_err(|source| self.unreachable(source))
+    }
+
+    /// Ends its standard input.
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// The next line of its standard output.
+    #[must_use]
+    pub fn hear(&self, limit: Duration) -> Heard {
+        match self.lines.recv_timeout(limit) {
+            Ok(line) => Heard::Line(line),
+            Err(RecvTimeoutError::Timeout) => Heard::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Heard::End,
+        }
+    }
+
+    /// The end of what it wrote to its standard error.
+    #[must_use]
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned()).unwrap_or_default()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// [`SpawnError::Reach`].
+    pub fn signal(&self, signal: Signal) -> Result<(), SpawnError> {
+        // The child is ours and not yet reaped, so the pid is still its own.
+        pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+            .and_then(|pidfd| pidfd_send_signal(&pidfd, signal))
+            .map_err(|errno| self.unreachable(errno.into()))
+    }
+
+    /// Asks it to end (`SIGTERM`).
+    ///
+    /// # Errors
+    /// [`SpawnError::Reach`].
+    pub fn terminate(&self) -> Result<(), SpawnError> {
+        self.signal(Signal::TERM)
+    }
+
+    /// Waits for its end; the exit code (128 + signal), or `None` when it still runs at the limit.
+    ///
+    /// # Errors
+    /// [`SpawnError::Reach`].
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<i32>, SpawnError> {
+        let ended = self.poll_end(limit).map_err(|source| self.unreachable(source))?;
+        if !ended {
+            return Ok(None);
+        }
+        let status = self.child.wait().map_err(|source| self.unreachable(source))?;
+        self.reaped = true;
+        use std::os::unix::process::ExitStatusExt;
+        Ok(Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))))
+    }
+
+    fn poll_end(&self, limit: Duration) -> io::Result<bool> {
+        if self.reaped {
+            return Ok(true);
+        }
+        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return Ok(false),
+                Ok(_) => return Ok(true),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    fn unreachable(&self, source: io::Error) -> SpawnError {
+        SpawnError::Reach { program: self.program.clone(), pid: self.child.id(), source }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stdin = None;
+        if !self.reaped {
+            // Both fail only when the child is gone already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        // A grandchild may hold the pipes open: then the readers are left to themselves.
+        for reader in self.readers.drain(..) {
+            if reader.is_finished() {
+                let _ = reader.join();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> SpawnSpec {
+        SpawnSpec { program: "sh".into(), args: vec!["-c".into(), script.into()], ..SpawnSpec::default() }
+    }
+
+    #[test]
+    fn it_is_heard_told_and_waited_for() {
+        let mut child = spawn(&shell("echo ready; read word; echo got $word; echo oops >&2; exit 3")).unwrap();
+        assert_eq!(child.hear(SOON), Heard::Line("ready".into()));
+        assert_eq!(child.hear(Duration::from_millis(10)), Heard::Nothing);
+        child.tell(b"go\n").unwrap();
+        assert_eq!(child.hear(SOON), Heard::Line("got go".into()));
+        assert_eq!(child.hear(SOON), Heard::End);
+        assert_eq!(child.wait(SOON).unwrap(), Some(3));
+        assert_eq!(child.wait(SOON).unwrap_or(Some(3)), Some(3));
+    }
+
+    #[test]
+    fn a_dropped_child_is_gone() {
+        let child = spawn(&shell("echo ready; exec sleep 60")).unwrap();
+        assert_eq!(child.hear(SOON), Heard::Line("ready".into()));
+        let pid = child.pid();
+        drop(child);
+        let roots = crate::roots::Roots::host();
+        assert_eq!(crate::process::start_time(&roots, pid), None);
+    }
+
+    #[test]
+    fn it_joins_its_cgroup_before_it_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cgroup.procs"), "").unwrap();
+        let spec = SpawnSpec { cgroup: Some(dir.path().to_owned()), ..shell("exit 0") };
+        let mut child = spawn(&spec).unwrap();
+        assert_eq!(child.wait(SOON).unwrap(), Some(0));
+        assert_eq!(std::fs::read_to_string(dir.path().join("cgroup.procs")).unwrap(), "0");
+        let missing = SpawnSpec { cgroup: Some(dir.path().join("none")), ..shell("exit 0") };
+        assert!(matches!(spawn(&missing), Err(SpawnError::Cgroup { .. })));
+    }
+
+    #[test]
+    fn what_cannot_start_is_named() {
+        let error = spawn(&SpawnSpec { program: "no-such-program".into(), ..SpawnSpec::default() }).unwrap_err();
+        assert_eq!(error.to_string(), "cannot start no-such-program");
+    }
+}
