@@ -408,7 +408,10 @@ fn extend(
     progress: &mut dyn FnMut(Bytes) -> ControlFlow<()>,
 ) -> Result<(), FileError> {
     if provision != Provision::Sparse && size > old {
-        // Allocating first tells at once whether there is space, and makes long extents.
+        // Asked before it is tried: an allocation that fails half-way has filled the file system for everybody else.
+        if free_space(path)?.free.0 < size.0 - old.0 {
+            return Err(FileError::NoSpace { path: path.to_owned(), size });
+        }
         match fallocate(file, FallocateFlags::empty(), old.0, size.0 - old.0) {
             Ok(()) => {}
             // The file system cannot: writing allocates too.

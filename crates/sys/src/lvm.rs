@@ -298,7 +298,9 @@ pub fn create_linear(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result
 /// As [`create_linear`].
 pub fn create_thin_pool(vg: &str, name: &str, size: Bytes) -> Result<Lv, LvmError> {
     let command = thin_pool_args(vg, name, size)?;
-    create("create", vg, name, Need::Extents(size), &command)
+    // Metadata and its spare: 64 bytes for each block of 64 KiB, in whole extents (lvmthin(7)).
+    let with_metadata = Bytes(size.0.saturating_add(size.0 / 512).saturating_add(8 * Bytes::MIB));
+    create("create", vg, name, Need::Extents(with_metadata), &command)
 }
 
 /// Makes a thin volume, active, in a pool.
@@ -395,42 +397,6 @@ pub fn activate(vg: &str, name: &str) -> Result<Lv, LvmError> {
 pub fn deactivate(vg: &str, name: &str) -> Result<Lv, LvmError> {
     change("deactivate", vg, name, &["lvchange", "--yes", "-an"])?;
     lv(vg, name)?.ok_or_else(|| no_volume("deactivate", &full_name(vg, name)))
-}
-
-/// Adds a tag to a volume; does nothing when it has it.
-///
-/// # Errors
-/// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn add_tag(vg: &str, name: &str, tag: &str) -> Result<(), LvmError> {
-    check_tag(tag)?;
-    change("tag", vg, name, &["lvchange", "--addtag", tag]).map(drop)
-}
-
-/// Takes a tag from a volume; does nothing when it has it not.
-///
-/// # Errors
-/// As [`add_tag`].
-pub fn del_tag(vg: &str, name: &str, tag: &str) -> Result<(), LvmError> {
-    check_tag(tag)?;
-    change("untag", vg, name, &["lvchange", "--deltag", tag]).map(drop)
-}
-
-/// Adds a tag to a group; does nothing when it has it.
-///
-/// # Errors
-/// As [`add_tag`].
-pub fn vg_add_tag(vg: &str, tag: &str) -> Result<(), LvmError> {
-    check_tag(tag)?;
-    change_group("tag", vg, &["vgchange", "--addtag", tag])
-}
-
-/// Takes a tag from a group; does nothing when it has it not.
-///
-/// # Errors
-/// As [`add_tag`].
-pub fn vg_del_tag(vg: &str, tag: &str) -> Result<(), LvmError> {
-    check_tag(tag)?;
-    change_group("untag", vg, &["vgchange", "--deltag", tag])
 }
 
 /// Makes a volume group on one blank block device, which becomes its physical volume; returns it.
