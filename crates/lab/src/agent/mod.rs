@@ -1,0 +1,139 @@
+//! The agent: runs in the guest as the only program that virtme-ng starts, obeys the host over a virtio-serial port.
+//!
+//! Owns the processes it starts. Ends, and thereby powers the machine off, when asked to or when the host goes away:
+//! no machine outlives its owner. Keeps no state on disk.
+
+mod processes;
+mod snapshot;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::protocol::{Envelope, Event, PORT_NAME, Payload, Reply, Request};
+use processes::Processes;
+
+/// Kernel messages from this level down reach the console log (warnings and worse).
+const CONSOLE_LOG_LEVEL: &str = "5";
+/// How long the port may say "host not connected" before the first request.
+const FIRST_CONTACT: Duration = Duration::from_secs(60);
+
+/// The agent's program: never returns while the host is there.
+#[must_use]
+pub fn main() -> ExitCode {
+    match serve() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "bulkhead-lab-agent: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where replies go; one line each, from any thread.
+#[derive(Debug, Clone)]
+struct Replies {
+    port: Arc<Mutex<File>>,
+}
+
+impl Replies {
+    fn send(&self, id: u64, event: Event) {
+        let Ok(mut line) = serde_json::to_vec(&Reply { id, event }) else {
+            return;
+        };
+        line.push(b'\n');
+        let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
+        // When the host is gone the reading side notices and the agent ends.
+        let _ = port.write_all(&line);
+    }
+}
+
+fn serve() -> Result<()> {
+    // Needs no more than /proc; an agent that cannot set it still works.
+    let _ = std::fs::write("/proc/sys/kernel/printk", CONSOLE_LOG_LEVEL);
+    let path = Path::new("/dev/virtio-ports").join(PORT_NAME);
+    let port = File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .with_context(|| format!("cannot open the port to the host {}", path.display()))?;
+    let mut lines = BufReader::new(port.try_clone().context("cannot duplicate the port's descriptor")?);
+    let replies = Replies { port: Arc::new(Mutex::new(port)) };
+    let processes = Processes::default();
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    replies.send(0, Event::Hello { kernel: kernel.trim().to_owned() });
+
+    let started = Instant::now();
+    let mut in_contact = false;
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if lines.read_line(&mut line).context("cannot read from the port to the host")? == 0 {
+            if in_contact || started.elapsed() > FIRST_CONTACT {
+                return Ok(());
+            }
+            pause();
+            continue;
+        }
+        in_contact = true;
+        let envelope: Envelope = serde_json::from_str(&line).context("cannot understand a request of the host")?;
+        let (id, request) = (envelope.id, envelope.request);
+        if matches!(request, Request::Shutdown) {
+            processes.kill_all();
+            replies.send(id, Event::Done);
+            return Ok(());
+        }
+        let (replies, processes) = (replies.clone(), processes.clone());
+        std::thread::spawn(move || {
+            if let Err(error) = answer(id, request, &replies, &processes) {
+                replies.send(id, Event::Failed { message: format!("{error:#}") });
+            }
+        });
+    }
+}
+
+/// A moment's pause while the host has not connected yet.
+fn pause() {
+    std::thread::park_timeout(Duration::from_millis(100));
+}
+
+fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes) -> Result<()> {
+    let event = match request {
+        Request::Spawn { argv, env, stdin } => return processes.run(id, &argv, env, stdin, replies),
+        Request::Signal { target, signal, group } => {
+            processes.signal(target, signal, group)?;
+            Event::Done
+        }
+        Request::ReadFile { path } => {
+            let data = std::fs::read(&path).with_context(|| format!("cannot read {path} in the guest"))?;
+            Event::File(Payload::new(&data))
+        }
+        Request::WriteFile { path, data } => {
+            let data = data.into_bytes().ok_or_else(|| anyhow!("data for {path} is not valid hexadecimal"))?;
+            std::fs::write(&path, data).with_context(|| format!("cannot write {path} in the guest"))?;
+            Event::Done
+        }
+        Request::Disk { serial } => Event::Disk(find_disk(&serial)),
+        Request::Snapshot => Event::Snapshot(snapshot::take()?),
+        Request::Shutdown => Event::Done,
+    };
+    replies.send(id, event);
+    Ok(())
+}
+
+/// The node in /dev of the disk with this serial number, once it is a block device.
+fn find_disk(serial: &str) -> Option<String> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let entry = std::fs::read_dir("/sys/block")
+        .ok()?
+        .flatten()
+        .find(|entry| std::fs::read_to_string(entry.path().join("serial")).is_ok_and(|found| found.trim() == serial))?;
+    let node = PathBuf::from("/dev").join(entry.file_name());
+    let is_block = std::fs::metadata(&node).is_ok_and(|meta| meta.file_type().is_block_device());
+    is_block.then(|| node.to_string_lossy().into_owned())
+}

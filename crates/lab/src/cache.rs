@@ -1,0 +1,115 @@
+//! Where the lab keeps what is dear to build: the guest root with its kernels, virtme-ng, the answer about KVM.
+//!
+//! Owns the choice of the folder and its locks. Does not know what is in it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rustix::fs::FlockOperation;
+
+use crate::say;
+
+/// The cache folder.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    dir: PathBuf,
+}
+
+/// Held while something in the cache is built or used; the kernel releases it when the process ends.
+#[derive(Debug)]
+pub(crate) struct CacheLock {
+    _file: File,
+}
+
+impl Cache {
+    /// `$BULKHEAD_CACHE`, else `$XDG_CACHE_HOME/bulkhead`, else `$HOME/.cache/bulkhead`, else `target/lab`.
+    ///
+    /// # Errors
+    /// When none of them can be created.
+    pub fn locate() -> Result<Self> {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(dir) = variable("BULKHEAD_CACHE") {
+            let made = std::fs::create_dir_all(&dir);
+            made.with_context(|| format!("cannot create {} (from BULKHEAD_CACHE)", dir.display()))?;
+            return Self::at(&dir);
+        }
+        let candidates = [
+            variable("XDG_CACHE_HOME").map(|dir| dir.join("bulkhead")),
+            variable("HOME").map(|dir| dir.join(".cache/bulkhead")),
+        ];
+        for dir in candidates.into_iter().flatten() {
+            if std::fs::create_dir_all(&dir).is_ok() {
+                return Self::at(&dir);
+            }
+        }
+        let dir = PathBuf::from("target/lab");
+        std::fs::create_dir_all(&dir)
+            .context("cannot create a cache folder: set BULKHEAD_CACHE to a folder that can be written to")?;
+        Self::at(&dir)
+    }
+
+    fn at(dir: &Path) -> Result<Self> {
+        let dir = dir.canonicalize().with_context(|| format!("cannot resolve {}", dir.display()))?;
+        Ok(Self { dir })
+    }
+
+    /// A path inside the cache.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Waits until nobody else builds in the cache. Blocks: call it before anything else runs.
+    pub(crate) fn lock_for_building(&self) -> Result<CacheLock> {
+        let file = self.lock_file("build.lock")?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            say::progress(format!("waiting for another run that builds in {}", self.dir.display()));
+            rustix::fs::flock(&file, FlockOperation::LockExclusive)
+                .with_context(|| format!("cannot lock {}", self.dir.display()))?;
+        }
+        Ok(CacheLock { _file: file })
+    }
+
+    /// Marks `name` as used by this process, so that no other run removes it.
+    pub(crate) fn lock_for_use(&self, name: &str) -> Result<CacheLock> {
+        let file = self.lock_file(&format!("{name}.lock"))?;
+        rustix::fs::flock(&file, FlockOperation::LockShared).with_context(|| format!("cannot lock {name}"))?;
+        Ok(CacheLock { _file: file })
+    }
+
+    /// Removes the folders that start with `prefix`, except `keep` and those in use.
+    pub(crate) fn remove_unused(&self, prefix: &str, keep: &str) -> Result<()> {
+        let entries = std::fs::read_dir(&self.dir).with_context(|| format!("cannot list {}", self.dir.display()))?;
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if !is_dir || !name.starts_with(prefix) || name == keep {
+                continue;
+            }
+            let lock = self.lock_file(&format!("{name}.lock"))?;
+            if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            say::progress(format!("removing {name} from the cache: not needed any more"));
+            std::fs::remove_dir_all(entry.path()).with_context(|| format!("cannot remove {name} from the cache"))?;
+            let lock_path = self.path(&format!("{name}.lock"));
+            std::fs::remove_file(&lock_path).with_context(|| format!("cannot remove {}", lock_path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn lock_file(&self, name: &str) -> Result<File> {
+        let path = self.path(name);
+        File::create(&path).with_context(|| format!("cannot create the lock file {}", path.display()))
+    }
+}
+
+/// Writes a file so that it is either complete or absent.
+pub(crate) fn write_atomically(path: &Path, contents: &str) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    std::fs::write(&temporary, contents).with_context(|| format!("cannot write {}", temporary.display()))?;
+    std::fs::rename(&temporary, path).with_context(|| format!("cannot rename to {}", path.display()))
+}

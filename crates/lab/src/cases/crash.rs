@@ -1,0 +1,152 @@
+//! The daemon dies: between any two steps of an operation, and at random moments. Nothing is lost, nothing leaks.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::host::{KINDS, PROFILE, cli, json, make_pools, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "crash_after_each_step",
+        about: "a daemon that dies after any step of create, attach, resize, detach or rm is made good by the next start",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1500),
+        run: |ctx| Box::pin(crash_after_each_step(ctx)),
+    },
+    Case {
+        name: "crash_at_random",
+        about: "kill -9 of the daemon at 200 random moments of create, run, resize and rm: nothing lost, nothing leaked",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1500),
+        run: |ctx| Box::pin(crash_at_random(ctx)),
+    },
+];
+
+/// Steps of one story: what is asked for, one after the other. `VOLUME` is replaced.
+const STORY: [&[&str]; 7] = [
+    &["volume", "create", "VOLUME", "--size", "32M"],
+    &["tenant", "create", "db", "--volume", "VOLUME"],
+    &["volume", "resize", "VOLUME", "--size", "48M"],
+    &["tenant", "set", "db", "--detach", "VOLUME"],
+    &["volume", "resize", "VOLUME", "--size", "32M", "--shrink"],
+    &["tenant", "rm", "db"],
+    &["volume", "rm", "VOLUME"],
+];
+
+async fn crash_after_each_step(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    daemon.stop().await?;
+    let mut cuts = 0;
+    for kind in KINDS {
+        let volume = format!("{kind}/v");
+        for words in STORY {
+            let args: Vec<&str> =
+                words.iter().map(|word| if *word == "VOLUME" { volume.as_str() } else { word }).collect();
+            for step in 0.. {
+                // Each daemon makes good what the death of the one before it left, and then dies itself.
+                let daemon = start_daemon(ctx, &[("BULKHEAD_FAULT_AFTER", &step.to_string())]).await?;
+                check_settled(ctx, &format!("{args:?} cut before step {step}")).await?;
+                let output = cli(ctx, &args).await?;
+                if output.status == ExitStatus::Code(0) {
+                    daemon.stop().await?;
+                    ensure!(step > 0, "{args:?} did nothing");
+                    break;
+                }
+                let died = daemon.ended().await?;
+                ensure!(died.status == ExitStatus::Signal(6), "{args:?} at step {step}: {output:?} {}", died.status);
+                cuts += 1;
+            }
+            ctx.log(format!("{} on {kind}: {cuts} cuts so far", words[..2].join(" ")));
+        }
+    }
+    ctx.log(format!("{cuts} cuts"));
+    let daemon = start_daemon(ctx, &[]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    ensure!(cuts > 60, "only {cuts} cuts");
+    Ok(Outcome::Passed)
+}
+
+/// Whatever was cut: no problem is left, every volume is whole, and mounted if and only if a tenant holds it.
+async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
+    let host = json(ctx, &["host"]).await?;
+    ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{context}: {}", host["problems"]);
+    for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
+        ensure!(view["state"] == "ready", "{context}: {view}");
+        ensure!(view["mounted_at"].is_null() == view["tenant"].is_null(), "{context}: {view}");
+    }
+    Ok(())
+}
+
+/// One client that asks for operations in turn until it is told to stop, and notes which were acknowledged.
+const CLIENT: &str = r#"
+b=/lab/bin/bulkhead
+while [ ! -e /run/stop ]; do
+    v=$((RANDOM % 3)); n=$((RANDOM % 3)); kinds=(file thick thin); ref=${kinds[$v]}/r$n
+    case $((RANDOM % 4)) in
+        0) $b volume create $ref --size 32M && { grep -qx "$ref" /run/have || echo $ref >> /run/have; } ;;
+        1) $b volume resize $ref --size $((32 + RANDOM % 8 * 4))M --shrink ;;
+        2) $b run --tenant rt --volume $ref:/run/target -- bash -c 'n=$(cat /run/target/n || echo 0); echo $((n + 1)) > /run/target/n; sync -f /run/target/n' ;;
+        3) sed -i "\\#^$ref\$#d" /run/have; $b volume rm $ref ;;
+    esac
+    : $((done++))
+done >> /run/client.log 2>&1
+"#;
+
+/// Kills the daemon again and again at moments that nothing is synchronised with.
+const KILLER: &str = r#"
+b=/lab/bin/bulkhead
+for i in $(seq 200); do
+    $b daemon > /run/daemon.log 2>&1 & pid=$!
+    for t in $(seq 600); do $b host > /dev/null 2>&1 && break; kill -0 $pid || { cat /run/daemon.log; exit 1; }; done
+    python3 -c "import time, random; time.sleep(random.random() * 1.5)"
+    kill -9 $pid; wait $pid || true
+done
+touch /run/stop
+"#;
+
+async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    json(ctx, &["tenant", "create", "rt"]).await?;
+    daemon.kill().await?;
+    ctx.machine.sh("mkdir -p /run/target; touch /run/have; rm -f /run/stop /run/client.log").await?;
+    let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
+    let killed = ctx.machine.sh_within(KILLER, Duration::from_secs(1300)).await;
+    // The client ends with the next daemon at the latest.
+    let daemon = start_daemon(ctx, &[]).await?;
+    ctx.machine.sh("touch /run/stop").await?;
+    client.wait(Duration::from_secs(120)).await?;
+    killed?;
+    let host = json(ctx, &["host"]).await?;
+    ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{}", host["problems"]);
+    let views = json(ctx, &["volume", "ls"]).await?;
+    let names: Vec<&str> = views.as_array().into_iter().flatten().filter_map(|view| view["volume"].as_str()).collect();
+    let have = ctx.machine.read_text("/run/have").await?;
+    ctx.log(format!("volumes at the end: {}", names.join(" ")));
+    for wanted in have.lines() {
+        ensure!(names.contains(&wanted), "{wanted} was acknowledged and is lost");
+    }
+    for name in &names {
+        let view = json(ctx, &["volume", "inspect", name]).await?;
+        ensure!(view["state"] == "ready" && view["mounted_at"].is_null(), "{view}");
+        json(ctx, &["volume", "check", name]).await?;
+        json(ctx, &["volume", "rm", name]).await?;
+    }
+    let log = ctx.machine.sh("cat /run/client.log | sort | uniq -c | sort -rn | head -40").await?;
+    ctx.save("client.txt", &log)?;
+    ctx.machine.sh("rmdir /run/target; rm -f /run/stop /run/have /run/client.log /run/daemon.log").await?;
+    json(ctx, &["tenant", "rm", "rt"]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}

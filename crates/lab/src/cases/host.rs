@@ -1,0 +1,118 @@
+//! What the product's cases share: a daemon in the guest, the command line, and pools of each kind.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::case::{Ctx, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::process::{Output, Process};
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+/// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes.
+pub(super) const PROFILE: Profile = Profile {
+    name: "host",
+    disks: &[
+        DiskSpec::new(DiskModel::Fast, 4096),
+        DiskSpec::new(DiskModel::Fast, 4096),
+        DiskSpec::new(DiskModel::Fast, 4096),
+    ],
+    memory_mib: 2048,
+    cpus: 2,
+};
+
+/// How long a command of the product may take under emulation.
+const COMMAND_LIMIT: Duration = Duration::from_secs(120);
+
+/// The kinds of pool, by the name that the cases give to the pool.
+pub(super) const KINDS: [&str; 3] = ["file", "thick", "thin"];
+
+/// A running daemon.
+#[derive(Debug)]
+pub(super) struct Daemon {
+    process: Process,
+}
+
+/// Starts the daemon and waits until it answers.
+pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daemon> {
+    let program = ctx.program("bulkhead");
+    let process = ctx.machine.spawn(&[&program, "daemon"], env).await?;
+    wait_until("the daemon answers", COMMAND_LIMIT, async || {
+        let answer = cli(ctx, &["host"]).await?;
+        Ok((answer.status == ExitStatus::Code(0)).then_some(()))
+    })
+    .await?;
+    Ok(Daemon { process })
+}
+
+impl Daemon {
+    /// Stops it as systemd does, and checks that it went in peace.
+    pub(super) async fn stop(self) -> Result<()> {
+        self.process.kill(15).await?;
+        let output = self.process.wait(COMMAND_LIMIT).await?;
+        ensure!(output.status == ExitStatus::Code(0), "the daemon ended with {}: {}", output.status, output.stderr);
+        Ok(())
+    }
+
+    /// `kill -9`.
+    pub(super) async fn kill(self) -> Result<()> {
+        self.process.kill(9).await?;
+        self.process.wait(COMMAND_LIMIT).await?;
+        Ok(())
+    }
+
+    /// Waits until it ends by itself, and returns what it printed.
+    pub(super) async fn ended(self) -> Result<Output> {
+        self.process.wait(COMMAND_LIMIT).await
+    }
+}
+
+/// Runs the command line.
+pub(super) async fn cli(ctx: &Ctx, args: &[&str]) -> Result<Output> {
+    let program = ctx.program("bulkhead");
+    let argv: Vec<&str> = std::iter::once(program.as_str()).chain(args.iter().copied()).collect();
+    ctx.machine.run_within(&argv, COMMAND_LIMIT).await
+}
+
+/// Runs the command line, which must succeed; returns its JSON.
+pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
+    let args: Vec<&str> = ["--output", "json"].into_iter().chain(args.iter().copied()).collect();
+    let output = cli(ctx, &args).await?;
+    if output.status != ExitStatus::Code(0) {
+        bail!("`bulkhead {}` ended with {}: {}", args.join(" "), output.status, output.stderr.trim());
+    }
+    serde_json::from_str(&output.stdout).with_context(|| format!("`bulkhead {}`: {:?}", args.join(" "), output.stdout))
+}
+
+/// Runs the command line, which must fail with this exit code and these words in its error.
+pub(super) async fn refused(ctx: &Ctx, code: i32, words: &[&str], args: &[&str]) -> Result<()> {
+    let output = cli(ctx, args).await?;
+    let shown = format!("`bulkhead {}`: {} {:?}", args.join(" "), output.status, output.stderr);
+    ensure!(output.status == ExitStatus::Code(code), "exit code {code} was expected: {shown}");
+    for word in words {
+        ensure!(output.stderr.contains(word), "{word:?} was expected: {shown}");
+    }
+    Ok(())
+}
+
+/// Makes a pool of each of [`KINDS`]; `unmake_pools` removes them.
+pub(super) async fn make_pools(ctx: &Ctx) -> Result<()> {
+    let (d0, d1, d2) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?, ctx.machine.disk(2).await?);
+    ctx.machine.sh(&format!("mkfs.ext4 -q {d0}; mkdir -p /run/filepool; mount {d0} /run/filepool")).await?;
+    json(ctx, &["pool", "create", "file", "--dir", "/run/filepool/pool"]).await?;
+    json(ctx, &["pool", "create", "thick", "--device", &d1]).await?;
+    json(ctx, &["pool", "create", "thin", "--device", &d2, "--thin"]).await?;
+    Ok(())
+}
+
+/// Removes the pools, which must be empty, and what they lay on.
+pub(super) async fn unmake_pools(ctx: &Ctx) -> Result<()> {
+    for kind in KINDS {
+        json(ctx, &["pool", "rm", kind]).await?;
+    }
+    let d0 = ctx.machine.disk(0).await?;
+    ctx.machine.sh(&format!("umount /run/filepool; rmdir /run/filepool; wipefs -qa {d0}")).await?;
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! The lab tests itself: the guest is what other cases rely on, disks are what they claim to be and survive a crash.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::HDD_SSD_FAULTY;
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::DiskModel;
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+
+const PROFILE: Profile = Profile { name: "lab", disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
+const LIMIT: Duration = Duration::from_secs(300);
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "lab_self",
+        about: "cgroup controllers, disks, schedulers, LVM and loop devices work in the guest",
+        kernels: &Kernel::ALL,
+        profile: PROFILE,
+        limit: LIMIT,
+        run: |ctx| Box::pin(guest_is_complete(ctx)),
+    },
+    Case {
+        name: "lab_self_processes",
+        about: "programs in the guest can be started, fed, signalled and told apart by how they end",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: LIMIT,
+        run: |ctx| Box::pin(processes_are_controlled(ctx)),
+    },
+    Case {
+        name: "lab_self_fault",
+        about: "a faulty disk gives I/O errors while it is switched to fail, and only then",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: LIMIT,
+        run: |ctx| Box::pin(faults_are_switched(ctx)),
+    },
+    Case {
+        name: "lab_self_crash",
+        about: "what was flushed before a power cut is on the disk after it",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: LIMIT,
+        run: |ctx| Box::pin(flushed_data_survives_a_crash(ctx)),
+    },
+];
+
+async fn guest_is_complete(ctx: &mut Ctx) -> Result<Outcome> {
+    let machine = &ctx.machine;
+    let release = machine.sh("uname -r").await?;
+    ensure!(release.trim() == machine.kernel().version, "kernel {} runs", release.trim());
+    ctx.log(format!("kernel {}, booted in {:.1} s", release.trim(), machine.boot_time().as_secs_f64()));
+
+    let controllers = machine.read_text("/sys/fs/cgroup/cgroup.controllers").await?;
+    for wanted in ["io", "memory", "cpu"] {
+        ensure!(controllers.split_whitespace().any(|found| found == wanted), "no {wanted} controller: {controllers}");
+    }
+    machine.read_file("/sys/fs/cgroup/io.cost.qos").await.context("no iocost")?;
+    machine.read_file("/sys/kernel/btf/vmlinux").await.context("no BTF")?;
+
+    for (index, spec) in HDD_SSD_FAULTY.iter().enumerate() {
+        let name = machine.disk(index).await?.replace("/dev/", "");
+        let sectors: u64 = machine.read_text(&format!("/sys/block/{name}/size")).await?.trim().parse()?;
+        ensure!(sectors * 512 == u64::from(spec.size_mib) * 1024 * 1024, "disk {index} has {sectors} sectors");
+        let rotates = machine.read_text(&format!("/sys/block/{name}/queue/rotational")).await?.trim() == "1";
+        ensure!(rotates == (spec.model == DiskModel::Hdd), "disk {index} ({}) rotates: {rotates}", spec.model);
+    }
+
+    let hdd = machine.disk(0).await?;
+    let script = format!(
+        "modprobe -a bfq dm_thin_pool xfs ext4 null_blk\n\
+         queue=/sys/block/{name}/queue/scheduler\n\
+         before=$(sed 's/.*\\[\\(.*\\)\\].*/\\1/' $queue)\n\
+         echo bfq > $queue\n\
+         grep -F '[bfq]' $queue\n\
+         echo $before > $queue\n",
+        name = hdd.replace("/dev/", "")
+    );
+    machine.sh(&script).await?;
+    machine.sh(LVM_SCRIPT.replace("DISK", &machine.disk(1).await?).as_str()).await?;
+    machine.sh(LOOP_SCRIPT).await?;
+    Ok(Outcome::Passed)
+}
+
+const LVM_SCRIPT: &str = "
+vgcreate lab_vg DISK
+lvcreate --yes --wipesignatures y --name plain --size 256M lab_vg
+lvcreate --type thin-pool --name pool --size 512M lab_vg
+lvcreate --thin --name thin --virtualsize 1G lab_vg/pool
+for volume in plain thin; do
+    mkfs.ext4 -q /dev/lab_vg/$volume
+    mkdir -p /run/lab_mount
+    mount /dev/lab_vg/$volume /run/lab_mount
+    echo $volume > /run/lab_mount/file
+    sync -f /run/lab_mount/file
+    umount /run/lab_mount
+    rmdir /run/lab_mount
+done
+vgremove --force lab_vg
+pvremove DISK";
+
+const LOOP_SCRIPT: &str = "
+truncate -s 400M /run/lab_loop
+device=$(losetup --find --show /run/lab_loop)
+mkfs.xfs -q $device
+mkdir /run/lab_mount
+mount $device /run/lab_mount
+touch /run/lab_mount/file
+umount /run/lab_mount
+rmdir /run/lab_mount
+losetup --detach $device
+rm /run/lab_loop";
+
+async fn processes_are_controlled(ctx: &mut Ctx) -> Result<Outcome> {
+    let machine = &ctx.machine;
+    let short = Duration::from_secs(30);
+    let fed = machine.spawn_with_input(&["sha1sum"], &[], &[0xff, 0x00, 0xfe]).await?.wait(short).await?;
+    ensure!(fed.stdout.starts_with("c4bb3f39"), "sha1sum of three bytes: {}", fed.stdout);
+    let failing = machine.run(&["bash", "-c", "echo good; echo bad >&2; exit 7"]).await?;
+    let seen = (failing.status, failing.stdout.as_str(), failing.stderr.as_str());
+    ensure!(seen == (ExitStatus::Code(7), "good\n", "bad\n"), "{failing:?}");
+    ensure!(machine.run(&["/no/such/program"]).await.is_err(), "a program that does not exist was started");
+
+    let sleeper = machine.spawn(&["sleep", "1000"], &[]).await?;
+    let greeting = machine.spawn(&["bash", "-c", "echo $WHO"], &[("WHO", "host")]).await?;
+    ensure!(greeting.wait(short).await?.stdout == "host\n", "the environment did not arrive");
+    sleeper.kill(15).await?;
+    let ended = sleeper.wait(short).await?;
+    ensure!(ended.status == ExitStatus::Signal(15), "sleep ended by {}", ended.status);
+
+    let stuck = machine.run_within(&["bash", "-c", "sleep 1000 & wait"], Duration::from_secs(2)).await;
+    ensure!(stuck.is_err(), "a deadline passed unnoticed");
+    machine.write_file("/run/lab_file", &[0, 159, 146, 150]).await?;
+    ensure!(machine.read_file("/run/lab_file").await? == [0, 159, 146, 150], "bytes changed on the way");
+    let large = machine.sh("rm /run/lab_file; head -c 3000000 /dev/zero | tr '\\0' x").await?;
+    ensure!(large.len() == 3_000_000, "{} of 3000000 bytes came", large.len());
+    Ok(Outcome::Passed)
+}
+
+async fn faults_are_switched(ctx: &mut Ctx) -> Result<Outcome> {
+    let machine = &ctx.machine;
+    let node = machine.disk(2).await?;
+    let write = format!("of={node}");
+    let attempt = ["dd", "if=/dev/zero", &write, "bs=4k", "count=1", "oflag=direct"];
+    ensure!(machine.run(&attempt).await?.status.success(), "the disk fails before it is told to");
+    machine.disks().set_faulty(2, true)?;
+    let failed = machine.run(&attempt).await?;
+    machine.disks().set_faulty(2, false)?;
+    ensure!(failed.stderr.contains("Input/output error"), "no I/O error: {failed:?}");
+    ensure!(machine.run(&attempt).await?.status.success(), "the disk does not recover");
+    Ok(Outcome::Passed)
+}
+
+async fn flushed_data_survives_a_crash(ctx: &mut Ctx) -> Result<Outcome> {
+    let node = ctx.machine.disk(1).await?;
+    let setup = format!(
+        "mkfs.ext4 -q {node}; mkdir -p /run/lab_mount; mount {node} /run/lab_mount\n\
+         echo flushed > /run/lab_mount/flushed; sync -f /run/lab_mount/flushed\n\
+         echo lost > /run/lab_mount/cached"
+    );
+    ctx.machine.sh(&setup).await?;
+    ctx.crash_and_reboot().await?;
+    ctx.log(format!("booted again in {:.1} s", ctx.machine.boot_time().as_secs_f64()));
+    let node = ctx.machine.disk(1).await?;
+    let check = format!(
+        "mkdir -p /run/lab_mount; mount {node} /run/lab_mount\n\
+         cat /run/lab_mount/flushed; test ! -s /run/lab_mount/cached\n\
+         umount /run/lab_mount; rmdir /run/lab_mount"
+    );
+    let found = ctx.machine.sh(&check).await?;
+    ensure!(found == "flushed\n", "{found:?} was found after the crash");
+    Ok(Outcome::Passed)
+}

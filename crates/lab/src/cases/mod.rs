@@ -1,0 +1,36 @@
+//! The acceptance cases, a module per topic. A new topic: a `mod` line and its name in [`all`].
+
+mod crash;
+mod host;
+mod lab_self;
+mod tenants;
+mod volumes;
+
+use crate::case::Case;
+use crate::disk::{DiskModel, DiskSpec};
+
+/// All cases, in the order in which they are listed and run.
+#[must_use]
+pub fn all() -> Vec<&'static Case> {
+    let topics = [lab_self::CASES, volumes::CASES, tenants::CASES, crash::CASES];
+    topics.into_iter().flatten().collect()
+}
+
+/// Disks for cases that want one of each kind.
+const HDD_SSD_FAULTY: &[DiskSpec] =
+    &[DiskSpec::new(DiskModel::Hdd, 8192), DiskSpec::new(DiskModel::Ssd, 4096), DiskSpec::new(DiskModel::Faulty, 1024)];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn names_are_unique_and_every_case_has_a_kernel() {
+        let mut names = BTreeSet::new();
+        for case in super::all() {
+            assert!(names.insert(case.name), "{} twice", case.name);
+            assert!(!case.kernels.is_empty(), "{}", case.name);
+            assert!(case.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Volumes on real kernels: their life on each kind of pool, and what must be refused.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "volume_life",
+        about: "volumes are made, mounted, grown, shrunk, checked and removed on file, thick and thin pools",
+        kernels: &Kernel::ALL,
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(volume_life(ctx)),
+    },
+    Case {
+        name: "volume_copies",
+        about: "snapshots and clones of a mounted thin volume hold its data and can be mounted beside it, ext4 and XFS",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(volume_copies(ctx)),
+    },
+    Case {
+        name: "bad_input",
+        about: "bad names, sizes, devices and uses are refused with object, cause and cure, and change nothing",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(bad_input(ctx)),
+    },
+];
+
+async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    for kind in KINDS {
+        for (fs, small, large) in [("ext4", "64M", "128M"), ("xfs", "320M", "400M")] {
+            let volume = format!("{kind}/v-{fs}");
+            ctx.log(&volume);
+            json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
+            let again = json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
+            ensure!(again["steps"].as_array().is_some_and(Vec::is_empty), "not idempotent: {again}");
+            json(ctx, &["volume", "check", &volume]).await?;
+            // Offline growth, then online growth with data in it.
+            json(ctx, &["volume", "resize", &volume, "--size", large]).await?;
+            let tenant = json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", &volume]).await?;
+            ensure!(tenant["object"]["share"] == 700, "{tenant}");
+            let view = json(ctx, &["volume", "inspect", &volume]).await?;
+            let at = view["mounted_at"].as_str().unwrap_or_default().to_owned();
+            let way = view["accounting"]["way"].as_str().unwrap_or_default();
+            ensure!(way == if fs == "ext4" { "journal_thread" } else { "partial" }, "{view}");
+            ctx.machine
+                .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; sha1sum < {at}/data > /run/sum; sync"))
+                .await?;
+            let grown = json(ctx, &["volume", "resize", &volume, "--size", "512M"]).await?;
+            ensure!(grown["object"]["size_bytes"] == 512 << 20, "{grown}");
+            let free = ctx.machine.sh(&format!("df -B1M --output=size {at} | tail -1")).await?;
+            ensure!(free.trim().parse::<u32>()? > 420, "the file system did not grow: {free} MiB");
+            let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {at}")).await?;
+            for option in ["nosuid", "nodev", "noatime"] {
+                ensure!(options.contains(option), "mounted without {option}: {options}");
+            }
+            refused(ctx, 5, &["mounted for tenant db", "--force"], &["volume", "rm", &volume]).await?;
+            json(ctx, &["tenant", "set", "db", "--detach", &volume]).await?;
+            if fs == "ext4" {
+                json(ctx, &["volume", "resize", &volume, "--size", "100M", "--shrink"]).await?;
+                refused(ctx, 7, &["needs about"], &["volume", "resize", &volume, "--size", "20M", "--shrink"]).await?;
+            } else {
+                let shrink = ["volume", "resize", &volume, "--size", "320M", "--shrink"];
+                refused(ctx, 8, &["XFS cannot be made smaller"], &shrink).await?;
+            }
+            json(ctx, &["tenant", "set", "db", "--attach", &volume]).await?;
+            ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
+            json(ctx, &["volume", "rm", &volume, "--force"]).await?;
+            json(ctx, &["tenant", "rm", "db"]).await?;
+            let left = ctx.machine.sh("ls -d /sys/fs/cgroup/bulkhead.slice 2>/dev/null || true").await?;
+            ensure!(left.is_empty(), "a cgroup was left: {left}");
+        }
+    }
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+async fn volume_copies(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    for (fs, size) in [("ext4", "64M"), ("xfs", "320M")] {
+        json(ctx, &["volume", "create", "thin/base", "--size", size, "--fs", fs]).await?;
+        json(ctx, &["tenant", "create", "a", "--volume", "thin/base"]).await?;
+        let view = json(ctx, &["volume", "inspect", "thin/base"]).await?;
+        let base = view["mounted_at"].as_str().unwrap_or_default().to_owned();
+        ctx.machine.sh(&format!("echo one > {base}/file; sync -f {base}/file; mkdir {base}/unsynced")).await?;
+        json(ctx, &["volume", "snapshot", "thin/base", "snap"]).await?;
+        ctx.machine.sh(&format!("echo two > {base}/file")).await?;
+        json(ctx, &["volume", "clone", "thin/base", "copy"]).await?;
+        json(ctx, &["tenant", "create", "b", "--volume", "thin/snap", "--volume", "thin/copy"]).await?;
+        let at = |name: &str| base.replace("/base", name);
+        let found = ctx.machine.sh(&format!("cat {} {}", at("/snap/file"), at("/copy/file"))).await?;
+        ensure!(found == "one\ntwo\n", "{fs}: the copies hold {found:?}");
+        let written = ctx.machine.run(&["touch", &at("/snap/new")]).await?;
+        ensure!(written.stderr.contains("Read-only"), "{fs}: a snapshot was written to: {written:?}");
+        ctx.machine.sh(&format!("echo three > {}; cat {base}/file | grep two", at("/copy/file"))).await?;
+        refused(ctx, 8, &["read-only snapshot"], &["volume", "resize", "thin/snap", "--size", "1G"]).await?;
+        for tenant in ["a", "b"] {
+            json(ctx, &["tenant", "rm", tenant]).await?;
+        }
+        // The origin may go first: thin volumes do not depend on each other.
+        for volume in ["thin/base", "thin/snap", "thin/copy"] {
+            json(ctx, &["volume", "rm", volume]).await?;
+        }
+    }
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    refused(ctx, 11, &["bulkhead daemon"], &["pool", "ls"]).await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    let create = |name: &str, size: &str| ["volume", "create", name, "--size", size].map(str::to_owned).to_vec();
+    let long = format!("file/{}", "n".repeat(300));
+    for (args, code, words) in [
+        (create("file/a b", "64M"), 2, "' '"),
+        (create("file/../x", "64M"), 2, "x"),
+        (create("file/..", "64M"), 2, "starts with"),
+        (create("file/a\u{7}", "64M"), 2, "only letters"),
+        (create(&long, "64M"), 2, "300 bytes"),
+        (create("file/x", "0"), 2, "too small"),
+        (create("file/x", "-5G"), 2, "-5G"),
+        (create("file/x", "64Q"), 2, "64Q"),
+        (create("file/x", "100G"), 7, "larger than the whole pool"),
+        (create("thick/x", "100G"), 7, "larger than the whole pool"),
+        (create("none/x", "64M"), 3, "no pool of that name"),
+    ] {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        refused(ctx, code, &[words], &args).await?;
+    }
+    let data = ctx.machine.disk(0).await?;
+    let used = ctx.machine.disk(1).await?;
+    refused(ctx, 5, &["mounted"], &["pool", "create", "p", "--device", &data]).await?;
+    refused(ctx, 5, &[], &["pool", "create", "p", "--device", &used, "--erase", &used]).await?;
+    refused(ctx, 2, &["not a block device"], &["pool", "create", "p", "--device", "/dev/null"]).await?;
+    refused(ctx, 3, &["no such device"], &["pool", "create", "p", "--device", "/dev/nothing"]).await?;
+    refused(ctx, 6, &["not empty"], &["pool", "create", "p", "--dir", "/etc"]).await?;
+    refused(ctx, 2, &["absolute"], &["pool", "create", "p", "--dir", "relative"]).await?;
+    refused(ctx, 3, &["no such volume group"], &["pool", "create", "p", "--vg", "nothing"]).await?;
+    ctx.machine.sh("mkdir /run/ro; mount -t tmpfs -o ro none /run/ro").await?;
+    refused(ctx, 8, &["read-only"], &["pool", "create", "p", "--dir", "/run/ro/pool"]).await?;
+    ctx.machine
+        .sh("umount /run/ro; mount -t tmpfs -o size=64k none /run/ro; head -c 1M /dev/zero > /run/ro/fill || true")
+        .await?;
+    refused(ctx, 7, &["room"], &["pool", "create", "p", "--dir", "/run/ro/pool"]).await?;
+    ctx.machine.sh("umount /run/ro; rmdir /run/ro").await?;
+    let pools = json(ctx, &["pool", "ls"]).await?;
+    ensure!(pools.as_array().is_some_and(|pools| pools.len() == 3), "a refused pool is there: {pools}");
+
+    // A device that carries data: only the exact confirmation erases it, and a wrong one leaves the data as it is.
+    json(ctx, &["pool", "rm", "thick"]).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q {used}; sha1sum {used} > /run/sum")).await?;
+    refused(ctx, 6, &["ext4", &format!("--erase {used}")], &["pool", "create", "thick", "--device", &used]).await?;
+    refused(ctx, 6, &["ext4"], &["pool", "create", "thick", "--device", &used, "--erase", "yes"]).await?;
+    ctx.machine.sh("sha1sum -c /run/sum; rm /run/sum").await?;
+    json(ctx, &["pool", "create", "thick", "--device", &used, "--erase", &used]).await?;
+
+    // A volume that a process keeps busy.
+    json(ctx, &["volume", "create", "thick/v", "--size", "64M"]).await?;
+    json(ctx, &["tenant", "create", "db", "--volume", "thick/v"]).await?;
+    refused(ctx, 2, &["1 to 10000"], &["tenant", "create", "x", "--share", "0"]).await?;
+    refused(ctx, 5, &["tenant db"], &["tenant", "create", "x", "--volume", "thick/v"]).await?;
+    let view = json(ctx, &["volume", "inspect", "thick/v"]).await?;
+    let at = view["mounted_at"].as_str().unwrap_or_default().to_owned();
+    let busy = ctx.machine.spawn(&["bash", "-c", &format!("cd {at}; exec sleep 1000")], &[]).await?;
+    refused(ctx, 5, &["in use"], &["volume", "rm", "thick/v", "--force"]).await?;
+    let still = json(ctx, &["volume", "inspect", "thick/v"]).await?;
+    ensure!(still["state"] == "ready" && still["mounted_at"] == view["mounted_at"], "half removed: {still}");
+    busy.kill(9).await?;
+    busy.wait(Duration::from_secs(30)).await?;
+
+    // A second daemon.
+    let second = cli(ctx, &["daemon"]).await?;
+    ensure!(second.status != ExitStatus::Code(0) && second.stderr.contains("another daemon"), "{second:?}");
+    // Damaged records: reported, and nothing behind them is touched.
+    json(ctx, &["volume", "create", "file/torn", "--size", "64M"]).await?;
+    let record = "/run/filepool/pool/torn.volume";
+    ctx.machine.sh(&format!("cp {record} /run/keep; truncate -s 50 {record}")).await?;
+    refused(ctx, 10, &["torn.volume", "cut off"], &["volume", "inspect", "file/torn"]).await?;
+    refused(ctx, 10, &["torn.volume"], &["volume", "rm", "file/torn", "--force"]).await?;
+    ctx.machine.sh(&format!("cp /run/keep {record}; sed -i s/ext4/ext5/ {record}")).await?;
+    refused(ctx, 10, &["checksum"], &["volume", "inspect", "file/torn"]).await?;
+    ctx.machine.sh(&format!("cp /run/keep {record}; rm /run/keep")).await?;
+    json(ctx, &["volume", "rm", "file/torn"]).await?;
+
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "rm", "thick/v"]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,116 @@
+//! The host's end of the line to a guest's agent: numbers requests, hands replies to whoever waits for them.
+//!
+//! Knows nothing about machines. When the line breaks, everybody who waits gets an end of events.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, anyhow};
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::protocol::{Envelope, Event, Reply, Request};
+
+/// Events of one request, ended when the line breaks.
+pub(crate) type Events = UnboundedReceiver<Event>;
+
+/// A line to an agent; cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Channel {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    writer: tokio::sync::Mutex<OwnedWriteHalf>,
+    waiting: Mutex<Waiting>,
+    next_id: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    broken: bool,
+    by_id: HashMap<u64, UnboundedSender<Event>>,
+}
+
+impl Shared {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Channel {
+    /// Connects to QEMU's socket. The events returned are those of request 0: the agent's greeting.
+    pub(crate) async fn connect(socket: &Path) -> std::io::Result<(Self, Events)> {
+        let (reader, writer) = UnixStream::connect(socket).await?.into_split();
+        let (sender, greeting) = unbounded_channel();
+        let waiting = Waiting { broken: false, by_id: HashMap::from([(0, sender)]) };
+        let shared = Arc::new(Shared {
+            writer: tokio::sync::Mutex::new(writer),
+            waiting: Mutex::new(waiting),
+            next_id: AtomicU64::new(1),
+        });
+        // Ends with the line: QEMU closes it when it ends, dropping the last clone of the channel shuts it down.
+        tokio::spawn(receive(reader, Arc::downgrade(&shared)));
+        Ok((Self { shared }, greeting))
+    }
+
+    /// Sends a request; returns its number and its events.
+    pub(crate) async fn send(&self, request: Request) -> Result<(u64, Events)> {
+        let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut line = serde_json::to_vec(&Envelope { id, request }).context("cannot encode a request to the guest")?;
+        line.push(b'\n');
+        let (sender, events) = unbounded_channel();
+        {
+            let mut waiting = self.shared.waiting();
+            if waiting.broken {
+                return Err(gone());
+            }
+            waiting.by_id.insert(id, sender);
+        }
+        let mut writer = self.shared.writer.lock().await;
+        writer.write_all(&line).await.context("cannot send to the guest: the machine has ended")?;
+        Ok((id, events))
+    }
+
+    /// Sends a request that has exactly one reply and waits for it.
+    pub(crate) async fn ask(&self, request: Request) -> Result<Event> {
+        let (_, mut events) = self.send(request).await?;
+        match events.recv().await {
+            Some(Event::Failed { message }) => Err(anyhow!("the guest says: {message}")),
+            Some(event) => Ok(event),
+            None => Err(gone()),
+        }
+    }
+}
+
+/// The error of everybody who waits when the line breaks.
+pub(crate) fn gone() -> anyhow::Error {
+    anyhow!("the machine ended or its agent did: see the console log in the artifacts")
+}
+
+async fn receive(reader: OwnedReadHalf, shared: std::sync::Weak<Shared>) {
+    let mut lines = BufReader::new(reader).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Some(shared) = shared.upgrade() else { return };
+        // A torn line can only be the last one of a machine that was killed.
+        let Ok(reply) = serde_json::from_str::<Reply>(&line) else { continue };
+        let more_follows = matches!(reply.event, Event::Started { .. } | Event::Output { .. });
+        let mut waiting = shared.waiting();
+        let sender = if more_follows { waiting.by_id.get(&reply.id).cloned() } else { waiting.by_id.remove(&reply.id) };
+        drop(waiting);
+        if let Some(sender) = sender {
+            // Nobody waits any more: the caller gave up.
+            let _ = sender.send(reply.event);
+        }
+    }
+    if let Some(shared) = shared.upgrade() {
+        let mut waiting = shared.waiting();
+        waiting.broken = true;
+        waiting.by_id.clear();
+    }
+}

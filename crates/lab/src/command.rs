@@ -1,0 +1,122 @@
+//! The one place of the lab where commands are made, on the host and in the guest, and the usual way to run one to
+//! its end.
+//!
+//! Does not decide what to run. No shell is involved unless a caller names one.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+/// Where programs are looked for besides `PATH`: root's tools are not in everybody's.
+const SYSTEM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+/// A command to be started by this crate or by `xtask`.
+#[expect(clippy::disallowed_methods, reason = "the lab and its agent run programs; this is their one place")]
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    Command::new(program)
+}
+
+/// Finds a program in `PATH` and the usual system folders.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+/// `PATH` with the system folders appended and `first` in front.
+pub(crate) fn search_path(first: Option<&Path>) -> std::ffi::OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<PathBuf> = first
+        .map(Path::to_path_buf)
+        .into_iter()
+        .chain(std::env::split_paths(&path))
+        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
+        .collect();
+    std::env::join_paths(dirs).unwrap_or(path)
+}
+
+/// Runs a host command to its end under a time limit and returns its standard output.
+///
+/// The command gets its own process group, which is killed when the limit passes or the caller goes away.
+///
+/// # Errors
+/// When it cannot be started, does not end in time or fails; the message has the end of its error output.
+pub async fn output(command: Command, what: &str, limit: Duration) -> Result<String> {
+    let output = finish(command, what, limit).await?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{what} failed ({}):\n{}", output.status, last_lines(&stderr, 15));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+async fn finish(mut command: Command, what: &str, limit: Duration) -> Result<Output> {
+    use std::os::unix::process::CommandExt as _;
+    command.process_group(0);
+    command.env("PATH", command_path(&command));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let program = command.get_program().to_owned();
+    let mut command = tokio::process::Command::from(command);
+    let child = command
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("cannot start {} for: {what}", program.display()))?;
+    let group = GroupKiller::new(child.id());
+    let result = tokio::time::timeout(limit, child.wait_with_output()).await;
+    let Ok(output) = result else {
+        bail!("{what} did not end within {} s (command {})", limit.as_secs(), program.display());
+    };
+    group.disarm();
+    output.with_context(|| format!("cannot wait for: {what}"))
+}
+
+fn command_path(command: &Command) -> std::ffi::OsString {
+    let own = command.get_envs().find(|(key, _)| *key == OsStr::new("PATH"));
+    match own {
+        Some((_, Some(path))) => path.to_owned(),
+        _ => search_path(None),
+    }
+}
+
+/// Kills a whole process group when dropped while armed.
+#[derive(Debug)]
+pub(crate) struct GroupKiller {
+    leader: Option<rustix::process::Pid>,
+}
+
+impl GroupKiller {
+    pub(crate) fn new(leader: Option<u32>) -> Self {
+        let leader = leader.and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw);
+        Self { leader }
+    }
+
+    /// Kills now. Harmless when the group is gone.
+    pub(crate) fn kill(&self) {
+        if let Some(leader) = self.leader {
+            // The only error is that the group has ended already, which is what is wanted.
+            let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
+        }
+    }
+
+    /// The group has ended by itself.
+    pub(crate) fn disarm(mut self) {
+        self.leader = None;
+    }
+}
+
+impl Drop for GroupKiller {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The last `count` lines of a text.
+pub(crate) fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

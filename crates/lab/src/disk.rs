@@ -1,0 +1,272 @@
+//! Simulated disks: one nbdkit process each, on the host, attached to the machine as virtio-blk.
+//!
+//! Owns the parameters of the disk models (all in [`DiskModel::filters`]) and the processes. Disks live as long as
+//! their [`Disks`], longer than a boot of the machine: what was flushed before a crash is there after it.
+//! A token bucket is not a spinning disk: say with every result which model it was.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::GroupKiller;
+use crate::lab::Lab;
+use crate::wait::wait_until;
+
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// How a disk behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskModel {
+    /// One arm, seeks by distance, 30 MB/s (125 MB/s when the CPU is not emulated). FLUSH costs nothing.
+    Hdd,
+    /// 100 µs per read, 50 µs per write, 200 MB/s (500 MB/s when the CPU is not emulated).
+    Ssd,
+    /// As fast as the host's memory and the emulation allow.
+    Fast,
+    /// Like `Fast`; all reads and writes fail with EIO while [`Disks::set_faulty`] says so.
+    Faulty,
+}
+
+impl DiskModel {
+    /// All models.
+    pub const ALL: [Self; 4] = [Self::Hdd, Self::Ssd, Self::Fast, Self::Faulty];
+
+    /// The name used on the command line, and in the disk's serial number.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hdd => "hdd",
+            Self::Ssd => "ssd",
+            Self::Fast => "fast",
+            Self::Faulty => "faulty",
+        }
+    }
+
+    /// nbdkit filters (outermost first) and their parameters. `rate` is in bits per second.
+    fn filters(self, kvm: bool, trigger: &Path) -> (&'static [&'static str], Vec<String>) {
+        let list = |parameters: &[&str]| parameters.iter().map(|&p| p.to_owned()).collect();
+        match (self, kvm) {
+            (Self::Hdd, kvm) => {
+                // Emulated CPUs must be able to overrun the disk.
+                let rate = if kvm { "rate=1000M" } else { "rate=250M" };
+                let seek = ["min-seek-time=1ms", "half-seek-time=8ms", "max-seek-time=15ms", rate];
+                (&["spinning", "rate"], list(&seek))
+            }
+            (Self::Ssd, true) => (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=4000M"])),
+            (Self::Ssd, false) => (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=1600M"])),
+            (Self::Fast, _) => (&[], Vec::new()),
+            (Self::Faulty, _) => {
+                let file = format!("error-file={}", trigger.display());
+                (&["error"], vec!["error=EIO".into(), "error-rate=100%".into(), file])
+            }
+        }
+    }
+
+    /// Queues of the virtio device: one short queue for the disk with one arm.
+    fn queues(self) -> &'static str {
+        match self {
+            Self::Hdd => "num-queues=1,queue-size=64",
+            Self::Ssd | Self::Fast | Self::Faulty => "num-queues=2,queue-size=128",
+        }
+    }
+}
+
+impl std::fmt::Display for DiskModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A disk to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpec {
+    /// Its behaviour.
+    pub model: DiskModel,
+    /// Its size; memory of the host is used only for what is written.
+    pub size_mib: u32,
+}
+
+impl DiskSpec {
+    /// A disk of this model and size.
+    #[must_use]
+    pub const fn new(model: DiskModel, size_mib: u32) -> Self {
+        Self { model, size_mib }
+    }
+}
+
+/// Reads `hdd`, or `hdd:4096` with a size in MiB.
+impl std::str::FromStr for DiskSpec {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        const DEFAULT_SIZE_MIB: u32 = 8192;
+        let (name, size) = text.split_once(':').map_or((text, None), |(name, size)| (name, Some(size)));
+        let Some(model) = DiskModel::ALL.into_iter().find(|model| model.name() == name) else {
+            bail!("unknown disk model {name:?}: choose hdd, ssd, fast or faulty");
+        };
+        let size_mib = match size {
+            None => DEFAULT_SIZE_MIB,
+            Some(size) => size.parse().with_context(|| format!("{size:?} is not a disk size in MiB"))?,
+        };
+        Ok(Self { model, size_mib })
+    }
+}
+
+/// The disks of one machine.
+#[derive(Debug)]
+pub struct Disks {
+    disks: Vec<Disk>,
+}
+
+#[derive(Debug)]
+struct Disk {
+    spec: DiskSpec,
+    serial: String,
+    socket: PathBuf,
+    trigger: PathBuf,
+    // Killed on drop; nbdkit also ends by itself when this process does.
+    _server: tokio::process::Child,
+    _group: GroupKiller,
+}
+
+impl Disks {
+    /// Starts a server for each disk; returns when all accept connections.
+    ///
+    /// # Errors
+    /// When a server does not start.
+    pub async fn start(lab: &Lab, specs: &[DiskSpec]) -> Result<Self> {
+        let mut disks = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
+            disks.push(Disk::start(lab, *spec, index).await?);
+        }
+        Ok(Self { disks })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.disks.len()
+    }
+
+    /// The specification of a disk.
+    #[must_use]
+    pub fn spec(&self, index: usize) -> Option<DiskSpec> {
+        self.disks.get(index).map(|disk| disk.spec)
+    }
+
+    /// The serial number by which the guest finds a disk: model and index, as in `hdd0`.
+    pub(crate) fn serial(&self, index: usize) -> Result<&str> {
+        let disk = self.disks.get(index);
+        let disk = disk.with_context(|| format!("the machine has {} disks, there is no disk {index}", self.count()))?;
+        Ok(&disk.serial)
+    }
+
+    /// Makes a [`DiskModel::Faulty`] disk fail from now on, or work again.
+    ///
+    /// # Errors
+    /// When the disk is of another model, or the switch cannot be set.
+    pub fn set_faulty(&self, index: usize, faulty: bool) -> Result<()> {
+        let serial = self.serial(index)?;
+        let disk = &self.disks[index];
+        if disk.spec.model != DiskModel::Faulty {
+            bail!("disk {serial} cannot be made to fail: give the machine a disk of model faulty");
+        }
+        let done = if faulty { std::fs::write(&disk.trigger, "") } else { std::fs::remove_file(&disk.trigger) };
+        match done {
+            Err(error) if faulty || error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot switch errors of disk {serial}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes sure that a disk does not fail, of whatever model it is.
+    pub(crate) fn clear_fault(&self, index: usize) -> Result<()> {
+        match self.spec(index) {
+            Some(DiskSpec { model: DiskModel::Faulty, .. }) => self.set_faulty(index, false),
+            _ => Ok(()),
+        }
+    }
+
+    /// QEMU options that attach the disks.
+    pub(crate) fn qemu_options(&self) -> Vec<String> {
+        let option = |disk: &Disk| {
+            let Disk { serial, socket, spec, .. } = disk;
+            let (socket, queues) = (socket.display(), spec.model.queues());
+            [
+                "-drive".to_owned(),
+                format!(
+                    "file.driver=nbd,file.server.type=unix,file.server.path={socket},if=none,id={serial},format=raw,\
+                     cache=none,discard=unmap"
+                ),
+                "-device".to_owned(),
+                format!("virtio-blk-pci,drive={serial},serial={serial},{queues}"),
+            ]
+        };
+        self.disks.iter().flat_map(option).collect()
+    }
+}
+
+impl Disk {
+    async fn start(lab: &Lab, spec: DiskSpec, index: usize) -> Result<Self> {
+        use std::os::unix::process::CommandExt as _;
+        let serial = format!("{}{index}", spec.model);
+        let number = lab.run_dir().next_number();
+        let socket = lab.run_dir().path(&format!("{serial}-{number}.sock"));
+        let trigger = lab.run_dir().path(&format!("{serial}-{number}.fail"));
+        let modules = lab.root().libraries().join("nbdkit");
+        let (filters, parameters) = spec.model.filters(lab.kvm(), &trigger);
+
+        let mut server = lab.root().host_command("nbdkit");
+        server.args(["--exit-with-parent", "--foreground", "--unix"]).arg(&socket);
+        for filter in filters {
+            server.arg("--filter").arg(modules.join(format!("filters/nbdkit-{filter}-filter.so")));
+        }
+        server.arg(modules.join("plugins/nbdkit-memory-plugin.so")).arg(format!("{}M", spec.size_mib));
+        server.args(parameters);
+        let log_path = lab.run_dir().path(&format!("{serial}-{number}.log"));
+        let log = std::fs::File::create(&log_path).with_context(|| format!("cannot create {}", log_path.display()))?;
+        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
+        let mut server = tokio::process::Command::from(server)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start nbdkit for disk {serial}"))?;
+        let group = GroupKiller::new(server.id());
+        if let Some(pid) = server.id() {
+            lab.run_dir().record_group(pid)?;
+        }
+        wait_until(&format!("nbdkit of disk {serial} accepts connections"), START_LIMIT, async || {
+            if let Some(status) = server.try_wait().context("cannot ask for the state of nbdkit")? {
+                let log = std::fs::read_to_string(&log_path).unwrap_or_default();
+                bail!("nbdkit of disk {serial} ended at once ({status}): {}", log.trim());
+            }
+            Ok(tokio::net::UnixStream::connect(&socket).await.is_ok().then_some(()))
+        })
+        .await?;
+        Ok(Self { spec, serial, socket, trigger, _server: server, _group: group })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spec_is_read_with_and_without_size() {
+        assert_eq!("hdd".parse::<DiskSpec>().unwrap(), DiskSpec::new(DiskModel::Hdd, 8192));
+        assert_eq!("fast:64".parse::<DiskSpec>().unwrap(), DiskSpec::new(DiskModel::Fast, 64));
+        assert!("floppy".parse::<DiskSpec>().unwrap_err().to_string().contains("floppy"));
+        assert!("ssd:big".parse::<DiskSpec>().is_err());
+    }
+
+    #[test]
+    fn every_filter_parameter_belongs_to_its_model() {
+        let trigger = Path::new("/run/x.fail");
+        let (filters, parameters) = DiskModel::Faulty.filters(false, trigger);
+        assert_eq!(filters, ["error"]);
+        assert!(parameters.contains(&"error-file=/run/x.fail".to_owned()));
+        assert_eq!(DiskModel::Fast.filters(true, trigger), (&[][..], Vec::new()));
+    }
+}

@@ -1,0 +1,130 @@
+//! The prepared lab: host programs, virtme-ng, guest root, the answer about KVM, and this run's temporary folder.
+//!
+//! Everything that boots a machine takes a [`Lab`]. Dropping it removes the temporary folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::cache::Cache;
+use crate::guest_root::GuestRoot;
+use crate::kernels::{self, Kernel, KernelImage};
+use crate::run_dir::RunDir;
+use crate::{kvm, setup};
+
+/// What the caller brings to a lab.
+#[derive(Debug, Clone)]
+pub struct LabConfig {
+    /// The `bulkhead-lab-agent` program, built for this host.
+    pub agent: PathBuf,
+    /// Programs that guests find in /lab/bin (and in `PATH`) under their file names.
+    pub programs: Vec<PathBuf>,
+    /// Folder for console logs, reports and results; created if absent.
+    pub artifacts: PathBuf,
+}
+
+/// A lab that is ready to boot machines.
+#[derive(Debug)]
+pub struct Lab {
+    cache: Cache,
+    root: GuestRoot,
+    tools: PathBuf,
+    kvm: bool,
+    config: LabConfig,
+    kernels: Mutex<Vec<(Kernel, KernelImage)>>,
+    // Last, so that the folder is removed after everything that may use it.
+    run_dir: RunDir,
+}
+
+impl Lab {
+    /// Prepares everything that is missing (the first time some minutes, later a moment).
+    ///
+    /// # Errors
+    /// When the host lacks programs that cannot be installed, or a download fails.
+    pub async fn open(config: LabConfig) -> Result<Self> {
+        for program in std::iter::once(&config.agent).chain(&config.programs) {
+            std::fs::metadata(program)
+                .with_context(|| format!("{} is not there: build it first", program.display()))?;
+        }
+        std::fs::create_dir_all(&config.artifacts)
+            .with_context(|| format!("cannot create {}", config.artifacts.display()))?;
+        let run_dir = RunDir::create()?;
+        let cache = Cache::locate()?;
+        let building = cache.lock_for_building()?;
+        setup::host_programs().await?;
+        let tools = setup::virtme_ng(&cache).await?;
+        let root = GuestRoot::provide(&cache).await?;
+        let main_kernel = kernels::provide(&cache, &root, Kernel::V6_12).await?;
+        let kernels = Mutex::new(vec![(Kernel::V6_12, main_kernel)]);
+        let mut lab = Self { cache, root, tools, kvm: false, config, kernels, run_dir };
+        let kvm = kvm::usable(&mut lab).await?;
+        lab.set_kvm(kvm);
+        drop(building);
+        Ok(lab)
+    }
+
+    /// A kernel to boot, downloaded if need be.
+    ///
+    /// # Errors
+    /// When it cannot be had; cases that want it are then skipped.
+    pub async fn kernel(&self, kernel: Kernel) -> Result<KernelImage> {
+        if let Some(known) = self.known_kernel(kernel)? {
+            return Ok(known);
+        }
+        let _building = self.cache.lock_for_building()?;
+        let image = kernels::provide(&self.cache, &self.root, kernel).await?;
+        self.kernel_table()?.push((kernel, image.clone()));
+        Ok(image)
+    }
+
+    /// The kernels provided so far.
+    pub(crate) fn used_kernels(&self) -> Result<Vec<(Kernel, KernelImage)>> {
+        Ok(self.kernel_table()?.clone())
+    }
+
+    fn known_kernel(&self, kernel: Kernel) -> Result<Option<KernelImage>> {
+        let table = self.kernel_table()?;
+        Ok(table.iter().find(|(known, _)| *known == kernel).map(|(_, image)| image.clone()))
+    }
+
+    fn kernel_table(&self) -> Result<std::sync::MutexGuard<'_, Vec<(Kernel, KernelImage)>>> {
+        self.kernels.lock().map_err(|_| anyhow!("a thread of the lab panicked"))
+    }
+
+    /// The guest root.
+    #[must_use]
+    pub fn root(&self) -> &GuestRoot {
+        &self.root
+    }
+
+    /// True when guests run on the real CPU; otherwise they are emulated and 10 to 15 times slower.
+    #[must_use]
+    pub fn kvm(&self) -> bool {
+        self.kvm
+    }
+
+    /// What the caller brought.
+    #[must_use]
+    pub fn config(&self) -> &LabConfig {
+        &self.config
+    }
+
+    /// The same lab with KVM switched on or off.
+    pub(crate) fn set_kvm(&mut self, kvm: bool) {
+        self.kvm = kvm;
+    }
+
+    pub(crate) fn cache(&self) -> &Cache {
+        &self.cache
+    }
+
+    /// Folder with the `vng` program.
+    pub(crate) fn tools(&self) -> &Path {
+        &self.tools
+    }
+
+    pub(crate) fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+}

@@ -1,0 +1,43 @@
+//! The lab: virtual machines with stock kernels and simulated disks, and the cases that run in them.
+//!
+//! Sees the programs under test as black boxes. Owns everything from a fresh host to a report: host programs
+//! ([`Lab::open`]), machines ([`Machine`]), disks ([`DiskSpec`]), cases ([`case`], [`cases`]) and their runner
+//! ([`runner`]). It is not shipped.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+mod cache;
+pub mod case;
+pub mod cases;
+mod channel;
+mod command;
+mod disk;
+mod guest_root;
+mod kernels;
+mod kvm;
+mod lab;
+mod machine;
+mod process;
+mod protocol;
+mod report;
+mod run_dir;
+pub mod runner;
+pub mod say;
+mod setup;
+mod shell;
+mod vm;
+mod vng;
+mod wait;
+
+pub use cache::Cache;
+pub use command::{command as host_command, output as host_output};
+pub use disk::{DiskModel, DiskSpec, Disks};
+pub use guest_root::GuestRoot;
+pub use kernels::{Kernel, KernelImage};
+pub use lab::{Lab, LabConfig};
+pub use machine::{DEFAULT_DEADLINE, GUEST_BIN, GUEST_OUT, Machine, MachineSpec};
+pub use process::{Output, Process, ProcessEvent};
+pub use protocol::{ExitStatus, Stream};
+pub use report::{Entry, Report, Verdict};
+pub use shell::shell;
+pub use wait::wait_until;

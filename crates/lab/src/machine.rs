@@ -1,0 +1,354 @@
+//! A virtual machine: its disks, its boots, and what can be done in it.
+//!
+//! Owns the boot in progress (`vm`), the folder shared with the guest and the disks. Nothing of it is left when it is
+//! dropped. The disks survive [`Machine::power_off`] and [`Machine::start`].
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::channel::Channel;
+use crate::command::{command, output};
+use crate::disk::{DiskModel, DiskSpec, Disks};
+use crate::kernels::{Kernel, KernelImage};
+use crate::lab::Lab;
+use crate::process::{Output, Process};
+use crate::protocol::{Event, Payload, Request};
+use crate::vm::Vm;
+use crate::vng::Start;
+use crate::wait::wait_until;
+
+/// How long a request to the guest may take when the caller says nothing: emulated machines are slow.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
+/// Nodes like /dev/loop-control, whose use loads their module: systemd makes them on a real host, virtme-ng does not.
+const STATIC_NODES: &str = "
+kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
+systemd-tmpfiles --create --boot /run/static-nodes.conf";
+const DISK_LIMIT: Duration = Duration::from_secs(30);
+/// Where programs lie in the guest.
+pub const GUEST_BIN: &str = "/lab/bin";
+/// What is written here in the guest is found on the host afterwards.
+pub const GUEST_OUT: &str = "/lab/out";
+
+/// A machine to be booted.
+#[derive(Debug, Clone)]
+pub struct MachineSpec {
+    /// The kernel to boot.
+    pub kernel: Kernel,
+    /// The disks, in the order of their numbers.
+    pub disks: Vec<DiskSpec>,
+    /// Memory.
+    pub memory_mib: u32,
+    /// Virtual CPUs.
+    pub cpus: u32,
+    /// How long the boot may take.
+    pub boot_timeout: Duration,
+}
+
+impl MachineSpec {
+    /// A machine with 2 CPUs, 2 GiB and no disk.
+    #[must_use]
+    pub fn new(kernel: Kernel) -> Self {
+        Self { kernel, disks: Vec::new(), memory_mib: 2048, cpus: 2, boot_timeout: Duration::from_secs(240) }
+    }
+}
+
+/// A machine, on or off.
+#[derive(Debug)]
+pub struct Machine {
+    name: String,
+    spec: MachineSpec,
+    image: KernelImage,
+    shared: SharedFolder,
+    logs: PathBuf,
+    boots: u32,
+    boot_time: Duration,
+    // Before the disks: QEMU ends first.
+    running: Option<Running>,
+    disks: Disks,
+}
+
+/// What exists only while the machine is on.
+#[derive(Debug)]
+struct Running {
+    channel: Channel,
+    vm: Vm,
+}
+
+impl Machine {
+    /// Makes the disks and boots. `name` names its log files in the artifacts.
+    ///
+    /// # Errors
+    /// When the kernel cannot be had, a disk does not start, or the agent does not answer in time; the message has
+    /// the end of the console log.
+    pub async fn boot(lab: &Lab, spec: &MachineSpec, name: &str) -> Result<Self> {
+        let image = lab.kernel(spec.kernel).await?;
+        let disks = Disks::start(lab, &spec.disks).await?;
+        let mut machine = Self {
+            name: name.to_owned(),
+            spec: spec.clone(),
+            image,
+            shared: SharedFolder::create(lab)?,
+            logs: lab.config().artifacts.clone(),
+            boots: 0,
+            boot_time: Duration::ZERO,
+            running: None,
+            disks,
+        };
+        machine.start(lab).await?;
+        Ok(machine)
+    }
+
+    /// Boots (again) with the same disks.
+    ///
+    /// # Errors
+    /// As for [`Machine::boot`], and when the machine is on.
+    pub async fn start(&mut self, lab: &Lab) -> Result<()> {
+        let (name, version) = (&self.name, &self.image.version);
+        if self.running.is_some() {
+            bail!("machine {name} is on already");
+        }
+        let begin = Instant::now();
+        self.boots += 1;
+        let log = self.logs.join(format!("{name}-boot{}.console.log", self.boots));
+        let socket = lab.run_dir().path(&format!("agent-{}.sock", lab.run_dir().next_number()));
+        let start = Start { lab, spec: &self.spec, image: &self.image, disks: &self.disks, shared: &self.shared.dir };
+        let mut vm = Vm::launch(start.with_agent(&socket)?, lab, &log)?;
+        let (channel, kernel) = match vm.agent(&socket, self.spec.boot_timeout).await {
+            Ok(agent) => agent,
+            Err(error) => {
+                let tail = vm.log_tail();
+                vm.kill().await;
+                return Err(error.context(format!("machine {name} with kernel {version} did not boot; {tail}\ncause")));
+            }
+        };
+        if kernel != *version {
+            vm.kill().await;
+            bail!("machine {name} runs kernel {kernel} where {version} was asked for");
+        }
+        self.running = Some(Running { channel, vm });
+        self.boot_time = begin.elapsed();
+        self.sh(STATIC_NODES).await.context("cannot complete /dev in the guest")?;
+        self.describe_disks().await
+    }
+
+    /// Tells the guest which disks do not rotate: virtio has no way to say so.
+    async fn describe_disks(&self) -> Result<()> {
+        for index in 0..self.disks.count() {
+            let node = self.disk(index).await?;
+            if self.disks.spec(index).is_some_and(|spec| spec.model != DiskModel::Hdd) {
+                let name = node.trim_start_matches("/dev/");
+                self.write_file(&format!("/sys/block/{name}/queue/rotational"), b"0").await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a program to its end (at most [`DEFAULT_DEADLINE`]); `PATH` begins with [`GUEST_BIN`].
+    ///
+    /// # Errors
+    /// When it cannot be started, does not end in time, or the machine ends. A failing program is no error here:
+    /// see [`Output::success`].
+    pub async fn run(&self, argv: &[&str]) -> Result<Output> {
+        self.run_within(argv, DEFAULT_DEADLINE).await
+    }
+
+    /// Like [`Machine::run`], with a deadline.
+    ///
+    /// # Errors
+    /// As for [`Machine::run`].
+    pub async fn run_within(&self, argv: &[&str], deadline: Duration) -> Result<Output> {
+        self.spawn(argv, &[]).await?.wait(deadline).await
+    }
+
+    /// Runs a script by `bash -euo pipefail` that must succeed, and returns its standard output.
+    ///
+    /// # Errors
+    /// As for [`Machine::run`], and when the script fails.
+    pub async fn sh(&self, script: &str) -> Result<String> {
+        self.sh_within(script, DEFAULT_DEADLINE).await
+    }
+
+    /// Like [`Machine::sh`], with a deadline.
+    ///
+    /// # Errors
+    /// As for [`Machine::sh`].
+    pub async fn sh_within(&self, script: &str, deadline: Duration) -> Result<String> {
+        let output = self.run_within(&["bash", "-euo", "pipefail", "-c", script], deadline).await?;
+        let first = script.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+        Ok(output.success(&format!("script `{first}`"))?.stdout)
+    }
+
+    /// Starts a program and returns at once.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub async fn spawn(&self, argv: &[&str], env: &[(&str, &str)]) -> Result<Process> {
+        self.spawn_with_input(argv, env, b"").await
+    }
+
+    /// Starts a program with this text as its standard input.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub async fn spawn_with_input(&self, argv: &[&str], env: &[(&str, &str)], stdin: &[u8]) -> Result<Process> {
+        Process::start(self.channel()?, argv, env, stdin).await
+    }
+
+    /// Reads a file of the guest.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn read_file(&self, path: &str) -> Result<Vec<u8>> {
+        match self.ask(Request::ReadFile { path: path.to_owned() }).await? {
+            Event::File(data) => data.into_bytes().with_context(|| format!("{path} came damaged from the guest")),
+            other => bail!("the agent answered the reading of {path} with {other:?}"),
+        }
+    }
+
+    /// Reads a text file of the guest.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not UTF-8.
+    pub async fn read_text(&self, path: &str) -> Result<String> {
+        let data = self.read_file(path).await?;
+        String::from_utf8(data).with_context(|| format!("{path} in the guest is not text"))
+    }
+
+    /// Writes a file of the guest, in one write: also good for files in /sys and /proc.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub async fn write_file(&self, path: &str, data: &[u8]) -> Result<()> {
+        let request = Request::WriteFile { path: path.to_owned(), data: Payload::new(data) };
+        self.ask(request).await.map(drop)
+    }
+
+    /// The device node of a disk, once it is a block device in the guest.
+    ///
+    /// # Errors
+    /// When there is no such disk, or it does not appear.
+    pub async fn disk(&self, index: usize) -> Result<String> {
+        let serial = self.disks.serial(index)?;
+        wait_until(&format!("disk {serial} appears in the guest"), DISK_LIMIT, async || {
+            match self.ask(Request::Disk { serial: serial.to_owned() }).await? {
+                Event::Disk(node) => Ok(node),
+                other => bail!("the agent answered the search for disk {serial} with {other:?}"),
+            }
+        })
+        .await
+    }
+
+    /// What exists in the guest, for comparison with a later snapshot.
+    pub(crate) async fn snapshot(&self) -> Result<std::collections::BTreeSet<String>> {
+        match self.ask(Request::Snapshot).await? {
+            Event::Snapshot(items) => Ok(items),
+            other => bail!("the agent answered the snapshot with {other:?}"),
+        }
+    }
+
+    /// The disks, for switching faults.
+    #[must_use]
+    pub fn disks(&self) -> &Disks {
+        &self.disks
+    }
+
+    /// The kernel it runs.
+    #[must_use]
+    pub fn kernel(&self) -> &KernelImage {
+        &self.image
+    }
+
+    /// How long the last boot took.
+    #[must_use]
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+
+    /// True while the machine is on as far as the caller has switched it.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Switches the machine off in an orderly way; what does not end in time is killed.
+    pub async fn shutdown(&mut self) {
+        let Some(mut running) = self.running.take() else { return };
+        let asked = tokio::time::timeout(SHUTDOWN_LIMIT, running.channel.ask(Request::Shutdown)).await;
+        if matches!(asked, Ok(Ok(_))) {
+            // Either way it is killed next, so that nothing can be left.
+            let _ = running.vm.ended(SHUTDOWN_LIMIT).await;
+        }
+        running.vm.kill().await;
+    }
+
+    /// Kills QEMU: a power cut. What the guest did not flush may be lost; the disks stay.
+    pub async fn power_off(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.vm.kill().await;
+        }
+    }
+
+    /// Copies what the guest wrote to [`GUEST_OUT`] into a folder of the host and removes it there.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub async fn collect_out(&self, target: &Path) -> Result<()> {
+        self.shared.collect_out(target).await
+    }
+
+    fn channel(&self) -> Result<&Channel> {
+        let running = self.running.as_ref();
+        Ok(&running.with_context(|| format!("machine {} is off", self.name))?.channel)
+    }
+
+    async fn ask(&self, request: Request) -> Result<Event> {
+        let what = format!("{request:?}");
+        let answer = tokio::time::timeout(DEFAULT_DEADLINE, self.channel()?.ask(request)).await;
+        answer.with_context(|| format!("no answer from the guest within {} s to {what}", DEFAULT_DEADLINE.as_secs()))?
+    }
+}
+
+/// The host folder that a guest sees as /lab: programs in `bin`, results in `out`.
+#[derive(Debug)]
+pub(crate) struct SharedFolder {
+    pub(crate) dir: PathBuf,
+}
+
+impl SharedFolder {
+    /// A new one in the run's folder (removed with it), with copies of the programs.
+    pub(crate) fn create(lab: &Lab) -> Result<Self> {
+        let dir = lab.run_dir().path(&format!("shared-{}", lab.run_dir().next_number()));
+        let bin = dir.join("bin");
+        for sub in [&bin, &dir.join("out")] {
+            std::fs::create_dir_all(sub).with_context(|| format!("cannot create {}", sub.display()))?;
+        }
+        let config = lab.config();
+        for program in std::iter::once(&config.agent).chain(&config.programs) {
+            let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
+            let copied = std::fs::copy(program, bin.join(name));
+            copied.with_context(|| format!("cannot copy {} for the guest", program.display()))?;
+        }
+        Ok(Self { dir })
+    }
+
+    pub(crate) async fn collect_out(&self, target: &Path) -> Result<()> {
+        let out = self.dir.join("out");
+        let listing = || std::fs::read_dir(&out).with_context(|| format!("cannot list {}", out.display()));
+        if listing()?.next().is_none() {
+            return Ok(());
+        }
+        std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
+        let mut copy = command("cp");
+        copy.args(["-r", "--no-target-directory"]).arg(&out).arg(target);
+        output(copy, "copying the guest's results", DEFAULT_DEADLINE).await?;
+        for entry in listing()? {
+            let path = entry.with_context(|| format!("cannot list {}", out.display()))?.path();
+            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! A process in a guest, seen from the host.
+//!
+//! Dropping the handle does not end the process: a case that starts a daemon must stop it, and the leak check tells.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::time::Instant;
+
+use crate::channel::{Channel, Events, gone};
+use crate::protocol::{Event, ExitStatus, Payload, Request, Stream};
+
+/// What a finished program said.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// How it ended.
+    pub status: ExitStatus,
+    /// Its standard output; bytes that are not UTF-8 are replaced.
+    pub stdout: String,
+    /// Its standard error output.
+    pub stderr: String,
+}
+
+impl Output {
+    /// The output of a program that must succeed.
+    ///
+    /// # Errors
+    /// With `what` and the program's own words when it did not.
+    pub fn success(self, what: &str) -> Result<Self> {
+        if self.status.success() {
+            return Ok(self);
+        }
+        bail!("{what} failed in the guest ({}): {}{}", self.status, self.stderr.trim(), hint(&self.stdout));
+    }
+}
+
+fn hint(stdout: &str) -> String {
+    let stdout = stdout.trim();
+    if stdout.is_empty() { String::new() } else { format!("\nstdout: {stdout}") }
+}
+
+/// A running (or finished) process in the guest.
+#[derive(Debug)]
+pub struct Process {
+    channel: Channel,
+    id: u64,
+    pid: u32,
+    name: String,
+    events: Events,
+}
+
+impl Process {
+    pub(crate) async fn start(channel: &Channel, argv: &[&str], env: &[(&str, &str)], stdin: &[u8]) -> Result<Self> {
+        let name = argv.first().copied().unwrap_or_default().to_owned();
+        let request = Request::Spawn {
+            argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
+            env: env.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
+            stdin: Payload::new(stdin),
+        };
+        let (id, mut events) = channel.send(request).await?;
+        match events.recv().await {
+            Some(Event::Started { pid }) => Ok(Self { channel: channel.clone(), id, pid, name, events }),
+            Some(Event::Failed { message }) => bail!("the guest says: {message}"),
+            Some(other) => bail!("the agent answered the start of {name} with {other:?}"),
+            None => Err(gone()),
+        }
+    }
+
+    /// Its process number in the guest.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The next piece of output, or its end.
+    ///
+    /// # Errors
+    /// When the machine ends first.
+    pub async fn next(&mut self) -> Result<ProcessEvent> {
+        match self.events.recv().await {
+            Some(Event::Output { stream, data }) => {
+                let data = data.into_bytes().ok_or_else(|| anyhow!("output of {} came damaged", self.name))?;
+                Ok(ProcessEvent::Output(stream, data))
+            }
+            Some(Event::Exited(status)) => Ok(ProcessEvent::Exited(status)),
+            Some(Event::Failed { message }) => bail!("the guest says: {message}"),
+            Some(other) => bail!("the agent sent {other:?} while {} runs", self.name),
+            None => Err(gone()),
+        }
+    }
+
+    /// Waits for its end and returns all output not taken by [`Process::next`]. When the time is over the process
+    /// and its group are killed.
+    ///
+    /// # Errors
+    /// When the time is over (with the output so far), or the machine ends first.
+    pub async fn wait(mut self, deadline: Duration) -> Result<Output> {
+        let end = Instant::now() + deadline;
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        let status = loop {
+            match tokio::time::timeout_at(end, self.next()).await {
+                Ok(Ok(ProcessEvent::Output(Stream::Stdout, data))) => stdout.extend(data),
+                Ok(Ok(ProcessEvent::Output(Stream::Stderr, data))) => stderr.extend(data),
+                Ok(Ok(ProcessEvent::Exited(status))) => break status,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    let killed = self.kill_group(9).await;
+                    let text = String::from_utf8_lossy(&[stdout, stderr].concat()).trim().to_owned();
+                    let error = anyhow!("{} did not end within {} s; it said: {text}", self.name, deadline.as_secs());
+                    return match killed {
+                        Ok(()) => Err(error),
+                        Err(kill) => Err(error.context(format!("and it could not be killed: {kill:#}"))),
+                    };
+                }
+            }
+        };
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Ok(Output { status, stdout: text(stdout), stderr: text(stderr) })
+    }
+
+    /// Sends a signal to the process itself.
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub async fn kill(&self, signal: i32) -> Result<()> {
+        self.signal(signal, false).await
+    }
+
+    /// Sends a signal to the process and all in its process group.
+    ///
+    /// # Errors
+    /// When it has ended already.
+    pub async fn kill_group(&self, signal: i32) -> Result<()> {
+        self.signal(signal, true).await
+    }
+
+    async fn signal(&self, signal: i32, group: bool) -> Result<()> {
+        let request = Request::Signal { target: self.id, signal, group };
+        let answer = tokio::time::timeout(Duration::from_secs(30), self.channel.ask(request)).await;
+        answer
+            .with_context(|| format!("no answer to signal {signal} for {}", self.name))?
+            .with_context(|| format!("cannot send signal {signal} to {} in the guest", self.name))
+            .map(drop)
+    }
+}
+
+/// What [`Process::next`] brings.
+#[derive(Debug)]
+pub enum ProcessEvent {
+    /// A piece of output, as it came.
+    Output(Stream, Vec<u8>),
+    /// The process has ended; nothing follows.
+    Exited(ExitStatus),
+}

@@ -1,0 +1,175 @@
+//! The runner's rules, tried on a fake machine: failures, leaks, time limits and panics are seen as such, boots are
+//! shared by those and only those cases that may share them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::{Plan, run};
+use crate::case::{Case, Guest, Outcome, Profile};
+use crate::kernels::Kernel;
+use crate::report::{Report, Verdict};
+
+/// Remembers what was booted and ended.
+#[derive(Debug, Default)]
+struct FakeLab {
+    events: Mutex<Vec<String>>,
+    missing_kernel: Option<Kernel>,
+}
+
+#[derive(Debug)]
+struct FakeMachine {
+    lab: Arc<FakeLab>,
+    name: String,
+    items: BTreeSet<String>,
+    on: bool,
+}
+
+impl Guest for FakeMachine {
+    type Lab = Arc<FakeLab>;
+
+    async fn kernel(lab: &Arc<FakeLab>, kernel: Kernel) -> Result<()> {
+        if lab.missing_kernel == Some(kernel) {
+            bail!("the mirror does not answer");
+        }
+        Ok(())
+    }
+
+    async fn boot(lab: &Arc<FakeLab>, kernel: Kernel, profile: &Profile, _name: &str) -> Result<Self> {
+        let name = format!("{}/{kernel}", profile.name);
+        lab.events.lock().unwrap().push(format!("boot {name}"));
+        Ok(Self { lab: Arc::clone(lab), name, items: BTreeSet::from(["mount /".to_owned()]), on: true })
+    }
+
+    async fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn snapshot(&mut self) -> Result<Option<BTreeSet<String>>> {
+        Ok(self.on.then(|| self.items.clone()))
+    }
+
+    async fn collect(&mut self, _artifacts: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    async fn end(self) {
+        self.lab.events.lock().unwrap().push(format!("end {}", self.name));
+    }
+}
+
+const SMALL: Profile = Profile { name: "small", disks: &[], memory_mib: 1, cpus: 1 };
+const BIG: Profile = Profile { name: "big", ..SMALL };
+
+fn case(name: &'static str, run: fn(&mut super::Ctx<FakeMachine>) -> crate::case::Running<'_>) -> Case<FakeMachine> {
+    Case { name, about: "", kernels: &Kernel::ALL, profile: SMALL, limit: Duration::from_millis(200), run }
+}
+
+fn passing(name: &'static str) -> Case<FakeMachine> {
+    case(name, |_| Box::pin(async { Ok(Outcome::Passed) }))
+}
+
+/// Runs cases on the main kernel; returns the report and what was booted and ended.
+async fn run_cases(cases: &[Case<FakeMachine>]) -> (Report, Vec<String>) {
+    run_in(FakeLab::default(), cases, std::future::pending::<()>()).await
+}
+
+async fn run_in(lab: FakeLab, cases: &[Case<FakeMachine>], interrupt: impl Future) -> (Report, Vec<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = Arc::new(lab);
+    let plan = Plan {
+        cases: cases.iter().collect(),
+        kernels: vec![Kernel::V6_12],
+        artifacts: dir.path().to_owned(),
+        leak_grace: Duration::ZERO,
+        on_failure: None,
+    };
+    let report = run(Arc::new(Arc::clone(&lab)), &plan, interrupt).await;
+    let events = lab.events.lock().unwrap().clone();
+    (report, events)
+}
+
+fn failure(report: &Report, index: usize) -> &str {
+    match &report.entries[index].verdict {
+        Verdict::Ran(Outcome::Failed(why)) => why,
+        other => panic!("{other:?} instead of a failure"),
+    }
+}
+
+#[tokio::test]
+async fn cases_of_one_profile_share_a_boot() {
+    let mut other = passing("c");
+    other.profile = BIG;
+    let (report, events) = run_cases(&[passing("a"), other, passing("b")]).await;
+    assert_eq!(report.summary(), "3 passed, 0 failed, 0 skipped");
+    assert_eq!(events, ["boot small/6.12", "end small/6.12", "boot big/6.12", "end big/6.12"]);
+}
+
+#[tokio::test]
+async fn a_leak_fails_the_case_and_costs_the_machine() {
+    let leaking = case("leaking", |ctx| {
+        Box::pin(async {
+            ctx.machine.items.insert("loop loop0 /x".to_owned());
+            ctx.machine.items.remove("mount /");
+            Ok(Outcome::Passed)
+        })
+    });
+    let (report, events) = run_cases(&[leaking, passing("next")]).await;
+    let why = failure(&report, 0);
+    assert!(why.contains("+ loop loop0 /x") && why.contains("- mount /"), "{why}");
+    assert_eq!(report.summary(), "1 passed, 1 failed, 0 skipped");
+    assert_eq!(events, ["boot small/6.12", "end small/6.12", "boot small/6.12", "end small/6.12"]);
+}
+
+#[tokio::test]
+async fn failures_errors_panics_and_time_are_told_apart() {
+    let cases = [
+        case("failure", |_| Box::pin(async { Ok(Outcome::Failed("too slow".into())) })),
+        case("error", |_| Box::pin(async { bail!("no such disk") })),
+        case("panic", |_| Box::pin(async { panic!("index out of range") })),
+        case("endless", |_| Box::pin(std::future::pending())),
+        case("skipped", |_| Box::pin(async { Ok(Outcome::Skipped("no ublk".into())) })),
+    ];
+    let (report, events) = run_cases(&cases).await;
+    assert_eq!(failure(&report, 0), "too slow");
+    assert_eq!(failure(&report, 1), "no such disk");
+    assert_eq!(failure(&report, 2), "the case panicked: index out of range");
+    assert!(failure(&report, 3).starts_with("still running after"));
+    assert_eq!(report.summary(), "0 passed, 4 failed, 1 skipped");
+    assert!(!report.good());
+    assert_eq!(events.iter().filter(|event| event.starts_with("boot")).count(), 5, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_machine_that_was_switched_off_is_replaced() {
+    let crash = case("crash", |ctx| {
+        Box::pin(async {
+            ctx.machine.on = false;
+            Ok(Outcome::Passed)
+        })
+    });
+    let (report, events) = run_cases(&[crash, passing("next")]).await;
+    assert_eq!(report.summary(), "2 passed, 0 failed, 0 skipped");
+    assert_eq!(events.iter().filter(|event| event.starts_with("boot")).count(), 2, "{events:?}");
+}
+
+#[tokio::test]
+async fn a_kernel_that_cannot_be_had_skips_its_cases() {
+    let lab = FakeLab { missing_kernel: Some(Kernel::V6_12), ..FakeLab::default() };
+    let (report, _) = run_in(lab, &[passing("a")], std::future::pending::<()>()).await;
+    assert_eq!(report.summary(), "0 passed, 0 failed, 1 skipped");
+    assert!(report.entries[0].line().contains("the mirror does not answer"));
+}
+
+#[tokio::test]
+async fn an_interrupt_leaves_the_rest_not_run() {
+    let mut long = case("long", |_| Box::pin(std::future::pending()));
+    long.limit = Duration::from_secs(600);
+    let soon = tokio::time::sleep(Duration::from_millis(50));
+    let (report, _) = run_in(FakeLab::default(), &[passing("first"), long, passing("last")], soon).await;
+    assert_eq!(report.summary(), "1 passed, 0 failed, 0 skipped");
+    assert_eq!(report.not_run(), 2);
+}

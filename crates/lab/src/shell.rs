@@ -1,0 +1,31 @@
+//! A machine with its console on the caller's terminal, for trying things by hand.
+
+use std::process::ExitStatus;
+
+use anyhow::{Context, Result};
+
+use crate::disk::Disks;
+use crate::lab::Lab;
+use crate::machine::{MachineSpec, SharedFolder};
+use crate::say;
+use crate::vng::Start;
+
+/// Boots and waits until the shell in the guest is left (or the caller goes away, which kills the machine).
+///
+/// # Errors
+/// When the machine cannot be started.
+pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
+    let image = lab.kernel(spec.kernel).await?;
+    let disks = Disks::start(lab, &spec.disks).await?;
+    let shared = SharedFolder::create(lab)?;
+    let start = Start { lab, spec, image: &image, disks: &disks, shared: &shared.dir };
+    say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
+    // In the caller's process group: only that one may read from the terminal.
+    let mut vng = tokio::process::Command::from(start.with_console()?)
+        .kill_on_drop(true)
+        .spawn()
+        .context("cannot start virtme-ng: is its venv damaged? remove it from the cache")?;
+    let status = vng.wait().await.context("cannot wait for virtme-ng")?;
+    shared.collect_out(&lab.config().artifacts.join("out")).await?;
+    Ok(status)
+}

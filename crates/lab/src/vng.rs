@@ -1,0 +1,79 @@
+//! The command line of virtme-ng, and the starting of it: the only file that knows its options.
+//!
+//! Does not talk to the guest.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::command::{command, search_path};
+use crate::disk::Disks;
+use crate::kernels::KernelImage;
+use crate::lab::Lab;
+use crate::machine::MachineSpec;
+use crate::protocol::PORT_NAME;
+
+/// Warnings and worse reach the console from the start; all of it would slow an emulated machine down.
+const CONSOLE_LOG_LEVEL: &str = "loglevel=5";
+/// Replaces the shell that virtme-ng starts, and drops the descriptors which that one inherited.
+const AGENT: &str = "exec /lab/bin/bulkhead-lab-agent 3>&- 4>&- 5>&- 6>&- 7>&- 8>&-";
+
+/// A machine to be started by virtme-ng.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) spec: &'a MachineSpec,
+    pub(crate) image: &'a KernelImage,
+    pub(crate) disks: &'a Disks,
+    /// The host folder that the guest sees as /lab.
+    pub(crate) shared: &'a Path,
+}
+
+impl Start<'_> {
+    /// virtme-ng with the agent as the guest's program, listening on `socket`.
+    pub(crate) fn with_agent(&self, socket: &Path) -> Result<Command> {
+        let mut options = self.disks.qemu_options();
+        options.extend([
+            "-device".to_owned(),
+            "virtio-serial-pci,id=bulkhead-serial".to_owned(),
+            "-chardev".to_owned(),
+            format!("socket,id=bulkhead,path={},server=on,wait=off", socket.display()),
+            "-device".to_owned(),
+            format!("virtserialport,bus=bulkhead-serial.0,chardev=bulkhead,name={PORT_NAME}"),
+        ]);
+        let mut vng = self.common(&options)?;
+        vng.args(["--verbose", "--append", CONSOLE_LOG_LEVEL, "--", AGENT]);
+        vng.stdin(Stdio::null());
+        Ok(vng)
+    }
+
+    /// virtme-ng with a shell on the caller's terminal.
+    pub(crate) fn with_console(&self) -> Result<Command> {
+        self.common(&self.disks.qemu_options())
+    }
+
+    fn common(&self, qemu_options: &[String]) -> Result<Command> {
+        let Self { lab, spec, image, shared, .. } = self;
+        // virtme-ng keeps settings in the home folder and temporary files in TMPDIR: both get a place that goes away.
+        let home = lab.run_dir().path("home");
+        std::fs::create_dir_all(&home).with_context(|| format!("cannot create {}", home.display()))?;
+        let root = lab.root().dir();
+        let mut vng = command(lab.tools().join("vng"));
+        vng.current_dir(root).env("PATH", search_path(Some(lab.tools())));
+        vng.env("HOME", &home).env("TMPDIR", &home).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
+        if !lab.kvm() {
+            vng.arg("--disable-kvm");
+        }
+        // The same virtual hardware on every host: PCI, and 9p even where virtiofsd is installed.
+        vng.args(["--disable-microvm", "--force-9p", "--user", "root", "--name", "bulkhead-lab"]);
+        vng.arg("--cpus").arg(spec.cpus.to_string());
+        vng.arg("--memory").arg(format!("{}M", spec.memory_mib));
+        vng.arg("--root").arg(root).arg("--run").arg(image.path(lab.root()));
+        vng.arg(format!("--rwdir=/lab={}", shared.display()));
+        if !qemu_options.is_empty() {
+            vng.arg(format!("--qemu-opts={}", qemu_options.join(" ")));
+        }
+        Ok(vng)
+    }
+}

@@ -1,0 +1,311 @@
+//! `cargo xtask lab`: the command line of `bulkhead-lab`.
+//!
+//! Builds the programs under test, chooses folders, turns signals into an orderly end. Machines, disks and cases are
+//! the library's.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_lab::case::{Case, Ctx};
+use bulkhead_lab::runner::{self, Plan};
+use bulkhead_lab::{
+    DiskSpec, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream, cases, host_command, say,
+};
+use clap::{Args, Subcommand};
+
+/// Exit code after SIGINT or SIGTERM, as a shell would show it.
+const INTERRUPTED: u8 = 130;
+/// What a case left may need this long to go away: emulated guests are slow.
+const LEAK_GRACE: Duration = Duration::from_secs(15);
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Installs what is missing on the host, builds the guest root, downloads all kernels.
+    Prepare {
+        #[command(flatten)]
+        programs: Programs,
+    },
+    /// Runs cases; the last line is `N passed, N failed, N skipped`.
+    Run {
+        /// Names of cases; a name that ends in `*` stands for all that begin so.
+        cases: Vec<String>,
+        /// All cases.
+        #[arg(long, conflicts_with = "cases")]
+        all: bool,
+        /// 6.12, backport, 6.1 or all.
+        #[arg(long, default_value = "6.12")]
+        kernel: String,
+        /// Only list the cases.
+        #[arg(long)]
+        list: bool,
+        /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D).
+        #[arg(long)]
+        keep: bool,
+        #[command(flatten)]
+        programs: Programs,
+    },
+    /// Boots a machine and gives a shell on its console.
+    Shell {
+        #[command(flatten)]
+        programs: Programs,
+        #[command(flatten)]
+        machine: MachineArgs,
+    },
+    /// Boots a machine, runs one command in it, passes its output and exit code on; /lab/out goes to the artifacts.
+    Exec {
+        #[command(flatten)]
+        programs: Programs,
+        #[command(flatten)]
+        machine: MachineArgs,
+        /// Time limit of the command in seconds.
+        #[arg(long, default_value_t = 1800)]
+        limit: u64,
+        /// The command and its arguments.
+        #[arg(last = true, required = true)]
+        command: Vec<String>,
+    },
+}
+
+/// How the programs under test are built.
+#[derive(Debug, Args)]
+pub(crate) struct Programs {
+    /// Use optimised programs.
+    #[arg(long)]
+    release: bool,
+    /// Use the programs as they are in the target folder.
+    #[arg(long)]
+    no_build: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MachineArgs {
+    /// Adds a disk: hdd, ssd, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
+    #[arg(long = "disk", value_name = "MODEL[:MIB]")]
+    disks: Vec<DiskSpec>,
+    /// The kernel: 6.12, backport or 6.1.
+    #[arg(long, default_value = "6.12")]
+    kernel: Kernel,
+    /// Memory of the guest in MiB.
+    #[arg(long, default_value_t = 2048)]
+    memory: u32,
+    /// CPUs of the guest.
+    #[arg(long, default_value_t = 2)]
+    cpus: u32,
+}
+
+impl MachineArgs {
+    fn spec(&self) -> MachineSpec {
+        let mut spec = MachineSpec::new(self.kernel);
+        spec.disks.clone_from(&self.disks);
+        spec.memory_mib = self.memory;
+        spec.cpus = self.cpus;
+        spec
+    }
+}
+
+/// Runs a lab command to its end or until a signal comes.
+pub(crate) fn run(command: Command) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
+    let result = runtime.block_on(async {
+        if let Command::Run { cases, all, kernel, list, keep, programs } = command {
+            return if list { list_cases() } else { run_cases(&cases, all, &kernel, keep, &programs).await };
+        }
+        let interrupt = interrupted()?;
+        tokio::select! {
+            result = dispatch(command) => result,
+            // Dropping the command kills its machines and disks and removes its temporary folder.
+            signal = interrupt => {
+                say::progress(format!("{signal}: cleaning up"));
+                Ok(ExitCode::from(INTERRUPTED))
+            }
+        }
+    });
+    // A read from the terminal cannot be called off: do not wait for it.
+    runtime.shutdown_background();
+    result
+}
+
+async fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Run { .. } => bail!("cases handle their interruption themselves"),
+        Command::Prepare { programs } => prepare(&programs).await,
+        Command::Shell { programs, machine } => {
+            let lab = open(&programs).await?;
+            let status = bulkhead_lab::shell(&lab, &machine.spec()).await?;
+            Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        Command::Exec { programs, machine, limit, command } => {
+            exec(&open(&programs).await?, &machine.spec(), Duration::from_secs(limit), &command).await
+        }
+    }
+}
+
+async fn prepare(programs: &Programs) -> Result<ExitCode> {
+    let lab = open(programs).await?;
+    let mut code = ExitCode::SUCCESS;
+    say::result(format!("guest root {}", lab.root().dir().display()));
+    say::result(format!("kvm {}", if lab.kvm() { "yes" } else { "no: guests are emulated" }));
+    for kernel in Kernel::ALL {
+        match lab.kernel(kernel).await {
+            Ok(image) => say::result(format!("kernel {kernel} = {} sha256 {}", image.version, image.sha256)),
+            Err(error) => {
+                say::result(format!("kernel {kernel} cannot be had: {error:#}"));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}
+
+async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -> Result<ExitCode> {
+    let mut machine = Machine::boot(lab, spec, "exec").await?;
+    let (kernel, seconds) = (&machine.kernel().version, machine.boot_time().as_secs_f64());
+    let cpu = if lab.kvm() { "KVM" } else { "emulated" };
+    say::progress(format!("booted {kernel} in {seconds:.1} s ({cpu})"));
+    for (index, disk) in spec.disks.iter().enumerate() {
+        let node = machine.disk(index).await?;
+        say::progress(format!("disk {index}: {node}, {} {} MiB", disk.model, disk.size_mib));
+    }
+    let words: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let mut process = machine.spawn(&words, &[]).await?;
+    let outcome = tokio::time::timeout(limit, async {
+        loop {
+            match process.next().await? {
+                ProcessEvent::Output(stream, data) => say::pass_on(stream, &data),
+                ProcessEvent::Exited(status) => return anyhow::Ok(status),
+            }
+        }
+    })
+    .await;
+    machine.collect_out(&lab.config().artifacts.join("out")).await?;
+    machine.shutdown().await;
+    let Ok(status) = outcome else {
+        bail!("the command did not end within {} s", limit.as_secs());
+    };
+    let code = status?.shell_code();
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+}
+
+fn list_cases() -> Result<ExitCode> {
+    for case in cases::all() {
+        let kernels: Vec<&str> = case.kernels.iter().map(|kernel| kernel.name()).collect();
+        say::result(format!("{:<24} [{}] {}", case.name, kernels.join(", "), case.about));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, programs: &Programs) -> Result<ExitCode> {
+    let cases = chosen_cases(names, all)?;
+    let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
+    let interrupt = interrupted()?;
+    let mut interrupt = std::pin::pin!(interrupt);
+    let lab = tokio::select! {
+        lab = open(programs) => Arc::new(lab?),
+        signal = &mut interrupt => bail!("{signal} before the first case"),
+    };
+    let plan = Plan {
+        cases,
+        kernels,
+        artifacts: lab.config().artifacts.clone(),
+        leak_grace: LEAK_GRACE,
+        on_failure: keep.then_some(|ctx: &mut Ctx| Box::pin(inspect(ctx)) as runner::Inspection<'_>),
+    };
+    let report = runner::run(Arc::clone(&lab), &plan, interrupt).await;
+    report.write_json(&lab.config().artifacts.join("report.json"), &lab)?;
+    if report.not_run() > 0 {
+        say::result(format!("{} not run", report.not_run()));
+    }
+    say::result(report.summary());
+    Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn chosen_cases(names: &[String], all: bool) -> Result<Vec<&'static Case>> {
+    let known = cases::all();
+    if all {
+        return Ok(known);
+    }
+    if names.is_empty() {
+        bail!("name the cases to run, or give --all; --list shows them");
+    }
+    let fits = |case: &Case, name: &str| match name.strip_suffix('*') {
+        Some(prefix) => case.name.starts_with(prefix),
+        None => case.name == name,
+    };
+    for name in names {
+        if !known.iter().any(|case| fits(case, name)) {
+            bail!("there is no case {name}: --list shows them");
+        }
+    }
+    Ok(known.into_iter().filter(|case| names.iter().any(|name| fits(case, name))).collect())
+}
+
+/// Runs lines from standard input in the machine of a failed case.
+async fn inspect(ctx: &mut Ctx) {
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    say::progress("the machine is kept: type commands for it, Ctrl-D to go on");
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        match ctx.machine.run(&["bash", "-c", &line]).await {
+            Ok(output) => {
+                say::pass_on(Stream::Stdout, output.stdout.as_bytes());
+                say::pass_on(Stream::Stderr, output.stderr.as_bytes());
+                say::progress(output.status.to_string());
+            }
+            Err(error) => say::progress(format!("{error:#}")),
+        }
+    }
+}
+
+async fn open(programs: &Programs) -> Result<Lab> {
+    Lab::open(config(programs)?).await
+}
+
+/// Builds the programs and chooses the folder for this run's artifacts.
+fn config(programs: &Programs) -> Result<LabConfig> {
+    let target = target_dir();
+    let profile = target.join(if programs.release { "release" } else { "debug" });
+    if !programs.no_build {
+        let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(workspace()).args(["build", "--quiet", "--package", "bulkhead", "--package", "bulkhead-lab"]);
+        cargo.arg("--bins");
+        if programs.release {
+            cargo.arg("--release");
+        }
+        let status = cargo.status().context("cannot start cargo to build the programs under test")?;
+        if !status.success() {
+            bail!("the programs under test do not build ({status}); --no-build takes the last ones that did");
+        }
+    }
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
+    let runs = target.join("lab/runs");
+    let artifacts = runs.join(format!("{}-{}", seconds.as_secs(), std::process::id()));
+    std::fs::create_dir_all(&artifacts).with_context(|| format!("cannot create {}", artifacts.display()))?;
+    say::progress(format!("artifacts in {}", artifacts.display()));
+    let agent = profile.join("bulkhead-lab-agent");
+    Ok(LabConfig { agent, programs: vec![profile.join("bulkhead")], artifacts })
+}
+
+fn workspace() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_owned()
+}
+
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}
+
+/// Ends when SIGINT or SIGTERM comes; returns its name.
+fn interrupted() -> Result<impl Future<Output = &'static str>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => "interrupted",
+            _ = terminate.recv() => "terminated",
+        }
+    })
+}

@@ -1,0 +1,38 @@
+//! `cargo xtask`: the development commands of this repository. Each command is a module; this file only chooses.
+#![forbid(unsafe_code)]
+
+mod check;
+mod lab;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", about = "Development commands of Bulkhead")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Formatting, lints, tests, licences: all that needs no virtual machine.
+    Check,
+    /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
+    #[command(subcommand)]
+    Lab(lab::Command),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Check => check::run().map(|()| ExitCode::SUCCESS),
+        Command::Lab(command) => lab::run(command),
+    };
+    result.unwrap_or_else(|error| {
+        // Nobody is left to tell when standard error is closed.
+        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
