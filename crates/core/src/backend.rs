@@ -36,18 +36,14 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
-    /// The size that a volume really gets when `size` is asked for.
-    fn round(&self, size: Bytes) -> Bytes;
 }
 
-/// The backend of a pool. `extent` is the volume group's extent size and is not used by file pools.
+/// The backend of a pool.
 #[must_use]
-pub fn backend(pool: &Pool, extent: Bytes) -> Box<dyn Backend> {
+pub fn backend(pool: &Pool) -> Box<dyn Backend> {
     match &pool.source {
         PoolSource::File { directory } => Box::new(FileBackend { directory: directory.clone() }),
-        PoolSource::Lvm { vg, thin_pool, .. } => {
-            Box::new(LvmBackend { vg: vg.clone(), thin_pool: thin_pool.clone(), extent })
-        }
+        PoolSource::Lvm { vg, thin_pool, .. } => Box::new(LvmBackend { vg: vg.clone(), thin_pool: thin_pool.clone() }),
     }
 }
 
@@ -134,10 +130,6 @@ impl Backend for FileBackend {
     fn snapshot(&self, _origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
         Err(no_snapshots(new, "file"))
     }
-
-    fn round(&self, size: Bytes) -> Bytes {
-        size.round_up(Bytes(4096)).unwrap_or(size)
-    }
 }
 
 /// Logical volumes, thick, or thin when there is a thin pool.
@@ -145,7 +137,6 @@ impl Backend for FileBackend {
 struct LvmBackend {
     vg: String,
     thin_pool: Option<String>,
-    extent: Bytes,
 }
 
 impl LvmBackend {
@@ -209,13 +200,8 @@ impl Backend for LvmBackend {
             return Err(no_snapshots(new, "thick lvm"));
         }
         let (vg, lv) = self.lv(new);
-        let snapshot =
-            Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
+        let snapshot = Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
         Ok(std::iter::once(snapshot).chain(self.open(new)).collect())
-    }
-
-    fn round(&self, size: Bytes) -> Bytes {
-        size.round_up(self.extent).unwrap_or(size)
     }
 }
 
@@ -267,9 +253,8 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
 /// # Errors
 /// `Corrupt` when it is ours and a tag is missing or cannot be read.
 pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String]) -> Result<Option<Volume>, Fault> {
-    let value = |key: &str| {
-        tags.iter().find_map(|tag| tag.strip_prefix(TAG_PREFIX)?.strip_prefix(key)?.strip_prefix('='))
-    };
+    let value =
+        |key: &str| tags.iter().find_map(|tag| tag.strip_prefix(TAG_PREFIX)?.strip_prefix(key)?.strip_prefix('='));
     let flag = |key: &str| tags.iter().any(|tag| tag.strip_prefix(TAG_PREFIX) == Some(key));
     let Some(uuid) = value("volume") else { return Ok(None) };
     let corrupt = |what: &str| {
@@ -278,7 +263,9 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
             format!("volume {pool}/{lv}"),
             format!("its LVM tag {TAG_PREFIX}{what} is missing or cannot be read"),
         )
-        .cure("compare `lvs -o lv_name,lv_tags` with docs/formats/state.md and restore the tag with `lvchange --addtag`")
+        .cure(
+            "compare `lvs -o lv_name,lv_tags` with docs/formats/state.md and restore the tag with `lvchange --addtag`",
+        )
     };
     let fs = match value("fs") {
         Some("ext4") => FsKind::Ext4,
@@ -317,8 +304,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
 /// The tags by which a volume group describes itself as a pool.
 #[must_use]
 pub fn pool_tags(pool: &Pool) -> Vec<String> {
-    let mut tags =
-        vec![format!("{TAG_PREFIX}pool={}", pool.name), format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)];
+    let mut tags = vec![format!("{TAG_PREFIX}pool={}", pool.name), format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)];
     if let PoolSource::Lvm { thin_pool: Some(thin_pool), .. } = &pool.source {
         tags.push(format!("{TAG_PREFIX}thin_pool={thin_pool}"));
     }

@@ -137,10 +137,8 @@ mod tests {
             removing: false,
         };
         let limit = IoLimit { device: "/dev/vda".into(), write_iops: Some(200), ..IoLimit::default() };
-        let steps = create("/var/lib/bulkhead/tenants/db".into(), &tenant, &WEIGHT_FILES, &vec![(
-            DevNo::new(254, 0),
-            limit,
-        )]);
+        let steps =
+            create("/var/lib/bulkhead/tenants/db".into(), &tenant, &WEIGHT_FILES, &vec![(DevNo::new(254, 0), limit)]);
         let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"
             write tenant record /var/lib/bulkhead/tenants/db

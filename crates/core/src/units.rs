@@ -12,9 +12,7 @@ use utoipa::ToSchema;
 ///
 /// Reads `4096`, `64K`, `10MiB`, `1.5G` (K, M, G, T and KiB … TiB all mean powers of 1024, as `lvm` and `mkfs` read them)
 /// and prints IEC (`1.5 GiB`). On the wire it is a plain number of bytes.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 

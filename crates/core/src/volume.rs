@@ -198,18 +198,18 @@ pub fn recover(
     })
 }
 
-/// Checks the size of a new or resized volume, and rounds it up to what the pool can give.
+/// Checks the size of a new or resized volume, and rounds it up to the pool's allocation unit.
 ///
 /// # Errors
-/// `InvalidArgument` for a size that is zero, or too small for the file system.
-pub fn checked_size(backend: &dyn Backend, volume: &Volume, size: Bytes) -> Result<Bytes, Fault> {
+/// `InvalidArgument` for a size that is too small for the file system, or too large to be rounded.
+pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes, Fault> {
+    let object = format!("volume {}", volume.reference());
     let minimum = volume.fs.min_size();
     if size < minimum {
         let cause = format!("a size of {size} is too small for {}", volume.fs);
-        return Err(Fault::new(Code::InvalidArgument, format!("volume {}", volume.reference()), cause)
-            .cure(format!("give it at least {minimum}")));
+        return Err(Fault::new(Code::InvalidArgument, object, cause).cure(format!("give it at least {minimum}")));
     }
-    Ok(backend.round(size))
+    size.round_up(extent).ok_or_else(|| Fault::new(Code::InvalidArgument, object, format!("{size} is too large")))
 }
 
 fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {

@@ -9,7 +9,7 @@ use bulkhead_core::volume::{self, mount_point};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
 use uuid::Uuid;
 
-use crate::engine::{Engine, Located};
+use crate::engine::{Engine, Located, Watched};
 
 impl Engine {
     /// Mounts volumes for a tenant until the process `request.pid` ends or gives them back.
@@ -76,13 +76,10 @@ impl Engine {
     }
 
     /// Mounts a volume for a tenant and puts its journal where the tenant pays for it. Applied again, it repairs.
-    pub(crate) fn mount_for(
-        &self,
-        tenant: &Name,
-        reference: &VolumeRef,
-        dry_run: bool,
-    ) -> Result<Vec<Applied>, Fault> {
-        // In a dry run of `tenant create` the volume may be planned as well, so it is looked up only as far as it is there.
+    pub(crate) fn mount_for(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        if let Some(watched) = self.watched_mount(tenant, reference)? {
+            return self.executor.run_steps(watched.place.into_iter().collect(), dry_run);
+        }
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
         let target = mount_point(&self.dirs.run, &volume);
         let mut plan = volume::mount(backend.as_ref(), &volume, &target, &tenant::journal(tenant));
@@ -90,7 +87,19 @@ impl Engine {
             plan.steps.retain(|action| matches!(action, Action::PlaceJournal { .. }));
             plan.on_failure.clear();
         }
-        self.executor.run(&plan, dry_run)
+        let done = self.executor.run(&plan, dry_run)?;
+        if !dry_run {
+            let place = volume::place_journal(backend.as_ref(), &volume, &tenant::journal(tenant));
+            self.watched().insert(reference.clone(), Watched { tenant: tenant.clone(), target, place });
+        }
+        Ok(done)
+    }
+
+    /// What is known of a volume that is still mounted for this tenant where this daemon mounted it.
+    fn watched_mount(&self, tenant: &Name, reference: &VolumeRef) -> Result<Option<Watched>, Fault> {
+        let Some(watched) = self.watched().get(reference).cloned() else { return Ok(None) };
+        let mounts = self.host().mounts_below(&self.dirs.run)?;
+        Ok((watched.tenant == *tenant && mounts.contains(&watched.target)).then_some(watched))
     }
 
     /// Unmounts a volume that nothing holds any more.
@@ -118,6 +127,9 @@ impl Engine {
 
     /// Unmounts a volume if it is mounted, and closes its device.
     fn unmount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        if !dry_run {
+            self.watched().remove(reference);
+        }
         let Located { backend, volume, .. } = match self.locate(reference) {
             Err(fault) if fault.code == Code::NotFound => return Ok(Vec::new()),
             other => other?,

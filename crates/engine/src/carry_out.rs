@@ -1,9 +1,9 @@
 //! Carries out a plan: each step logged with old and new value, undone as the plan says when one fails.
 //!
 //! Owns the fault-injection point of the crash tests: with `BULKHEAD_FAULT_AFTER=N` in the daemon's environment the
-//! process aborts right after its N-th step (0: before the first).
+//! process aborts right after the N-th step of requests (0: before the first); steps of reconcile and tick do not count.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::Fault;
@@ -18,6 +18,7 @@ pub const FAULT_VARIABLE: &str = "BULKHEAD_FAULT_AFTER";
 pub struct Executor {
     host: Box<dyn Host>,
     steps_left: Option<AtomicI64>,
+    exempt: AtomicBool,
 }
 
 impl std::fmt::Debug for Executor {
@@ -30,7 +31,12 @@ impl Executor {
     /// On this host; `fault_after` is the number of steps before the process aborts, for crash tests.
     #[must_use]
     pub fn new(host: Box<dyn Host>, fault_after: Option<i64>) -> Self {
-        Self { host, steps_left: fault_after.map(AtomicI64::new) }
+        Self { host, steps_left: fault_after.map(AtomicI64::new), exempt: AtomicBool::new(false) }
+    }
+
+    /// Whether the steps that follow are those of reconcile or tick, which the fault-injection point does not count.
+    pub(crate) fn set_exempt(&self, exempt: bool) {
+        self.exempt.store(exempt, Ordering::Relaxed);
     }
 
     /// The host, for looking at facts.
@@ -98,6 +104,7 @@ impl Executor {
     #[expect(clippy::disallowed_methods, reason = "this is the fault-injection point: it has to die like kill -9")]
     fn fault_point(&self) {
         if let Some(left) = &self.steps_left
+            && !self.exempt.load(Ordering::Relaxed)
             && left.fetch_sub(1, Ordering::Relaxed) <= 0
         {
             tracing::error!("aborting at the injected fault");

@@ -1,10 +1,12 @@
 //! The engine: recorded state plus a host. This file holds the look-ups; each noun has a file of its own.
 //!
-//! State is read from its files for every operation: there is no cache to go stale. One operation runs at a time.
+//! State is read from its files for every operation: no cache of it can go stale. One operation runs at a time.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bulkhead_core::action::Record;
+use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{self, Backend, VOLUME_RECORD_SUFFIX, volume_from_tags};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
@@ -50,6 +52,16 @@ pub struct Engine {
     pub(crate) dirs: Dirs,
     pub(crate) executor: Executor,
     pub(crate) problems: Vec<Fault>,
+    /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
+    pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
+}
+
+/// A mounted volume whose journal thread is kept in its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) tenant: Name,
+    pub(crate) target: PathBuf,
+    pub(crate) place: Option<Action>,
 }
 
 /// A volume as found in its pool: whole, or with a damaged record.
@@ -58,7 +70,6 @@ pub(crate) type Found = Result<Volume, Fault>;
 /// A volume with all that is needed to plan for it.
 pub(crate) struct Located {
     pub(crate) pool: Pool,
-    pub(crate) space: Space,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) volume: Volume,
 }
@@ -67,13 +78,17 @@ impl Engine {
     /// An engine on this host. Call [`Engine::reconcile`] before anything else.
     #[must_use]
     pub fn new(dirs: Dirs, executor: Executor) -> Self {
-        Self { dirs, executor, problems: Vec::new() }
+        Self { dirs, executor, problems: Vec::new(), watched: Mutex::default() }
     }
 
     /// What was found wrong at the last reconcile or tick.
     #[must_use]
     pub fn problems(&self) -> &[Fault] {
         &self.problems
+    }
+
+    pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn host(&self) -> &dyn Host {
@@ -173,19 +188,14 @@ impl Engine {
         }
     }
 
-    pub(crate) fn backend_of(&self, pool: &Pool) -> Result<(Box<dyn Backend>, Space), Fault> {
-        let space = self.host().space(&pool.source)?;
-        Ok((backend::backend(pool, space.extent), space))
-    }
-
     /// A volume that is whole, in whatever stage it is.
     pub(crate) fn locate(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         let pool = self.pool(&reference.pool)?;
-        let (backend, space) = self.backend_of(&pool)?;
+        let backend = backend::backend(&pool);
         let file = format!("/{}.{VOLUME_RECORD_SUFFIX}", reference.name);
         for found in self.volumes_in(&pool)? {
             match found {
-                Ok(volume) if volume.name == reference.name => return Ok(Located { pool, space, backend, volume }),
+                Ok(volume) if volume.name == reference.name => return Ok(Located { pool, backend, volume }),
                 Err(fault) if fault.object.ends_with(&file) || fault.object == format!("volume {reference}") => {
                     return Err(fault);
                 }
@@ -234,8 +244,9 @@ impl Engine {
         }
         if needed_now && size > space.free {
             let cause = format!("{size} is needed and the pool has {} left", space.free);
-            return Err(Fault::new(Code::NoSpace, object, cause)
-                .cure("ask for less, remove volumes, or provision on demand"));
+            return Err(
+                Fault::new(Code::NoSpace, object, cause).cure("ask for less, remove volumes, or provision on demand")
+            );
         }
         Ok(())
     }

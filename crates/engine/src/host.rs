@@ -56,6 +56,34 @@ pub struct NamedDevice {
     pub in_use: Option<String>,
 }
 
+/// A block device and its queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockFacts {
+    /// Kernel name.
+    pub name: String,
+    /// Number.
+    pub dev: DevNo,
+    /// Size.
+    pub size: Bytes,
+    /// Whether the kernel takes it for a rotating one.
+    pub rotational: bool,
+    /// The scheduler in force; `None` for devices without a queue of their own.
+    pub scheduler: Option<String>,
+    /// The schedulers that can be had.
+    pub schedulers: Vec<String>,
+    /// Kernel names of the devices at the bottom of its stack; itself when it is physical.
+    pub physical: Vec<String>,
+    /// Serial number or other lasting identity; empty when it has none.
+    pub identity: String,
+    /// The line of `io.cost.model` without the device number, when there is one.
+    pub cost_model: Option<String>,
+    /// The line of `io.cost.qos` without the device number, when there is one.
+    pub cost_qos: Option<String>,
+}
+
+/// State files with their paths; each is whole, or damaged for itself.
+pub type Records = Vec<(PathBuf, Result<Record, Fault>)>;
+
 /// A host to act on. Every method is synchronous and may take long; the caller runs it on a blocking thread.
 pub trait Host: Send + Sync {
     /// Carries out one action. Idempotent.
@@ -69,7 +97,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    fn records(&self, dir: &Path, suffix: &str) -> Result<Vec<(PathBuf, Result<Record, Fault>)>, Fault>;
+    fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault>;
 
     /// The logical volumes of a group.
     ///
@@ -100,6 +128,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When it is not there or not a block device.
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault>;
+
+    /// All block devices with a size: physical, stacked and partitions.
+    ///
+    /// # Errors
+    /// When `/sys/class/block` cannot be read.
+    fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault>;
 
     /// The open device, `None` when it has no node now.
     ///

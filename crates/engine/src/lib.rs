@@ -8,14 +8,24 @@
 
 mod attach;
 pub mod carry_out;
+pub mod client;
+pub mod daemon;
+mod devices;
 pub mod engine;
 pub mod host;
+pub mod http;
+#[cfg(test)]
+mod http_tests;
+pub mod kernel;
+pub mod openapi;
 mod pools;
 mod reconcile;
+#[cfg(any(test, feature = "sim"))]
+#[cfg_attr(not(test), expect(dead_code, reason = "tests of other crates use only part of it"))]
+#[expect(clippy::unwrap_used, reason = "it is for tests only, of this crate and of others")]
+mod sim;
 pub mod store;
 mod tenants;
 #[cfg(test)]
 mod tests;
 mod volumes;
-#[cfg(test)]
-mod sim;

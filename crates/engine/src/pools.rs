@@ -125,11 +125,8 @@ impl Engine {
         if entries.is_none() {
             plan.steps.push(Action::MakeDir { path: path.to_owned() });
         }
-        let pool = Pool {
-            name: name.clone(),
-            uuid: Uuid::new_v4(),
-            source: PoolSource::File { directory: path.to_owned() },
-        };
+        let pool =
+            Pool { name: name.clone(), uuid: Uuid::new_v4(), source: PoolSource::File { directory: path.to_owned() } };
         plan.steps.push(Action::WriteRecord { path: marker.clone(), record: Box::new(Record::Pool(pool.clone())) });
         plan.on_failure.push(Action::RemoveRecord { path: marker });
         if entries.is_none() {
@@ -247,13 +244,13 @@ fn is_directory(pool: &Pool, path: &Path) -> bool {
 fn is_same_place(pool: &Pool, source: &NewPoolSource) -> bool {
     match (&pool.source, source) {
         (PoolSource::File { directory }, NewPoolSource::Directory { path }) => directory == path,
-        (PoolSource::Lvm { vg, thin_pool, device: None }, NewPoolSource::VolumeGroup { vg: asked, thin_pool: thin }) => {
-            vg == asked && thin_pool == thin
-        }
         (
-            PoolSource::Lvm { thin_pool, device: Some(device), .. },
-            NewPoolSource::Device { path, thin, .. },
-        ) => Path::new(device) == path && thin_pool.is_some() == *thin,
+            PoolSource::Lvm { vg, thin_pool, device: None },
+            NewPoolSource::VolumeGroup { vg: asked, thin_pool: thin },
+        ) => vg == asked && thin_pool == thin,
+        (PoolSource::Lvm { thin_pool, device: Some(device), .. }, NewPoolSource::Device { path, thin, .. }) => {
+            Path::new(device) == path && thin_pool.is_some() == *thin
+        }
         _ => false,
     }
 }

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_core::backend;
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Pool, Tenant, Volume, VolumeState};
 use bulkhead_core::tenant;
@@ -15,6 +16,7 @@ use crate::engine::Engine;
 impl Engine {
     /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
     pub fn reconcile(&mut self) {
+        self.executor.set_exempt(true);
         let mut problems = Vec::new();
         let pools = collect(self.pools(), &mut problems);
         for pool in &pools {
@@ -22,6 +24,7 @@ impl Engine {
                 problems.push(fault);
             }
         }
+        problems.extend(self.restore_devices().err());
         self.settle_tenants(&mut problems);
         for pool in &pools {
             if let Err(fault) = self.close_unheld(pool, &mut problems) {
@@ -34,6 +37,7 @@ impl Engine {
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
     /// anew, weights that a module load added. Called every few seconds.
     pub fn tick(&mut self) {
+        self.executor.set_exempt(true);
         let mut problems: Vec<Fault> = Vec::new();
         collect(self.pools(), &mut problems);
         self.settle_tenants(&mut problems);
@@ -45,6 +49,7 @@ impl Engine {
             tracing::error!(object = %fault.object, cause = %fault.cause, cure = %fault.cure, "problem");
         }
         self.problems = problems;
+        self.executor.set_exempt(false);
     }
 
     fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
@@ -53,7 +58,7 @@ impl Engine {
         if unfinished.is_empty() {
             return Ok(());
         }
-        let (backend, _) = self.backend_of(pool)?;
+        let backend = backend::backend(pool);
         for volume in unfinished {
             tracing::info!(volume = %volume.reference(), state = ?volume.state, "completing an interrupted operation");
             let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
@@ -98,7 +103,7 @@ impl Engine {
 
     /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps.
     fn close_unheld(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
-        let (backend, _) = self.backend_of(pool)?;
+        let backend = backend::backend(pool);
         let is_ready = |volume: &Volume| volume.state == VolumeState::Ready;
         let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(is_ready) {

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, PoolSource};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 
-use crate::host::{Host, LogicalVolume, NamedDevice, OpenDevice, Space};
+use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space};
 use crate::store;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,7 @@ struct World {
     journals: BTreeMap<PathBuf, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    queue: BTreeMap<&'static str, String>,
     steps_left: Option<usize>,
 }
 
@@ -93,6 +94,7 @@ impl Sim {
         world.cgroups.clear();
         world.journals.clear();
         world.processes.clear();
+        world.queue.clear();
         world.files.retain(|path, _| !path.starts_with("/run"));
     }
 
@@ -160,6 +162,10 @@ impl World {
         assert!(fs.is_none_or(|fs| fs.size <= to), "a device became smaller than its file system: data lost");
     }
 
+    fn set_queue(&mut self, key: &'static str, value: &str) -> bool {
+        self.queue.insert(key, value.to_owned()).as_deref() != Some(value)
+    }
+
     fn tags(set: &mut Vec<String>, add: &[String], remove: &[String]) -> bool {
         let before = set.clone();
         set.retain(|tag| !remove.contains(tag));
@@ -182,9 +188,7 @@ impl World {
                 self.files.insert(path.clone(), content.clone()) != Some(content)
             }
             A::RemoveRecord { path } => self.files.remove(path).is_some(),
-            A::CreateImage { path, size_bytes, .. } => {
-                self.images.insert(path.clone(), (*size_bytes, None)).is_none()
-            }
+            A::CreateImage { path, size_bytes, .. } => self.images.insert(path.clone(), (*size_bytes, None)).is_none(),
             A::SetImageSize { path, size_bytes, .. } => {
                 let (size, fs) = self.images.get_mut(path).expect("the image is there");
                 Self::resize_under(fs.as_ref(), *size_bytes);
@@ -215,7 +219,9 @@ impl World {
                 remove.iter().for_each(|tag| {
                     tags.remove(tag);
                 });
-                add.iter().fold(false, |changed, tag| tags.insert(tag.clone()) || changed)
+                let before = tags.len();
+                tags.extend(add.iter().cloned());
+                tags.len() != before
             }
             A::CreateLv { vg, lv, size_bytes, tags, .. } => {
                 let volume = LogicalVolume { name: lv.clone(), size: *size_bytes, tags: tags.clone() };
@@ -241,7 +247,10 @@ impl World {
                 std::mem::replace(&mut volume.size, *size_bytes) != *size_bytes
             }
             A::RemoveLv { vg, lv } => {
-                assert!(!self.is_mounted(&DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() }), "a mounted LV was removed");
+                assert!(
+                    !self.is_mounted(&DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() }),
+                    "a mounted LV was removed"
+                );
                 self.volumes.remove(&(vg.clone(), lv.clone())).is_some()
             }
             A::Mkfs { device, fs, .. } => {
@@ -298,18 +307,24 @@ impl World {
             }
             A::RemoveCgroup { cgroup } => {
                 let below = format!("{cgroup}/");
-                assert!(!self.cgroups.keys().any(|path| path.starts_with(&below)), "a cgroup with children was removed");
+                assert!(
+                    !self.cgroups.keys().any(|path| path.starts_with(&below)),
+                    "a cgroup with children was removed"
+                );
                 assert!(!self.journals.values().any(|c| c == cgroup), "a cgroup with a thread was removed");
                 self.cgroups.remove(cgroup).is_some()
             }
             A::PlaceJournal { device, cgroup, .. } => {
                 assert!(self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
-                let target = self.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target.clone());
+                let target =
+                    self.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target.clone());
                 let target = target.ok_or_else(|| Fault::new(Code::Internal, device, "no journal thread"))?;
                 self.journals.insert(target, cgroup.clone()).as_ref() != Some(cgroup)
             }
             A::ActivateLv { .. } | A::FillLv { .. } => true,
-            A::SetScheduler { .. } | A::SetCostModel { .. } | A::SetCostQos { .. } => true,
+            A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
+            A::SetCostModel { line, .. } => self.set_queue("model", line),
+            A::SetCostQos { line, .. } => self.set_queue("qos", line),
         };
         Ok(changed)
     }
@@ -328,11 +343,12 @@ impl Host for Sim {
         Ok(Applied { action: action.clone(), old: None, changed })
     }
 
-    fn records(&self, dir: &Path, suffix: &str) -> Result<Vec<(PathBuf, Result<Record, Fault>)>, Fault> {
+    fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {
         let world = self.world();
-        let here = world.files.iter().filter(|(path, _)| {
-            path.parent() == Some(dir) && path.to_string_lossy().ends_with(suffix)
-        });
+        let here = world
+            .files
+            .iter()
+            .filter(|(path, _)| path.parent() == Some(dir) && path.to_string_lossy().ends_with(suffix));
         Ok(here.map(|(path, content)| (path.clone(), store::decode(path, content))).collect())
     }
 
@@ -369,6 +385,25 @@ impl Host for Sim {
             signatures: vec!["ext4".to_owned()],
             in_use: None,
         })
+    }
+
+    fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {
+        let world = self.world();
+        let queue = |key: &str| world.queue.get(key).cloned();
+        let facts = |name: &str, dev, scheduler| BlockFacts {
+            name: name.to_owned(),
+            dev,
+            size: Bytes(Bytes::GIB),
+            rotational: true,
+            scheduler,
+            schedulers: ["none", "mq-deadline", "bfq"].map(str::to_owned).to_vec(),
+            physical: vec!["sda".to_owned()],
+            identity: "serial-1".to_owned(),
+            cost_model: queue("model"),
+            cost_qos: queue("qos"),
+        };
+        let scheduler = queue("scheduler").or_else(|| Some("mq-deadline".to_owned()));
+        Ok(vec![facts("sda", DevNo::new(8, 0), scheduler), facts("dm-0", DevNo::new(252, 0), None)])
     }
 
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {

@@ -97,8 +97,7 @@ impl Engine {
                 limits.extend(self.resolve(&[IoLimit { device: old.device.clone(), ..IoLimit::default() }])?);
             }
         }
-        let plan =
-            tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
+        let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
         let mut steps = self.executor.run_steps(plan, dry_run)?;
         for reference in &request.attach {
             match self.mount_for(name, reference, dry_run) {

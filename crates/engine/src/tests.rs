@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, Provision, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, Policy, Provision, VolumeRef};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeResize,
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
+    VolumeResize,
 };
 
 use crate::carry_out::Executor;
@@ -254,8 +255,7 @@ fn a_device_with_data_needs_the_exact_confirmation() {
     let sim = Sim::default();
     let engine = engine(&sim);
     let ask = |erase: Option<&str>| {
-        let source =
-            NewPoolSource::Device { path: "/dev/sdb".into(), thin: false, erase: erase.map(str::to_owned) };
+        let source = NewPoolSource::Device { path: "/dev/sdb".into(), thin: false, erase: erase.map(str::to_owned) };
         engine.pool_create(&pool("p", source), false)
     };
     for wrong in [None, Some(""), Some("yes"), Some("/dev/sdc"), Some("sdb")] {
@@ -351,4 +351,29 @@ fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
     assert_eq!(engine.pool_create(&pool("other", source()), false).unwrap_err().code, Code::HasData);
     engine.pool_create(&pool("file", source()), false).unwrap();
     assert_eq!(engine.volume_list(None).unwrap().len(), 1);
+}
+
+#[test]
+fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
+    let sim = Sim::default();
+    let first = engine(&sim);
+    let ask = |engine: &Engine, name: &str, policy| {
+        let done = engine.device_control(name, &DeviceControl { policy }, false)?;
+        Ok::<_, bulkhead_core::error::Fault>(done.object.unwrap())
+    };
+    assert!(!first.device_inspect("sda").unwrap().shares_work);
+    assert_eq!(ask(&first, "dm-0", Some(Policy::Bfq)).unwrap_err().code, Code::Unsupported, "not physical");
+    assert_eq!(ask(&first, "sda", Some(Policy::Iocost)).unwrap_err().code, Code::Unsupported, "not calibrated");
+    let calibration =
+        Calibration { model: "ctrl=user model=linear".into(), qos: "enable=1 ctrl=user".into(), measured: vec![] };
+    first.device_calibrated("/dev/sda", calibration, false).unwrap();
+    let view = ask(&first, "sda", Some(Policy::Iocost)).unwrap();
+    assert_eq!((view.policy, view.shares_work), (Policy::Iocost, true));
+    assert!(first.device_inspect("dm-0").unwrap().shares_work, "decided on the device below");
+    sim.reboot();
+    let second = engine(&sim);
+    assert_eq!(second.device_inspect("sda").unwrap().policy, Policy::Iocost);
+    assert_eq!(ask(&second, "sda", Some(Policy::Bfq)).unwrap().policy, Policy::Bfq);
+    let restored = ask(&second, "sda", None).unwrap();
+    assert_eq!((restored.policy, restored.scheduler.as_deref()), (Policy::None, Some("mq-deadline")));
 }

@@ -1,6 +1,6 @@
 //! Volumes: make, list, inspect, remove, resize, snapshot, clone, check.
 
-use bulkhead_core::backend::Backend;
+use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
@@ -20,7 +20,8 @@ impl Engine {
         let reference = &request.volume;
         let object = format!("volume {reference}");
         let pool = self.pool(&reference.pool)?;
-        let (backend, space) = self.backend_of(&pool)?;
+        let backend = backend::backend(&pool);
+        let space = self.host().space(&pool.source)?;
         if request.fast_commit && request.fs != FsKind::Ext4 {
             return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only"));
         }
@@ -37,12 +38,16 @@ impl Engine {
             origin: None,
             state: VolumeState::Creating,
         };
-        let size_bytes = volume::checked_size(backend.as_ref(), &wanted, request.size_bytes)?;
+        let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
         let wanted = Volume { size_bytes, ..wanted };
         if let Some(found) = self.find(&pool, &reference.name)? {
             let same = (found.size_bytes, found.fs, found.provision) == (size_bytes, wanted.fs, wanted.provision);
             if same && found.state == VolumeState::Ready {
-                return Ok(Done { object: Some(self.volume_view(&pool, backend.as_ref(), &found)), steps: vec![], dry_run });
+                return Ok(Done {
+                    object: Some(self.volume_view(&pool, backend.as_ref(), &found)),
+                    steps: vec![],
+                    dry_run,
+                });
             }
             let cause = format!("a volume of that name is there already ({} {})", found.size_bytes, found.fs);
             return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
@@ -70,9 +75,10 @@ impl Engine {
         };
         let mut views = Vec::new();
         for pool in pools {
-            let (backend, _) = self.backend_of(&pool)?;
+            let backend = backend::backend(&pool);
+            let below = self.host().physical_devices(&pool.source);
             let volumes = self.volumes_in(&pool)?.into_iter().filter_map(Result::ok);
-            views.extend(volumes.map(|volume| self.volume_view(&pool, backend.as_ref(), &volume)));
+            views.extend(volumes.map(|volume| self.volume_view_on(&pool, &below, backend.as_ref(), &volume)));
         }
         Ok(views)
     }
@@ -82,7 +88,7 @@ impl Engine {
     /// # Errors
     /// `NotFound`, `Corrupt`.
     pub fn volume_inspect(&self, reference: &VolumeRef) -> Result<VolumeView, Fault> {
-        let Located { pool, backend, volume, .. } = self.locate(reference)?;
+        let Located { pool, backend, volume } = self.locate(reference)?;
         Ok(self.volume_view(&pool, backend.as_ref(), &volume))
     }
 
@@ -126,20 +132,22 @@ impl Engine {
         request: &VolumeResize,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        let Located { pool, space, backend, volume } = self.locate_ready(reference)?;
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let space = self.host().space(&pool.source)?;
         let object = format!("volume {reference}");
         if volume.read_only {
             return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
         }
-        let to = volume::checked_size(backend.as_ref(), &volume, request.size_bytes)?;
+        let to = volume::checked_size(&volume, request.size_bytes, space.extent)?;
         if to == volume.size_bytes {
             let view = self.volume_view(&pool, backend.as_ref(), &volume);
             return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
         }
         if to < volume.size_bytes && !request.shrink {
             let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
-            return Err(Fault::new(Code::InvalidArgument, object, cause)
-                .cure("add `--shrink` if it is to become smaller"));
+            return Err(
+                Fault::new(Code::InvalidArgument, object, cause).cure("add `--shrink` if it is to become smaller")
+            );
         }
         if to > volume.size_bytes {
             let more = bulkhead_core::units::Bytes(to.0 - volume.size_bytes.0);
@@ -164,7 +172,7 @@ impl Engine {
         request: &VolumeCopy,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        let Located { pool, backend, volume: origin, .. } = self.locate_ready(reference)?;
+        let Located { pool, backend, volume: origin } = self.locate_ready(reference)?;
         let copy = Volume {
             name: request.name.clone(),
             uuid: Uuid::new_v4(),
@@ -194,11 +202,12 @@ impl Engine {
     /// # Errors
     /// `InUse` while it is mounted, `Corrupt` when the check finds errors that it did not repair.
     pub fn volume_check(&self, reference: &VolumeRef, repair: bool, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
-        let Located { pool, backend, volume, .. } = self.locate_ready(reference)?;
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
         if let Some(at) = self.mounted_at(&volume)? {
             let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
-            return Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
-                .cure("detach it from its tenant first"));
+            return Err(
+                Fault::new(Code::InUse, format!("volume {reference}"), cause).cure("detach it from its tenant first")
+            );
         }
         let steps = self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?;
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
@@ -213,14 +222,25 @@ impl Engine {
         }
     }
 
-    pub(crate) fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
+    fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
+        self.volume_view_on(pool, &self.host().physical_devices(&pool.source), backend, volume)
+    }
+
+    /// `below` are the physical devices of the pool and the notes about them, which all its volumes share.
+    fn volume_view_on(
+        &self,
+        pool: &Pool,
+        below: &(Vec<String>, Vec<String>),
+        backend: &dyn Backend,
+        volume: &Volume,
+    ) -> VolumeView {
         let mut notes = Vec::new();
         let mut note = |fault: Fault| notes.push(fault.to_string());
         let device = backend.device(volume);
         let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
         let mounted_at = self.mounted_at(volume).map_err(&mut note).ok().flatten();
         let (tenant, _) = self.holders(&volume.reference()).map_err(&mut note).unwrap_or_default();
-        let (physical_devices, device_notes) = self.host().physical_devices(&pool.source);
+        let (physical_devices, device_notes) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
             (Some(_), None) => Accounting::None { reason: "it is mounted, but no tenant holds it".to_owned() },

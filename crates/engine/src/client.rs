@@ -1,0 +1,329 @@
+//! A client of the daemon's API on its unix socket: one typed method for each route, and a [`Fault`] for everything else.
+//!
+//! Owns: the translation of calls to requests, and what an operator reads when no daemon answers. Each call makes a connection
+//! of its own. Does not: retry, or limit how long an operation may take (filling a large volume takes as long as it takes).
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Calibration, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::wire::{
+    API_VERSION, DeviceControl, DeviceView, Done, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
+    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
+};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use uuid::Uuid;
+
+/// Where the daemon listens when nothing else is said.
+pub const DEFAULT_SOCKET: &str = "/run/bulkhead/bulkhead.sock";
+
+/// What to do when no daemon answers.
+const START_IT: &str = "start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal";
+
+/// How a removal is to be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removal {
+    /// Also when it is in use.
+    pub force: bool,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// Speaks to the daemon at one socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// Every method fails with the daemon's own fault; with `Unavailable` or `PermissionDenied` when it cannot be reached.
+#[expect(clippy::missing_errors_doc, reason = "said once for all of them, at the top of the block")]
+impl Client {
+    /// Speaks to the daemon that listens here.
+    #[must_use]
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// Where the daemon is expected to listen.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// All pools.
+    pub async fn pool_list(&self) -> Result<Vec<PoolView>, Fault> {
+        self.get("pools").await
+    }
+
+    /// Makes a pool.
+    pub async fn pool_create(&self, request: &PoolCreate, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        self.write(Method::POST, &format!("pools{}", query(dry_run)), request).await
+    }
+
+    /// One pool.
+    pub async fn pool_inspect(&self, name: &Name) -> Result<PoolView, Fault> {
+        self.get(&format!("pools/{name}")).await
+    }
+
+    /// Removes an empty pool.
+    pub async fn pool_remove(&self, name: &Name, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        self.delete(&format!("pools/{name}{}", query(dry_run))).await
+    }
+
+    /// All volumes, or those of one pool.
+    pub async fn volume_list(&self, pool: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
+        self.get(&pool.map_or_else(|| "volumes".to_owned(), |pool| format!("volumes?pool={pool}"))).await
+    }
+
+    /// Makes a volume.
+    pub async fn volume_create(&self, request: &VolumeCreate, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes{}", query(dry_run)), request).await
+    }
+
+    /// One volume.
+    pub async fn volume_inspect(&self, volume: &VolumeRef) -> Result<VolumeView, Fault> {
+        self.get(&format!("volumes/{volume}")).await
+    }
+
+    /// Removes a volume and its data.
+    pub async fn volume_remove(&self, volume: &VolumeRef, how: Removal) -> Result<Done<VolumeView>, Fault> {
+        self.delete(&format!("volumes/{volume}{}", removal(how))).await
+    }
+
+    /// Changes a volume's size.
+    pub async fn volume_resize(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeResize,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/resize{}", query(dry_run)), request).await
+    }
+
+    /// Makes a snapshot or a clone.
+    pub async fn volume_copy(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeCopy,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/copy{}", query(dry_run)), request).await
+    }
+
+    /// Checks a volume's file system.
+    pub async fn volume_check(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeCheck,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/check{}", query(dry_run)), request).await
+    }
+
+    /// All tenants.
+    pub async fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
+        self.get("tenants").await
+    }
+
+    /// Makes a tenant.
+    pub async fn tenant_create(&self, request: &TenantCreate, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        self.write(Method::POST, &format!("tenants{}", query(dry_run)), request).await
+    }
+
+    /// One tenant.
+    pub async fn tenant_inspect(&self, name: &Name) -> Result<TenantView, Fault> {
+        self.get(&format!("tenants/{name}")).await
+    }
+
+    /// Changes a tenant.
+    pub async fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
+        self.write(Method::PATCH, &format!("tenants/{name}{}", query(dry_run)), request).await
+    }
+
+    /// Removes a tenant; its volumes stay.
+    pub async fn tenant_remove(&self, name: &Name, how: Removal) -> Result<Done<TenantView>, Fault> {
+        self.delete(&format!("tenants/{name}{}", removal(how))).await
+    }
+
+    /// Mounts volumes for a tenant for as long as a process lives.
+    pub async fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
+        self.write(Method::POST, "leases", request).await
+    }
+
+    /// Gives a lease back.
+    pub async fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
+        self.delete(&format!("leases/{id}")).await
+    }
+
+    /// All block devices.
+    pub async fn device_list(&self) -> Result<Vec<DeviceView>, Fault> {
+        self.get("devices").await
+    }
+
+    /// One block device, by its kernel name.
+    pub async fn device_inspect(&self, name: &str) -> Result<DeviceView, Fault> {
+        self.get(&format!("devices/{}", path_part(name))).await
+    }
+
+    /// Puts a controller in force on a device, or what was in force before.
+    pub async fn device_control(
+        &self,
+        name: &str,
+        request: &DeviceControl,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        self.write(Method::POST, &format!("devices/{}/control{}", path_part(name), query(dry_run)), request).await
+    }
+
+    /// Records a calibration that was measured on a device.
+    pub async fn device_calibrate(
+        &self,
+        name: &str,
+        calibration: &Calibration,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        self.write(Method::POST, &format!("devices/{}/calibrate{}", path_part(name), query(dry_run)), calibration).await
+    }
+
+    /// What the daemon is and sees.
+    pub async fn host(&self) -> Result<HostView, Fault> {
+        self.get("host").await
+    }
+
+    /// Whether a daemon answers, also during a long operation.
+    pub async fn healthz(&self) -> Result<(), Fault> {
+        self.get::<serde_json::Value>("healthz").await.map(drop)
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
+        self.call(Method::GET, path, Vec::new()).await
+    }
+
+    async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
+        self.call(Method::DELETE, path, Vec::new()).await
+    }
+
+    async fn write<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<T, Fault> {
+        let body = serde_json::to_vec(request).map_err(|error| {
+            Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})"))
+        })?;
+        self.call(method, path, body).await
+    }
+
+    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, Fault> {
+        let (status, body) = self.exchange(method, &format!("/{API_VERSION}/{path}"), body).await?;
+        let foreign = |error: serde_json::Error| {
+            let cause = format!(
+                "what answers on {} with status {status} is not a daemon of this version ({error})",
+                self.socket.display()
+            );
+            Fault::new(Code::Unavailable, "daemon", cause)
+                .cure("restart the daemon after an upgrade: `systemctl restart bulkhead`")
+        };
+        if status.is_success() {
+            let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { &body };
+            serde_json::from_slice(body).map_err(foreign)
+        } else {
+            Err(serde_json::from_slice(&body).unwrap_or_else(foreign))
+        }
+    }
+
+    /// One request and its answer, as they are.
+    pub(crate) async fn exchange(
+        &self,
+        method: Method,
+        uri: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), Fault> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(hyper::header::HOST, "bulkhead")
+            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Fault::new(Code::InvalidArgument, "request", error))?;
+        let exchange = async {
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            Ok((status, response.into_body().collect().await?.to_bytes()))
+        };
+        // The connection has to be driven for the exchange to go on; it ends by itself when the sender is gone.
+        let driver = tokio::spawn(connection);
+        let outcome = exchange.await.map_err(|error: hyper::Error| self.broken(&error));
+        driver.abort();
+        outcome
+    }
+
+    fn unreachable(&self, error: &io::Error) -> Fault {
+        let socket = self.socket.display();
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                Fault::new(Code::Unavailable, "daemon", format!("it does not run: there is no socket {socket}"))
+                    .cure(START_IT)
+            }
+            io::ErrorKind::ConnectionRefused => {
+                Fault::new(Code::Unavailable, "daemon", format!("it does not run: nobody listens on {socket}"))
+                    .cure(START_IT)
+            }
+            io::ErrorKind::PermissionDenied => {
+                Fault::new(Code::PermissionDenied, "daemon", format!("you may not use its socket {socket}"))
+                    .cure("run this as root, or as a member of the group that the socket belongs to")
+            }
+            _ => {
+                Fault::new(Code::Unavailable, "daemon", format!("cannot connect to {socket} ({error})")).cure(START_IT)
+            }
+        }
+    }
+
+    fn broken(&self, error: &hyper::Error) -> Fault {
+        let socket = self.socket.display();
+        Fault::new(
+            Code::Unavailable,
+            "daemon",
+            format!("the connection to {socket} broke off before the answer ({error})"),
+        )
+        .cure(
+            "`journalctl -u bulkhead` says why; what it had begun is completed or undone when it starts again, and the \
+                 same command can be given again",
+        )
+    }
+}
+
+fn query(dry_run: bool) -> &'static str {
+    if dry_run { "?dry_run=true" } else { "" }
+}
+
+fn removal(how: Removal) -> String {
+    format!("?force={}&dry_run={}", how.force, how.dry_run)
+}
+
+/// Text as one part of a path (RFC 3986: everything that is not unreserved is escaped).
+fn path_part(text: &str) -> String {
+    let mut part = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            part.push(char::from(byte));
+        } else {
+            // Writing to a String does not fail.
+            let _ = write!(part, "%{byte:02X}");
+        }
+    }
+    part
+}

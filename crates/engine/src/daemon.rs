@@ -1,0 +1,300 @@
+//! The daemon: reaches the recorded state, listens on its socket, looks after what drifts, and stops in good order.
+//!
+//! Owns: the lock that keeps two daemons apart, the socket and its permissions, signals, and what systemd is told. Stopping
+//! leaves everything as it is: tenants run on, volumes stay mounted, weights stay as they are.
+//!
+//! # Who may use the socket
+//! Its permissions decide, and nothing else: mode 0660, owner root, group as given (root when none is). Whoever may open it can
+//! do everything that the daemon can, so being a member of the group is as good as being root.
+//!
+//! # Signals
+//! `SIGTERM` and `SIGINT`: no further operation begins, the one that runs is finished, and the daemon ends. `SIGHUP` is ignored.
+//! `SIGKILL` is safe at any time: the next start completes or undoes what was begun.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_sys::cgroup::Mode;
+use bulkhead_sys::file::{FileError, LockFile, lock_exclusive};
+use bulkhead_sys::probe::HostFacts;
+use sd_notify::NotifyState;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use crate::carry_out::Executor;
+use crate::engine::{Dirs, Engine};
+use crate::host::Host;
+use crate::http::{self, Api};
+
+/// How often the daemon looks at what may drift.
+const TICK: Duration = Duration::from_secs(2);
+
+/// How long a stopping daemon waits for clients to take their answers.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+/// What the daemon is told on its command line.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// Where its own files are.
+    pub dirs: Dirs,
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The group that may use the socket: a name of `/etc/group`, or a number. Only root when `None`.
+    pub socket_group: Option<String>,
+    /// For crash tests: the number of steps after which the process aborts ([`crate::carry_out::FAULT_VARIABLE`]).
+    pub fault_after: Option<i64>,
+}
+
+/// Refuses a host on which Bulkhead cannot work.
+///
+/// # Errors
+/// `PermissionDenied` when we are not root; `Unsupported` without a cgroup v2 hierarchy that has the io controller.
+pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
+    if !facts.is_root {
+        return Err(Fault::new(
+            Code::PermissionDenied,
+            "daemon",
+            "it needs root, to mount volumes and to write cgroups",
+        )
+        .cure("start it as root: `systemctl start bulkhead` or `sudo bulkhead daemon`"));
+    }
+    if facts.cgroup_mode != Mode::V2 {
+        let cause = format!("this host runs cgroup {}, and shares of I/O need cgroup v2 alone", facts.cgroup_mode);
+        return Err(Fault::new(Code::Unsupported, "host", cause).cure(
+            "boot with `systemd.unified_cgroup_hierarchy=1` (and without `cgroup_no_v1=`, `cgroup_disable=io`)",
+        ));
+    }
+    if !facts.cgroup_controllers.contains("io") {
+        return Err(Fault::new(Code::Unsupported, "host", "its cgroup v2 hierarchy has no io controller")
+            .cure("use a kernel with CONFIG_BLK_CGROUP=y, booted without `cgroup_disable=io`"));
+    }
+    Ok(())
+}
+
+/// A host that exists only in memory, for tests of other crates: two volume groups, `vg` and `tvg` with a thin pool `thin`.
+#[cfg(feature = "sim")]
+#[must_use]
+pub fn simulated_host() -> Box<dyn Host> {
+    Box::new(crate::sim::Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]))
+}
+
+/// Runs until `SIGTERM` or `SIGINT`. Call [`check_host`] first. `facts` is what `GET /v1/host` tells.
+///
+/// # Errors
+/// `InUse` when another daemon runs, `InvalidArgument` for a group that is not there, `Internal` for the rest. After a start
+/// that succeeded there are none: problems with pools, volumes and tenants do not end the daemon.
+pub async fn run(options: DaemonOptions, host: Box<dyn Host>, facts: serde_json::Value) -> Result<(), Fault> {
+    let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "daemon", format!("signals: {error}")));
+    let (terminate, interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
+    // Kept, not read: a handler that does nothing is how it is ignored, and helper programs do not inherit that.
+    let _hangup: Signal = on(SignalKind::hangup())?;
+    let stop = async move {
+        let (mut terminate, mut interrupt) = (terminate, interrupt);
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM: stopping"),
+            _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
+        }
+    };
+    run_until(options, host, facts, stop).await
+}
+
+/// The same, until `stop` resolves.
+///
+/// # Errors
+/// As [`run`].
+pub async fn run_until(
+    options: DaemonOptions,
+    host: Box<dyn Host>,
+    facts: serde_json::Value,
+    stop: impl Future<Output = ()>,
+) -> Result<(), Fault> {
+    let group = options.socket_group.as_deref().map(group_id).transpose()?;
+    make_dir(&options.dirs.state, 0o700)?;
+    // The members of the socket's group must be able to reach the socket; what is below is 0700.
+    make_dir(&options.dirs.run, 0o755)?;
+    let lock = lock(&options.dirs.run)?;
+    let (dirs, fault_after) = (options.dirs.clone(), options.fault_after);
+    let reconcile = move || {
+        let mut engine = Engine::new(dirs, Executor::new(host, fault_after));
+        engine.reconcile();
+        engine
+    };
+    let engine = tokio::task::spawn_blocking(reconcile).await.map_err(|error| {
+        Fault::new(Code::Internal, "daemon", format!("reaching the recorded state broke off: {error}"))
+    })?;
+    let n_problems = engine.problems().len();
+    let api = Api::new(engine, facts);
+    let listener = listen(&options.socket, group).await?;
+    let (close, closed) = oneshot::channel::<()>();
+    let server = tokio::spawn(http::serve(listener, api.clone(), async move {
+        // An error means that the sender is gone, which is as good a reason to stop.
+        let _ = closed.await;
+    }));
+    tracing::info!(socket = %options.socket.display(), n_problems, version = env!("CARGO_PKG_VERSION"), "ready");
+    tell(&[NotifyState::Ready]);
+    tokio::select! {
+        () = stop => {}
+        () = tick(&api) => {}
+        () = watchdog() => {}
+    }
+    tell(&[NotifyState::Stopping]);
+    // The order matters: no new connections, then no new operations, then the answers that are under way.
+    let _ = close.send(());
+    api.close().await;
+    if timeout(LAST_ANSWERS, server).await.is_err() {
+        tracing::warn!("clients kept their connections open; closing them");
+    }
+    remove_socket(&options.socket);
+    drop(lock);
+    tracing::info!("stopped; tenants run on and volumes stay mounted");
+    Ok(())
+}
+
+async fn tick(api: &Api) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    // The first one comes at once, and the state was just reached.
+    ticks.tick().await;
+    loop {
+        ticks.tick().await;
+        api.tick().await;
+    }
+}
+
+/// Tells systemd that we live, when it wants to know. Long operations do not hold this up: they run on other threads.
+async fn watchdog() {
+    let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
+    let mut beats = interval(limit / 2);
+    loop {
+        beats.tick().await;
+        tell(&[NotifyState::Watchdog]);
+    }
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "systemd cannot be told about our state");
+    }
+}
+
+fn make_dir(path: &Path, mode: u32) -> Result<(), Fault> {
+    let made = if path.is_dir() {
+        Ok(())
+    } else {
+        std::fs::create_dir_all(path)
+            .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)))
+    };
+    made.map_err(|error| io_fault(&error, format!("directory {}", path.display()), "make it"))
+}
+
+fn io_fault(error: &io::Error, object: String, what: &str) -> Fault {
+    let code = match error.kind() {
+        io::ErrorKind::PermissionDenied => Code::PermissionDenied,
+        io::ErrorKind::StorageFull => Code::NoSpace,
+        _ => Code::Internal,
+    };
+    Fault::new(code, object, format!("cannot {what} ({error})"))
+}
+
+fn lock(run_dir: &Path) -> Result<LockFile, Fault> {
+    let path = run_dir.join("daemon.lock");
+    lock_exclusive(&path).map_err(|error| match error {
+        FileError::AlreadyLocked { pid, .. } => {
+            let who = pid.map_or_else(String::new, |pid| format!(" with process id {pid}"));
+            Fault::new(Code::InUse, "daemon", format!("another one runs already{who} (it holds {})", path.display()))
+                .cure("use that one, or stop it first: `systemctl stop bulkhead`")
+        }
+        error => {
+            let source = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
+            Fault::new(Code::Internal, format!("lock file {}", path.display()), format!("{error}{source}"))
+        }
+    })
+}
+
+/// Listens on the socket. A socket that nobody listens on any more is replaced, in one step, so that there is never one with
+/// wrong permissions at that path.
+async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault> {
+    let object = format!("socket {}", socket.display());
+    let fault = |what: &'static str| {
+        let object = object.clone();
+        move |error: io::Error| io_fault(&error, object, what)
+    };
+    match std::fs::symlink_metadata(socket) {
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(Fault::new(Code::HasData, object, "something that is no socket is there")
+                .cure("remove it, or choose another path with `--socket`"));
+        }
+        Ok(_) if UnixStream::connect(socket).await.is_ok() => {
+            return Err(Fault::new(Code::InUse, object, "another daemon answers on it")
+                .cure("use that one, or stop it first, or choose another path with `--socket`"));
+        }
+        Ok(_) => tracing::info!(socket = %socket.display(), "replacing the socket of a daemon that is gone"),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fault("look at it")(error)),
+    }
+    let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let private = parent.join(format!(".bulkhead-{}", std::process::id()));
+    std::fs::create_dir(&private).map_err(fault("make a directory beside it"))?;
+    let made = private_socket(&private, group).and_then(|(made, listener)| {
+        std::fs::rename(made, socket)?;
+        Ok(listener)
+    });
+    // What is left in it after a failure is removed too; a failure of this is of no consequence.
+    let _ = std::fs::remove_dir_all(&private);
+    made.map_err(fault("make it"))
+}
+
+fn private_socket(dir: &Path, group: Option<u32>) -> io::Result<(PathBuf, UnixListener)> {
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    let path = dir.join("s");
+    let listener = UnixListener::bind(&path)?;
+    chown(&path, None, group)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
+    Ok((path, listener))
+}
+
+fn remove_socket(socket: &Path) {
+    if let Err(error) = std::fs::remove_file(socket) {
+        tracing::warn!(socket = %socket.display(), %error, "the socket could not be removed");
+    }
+}
+
+/// The number of a group. Only `/etc/group` is looked at, not directory services.
+fn group_id(group: &str) -> Result<u32, Fault> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let object = format!("group {group:?}");
+    let list =
+        std::fs::read_to_string("/etc/group").map_err(|error| io_fault(&error, object.clone(), "read /etc/group"))?;
+    group_in(&list, group).ok_or_else(|| {
+        Fault::new(Code::InvalidArgument, object, "there is no such group in /etc/group")
+            .cure(format!("make it: `groupadd --system {group}`, or give its number"))
+    })
+}
+
+fn group_in(list: &str, group: &str) -> Option<u32> {
+    list.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_found_by_name_and_number() {
+        let list = "root:x:0:\n# comment\nbulkhead:x:987:alice,bob\nbroken\n";
+        assert_eq!(group_in(list, "bulkhead"), Some(987));
+        assert_eq!((group_in(list, "broken"), group_in(list, "nobody")), (None, None));
+        assert_eq!(group_id("12"), Ok(12));
+        assert_eq!(group_id("no such group").map_err(|fault| fault.code), Err(Code::InvalidArgument));
+    }
+}

@@ -1,0 +1,283 @@
+//! Physical devices: which controller is in force, whether shares can work, switching it and putting it back.
+//!
+//! Measuring an iocost model is not here: `bulkhead device calibrate` measures and hands the result over to be recorded.
+
+use std::path::PathBuf;
+
+use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
+use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
+
+use crate::engine::Engine;
+use crate::host::BlockFacts;
+
+/// The line that switches iocost off.
+const COST_OFF: &str = "enable=0";
+
+impl Engine {
+    /// All block devices that could matter: physical ones and those stacked on them.
+    ///
+    /// # Errors
+    /// When `/sys/block` cannot be read.
+    pub fn device_list(&self) -> Result<Vec<DeviceView>, Fault> {
+        self.host().block_devices()?.into_iter().map(|facts| self.device_view(facts)).collect()
+    }
+
+    /// One block device, by kernel name or `/dev` path.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn device_inspect(&self, name: &str) -> Result<DeviceView, Fault> {
+        let facts = self.facts(name)?;
+        self.device_view(facts)
+    }
+
+    /// Puts a controller in force, or with `policy: None` what was in force before Bulkhead changed it. Idempotent.
+    ///
+    /// # Errors
+    /// `Unsupported` for a stacked device, for iocost without a calibration, or when the kernel lacks the controller.
+    pub fn device_control(
+        &self,
+        name: &str,
+        request: &DeviceControl,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let facts = self.facts(name)?;
+        let object = format!("device {}", facts.name);
+        if facts.physical != [facts.name.clone()] {
+            let cause = format!("it is stacked on {}: controllers act on physical devices", facts.physical.join(", "));
+            return Err(Fault::new(Code::Unsupported, object, cause).cure(format!(
+                "control the physical device: `bulkhead device control {}`",
+                facts.physical.first().map_or("DEV", String::as_str)
+            )));
+        }
+        let record = self.device_record(&facts)?;
+        let now = QueueSettings {
+            scheduler: facts.scheduler.clone().unwrap_or_default(),
+            cost_model: facts.cost_model.clone(),
+            cost_qos: facts.cost_qos.clone(),
+        };
+        let before = record.before.clone().unwrap_or(now);
+        let (steps, after) = match request.policy {
+            Some(policy) => {
+                let steps = steps_to(policy, &facts, &before, record.calibration.as_ref())?;
+                (steps, DeviceRecord { policy: Some(policy), before: Some(before), ..record })
+            }
+            None => (steps_back(&facts, &before), DeviceRecord { policy: None, before: None, ..record }),
+        };
+        // Recorded first: a crash in between leaves something that reconcile completes.
+        let write = self.write_device(&after);
+        let done = self.executor.run_steps([vec![write], steps].concat(), dry_run)?;
+        let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
+        Ok(Done { object: view, steps: done, dry_run })
+    }
+
+    /// Records a measured calibration, and applies it when iocost is in force on the device.
+    ///
+    /// # Errors
+    /// `NotFound`; those of applying.
+    pub fn device_calibrated(
+        &self,
+        name: &str,
+        calibration: Calibration,
+        dry_run: bool,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let facts = self.facts(name)?;
+        let record = DeviceRecord { calibration: Some(calibration.clone()), ..self.device_record(&facts)? };
+        let mut steps = vec![self.write_device(&record)];
+        if record.policy == Some(Policy::Iocost) {
+            steps.extend(cost_steps(&facts, &calibration));
+        }
+        let done = self.executor.run_steps(steps, dry_run)?;
+        let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
+        Ok(Done { object: view, steps: done, dry_run })
+    }
+
+    /// Puts recorded policies in force again, after a reboot or when another program changed them.
+    pub(crate) fn restore_devices(&self) -> Result<Vec<Applied>, Fault> {
+        let mut done = Vec::new();
+        for (_, record) in self.host().records(&self.devices_dir(), "")? {
+            let Record::Device(record) = record? else { continue };
+            let (Some(policy), Some(before)) = (record.policy, &record.before) else { continue };
+            let facts = self.facts(&record.name)?;
+            if facts.identity != record.identity {
+                let cause = format!("it is not the device of that name that was configured ({:?})", record.identity);
+                return Err(Fault::new(Code::Corrupt, format!("device {}", record.name), cause)
+                    .cure("configure it anew: `bulkhead device control`"));
+            }
+            let steps = steps_to(policy, &facts, before, record.calibration.as_ref())?;
+            done.extend(self.executor.run_steps(steps, false)?);
+        }
+        Ok(done)
+    }
+
+    fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
+        let short = name.strip_prefix("/dev/").unwrap_or(name);
+        let found = self.host().block_devices()?.into_iter().find(|facts| facts.name == short);
+        found.ok_or_else(|| {
+            Fault::new(Code::NotFound, format!("device {name}"), "there is no block device of that name")
+                .cure("`bulkhead device ls` lists them by their kernel names")
+        })
+    }
+
+    fn devices_dir(&self) -> PathBuf {
+        self.dirs.state.join("devices")
+    }
+
+    /// What is recorded of a device; a record of another device that had this name is not used.
+    fn device_record(&self, facts: &BlockFacts) -> Result<DeviceRecord, Fault> {
+        let path = self.devices_dir().join(&facts.name);
+        for (found, record) in self.host().records(&self.devices_dir(), "")? {
+            if found == path
+                && let Record::Device(record) = record?
+                && record.identity == facts.identity
+            {
+                return Ok(record);
+            }
+        }
+        Ok(DeviceRecord {
+            name: facts.name.clone(),
+            identity: facts.identity.clone(),
+            policy: None,
+            before: None,
+            calibration: None,
+        })
+    }
+
+    fn write_device(&self, record: &DeviceRecord) -> Action {
+        let path = self.devices_dir().join(&record.name);
+        Action::WriteRecord { path, record: Box::new(Record::Device(record.clone())) }
+    }
+
+    fn device_view(&self, facts: BlockFacts) -> Result<DeviceView, Fault> {
+        let calibration = self.device_record(&facts)?.calibration;
+        let policy = facts.policy();
+        let is_physical = facts.physical == [facts.name.clone()];
+        let (shares_work, reason) = if is_physical {
+            judge(&facts, policy)
+        } else if facts.physical.is_empty() {
+            (false, "it is not on a block device (tmpfs, network or overlay below)".to_owned())
+        } else {
+            let below: Vec<BlockFacts> = self.host().block_devices()?;
+            let judged: Vec<(bool, String)> = below
+                .iter()
+                .filter(|other| facts.physical.contains(&other.name))
+                .map(|other| judge(other, other.policy()))
+                .collect();
+            let works = !judged.is_empty() && judged.iter().all(|(works, _)| *works);
+            let reasons: Vec<String> = judged.into_iter().map(|(_, reason)| reason).collect();
+            (works, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")))
+        };
+        Ok(DeviceView {
+            name: facts.name,
+            dev: facts.dev.to_string(),
+            size_bytes: facts.size,
+            rotational: facts.rotational,
+            scheduler: facts.scheduler,
+            physical_devices: facts.physical,
+            policy,
+            shares_work,
+            reason,
+            cost_model: facts.cost_model,
+            cost_qos: facts.cost_qos,
+            calibration,
+        })
+    }
+}
+
+impl BlockFacts {
+    /// The controller in force.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        if self.cost_qos.as_deref().is_some_and(|line| line.split(' ').any(|word| word == "enable=1")) {
+            Policy::Iocost
+        } else if self.scheduler.as_deref() == Some("bfq") {
+            Policy::Bfq
+        } else {
+            Policy::None
+        }
+    }
+}
+
+fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
+    match policy {
+        Policy::Iocost => {
+            let by = |line: &Option<String>| line.as_deref().is_some_and(|line| line.contains("ctrl=user"));
+            let model = if by(&facts.cost_model) {
+                "a model set by hand or calibration"
+            } else {
+                "the kernel's built-in model"
+            };
+            (true, format!("io.cost is enabled with {model}"))
+        }
+        Policy::Bfq => (true, "the scheduler is bfq, which honours io.bfq.weight".to_owned()),
+        Policy::None => {
+            let scheduler = facts.scheduler.as_deref().unwrap_or("none");
+            (
+                false,
+                format!(
+                    "neither io.cost nor bfq is active (scheduler {scheduler}): weights are accepted and have no effect; \
+                     `bulkhead device control {}`",
+                    facts.name
+                ),
+            )
+        }
+    }
+}
+
+/// The scheduler for a device that bfq is to leave.
+fn without_bfq(facts: &BlockFacts, before: &QueueSettings) -> String {
+    let wanted = [before.scheduler.as_str(), "mq-deadline", "none"];
+    let usable = |name: &&&str| **name != "bfq" && facts.schedulers.iter().any(|have| have == **name);
+    wanted.iter().find(usable).map_or("none", |name| name).to_owned()
+}
+
+fn cost_off(facts: &BlockFacts) -> Option<Action> {
+    (facts.policy() == Policy::Iocost)
+        .then(|| Action::SetCostQos { device: facts.name.clone(), line: COST_OFF.to_owned() })
+}
+
+fn cost_steps(facts: &BlockFacts, calibration: &Calibration) -> [Action; 2] {
+    [
+        Action::SetCostModel { device: facts.name.clone(), line: calibration.model.clone() },
+        Action::SetCostQos { device: facts.name.clone(), line: calibration.qos.clone() },
+    ]
+}
+
+fn steps_to(
+    policy: Policy,
+    facts: &BlockFacts,
+    before: &QueueSettings,
+    calibration: Option<&Calibration>,
+) -> Result<Vec<Action>, Fault> {
+    let scheduler = |name: String| Action::SetScheduler { device: facts.name.clone(), scheduler: name };
+    Ok(match policy {
+        Policy::Bfq => cost_off(facts).into_iter().chain([scheduler("bfq".to_owned())]).collect(),
+        Policy::None => cost_off(facts).into_iter().chain([scheduler(without_bfq(facts, before))]).collect(),
+        Policy::Iocost => {
+            let Some(calibration) = calibration else {
+                let cause = "it has no calibration, and io.cost with a guessed model costs throughput";
+                return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
+                    .cure(format!("`bulkhead device calibrate {}` measures one", facts.name)));
+            };
+            let [model, qos] = cost_steps(facts, calibration);
+            vec![scheduler(without_bfq(facts, before)), model, qos]
+        }
+    })
+}
+
+fn steps_back(facts: &BlockFacts, before: &QueueSettings) -> Vec<Action> {
+    let mut steps = Vec::new();
+    if !before.scheduler.is_empty() {
+        steps.push(Action::SetScheduler { device: facts.name.clone(), scheduler: before.scheduler.clone() });
+    }
+    if let Some(line) = &before.cost_model {
+        steps.push(Action::SetCostModel { device: facts.name.clone(), line: line.clone() });
+    }
+    match &before.cost_qos {
+        Some(line) => steps.push(Action::SetCostQos { device: facts.name.clone(), line: line.clone() }),
+        None => steps.extend(cost_off(facts)),
+    }
+    steps
+}

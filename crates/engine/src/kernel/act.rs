@@ -1,0 +1,463 @@
+//! One `sys` call for each `Action`. Idempotent: what is done already is found, and reported as unchanged.
+
+use std::fs;
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::file::{self, Provision as Fill};
+use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
+use bulkhead_sys::iocost::{ModelLine, QosLine};
+use bulkhead_sys::loopdev::{AttachOptions, LoopInfo};
+use bulkhead_sys::lvm::LvKind;
+use bulkhead_sys::mount::MountFlags;
+use bulkhead_sys::{block, iocost, jbd2, loopdev, lvm, mount};
+
+use super::Kernel;
+use super::faults::{Classify, file as file_object};
+use crate::store;
+
+/// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
+const CONTROLLERS: [&str; 2] = ["io", "memory"];
+
+/// How long unmounting waits for the journal thread to end, so that its cgroup can be removed.
+const THREAD_END_LIMIT: Duration = Duration::from_secs(10);
+
+/// What an action did.
+struct Outcome {
+    old: Option<String>,
+    changed: bool,
+}
+
+impl Outcome {
+    const DONE: Outcome = Outcome { old: None, changed: true };
+    const UNCHANGED: Outcome = Outcome { old: None, changed: false };
+
+    fn changed(changed: bool) -> Self {
+        Self { old: None, changed }
+    }
+}
+
+impl Kernel {
+    pub(super) fn act(&self, action: &Action) -> Result<Applied, Fault> {
+        let Outcome { old, changed } = self.dispatch(action)?;
+        Ok(Applied { action: action.clone(), old, changed })
+    }
+
+    fn dispatch(&self, action: &Action) -> Result<Outcome, Fault> {
+        use Action as A;
+        match action {
+            A::MakeDir { path } => make_dir(path),
+            A::RemoveDir { path } => remove_dir(path),
+            A::WriteRecord { path, record } => write_record(path, &store::encode(record)),
+            A::RemoveRecord { path } | A::RemoveImage { path } => {
+                file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+            }
+            A::CreateImage { path, size_bytes, provision } => create_image(path, *size_bytes, *provision),
+            A::SetImageSize { path, size_bytes, provision } => {
+                let old = file::set_image_size(path, *size_bytes, fill(*provision), &mut go_on)
+                    .map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome { old: Some(old.to_string()), changed: old != *size_bytes })
+            }
+            A::AttachLoop { image, read_only } => self.attach_loop(image, *read_only),
+            A::RefreshLoop { image } => match self.loop_of(image)? {
+                Some(info) => {
+                    loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
+                    Ok(Outcome::DONE)
+                }
+                None => Ok(Outcome::UNCHANGED),
+            },
+            A::DetachLoop { image } => match self.loop_of(image)? {
+                Some(info) => {
+                    loopdev::detach(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
+                    Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
+                }
+                None => Ok(Outcome::UNCHANGED),
+            },
+            A::CreateVg { .. }
+            | A::CreateThinPool { .. }
+            | A::TagVg { .. }
+            | A::RemoveVg { .. }
+            | A::CreateLv { .. }
+            | A::FillLv { .. }
+            | A::SnapshotLv { .. }
+            | A::ActivateLv { .. }
+            | A::TagLv { .. }
+            | A::ResizeLv { .. }
+            | A::RemoveLv { .. } => act_on_lvm(action),
+            A::Mkfs { .. } | A::CheckFs { .. } | A::NewFsUuid { .. } | A::GrowFs { .. } | A::ShrinkFs { .. } => {
+                self.act_on_fs(action)
+            }
+            A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
+            A::Unmount { target } => self.unmount(target),
+            A::CreateCgroup { cgroup } => {
+                let path = cgroup_path(cgroup)?;
+                let created = cgroup::create(&self.roots, &path, &CONTROLLERS)
+                    .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+                Ok(Outcome::changed(created))
+            }
+            A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
+            A::RemoveCgroup { cgroup } => {
+                let path = cgroup_path(cgroup)?;
+                let removed =
+                    cgroup::remove_tree(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+                Ok(Outcome::changed(removed))
+            }
+            A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
+            A::SetScheduler { device, scheduler } => {
+                let dev = self.dev_of(device)?;
+                let old = block::set_scheduler(&self.roots, dev, scheduler)
+                    .map_err(|e| e.fault(format!("device {device}")))?;
+                Ok(Outcome { changed: old != *scheduler, old: Some(old) })
+            }
+            A::SetCostModel { device, line } => {
+                let dev = self.dev_of(device)?;
+                let (_, wanted) = ModelLine::parse(&format!("{dev} {line}")).ok_or_else(|| bad_line(device, line))?;
+                let old =
+                    iocost::write_model(&self.roots, dev, &wanted).map_err(|e| e.fault(format!("device {device}")))?;
+                Ok(Outcome { changed: old != Some(wanted), old: old.map(|old| old.line(dev)) })
+            }
+            A::SetCostQos { device, line } => {
+                let dev = self.dev_of(device)?;
+                let (_, wanted) = QosLine::parse(&format!("{dev} {line}")).ok_or_else(|| bad_line(device, line))?;
+                let old =
+                    iocost::write_qos(&self.roots, dev, &wanted).map_err(|e| e.fault(format!("device {device}")))?;
+                Ok(Outcome { changed: old != Some(wanted), old: old.map(|old| old.line(dev)) })
+            }
+        }
+    }
+
+    fn attach_loop(&self, image: &Path, read_only: bool) -> Result<Outcome, Fault> {
+        if self.loop_of(image)?.is_some_and(|info| info.read_only == read_only) {
+            return Ok(Outcome::UNCHANGED);
+        }
+        let options = AttachOptions { read_only, direct_io: true, block_bytes: None };
+        loopdev::attach(&self.roots, image, options).map_err(|e| e.fault(file_object(image)))?;
+        Ok(Outcome::DONE)
+    }
+
+    pub(super) fn loop_of(&self, image: &Path) -> Result<Option<LoopInfo>, Fault> {
+        loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))
+    }
+
+    /// The node of a device that is open.
+    pub(super) fn node(&self, device: &DeviceRef) -> Result<PathBuf, Fault> {
+        match device {
+            DeviceRef::LoopOf(image) => match self.loop_of(image)? {
+                Some(info) => Ok(info.dev_path),
+                None => Err(Fault::new(Code::Internal, device, "it is not attached")),
+            },
+            DeviceRef::Lv { vg, lv } => Ok(lvm::node(vg, lv)),
+        }
+    }
+
+    pub(super) fn kernel_name(&self, device: &DeviceRef) -> Result<(DevNo, String), Fault> {
+        let found = block::by_path(&self.roots, &self.node(device)?).map_err(|e| e.fault(device))?;
+        Ok((found.dev, found.name))
+    }
+
+    fn dev_of(&self, device: &str) -> Result<DevNo, Fault> {
+        let path = self.roots.dev.join(device.trim_start_matches("/dev/"));
+        block::devno_of(&path).map_err(|e| e.fault(format!("device {device}")))
+    }
+
+    fn act_on_fs(&self, action: &Action) -> Result<Outcome, Fault> {
+        match action {
+            Action::Mkfs { device, fs, uuid, label, fast_commit } => {
+                let node = self.node(device)?;
+                let options = MkfsOptions {
+                    kind: *fs,
+                    uuid: uuid.to_string(),
+                    label: label.clone(),
+                    fast_commit: *fast_commit,
+                    journal_size: None,
+                    reads_zero: reads_zero(device)?,
+                };
+                fsutil::mkfs(&node, &options).map_err(|e| e.fault(device))?;
+            }
+            Action::CheckFs { device, fs, repair } => {
+                let node = self.node(device)?;
+                let how = if *repair { Repair::Preen } else { Repair::No };
+                let outcome = fsutil::check(&node, *fs, how).map_err(|e| e.fault(device))?;
+                match outcome {
+                    CheckOutcome::Clean => return Ok(Outcome::UNCHANGED),
+                    CheckOutcome::Repaired => {}
+                    CheckOutcome::LogDirty => {
+                        let cause = "its log has not been replayed, which XFS does at its next mount";
+                        return Err(Fault::new(Code::InUse, device, cause).cure("mount it once, then check again"));
+                    }
+                    CheckOutcome::Errors(text) => {
+                        return Err(Fault::new(Code::Corrupt, device, format!("its {fs} has errors: {text}"))
+                            .cure("`bulkhead volume check --repair` repairs what is safe; else run e2fsck by hand"));
+                    }
+                }
+            }
+            Action::NewFsUuid { device, fs, uuid } => {
+                fsutil::new_uuid(&self.node(device)?, *fs, &uuid.to_string()).map_err(|e| e.fault(device))?;
+            }
+            Action::GrowFs { device, fs, mounted_at } => {
+                fsutil::grow(&self.node(device)?, *fs, mounted_at.as_deref()).map_err(|e| e.fault(device))?;
+            }
+            Action::ShrinkFs { device, size_bytes } => {
+                match fsutil::shrink(&self.node(device)?, *size_bytes) {
+                    // Cut off after it was done: nothing is left to do.
+                    Err(FsError::NotSmaller { .. }) => return Ok(Outcome::UNCHANGED),
+                    other => other.map_err(|e| e.fault(device))?,
+                };
+            }
+            other => unreachable!("dispatched as a file-system action: {other}"),
+        }
+        Ok(Outcome::DONE)
+    }
+
+    fn mount(
+        &self,
+        device: &DeviceRef,
+        fs: FsKind,
+        target: &Path,
+        read_only: bool,
+        nouuid: bool,
+    ) -> Result<Outcome, Fault> {
+        let (dev, _) = self.kernel_name(device)?;
+        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
+        if let Some(found) = mounts.iter().rev().find(|mount| mount.mount_point == target) {
+            if found.dev == dev {
+                return Ok(Outcome::UNCHANGED);
+            }
+            let cause = format!("something else is mounted there ({})", found.source.display());
+            return Err(Fault::new(Code::InUse, target.display(), cause).cure("unmount it"));
+        }
+        let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
+        let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
+        let node = self.node(device)?;
+        mount::mount(&node, fs.as_str(), target, flags, options).map_err(|e| e.fault(device))?;
+        Ok(Outcome::DONE)
+    }
+
+    fn unmount(&self, target: &Path) -> Result<Outcome, Fault> {
+        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
+        let Some(found) = mounts.iter().find(|mount| mount.mount_point == target) else {
+            return Ok(Outcome::UNCHANGED);
+        };
+        let (dev, source) = (found.dev, found.source.display().to_string());
+        mount::unmount(target).map_err(|e| {
+            let fault = e.fault(format!("mount {}", target.display()));
+            Fault { cause: format!("{}{}", fault.cause, self.users_of(dev)), ..fault }
+        })?;
+        self.wait_for_release(dev, target)?;
+        Ok(Outcome { old: Some(source), changed: true })
+    }
+
+    /// The file system ends when its last mount in any namespace does; only then is its journal thread gone.
+    fn wait_for_release(&self, dev: DevNo, target: &Path) -> Result<(), Fault> {
+        let name = block::name_of(&self.roots, dev).map_err(|e| e.fault(target.display()))?;
+        let ended = jbd2::wait_until_gone(&self.roots, &name, THREAD_END_LIMIT).map_err(|e| e.fault(&name))?;
+        if ended {
+            return Ok(());
+        }
+        let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
+        Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
+            .cure("end the processes in those mount namespaces"))
+    }
+
+    fn users_of(&self, dev: DevNo) -> String {
+        let users = mount::mounts_of_device(&self.roots, dev).map(|users| users.mounts).unwrap_or_default();
+        let own = std::process::id();
+        let list: Vec<String> = users
+            .iter()
+            .filter(|user| user.pid != own && user.pid != 1)
+            .map(|user| format!("pid {} at {}", user.pid, user.mount.mount_point.display()))
+            .collect();
+        if list.is_empty() { String::new() } else { format!("; mounted by {}", list.join(", ")) }
+    }
+
+    fn write_cgroup(&self, cgroup: &str, file: &str, value: &str) -> Result<Outcome, Fault> {
+        let object = || format!("cgroup {cgroup}");
+        let path = cgroup_path(cgroup)?;
+        // io.max shows nothing for a device without limits, so that only weights can be compared before writing.
+        if file != "io.max" {
+            let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
+            if now.lines().any(|line| line.trim() == value) {
+                return Ok(Outcome::UNCHANGED);
+            }
+        }
+        let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
+        Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
+    }
+
+    fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &str) -> Result<Outcome, Fault> {
+        let path = cgroup_path(cgroup)?;
+        let (_, name) = self.kernel_name(device)?;
+        let placed = match fs {
+            FsKind::Ext4 => jbd2::place(&self.roots, &name, &path),
+            FsKind::Xfs => jbd2::place_kthread(&self.roots, "xfsaild", &name, &path),
+        }
+        .map_err(|e| e.fault(device))?;
+        Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved })
+    }
+}
+
+fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
+    use Action as A;
+    let of_vg = |vg: &str| format!("volume group {vg}");
+    let of_lv = |vg: &str, lv: &str| format!("logical volume {vg}/{lv}");
+    let changed = match action {
+        A::CreateVg { vg, device, erase } => {
+            if *erase {
+                fsutil::wipe(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))?;
+            }
+            lvm::vg_create(vg, Path::new(device)).map_err(|e| e.fault(of_vg(vg)))?;
+            true
+        }
+        A::CreateThinPool { vg, lv } => {
+            let group = lvm::vg(vg).map_err(|e| e.fault(of_vg(vg)))?;
+            let group = group.ok_or_else(|| Fault::new(Code::NotFound, of_vg(vg), "there is no such group"))?;
+            let size = Bytes(group.free.0 / 100 * 98 / group.extent_size.0 * group.extent_size.0);
+            lvm::create_thin_pool(vg, lv, size).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::TagVg { vg, add, remove } => {
+            lvm::change_vg_tags(vg, add, remove).map_err(|e| e.fault(of_vg(vg)))?;
+            true
+        }
+        A::RemoveVg { vg, device } => remove_vg(vg, device.as_deref())?,
+        A::CreateLv { vg, lv, thin_pool, size_bytes, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            match thin_pool {
+                Some(pool) => lvm::create_thin(vg, pool, lv, *size_bytes, &tags),
+                None => lvm::create_linear(vg, lv, *size_bytes, &tags),
+            }
+            .map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::FillLv { vg, lv } => {
+            fsutil::write_zeroes(&lvm::node(vg, lv)).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::SnapshotLv { vg, origin, lv, tags } => {
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            lvm::snapshot_thin(vg, origin, lv, &tags, false).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::ActivateLv { vg, lv } => {
+            // The node is there exactly as long as the volume is active.
+            if lvm::node(vg, lv).exists() {
+                return Ok(Outcome::UNCHANGED);
+            }
+            lvm::activate(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::TagLv { vg, lv, add, remove } => {
+            lvm::change_lv_tags(vg, lv, add, remove).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            true
+        }
+        A::ResizeLv { vg, lv, size_bytes } => {
+            let found = lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            let Some(found) = found else {
+                return Err(Fault::new(Code::NotFound, of_lv(vg, lv), "there is no such logical volume"));
+            };
+            if found.size == *size_bytes {
+                return Ok(Outcome::UNCHANGED);
+            }
+            lvm::resize(vg, lv, *size_bytes, *size_bytes < found.size).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            return Ok(Outcome { old: Some(found.size.to_string()), changed: true });
+        }
+        A::RemoveLv { vg, lv } => match lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))? {
+            Some(_) => lvm::remove(vg, lv).map(|()| true).map_err(|e| e.fault(of_lv(vg, lv)))?,
+            None => false,
+        },
+        other => unreachable!("dispatched as an LVM action: {other}"),
+    };
+    Ok(Outcome::changed(changed))
+}
+
+/// Removes a group that Bulkhead made: its thin pool first, which must hold no volume any more, then the label.
+fn remove_vg(vg: &str, device: Option<&str>) -> Result<bool, Fault> {
+    let object = format!("volume group {vg}");
+    if lvm::vg(vg).map_err(|e| e.fault(&object))?.is_some() {
+        for lv in lvm::lvs(vg).map_err(|e| e.fault(&object))? {
+            lvm::remove(vg, &lv.name).map_err(|e| e.fault(&object))?;
+        }
+        lvm::vg_remove(vg).map_err(|e| e.fault(&object))?;
+    }
+    if let Some(device) = device {
+        lvm::pv_remove(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))?;
+    }
+    Ok(true)
+}
+
+/// Whether a device that was just made reads as zeroes: images and thin volumes do, a thick volume shows old data.
+fn reads_zero(device: &DeviceRef) -> Result<bool, Fault> {
+    match device {
+        DeviceRef::LoopOf(_) => Ok(true),
+        DeviceRef::Lv { vg, lv } => {
+            let found = lvm::lv(vg, lv).map_err(|e| e.fault(device))?;
+            Ok(found.is_some_and(|lv| matches!(lv.kind, LvKind::Thin { .. })))
+        }
+    }
+}
+
+fn make_dir(path: &Path) -> Result<Outcome, Fault> {
+    if path.is_dir() {
+        return Ok(Outcome::UNCHANGED);
+    }
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|e| io_fault("make", path, e)).map(|()| Outcome::DONE)
+}
+
+fn remove_dir(path: &Path) -> Result<Outcome, Fault> {
+    match fs::remove_dir(path) {
+        Ok(()) => Ok(Outcome::DONE),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),
+        Err(e) => Err(io_fault("remove", path, e)),
+    }
+}
+
+fn io_fault(operation: &'static str, path: &Path, source: io::Error) -> Fault {
+    file::FileError::Io { operation, path: path.to_owned(), source }.fault(format!("directory {}", path.display()))
+}
+
+fn write_record(path: &Path, content: &[u8]) -> Result<Outcome, Fault> {
+    let limit = Bytes(store::MAX_BYTES);
+    if file::read_limited(path, limit).is_ok_and(|old| old == content) {
+        return Ok(Outcome::UNCHANGED);
+    }
+    if let Some(dir) = path.parent() {
+        make_dir(dir)?;
+    }
+    file::write_atomic(path, content).map_err(|e| e.fault(file_object(path)))?;
+    Ok(Outcome::DONE)
+}
+
+fn create_image(path: &Path, size: Bytes, provision: Provision) -> Result<Outcome, Fault> {
+    file::create_image(path, size, fill(provision), &mut go_on).map_err(|e| e.fault(file_object(path)))?;
+    Ok(Outcome::DONE)
+}
+
+/// On a loop device a written image saves nothing over an allocated one: each flush commits the host's journal either way
+/// (FACTS.md §2), so the time to write it is saved.
+fn fill(provision: Provision) -> Fill {
+    match provision {
+        Provision::Full => Fill::Unwritten,
+        Provision::OnDemand => Fill::Sparse,
+    }
+}
+
+fn go_on(_: Bytes) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+pub(super) fn cgroup_path(text: &str) -> Result<CgroupPath, Fault> {
+    text.parse().map_err(|error| Fault::new(Code::InvalidArgument, format!("cgroup {text}"), error))
+}
+
+fn bad_line(device: &str, line: &str) -> Fault {
+    Fault::new(Code::InvalidArgument, format!("device {device}"), format!("io.cost cannot be set to {line:?}"))
+}

@@ -1,0 +1,222 @@
+//! Errors of `bulkhead-sys` as faults: which code each has, and what an operator can do about it.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_sys::block::BlockError;
+use bulkhead_sys::cgroup::CgroupError;
+use bulkhead_sys::file::FileError;
+use bulkhead_sys::fsutil::FsError;
+use bulkhead_sys::iocost::IocostError;
+use bulkhead_sys::jbd2::Jbd2Error;
+use bulkhead_sys::loopdev::LoopError;
+use bulkhead_sys::lvm::LvmError;
+use bulkhead_sys::mount::MountError;
+use bulkhead_sys::tool::ToolError;
+
+/// An error of the kernel fence that knows its code and cure.
+pub(crate) trait Classify: Error + Sized + 'static {
+    /// Its code and, where there is one, its cure.
+    fn classify(&self) -> (Code, &'static str);
+
+    /// As a fault about `object`.
+    fn fault(self, object: impl std::fmt::Display) -> Fault {
+        let (code, cure) = self.classify();
+        let (code, cure) = match missing_program(&self) {
+            Some(ToolError::Missing { package, .. }) => (Code::Unsupported, format!("apt-get install {package}")),
+            _ => (code, cure.to_owned()),
+        };
+        Fault::new(code, object, chain(&self)).cure(cure)
+    }
+}
+
+/// The sentence of an error and of all its sources.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        write!(text, ": {source}").expect("writing to a string cannot fail");
+        next = source.source();
+    }
+    text
+}
+
+fn missing_program<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ToolError> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(tool) = error.downcast_ref::<ToolError>() {
+            return Some(tool).filter(|tool| matches!(tool, ToolError::Missing { .. }));
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn of_io(error: &io::Error) -> (Code, &'static str) {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            (Code::NoSpace, "make room on that file system, or use another one")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            (Code::Unsupported, "the file system is read-only: remount it read-write, or use another one")
+        }
+        io::ErrorKind::PermissionDenied => (Code::PermissionDenied, "the daemon has to run as root"),
+        io::ErrorKind::NotFound => (Code::NotFound, ""),
+        io::ErrorKind::ResourceBusy => (Code::InUse, ""),
+        _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+    }
+}
+
+impl Classify for FileError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            FileError::Io { source, .. } => of_io(source),
+            FileError::NoName { .. } => (Code::InvalidArgument, ""),
+            FileError::Exists { .. } => (Code::AlreadyExists, "move it away, or choose another name"),
+            FileError::TooLarge { .. } => (Code::Corrupt, "it is not a Bulkhead state file: move it away"),
+            FileError::NoSpace { .. } => (Code::NoSpace, "ask for less, make room, or provision on demand"),
+            FileError::Stopped { .. } => (Code::Internal, ""),
+            FileError::AlreadyLocked { .. } => (Code::InUse, "another daemon runs: stop it first"),
+        }
+    }
+}
+
+impl Classify for LoopError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            LoopError::Image { source, .. } => of_io(source),
+            LoopError::Unsuitable { .. } => (Code::Corrupt, "the image is not a volume's: restore it"),
+            LoopError::Unavailable { .. } => (Code::Unsupported, "`modprobe loop`, or use an lvm pool"),
+            LoopError::Conflict { .. } | LoopError::Busy { .. } | LoopError::Locked { .. } => {
+                (Code::InUse, "end what uses the loop device (`losetup -l`, `findmnt`)")
+            }
+            LoopError::NoneFree { .. } => {
+                (Code::Unsupported, "raise the number of loop devices (`modprobe loop max_loop=N`)")
+            }
+            LoopError::Device { .. } | LoopError::Malformed { .. } | LoopError::Usage { .. } => {
+                (Code::Internal, "the daemon's log and `dmesg` say more")
+            }
+        }
+    }
+}
+
+impl Classify for LvmError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            LvmError::BadName { .. } | LvmError::BadTag(_) | LvmError::ZeroSize { .. } => (Code::InvalidArgument, ""),
+            LvmError::NotFound { .. } => (Code::NotFound, "`vgs` and `lvs` list what is there"),
+            LvmError::AlreadyExists { .. } => (Code::AlreadyExists, "choose another name"),
+            LvmError::NoSpace { .. } => (Code::NoSpace, "ask for less, remove volumes, or `vgextend` the group"),
+            LvmError::InUse { .. } => (Code::InUse, "end what uses it (`lsblk`, `findmnt`)"),
+            LvmError::HasSignature { .. } => (Code::HasData, "nothing is overwritten: use an empty device"),
+            LvmError::WouldShrink { .. } => (Code::InvalidArgument, ""),
+            LvmError::Device { .. } | LvmError::Report { .. } | LvmError::Other { .. } => {
+                (Code::Internal, "the daemon's log and `dmesg` say more")
+            }
+        }
+    }
+}
+
+impl Classify for BlockError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            BlockError::NotFound { .. } => (Code::NotFound, "`lsblk` lists the block devices"),
+            BlockError::NotABlockDevice { .. } => (Code::InvalidArgument, "name a block device: `lsblk` lists them"),
+            BlockError::Read { source, .. } => of_io(source),
+            BlockError::SchedulerUnavailable { .. } => {
+                (Code::Unsupported, "load the scheduler's module (`modprobe bfq`), or choose another policy")
+            }
+            _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for MountError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            MountError::Open { source, .. } | MountError::Read { source, .. } => of_io(source),
+            MountError::Symlink { .. } => (Code::InvalidArgument, "name the directory itself"),
+            MountError::UnknownFs { .. } => {
+                (Code::Unsupported, "load the file system's module, or use another file system")
+            }
+            MountError::Mount { source, .. } if source.raw_os_error() == Some(117) => {
+                (Code::Corrupt, "`bulkhead volume check --repair`")
+            }
+            MountError::Busy { .. } => (Code::InUse, "end the processes that use it (`fuser -vm PATH`)"),
+            _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for CgroupError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            CgroupError::NotFound { .. } | CgroupError::NoProcess { .. } => (Code::NotFound, ""),
+            CgroupError::NoFile { .. } | CgroupError::MissingController { .. } => (
+                Code::Unsupported,
+                "the kernel or the host's cgroup set-up lacks the controller: `cat /sys/fs/cgroup/cgroup.controllers`, \
+                 boot with cgroup_no_v1=all if v1 took it",
+            ),
+            CgroupError::Occupied { .. } | CgroupError::Busy { .. } | CgroupError::TimedOut { .. } => {
+                (Code::InUse, "end these processes first")
+            }
+            CgroupError::NotUnified { .. } => (Code::Unsupported, "boot with systemd.unified_cgroup_hierarchy=1"),
+            _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for Jbd2Error {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            Jbd2Error::Move { source, .. } => source.classify(),
+            _ => (Code::Internal, "the daemon tries again every few seconds"),
+        }
+    }
+}
+
+impl Classify for IocostError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            IocostError::Unsupported { .. } => {
+                (Code::Unsupported, "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST")
+            }
+            _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for FsError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            FsError::HasSignature { .. } => {
+                (Code::HasData, "nothing is overwritten: remove the volume, or use another device")
+            }
+            FsError::Device { source, .. } => source.classify(),
+            FsError::InUse { .. } => (Code::InUse, "unmount it first"),
+            FsError::BadOption { .. } => (Code::InvalidArgument, ""),
+            FsError::UnknownFs { .. } => (Code::Corrupt, "its superblock is damaged: `e2fsck -b`, `xfs_repair`"),
+            FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
+            FsError::HasErrors { .. } => (Code::Corrupt, "`bulkhead volume check --repair`"),
+            FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
+            FsError::NotSmaller { .. } => (Code::InvalidArgument, ""),
+            FsError::Unsupported { .. } => (Code::Unsupported, ""),
+            FsError::Write { source, .. } => of_io(source),
+            FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for ToolError {
+    fn classify(&self) -> (Code, &'static str) {
+        (Code::Internal, "the daemon's log says more")
+    }
+}
+
+/// What a path is called in a fault.
+pub(crate) fn file(path: &Path) -> String {
+    format!("file {}", path.display())
+}

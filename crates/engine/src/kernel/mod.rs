@@ -1,0 +1,331 @@
+//! The host that is a real kernel: facts and actions through `bulkhead-sys`.
+//!
+//! `act.rs` has the actions, `faults.rs` what errors mean to an operator; the look-ups are here.
+
+mod act;
+pub(crate) mod faults;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::tenant::WEIGHT_FILES;
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_core::wire::{Accounting, IoBytes};
+use bulkhead_sys::block::{self, BlockDevice, Holder};
+use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::lvm::{self, LvKind};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{file, iocost, jbd2, mount, process};
+
+use self::act::cgroup_path;
+use self::faults::Classify;
+use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space};
+use crate::store;
+
+/// How long killed processes may take to go.
+const KILL_LIMIT: Duration = Duration::from_secs(20);
+
+/// From how full on a thin pool is worth a note, in percent.
+const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
+
+/// The running kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) roots: Roots,
+}
+
+impl Kernel {
+    /// The host that this process runs on.
+    #[must_use]
+    pub fn host() -> Self {
+        Self { roots: Roots::host() }
+    }
+
+    /// Names of the physical devices below a device.
+    fn physical(&self, dev: DevNo) -> (Vec<String>, Vec<String>) {
+        match block::stack(&self.roots, dev) {
+            Ok(stack) => {
+                let names = stack.physical.iter().filter_map(|dev| block::name_of(&self.roots, *dev).ok()).collect();
+                (names, stack.dead_ends.into_iter().map(|end| end.reason).collect())
+            }
+            Err(error) => (Vec::new(), vec![error.to_string()]),
+        }
+    }
+
+    fn block_facts(&self, device: BlockDevice) -> BlockFacts {
+        let (physical, _) = self.physical(device.dev);
+        let cost = iocost::read(&self.roots, device.dev).ok().flatten();
+        let without_dev = |line: String| line.split_once(' ').map_or(String::new(), |(_, rest)| rest.to_owned());
+        let (cost_qos, cost_model) = match cost {
+            Some((qos, model)) => (Some(without_dev(qos.line(device.dev))), Some(without_dev(model.line(device.dev)))),
+            None => (None, None),
+        };
+        let (scheduler, schedulers) = match device.scheduler {
+            Some(scheduler) => (Some(scheduler.active), scheduler.available),
+            None => (None, Vec::new()),
+        };
+        BlockFacts {
+            name: device.name,
+            dev: device.dev,
+            size: device.size,
+            rotational: device.rotational,
+            scheduler,
+            schedulers,
+            physical,
+            identity: block::identity(&self.roots, device.dev),
+            cost_model,
+            cost_qos,
+        }
+    }
+
+    fn is_physical(&self, dev: DevNo) -> bool {
+        block::stack(&self.roots, dev).is_ok_and(|stack| stack.physical == [dev])
+    }
+}
+
+impl Host for Kernel {
+    fn apply(&self, action: &Action) -> Result<Applied, Fault> {
+        self.act(action)
+    }
+
+    fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {
+        let names = self.list_dir(dir)?.unwrap_or_default();
+        // A name that starts with a dot is a temporary file that a crash left; it was never the record.
+        let wanted = names.into_iter().filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
+        let read = |name: String| {
+            let path = dir.join(name);
+            let content = file::read_limited(&path, Bytes(store::MAX_BYTES))
+                .map_err(|e| e.fault(format!("state file {}", path.display())));
+            let record = content.and_then(|content| store::decode(&path, &content));
+            (path, record)
+        };
+        Ok(wanted.map(read).collect())
+    }
+
+    fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
+        let volumes = lvm::lvs(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        Ok(volumes.into_iter().map(|lv| LogicalVolume { name: lv.name, size: lv.size, tags: lv.tags }).collect())
+    }
+
+    fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault> {
+        let found = lvm::vg(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        Ok(found.map(|vg| vg.tags))
+    }
+
+    fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
+        match source {
+            PoolSource::File { directory } => {
+                let object = format!("directory {}", directory.display());
+                let space = file::free_space(directory).map_err(|e| e.fault(&object))?;
+                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), notes: Vec::new() })
+            }
+            PoolSource::Lvm { vg, thin_pool, .. } => {
+                let object = format!("volume group {vg}");
+                let group = lvm::vg(vg)
+                    .map_err(|e| e.fault(&object))?
+                    .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such volume group"))?;
+                let mut space =
+                    Space { total: group.size, free: group.free, extent: group.extent_size, notes: Vec::new() };
+                if group.partial {
+                    space.notes.push(format!("{object}: a physical volume is missing"));
+                }
+                if let Some(name) = thin_pool {
+                    thin_pool_space(vg, name, &mut space)?;
+                }
+                Ok(space)
+            }
+        }
+    }
+
+    fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault> {
+        let fault = |source: std::io::Error| {
+            file::FileError::Io { operation: "list", path: dir.to_owned(), source }
+                .fault(format!("directory {}", dir.display()))
+        };
+        match std::fs::read_dir(dir) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(fault(error)),
+            Ok(entries) => {
+                let names: Result<Vec<String>, _> =
+                    entries.map(|entry| entry.map(|e| e.file_name().to_string_lossy().into_owned())).collect();
+                let mut names = names.map_err(fault)?;
+                names.sort();
+                Ok(Some(names))
+            }
+        }
+    }
+
+    fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {
+        let object = format!("device {}", path.display());
+        if !path.is_absolute() {
+            return Err(Fault::new(Code::InvalidArgument, object, "its path is not absolute")
+                .cure("name it as in /dev, for example /dev/sdb"));
+        }
+        let found = block::by_path(&self.roots, path).map_err(|e| match e {
+            block::BlockError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Fault::new(Code::NotFound, &object, "there is no such device").cure("`lsblk` lists the block devices")
+            }
+            other => other.fault(&object),
+        })?;
+        let in_use = block::is_in_use(&self.roots, found.dev).map_err(|e| e.fault(&object))?;
+        let signatures = block::signatures(path).map_err(|e| e.fault(&object))?;
+        Ok(NamedDevice {
+            dev: found.dev,
+            size: found.size,
+            signatures: signatures.into_iter().map(|signature| signature.kind).collect(),
+            in_use: in_use.map(|reason| reason.to_string()),
+        })
+    }
+
+    fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {
+        let devices = block::all(&self.roots).map_err(|e| e.fault("block devices"))?;
+        Ok(devices.into_iter().filter(|device| device.size.0 > 0).map(|device| self.block_facts(device)).collect())
+    }
+
+    fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
+        match device {
+            DeviceRef::LoopOf(image) => Ok(self.loop_of(image)?.map(|info| OpenDevice {
+                path: info.dev_path,
+                dev: info.dev,
+                notes: (!info.direct_io)
+                    .then(|| "direct I/O is off: the image is cached twice".to_owned())
+                    .into_iter()
+                    .collect(),
+            })),
+            DeviceRef::Lv { vg, lv } => {
+                let path = lvm::node(vg, lv);
+                if !path.exists() {
+                    return Ok(None);
+                }
+                let dev = block::devno_of(&path).map_err(|e| e.fault(device))?;
+                Ok(Some(OpenDevice { path, dev, notes: Vec::new() }))
+            }
+        }
+    }
+
+    fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>) {
+        let devices = match source {
+            PoolSource::File { directory } => match block::holder_of(&self.roots, directory) {
+                Ok(Holder::Devices(devices)) => devices,
+                Ok(Holder::None { reason }) => return (Vec::new(), vec![reason]),
+                Err(error) => return (Vec::new(), vec![error.to_string()]),
+            },
+            PoolSource::Lvm { vg, .. } => match lvm::pv_devices(vg) {
+                Ok(paths) => paths.iter().filter_map(|path| block::devno_of(path).ok()).collect(),
+                Err(error) => return (Vec::new(), vec![error.to_string()]),
+            },
+        };
+        let (mut names, mut notes) = (Vec::new(), Vec::new());
+        for dev in devices {
+            let (more_names, more_notes) = self.physical(dev);
+            names.extend(more_names);
+            notes.extend(more_notes);
+        }
+        names.sort();
+        names.dedup();
+        (names, notes)
+    }
+
+    fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
+        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault("mount table"))?;
+        Ok(mounts.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(dir)).collect())
+    }
+
+    fn accounting(&self, device: &DeviceRef, fs: FsKind, journal_cgroup: &str) -> Accounting {
+        let thread = self.kernel_name(device).and_then(|(_, name)| {
+            let found = match fs {
+                FsKind::Ext4 => jbd2::find_thread(&self.roots, &name),
+                FsKind::Xfs => jbd2::find_xfsaild(&self.roots, &name),
+            };
+            found.map_err(|e| e.fault(device))
+        });
+        let pid = match thread {
+            Ok(Some(pid)) => pid,
+            Ok(None) => return Accounting::None { reason: "its journal thread was not found".to_owned() },
+            Err(fault) => return Accounting::None { reason: fault.to_string() },
+        };
+        let found = match cgroup::cgroup_of(&self.roots, pid) {
+            Ok(found) => found.to_string(),
+            Err(error) => return Accounting::None { reason: error.to_string() },
+        };
+        if found.trim_start_matches('/') != journal_cgroup {
+            let reason = format!("its journal thread (pid {pid}) is in cgroup {found}, not in {journal_cgroup}");
+            return Accounting::None { reason };
+        }
+        match fs {
+            FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup.to_owned() },
+            FsKind::Xfs => Accounting::Partial {
+                limit: "XFS: log writes under fsync are charged to the caller and xfsaild to the journal cgroup; log \
+                        writes in the background are made by kworkers, which cannot be moved, and go to the root cgroup"
+                    .to_owned(),
+            },
+        }
+    }
+
+    fn weight_files(&self) -> Vec<&'static str> {
+        let slice: Result<CgroupPath, Fault> = cgroup_path(bulkhead_core::tenant::ROOT_SLICE);
+        let Ok(slice) = slice else { return Vec::new() };
+        // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
+        let dir = slice.dir(&self.roots);
+        let has = |file: &&str| {
+            dir.join(file).exists()
+                || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())
+        };
+        WEIGHT_FILES.iter().copied().filter(|file| has(file)).collect()
+    }
+
+    fn processes(&self, cgroup: &str) -> Vec<u32> {
+        let Ok(path) = cgroup_path(cgroup) else { return Vec::new() };
+        let mut pids = cgroup::procs(&self.roots, &path).unwrap_or_default();
+        for child in cgroup::children(&self.roots, &path).unwrap_or_default() {
+            pids.extend(self.processes(&child.to_string()));
+        }
+        pids
+    }
+
+    fn kill_all(&self, cgroup: &str) -> Result<(), Fault> {
+        let path = cgroup_path(cgroup)?;
+        cgroup::kill_all(&self.roots, &path, KILL_LIMIT).map_err(|e| e.fault(format!("cgroup {cgroup}")))
+    }
+
+    fn io_bytes(&self, cgroup: &str) -> IoBytes {
+        let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
+        let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();
+        // A stacked device counts once for each of its layers: only physical ones are added up.
+        stat.into_iter().filter(|(dev, _)| self.is_physical(*dev)).fold(IoBytes::default(), |sum, (_, io)| IoBytes {
+            read_bytes: sum.read_bytes + io.rbytes,
+            written_bytes: sum.written_bytes + io.wbytes,
+        })
+    }
+
+    fn start_time(&self, pid: u32) -> Option<u64> {
+        process::start_time(&self.roots, pid)
+    }
+}
+
+fn thin_pool_space(vg: &str, name: &str, space: &mut Space) -> Result<(), Fault> {
+    let object = format!("thin pool {vg}/{name}");
+    let pool = lvm::lv(vg, name)
+        .map_err(|e| e.fault(&object))?
+        .filter(|lv| lv.kind == LvKind::ThinPool)
+        .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such thin pool"))?;
+    space.total = pool.size;
+    let used_pct = pool.data_percent.unwrap_or(0.0);
+    // Basis points, so that the arithmetic stays in whole numbers.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage lies between 0 and 100")]
+    let free_bp = ((100.0 - used_pct).clamp(0.0, 100.0) * 100.0) as u64;
+    space.free = Bytes(pool.size.0 / 10_000 * free_bp);
+    if used_pct >= THIN_POOL_NEARLY_FULL_PCT {
+        space.notes.push(format!("{object} is {used_pct:.0} % full: extend it before it runs full (`lvextend`)"));
+    }
+    if let Some(metadata) = pool.metadata_percent.filter(|pct| *pct >= THIN_POOL_NEARLY_FULL_PCT) {
+        space.notes.push(format!("{object}: its metadata is {metadata:.0} % full (`lvextend --poolmetadatasize`)"));
+    }
+    if !pool.health.is_empty() {
+        space.notes.push(format!("{object}: LVM says {}", pool.health));
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The OpenAPI document of the API: the paths of `http.rs`, the wire types of `bulkhead-core`, and the closed list of errors.
+//!
+//! `docs/openapi.json` is this document; a test fails when the two differ (`BULKHEAD_BLESS=1` rewrites the file).
+
+use std::collections::BTreeMap;
+
+use bulkhead_core::error::{Code, Fault};
+use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use utoipa::{IntoResponses, OpenApi as _};
+
+/// The document.
+#[must_use]
+pub fn document() -> OpenApi {
+    let mut document = crate::http::Paths::openapi();
+    document.merge(Shared::openapi());
+    document.info = InfoBuilder::new()
+        .title("Bulkhead")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(
+            "Storage isolation for containers: the daemon's API on its unix socket (/run/bulkhead/bulkhead.sock). Every \
+             answer that is not a success is a Fault. Operations are idempotent: the same request again changes nothing.",
+        ))
+        .build();
+    document
+}
+
+/// Errors of operations that only list.
+pub(crate) struct ListFaults;
+
+/// Errors of operations that look at one object.
+pub(crate) struct ObjectFaults;
+
+/// Errors of operations that write.
+pub(crate) struct WriteFaults;
+
+impl IntoResponses for ListFaults {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        faults(&[Code::Corrupt, Code::Unavailable, Code::Internal])
+    }
+}
+
+impl IntoResponses for ObjectFaults {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        faults(&[Code::InvalidArgument, Code::NotFound, Code::Corrupt, Code::Unavailable, Code::Internal])
+    }
+}
+
+impl IntoResponses for WriteFaults {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        faults(&Code::ALL)
+    }
+}
+
+/// One response for each HTTP status; its description names the codes that have that status.
+fn faults(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
+    let mut words: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for code in codes {
+        words.entry(code.http_status().to_string()).or_default().push(format!("`{code}`"));
+    }
+    let response = |words: Vec<String>| {
+        let content = Content::new(Some(RefOr::Ref(Ref::from_schema_name("Fault"))));
+        ResponseBuilder::new().description(words.join(", ")).content("application/json", content).build().into()
+    };
+    words.into_iter().map(|(status, words)| (status, response(words))).collect()
+}
+
+/// Where the name of the schema comes from: the document must have it, whichever paths there are.
+#[derive(utoipa::OpenApi)]
+#[openapi(components(schemas(Fault, Code)))]
+pub(crate) struct Shared;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_document_in_docs_is_this_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/openapi.json");
+        let expected = document().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("BULKHEAD_BLESS").is_some() {
+            std::fs::write(&path, &expected).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == expected, "docs/openapi.json is stale: run this test with BULKHEAD_BLESS=1");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let document = serde_json::to_value(document()).unwrap();
+        let mut pending = vec![&document];
+        let mut n_references = 0;
+        while let Some(value) = pending.pop() {
+            match value {
+                serde_json::Value::Object(fields) => {
+                    if let Some(serde_json::Value::String(target)) = fields.get("$ref") {
+                        n_references += 1;
+                        let pointer = target.strip_prefix('#').unwrap();
+                        assert!(document.pointer(pointer).is_some(), "{target} leads nowhere");
+                    }
+                    pending.extend(fields.values());
+                }
+                serde_json::Value::Array(items) => pending.extend(items),
+                _ => {}
+            }
+        }
+        assert!(n_references > 50, "{n_references}");
+    }
+}
