@@ -128,6 +128,27 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     result
 }
 
+/// Runs a command in a machine with one disk, as `lab exec` does; returns its exit code and the artifacts folder.
+pub(crate) fn exec_on(disk: &str, memory_mib: u32, limit: u64, command: Vec<String>) -> Result<(ExitCode, PathBuf)> {
+    let programs = Programs { release: false, no_build: false };
+    let machine = MachineArgs { disks: vec![disk.parse()?], kernel: Kernel::V6_12, memory: memory_mib, cpus: 2 };
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
+    let result = runtime.block_on(async {
+        let interrupt = interrupted()?;
+        let run = async {
+            let lab = open(&programs).await?;
+            let code = exec(&lab, &machine.spec(), Duration::from_secs(limit), &command).await?;
+            Ok((code, lab.config().artifacts.clone()))
+        };
+        tokio::select! {
+            result = run => result,
+            signal = interrupt => bail!("{signal}: the machine was ended"),
+        }
+    });
+    runtime.shutdown_background();
+    result
+}
+
 async fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Run { .. } => bail!("cases handle their interruption themselves"),
@@ -293,7 +314,7 @@ fn workspace() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-fn target_dir() -> PathBuf {
+pub(crate) fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
 }
 

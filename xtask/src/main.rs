@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod demo;
 mod lab;
 
 use std::io::Write as _;
@@ -20,6 +21,8 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests, licences: all that needs no virtual machine.
     Check,
+    /// The before/after experiment in a virtual machine; the report goes to target/demo.
+    Demo,
     /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
@@ -28,6 +31,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
+        Command::Demo => demo::run(),
         Command::Lab(command) => lab::run(command),
     };
     result.unwrap_or_else(|error| {

@@ -6,4 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cgroup_run;
+pub mod experiment;
+pub mod judge;
+pub mod layout;
+pub mod load;
+pub mod mariadb;
+pub mod report;
 pub mod result;
+pub mod sample;

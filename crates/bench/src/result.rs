@@ -121,7 +121,9 @@ impl Experiment {
     /// The cell of a configuration.
     #[must_use]
     pub fn cell(&self, layout: &str, controller: &str, neighbour: &str) -> Option<&Cell> {
-        self.cells.iter().find(|c| (c.layout.as_str(), c.controller.as_str(), c.neighbour.as_str()) == (layout, controller, neighbour))
+        self.cells.iter().find(|c| {
+            (c.layout.as_str(), c.controller.as_str(), c.neighbour.as_str()) == (layout, controller, neighbour)
+        })
     }
 }
 

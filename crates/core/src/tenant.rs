@@ -3,6 +3,7 @@
 //! ```text
 //! bulkhead.slice/<tenant>.slice      io.weight, io.bfq.weight, io.max
 //!     payload/                       the container's processes
+//!         run-<pid>/                 what one `bulkhead run` started
 //!     journal/                       journal threads of the tenant's volumes
 //! ```
 //! The two leaves exist because a kernel thread in the container's own cgroup makes freeze and rmdir fail (FACTS.md §1).
@@ -31,6 +32,12 @@ pub fn slice(tenant: &Name) -> String {
 #[must_use]
 pub fn payload(tenant: &Name) -> String {
     format!("{}/payload", slice(tenant))
+}
+
+/// Where one `bulkhead run`, with this process id, runs its command: what the command leaves behind can be told and ended.
+#[must_use]
+pub fn run(tenant: &Name, pid: u32) -> String {
+    format!("{}/run-{pid}", payload(tenant))
 }
 
 /// Where the journal threads of the tenant's volumes run.

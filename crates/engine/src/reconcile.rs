@@ -5,9 +5,10 @@
 
 use std::path::PathBuf;
 
+use bulkhead_core::action::Action;
 use bulkhead_core::backend;
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{Pool, Tenant, Volume, VolumeState};
+use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeState};
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
@@ -82,11 +83,12 @@ impl Engine {
         match self.leases() {
             Err(fault) => problems.push(fault),
             Ok(leases) => {
-                for lease in leases {
-                    if self.host().start_time(lease.pid) != Some(lease.start_time_ticks) {
-                        tracing::info!(volume = %lease.volume, pid = lease.pid, "the process that held a lease is gone");
-                        problems.extend(self.lease_remove(lease.id).err());
-                    }
+                let alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
+                let (held, gone): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(alive);
+                for lease in gone {
+                    // A pid that was given to another run is not taken for the one that ended.
+                    let reused = held.iter().any(|other| other.pid == lease.pid);
+                    problems.extend(self.end_lease(&lease, !reused).err());
                 }
             }
         }
@@ -99,6 +101,20 @@ impl Engine {
             });
             problems.extend(outcome.err());
         }
+    }
+
+    /// Takes back what a `bulkhead run` that died held: what its command left running is ended, so that the volume can go.
+    fn end_lease(&self, lease: &Lease, kill: bool) -> Result<(), Fault> {
+        let cgroup = tenant::run(&lease.tenant, lease.pid);
+        if kill && !self.host().processes(&cgroup).is_empty() {
+            tracing::info!(volume = %lease.volume, pid = lease.pid, "ending what a run left behind");
+            self.host().kill_all(&cgroup)?;
+        }
+        self.lease_remove(lease.id)?;
+        if kill {
+            self.executor.run_steps(vec![Action::RemoveCgroup { cgroup }], false)?;
+        }
+        Ok(())
     }
 
     /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps.

@@ -77,7 +77,15 @@ impl Engine {
         for pool in pools {
             let backend = backend::backend(&pool);
             let below = self.host().physical_devices(&pool.source);
-            let volumes = self.volumes_in(&pool)?.into_iter().filter_map(Result::ok);
+            let found = match self.volumes_in(&pool) {
+                // One pool that cannot be read does not hide the others; asked for by name, it says why.
+                Err(fault) if only.is_none() => {
+                    tracing::warn!(pool = %pool.name, %fault, "the volumes of a pool cannot be listed");
+                    continue;
+                }
+                found => found?,
+            };
+            let volumes = found.into_iter().filter_map(Result::ok);
             views.extend(volumes.map(|volume| self.volume_view_on(&pool, &below, backend.as_ref(), &volume)));
         }
         Ok(views)

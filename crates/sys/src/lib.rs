@@ -10,6 +10,7 @@ pub mod block;
 pub mod cgroup;
 pub mod file;
 pub mod fsutil;
+pub mod fsync_trace;
 pub mod iocost;
 pub mod jbd2;
 pub mod loopdev;

@@ -106,7 +106,11 @@ pub fn spawn(spec: &SpawnSpec) -> Result<Running, SpawnError> {
         None => None,
         Some(dir) => {
             let opened = OpenOptions::new().write(true).open(dir.join("cgroup.procs"));
-            Some(opened.map_err(|source| SpawnError::Cgroup { program: program.clone(), dir: dir.clone(), source })?.into())
+            Some(
+                opened
+                    .map_err(|source| SpawnError::Cgroup { program: program.clone(), dir: dir.clone(), source })?
+                    .into(),
+            )
         }
     };
     let mut command = Command::new(&spec.program);

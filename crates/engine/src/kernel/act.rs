@@ -27,8 +27,8 @@ use crate::store;
 /// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
 const CONTROLLERS: [&str; 2] = ["io", "memory"];
 
-/// How long unmounting waits for the journal thread to end, so that its cgroup can be removed.
-const THREAD_END_LIMIT: Duration = Duration::from_secs(10);
+/// How long unmounting waits for the journal thread to end, so that its cgroup can be removed. Requests wait meanwhile.
+const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
 
 /// What an action did.
 struct Outcome {

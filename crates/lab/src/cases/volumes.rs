@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -40,49 +40,48 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
-    for kind in KINDS {
-        for (fs, small, large) in [("ext4", "64M", "128M"), ("xfs", "320M", "400M")] {
-            let volume = format!("{kind}/v-{fs}");
-            ctx.log(&volume);
-            json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
-            let again = json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
-            ensure!(again["steps"].as_array().is_some_and(Vec::is_empty), "not idempotent: {again}");
-            json(ctx, &["volume", "check", &volume]).await?;
-            // Offline growth, then online growth with data in it.
-            json(ctx, &["volume", "resize", &volume, "--size", large]).await?;
-            let tenant = json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", &volume]).await?;
-            ensure!(tenant["object"]["share"] == 700, "{tenant}");
-            let view = json(ctx, &["volume", "inspect", &volume]).await?;
-            let at = view["mounted_at"].as_str().unwrap_or_default().to_owned();
-            let way = view["accounting"]["way"].as_str().unwrap_or_default();
-            ensure!(way == if fs == "ext4" { "journal_thread" } else { "partial" }, "{view}");
-            ctx.machine
-                .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; sha1sum < {at}/data > /run/sum; sync"))
-                .await?;
-            let grown = json(ctx, &["volume", "resize", &volume, "--size", "512M"]).await?;
-            ensure!(grown["object"]["size_bytes"] == 512 << 20, "{grown}");
-            let free = ctx.machine.sh(&format!("df -B1M --output=size {at} | tail -1")).await?;
-            ensure!(free.trim().parse::<u32>()? > 420, "the file system did not grow: {free} MiB");
-            let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {at}")).await?;
-            for option in ["nosuid", "nodev", "noatime"] {
-                ensure!(options.contains(option), "mounted without {option}: {options}");
-            }
-            refused(ctx, 5, &["mounted for tenant db", "--force"], &["volume", "rm", &volume]).await?;
-            json(ctx, &["tenant", "set", "db", "--detach", &volume]).await?;
-            if fs == "ext4" {
-                json(ctx, &["volume", "resize", &volume, "--size", "100M", "--shrink"]).await?;
-                refused(ctx, 7, &["needs about"], &["volume", "resize", &volume, "--size", "20M", "--shrink"]).await?;
-            } else {
-                let shrink = ["volume", "resize", &volume, "--size", "320M", "--shrink"];
-                refused(ctx, 8, &["XFS cannot be made smaller"], &shrink).await?;
-            }
-            json(ctx, &["tenant", "set", "db", "--attach", &volume]).await?;
-            ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
-            json(ctx, &["volume", "rm", &volume, "--force"]).await?;
-            json(ctx, &["tenant", "rm", "db"]).await?;
-            let left = ctx.machine.sh("ls -d /sys/fs/cgroup/bulkhead.slice 2>/dev/null || true").await?;
-            ensure!(left.is_empty(), "a cgroup was left: {left}");
+    for (kind, fs) in [("file", "ext4"), ("thick", "ext4"), ("thick", "xfs"), ("thin", "ext4"), ("file", "xfs")] {
+        let (small, large) = if fs == "ext4" { ("64M", "128M") } else { ("320M", "400M") };
+        let volume = format!("{kind}/v-{fs}");
+        ctx.log(&volume);
+        json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
+        let again = json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
+        ensure!(again["steps"].as_array().is_some_and(Vec::is_empty), "not idempotent: {again}");
+        json(ctx, &["volume", "check", &volume]).await?;
+        // Offline growth, then online growth with data in it.
+        json(ctx, &["volume", "resize", &volume, "--size", large]).await?;
+        let tenant = json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", &volume]).await?;
+        ensure!(tenant["object"]["share"] == 700, "{tenant}");
+        let view = json(ctx, &["volume", "inspect", &volume]).await?;
+        let at = view["mounted_at"].as_str().unwrap_or_default().to_owned();
+        let way = view["accounting"]["way"].as_str().unwrap_or_default();
+        ensure!(way == if fs == "ext4" { "journal_thread" } else { "partial" }, "{view}");
+        ctx.machine
+            .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; sha1sum < {at}/data > /run/sum; sync"))
+            .await?;
+        let grown = json(ctx, &["volume", "resize", &volume, "--size", "512M"]).await?;
+        ensure!(grown["object"]["size_bytes"] == 512 << 20, "{grown}");
+        let free = ctx.machine.sh(&format!("df -B1M --output=size {at} | tail -1")).await?;
+        ensure!(free.trim().parse::<u32>()? > 420, "the file system did not grow: {free} MiB");
+        let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {at}")).await?;
+        for option in ["nosuid", "nodev", "noatime"] {
+            ensure!(options.contains(option), "mounted without {option}: {options}");
         }
+        refused(ctx, 5, &["mounted for tenant db", "--force"], &["volume", "rm", &volume]).await?;
+        json(ctx, &["tenant", "set", "db", "--detach", &volume]).await?;
+        if fs == "ext4" {
+            json(ctx, &["volume", "resize", &volume, "--size", "100M", "--shrink"]).await?;
+            refused(ctx, 7, &["needs about"], &["volume", "resize", &volume, "--size", "20M", "--shrink"]).await?;
+        } else {
+            let shrink = ["volume", "resize", &volume, "--size", "320M", "--shrink"];
+            refused(ctx, 8, &["XFS cannot be made smaller"], &shrink).await?;
+        }
+        json(ctx, &["tenant", "set", "db", "--attach", &volume]).await?;
+        ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
+        json(ctx, &["volume", "rm", &volume, "--force"]).await?;
+        json(ctx, &["tenant", "rm", "db"]).await?;
+        let left = ctx.machine.sh("ls -d /sys/fs/cgroup/bulkhead.slice 2>/dev/null || true").await?;
+        ensure!(left.is_empty(), "a cgroup was left: {left}");
     }
     unmake_pools(ctx).await?;
     daemon.stop().await?;

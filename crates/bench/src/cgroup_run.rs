@@ -1,0 +1,246 @@
+//! Loads as child processes in a tenant's cgroup: started together, heard, ended and reaped always.
+//!
+//! Owns: the other side of the protocol of [`crate::load`], and the way an experiment is called off.
+//! Does not: start processes itself (`bulkhead_sys::spawn`), or know what a load does.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
+
+use crate::load::{LoadArgs, LoadResult, READY, WAITING};
+
+/// How often a wait looks whether the experiment was called off.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long a load may take to prepare its files, and to end after its last operation: emulated disks are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Calls an experiment off: everything that waits ends with an error, and what was set up is removed.
+#[derive(Clone, Debug, Default)]
+pub struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    /// One that nothing calls off yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Calls off.
+    pub fn call_off(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// An error once it is called off.
+    ///
+    /// # Errors
+    /// When it was called off.
+    pub fn check(&self) -> Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+
+    /// Calls off when SIGINT or SIGTERM comes, from now to the end of the process. A child in a process group of its own
+    /// does not get the terminal's Ctrl-C, so that the experiment can end it in order.
+    ///
+    /// # Errors
+    /// When the signals cannot be watched.
+    pub fn on_signals(&self) -> Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.context("cannot start a runtime to watch signals")?;
+        let (mut interrupt, mut terminate) = {
+            let _guard = runtime.enter();
+            let interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
+            (interrupt, signal(SignalKind::terminate()).context("cannot watch SIGTERM")?)
+        };
+        let cancel = self.clone();
+        std::thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+            });
+            cancel.call_off();
+        });
+        Ok(())
+    }
+}
+
+/// How children are started: with which program, and what calls them off.
+#[derive(Clone, Debug)]
+pub struct Starter {
+    /// The `bulkhead` program, whose `__load` is used.
+    pub program: PathBuf,
+    /// What calls the experiment off.
+    pub cancel: Cancel,
+}
+
+/// A load in a cgroup, prepared and waiting for the start.
+#[derive(Debug)]
+pub struct Load {
+    what: String,
+    child: Running,
+    cancel: Cancel,
+}
+
+impl Starter {
+    /// Starts a load in a cgroup; it prepares its files and waits. `args.wait` is implied.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn load(&self, args: &LoadArgs, cgroup: &Path) -> Result<Load> {
+        let args = LoadArgs { wait: true, ..args.clone() };
+        let spec = SpawnSpec {
+            program: self.program.clone(),
+            args: std::iter::once("__load".to_owned()).chain(args.argv()).map(Into::into).collect(),
+            env: Vec::new(),
+            cgroup: Some(cgroup.to_owned()),
+        };
+        let what = format!("load {}", args.kind.as_str());
+        let child = spawn(&spec).with_context(|| format!("cannot start {what} in {}", cgroup.display()))?;
+        Ok(Load { what, child, cancel: self.cancel.clone() })
+    }
+}
+
+impl Load {
+    /// Waits until its files are prepared.
+    ///
+    /// # Errors
+    /// When it fails, takes too long, or the experiment is called off.
+    pub fn await_prepared(&self) -> Result<()> {
+        self.expect(WAITING, PATIENCE)
+    }
+
+    /// Tells it to begin.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn begin(&mut self) -> Result<()> {
+        self.tell(b"b")
+    }
+
+    /// Waits until its measured window begins.
+    ///
+    /// # Errors
+    /// As [`Load::await_prepared`].
+    pub fn await_window(&self, warm_up: Duration) -> Result<()> {
+        self.expect(READY, warm_up + PATIENCE)
+    }
+
+    /// Tells it to stop, and waits for its result.
+    ///
+    /// # Errors
+    /// As [`Load::await_prepared`].
+    pub fn finish(mut self) -> Result<LoadResult> {
+        self.tell(b"e")?;
+        let line = self.line(PATIENCE)?;
+        let result = serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.what))?;
+        let code = self.child.wait(PATIENCE).with_context(|| self.what.clone())?;
+        if code != Some(0) {
+            bail!("{} ended with code {code:?}: {}", self.what, self.child.stderr());
+        }
+        Ok(result)
+    }
+
+    fn tell(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Err(error) = self.child.tell(bytes) {
+            // Its own words say more than a broken pipe.
+            let said = self.child.stderr();
+            return Err(error).context(format!("{} is gone: {said}", self.what));
+        }
+        Ok(())
+    }
+
+    fn expect(&self, word: &str, limit: Duration) -> Result<()> {
+        let line = self.line(limit)?;
+        if line != word {
+            bail!("{} said {line:?}, where {word:?} was expected", self.what);
+        }
+        Ok(())
+    }
+
+    fn line(&self, limit: Duration) -> Result<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.cancel.check()?;
+            match self.child.hear(LOOK) {
+                Heard::Line(line) => return Ok(line),
+                Heard::End => bail!("{} ended early: {}", self.what, self.child.stderr()),
+                Heard::Nothing if Instant::now() >= deadline => {
+                    bail!("{} did not answer within {} s", self.what, limit.as_secs())
+                }
+                Heard::Nothing => {}
+            }
+        }
+    }
+}
+
+/// Waits until a moment, or until the experiment is called off.
+///
+/// # Errors
+/// When it is called off, or the kernel gives no timer.
+pub fn wait_until(moment: Instant, cancel: &Cancel) -> Result<()> {
+    let timer = crate::load::Timer::new()?;
+    while Instant::now() < moment {
+        cancel.check()?;
+        timer.wait_until(moment.min(Instant::now() + LOOK))?;
+    }
+    cancel.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::LoadKind;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A starter whose program is a shell script, and a directory that plays the cgroup.
+    fn starter(dir: &Path, script: &str) -> Starter {
+        std::fs::write(dir.join("cgroup.procs"), "").unwrap();
+        let program = dir.join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        Starter { program, cancel: Cancel::new() }
+    }
+
+    #[test]
+    fn the_protocol_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let result = r#"{"kind":"probe","seconds":1,"ops":7,"written_bytes":1,"synced_bytes":1,"fsync_ms":{"n":0,"sum":0,"max":0,"stride":1,"values":[]},"since_scheduled_ms":{"n":0,"sum":0,"max":0,"stride":1,"values":[]},"missed_ops":0}"#;
+        let script = format!(
+            "[ $1 = __load ] || exit 9; echo waiting; head -c1 >/dev/null; echo ready; head -c1 >/dev/null; echo '{result}'"
+        );
+        let starter = starter(dir.path(), &script);
+        let mut load = starter.load(&LoadArgs::new(LoadKind::Probe, dir.path(), 1.0), dir.path()).unwrap();
+        load.await_prepared().unwrap();
+        load.begin().unwrap();
+        load.await_window(Duration::ZERO).unwrap();
+        assert_eq!(load.finish().unwrap().ops, 7);
+    }
+
+    #[test]
+    fn a_load_that_fails_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let starter = starter(dir.path(), "echo 'no space left' >&2; exit 1");
+        let load = starter.load(&LoadArgs::new(LoadKind::Storm, dir.path(), 1.0), dir.path()).unwrap();
+        let error = load.await_prepared().unwrap_err().to_string();
+        assert!(error.starts_with("load storm ended early"), "{error}");
+    }
+
+    #[test]
+    fn calling_off_ends_the_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let starter = starter(dir.path(), "exec sleep 60");
+        let load = starter.load(&LoadArgs::new(LoadKind::Probe, dir.path(), 1.0), dir.path()).unwrap();
+        starter.cancel.call_off();
+        assert_eq!(load.await_prepared().unwrap_err().to_string(), "interrupted");
+        assert!(wait_until(Instant::now() + Duration::from_secs(60), &starter.cancel).is_err());
+    }
+}

@@ -1,0 +1,176 @@
+//! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
+//!
+//! One data directory for each layout, filled once; the server is started anew for each round of a cell, so that no cell inherits
+//! the other's buffer pool. Full form: 16 cells x 3 rounds, about 50 s each, 45 minutes with set-up; short form: only the neighbours
+//! `none` and `high-fsync`, 8 cells of about 40 s, 9 minutes.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
+use bulkhead_sys::roots::Roots;
+
+use super::journal_fsync::shares;
+use super::pair::calm;
+use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
+use crate::cgroup_run::{Load, wait_until};
+use crate::layout::{Bench, Controller, Layout};
+use crate::load::{LoadArgs, LoadKind};
+use crate::mariadb::{Interval, Server, check_programs};
+use crate::report::figure as f;
+use crate::result::{Experiment, Round, spread};
+
+const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) in tenant A with a share of 70, beside a sequential writer \
+    (4 threads) in tenant B with a share of 30. fsync_mean_ms is over all fsync and fdatasync calls of the server in ext4 (its own \
+    tracepoints), binary log, redo log and data files alike; the paper's figure is MySQL 5.7's. Shares are bytes of the device \
+    charged to each slice, journal included.";
+
+const CONFIGS: [(Layout, Controller); 4] = [
+    (Layout::Shared, Controller::Bfq),
+    (Layout::Own, Controller::Bfq),
+    (Layout::OwnAccounted, Controller::Bfq),
+    (Layout::OwnAccounted, Controller::Iocost),
+];
+const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
+/// Few, so that an emulated CPU does not become the limit.
+const CLIENTS: u32 = 4;
+
+/// Warm-up and window in seconds.
+const FULL: (u32, u32) = (6, 20);
+const QUICK: (u32, u32) = (4, 10);
+/// Starting and ending the server and the loads, on an emulated machine.
+const BETWEEN_SECONDS: f64 = 22.0;
+
+fn times(quick: bool) -> (u32, u32) {
+    if quick { QUICK } else { FULL }
+}
+
+/// All cells.
+pub(super) fn cells(quick: bool) -> Vec<Plan> {
+    if quick { product(&CONFIGS, &["none", "high-fsync"]) } else { product(&CONFIGS, &NEIGHBOURS) }
+}
+
+/// One round of one cell.
+pub(super) fn seconds(quick: bool) -> f64 {
+    let (warm_up, window) = times(quick);
+    f64::from(warm_up + window) + BETWEEN_SECONDS
+}
+
+pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    check_programs()?;
+    let mut frame = Frame::new("dbms-consolidation", ABOUT, options, progress);
+    let bench = frame.set_up((700, 300))?;
+    let plans = chosen(&cells(options.quick), options);
+    for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own")] {
+        if plans.iter().any(|plan| (plan.layout == Layout::Shared) == (layout == Layout::Shared)) {
+            frame.say(&format!("filling the database on the {what} volume"));
+            let places = bench.arrange(layout, Controller::None, &options.model)?;
+            let server = Server::start(&places.a.join("db"), &bench.payload_a()?, &options.cancel)?;
+            server.prepare()?;
+            server.stop()?;
+        }
+    }
+    let (warm_up, window) = times(options.quick);
+    let server = crate::mariadb::server_args("DATA".as_ref(), "SOCKET".as_ref()).join(" ");
+    frame.experiment.commands.push(format!("mariadbd {server}"));
+    frame
+        .experiment
+        .commands
+        .push(format!("sysbench oltp_insert, {CLIENTS} clients, warm-up {warm_up} s, window {window} s"));
+    frame.rounds(&plans, |frame, plan| round(frame, &bench, plan, (warm_up, window)))?;
+    frame.finish(Some(bench))
+}
+
+fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window): (u32, u32)) -> Result<Round> {
+    let options = frame.options;
+    let places = bench.arrange(plan.layout, plan.controller, &options.model)?;
+    let (starter, watch) = (frame.starter(), bench.watch()?);
+    let kind = match plan.neighbour {
+        "no-fsync" => Some(LoadKind::NoFsync),
+        "low-fsync" => Some(LoadKind::LowFsync),
+        "high-fsync" => Some(LoadKind::HighFsync),
+        _ => None,
+    };
+    let server = Server::start(&places.a.join("db"), &bench.payload_a()?, &options.cancel)?;
+    let mut neighbour = match kind {
+        Some(kind) => {
+            let args =
+                LoadArgs { warm_up_seconds: f64::from(warm_up), ..LoadArgs::new(kind, &places.b, f64::from(window)) };
+            Some(starter.load(&args, &bench.payload_b()?)?)
+        }
+        None => None,
+    };
+    if let Some(load) = &neighbour {
+        load.await_prepared()?;
+    }
+    // Two seconds more, so that the report of the window's last second is complete.
+    let mut clients = server.clients(CLIENTS, warm_up + window + 2)?;
+    clients.await_start(&options.cancel)?;
+    let start = Instant::now();
+    if let Some(load) = &mut neighbour {
+        load.begin()?;
+    }
+    wait_until(start + Duration::from_secs(u64::from(warm_up)), &options.cancel)?;
+    let trace = FsyncTrace::start(&Roots::host(), bench.dev_of_a(plan.layout)?)?;
+    let before = watch.snapshot()?;
+    wait_until(Instant::now() + Duration::from_secs(u64::from(window)), &options.cancel)?;
+    let activity = before.until(&watch.snapshot()?);
+    let calls = trace.stop()?;
+    let threads: HashSet<u32> = server.threads()?.into_iter().collect();
+    let intervals = clients.finish(&options.cancel)?;
+    let neighbour = neighbour
+        .map(|load: Load| {
+            load.await_window(Duration::ZERO)?;
+            load.finish()
+        })
+        .transpose()?;
+    server.stop()?;
+    calm(&starter, bench, &watch)?;
+
+    let mut round = Round::default();
+    let seconds = warm_up + 1..=warm_up + window;
+    let counted: Vec<Interval> = intervals.into_iter().filter(|i| seconds.contains(&i.at_seconds)).collect();
+    if counted.is_empty() {
+        anyhow::bail!("sysbench reported nothing in the window");
+    }
+    let n = counted.len() as f64;
+    put(&mut round, f::INSERTS_PER_S, counted.iter().map(|i| i.inserts_per_s).sum::<f64>() / n);
+    put(&mut round, "latency_p95_ms", spread(counted.iter().map(|i| i.p95_ms)).context("no latency")?.median);
+    let own: Vec<FsyncCall> = calls.into_iter().filter(|call| threads.contains(&call.tid)).collect();
+    fsyncs(&mut round, &own, activity.seconds);
+    if let Some(load) = &neighbour {
+        put(&mut round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
+        put(&mut round, f::NEIGHBOUR_OPS_PER_S, load.ops as f64 / load.seconds);
+        put(&mut round, "neighbour_fsync_mean_ms", load.fsync_ms.mean());
+    }
+    shares(&mut round, &activity);
+    Ok(round)
+}
+
+fn fsyncs(round: &mut Round, calls: &[FsyncCall], window_seconds: f64) {
+    let mean = |of: &dyn Fn(&&FsyncCall) -> bool| {
+        let some: Vec<f64> = calls.iter().filter(of).map(|call| call.ms).collect();
+        (!some.is_empty()).then(|| some.iter().sum::<f64>() / some.len() as f64)
+    };
+    put(round, f::FSYNC_MEAN_MS, mean(&|_| true));
+    put(round, "fsync_full_mean_ms", mean(&|call| !call.datasync));
+    put(round, "fsync_data_mean_ms", mean(&|call| call.datasync));
+    put(round, "fsyncs_per_s", calls.len() as f64 / window_seconds);
+    round.series.insert("fsync_ms".to_owned(), calls.iter().map(|call| (call.ms * 1e3).round() / 1e3).collect());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fsyncs_are_kept_apart_by_kind() {
+        let call = |datasync, ms| FsyncCall { tid: 1, inode: 2, datasync, ms };
+        let mut round = Round::default();
+        fsyncs(&mut round, &[call(true, 10.0), call(true, 20.0), call(false, 60.0)], 2.0);
+        assert_eq!(round.figures[f::FSYNC_MEAN_MS], 30.0);
+        assert_eq!((round.figures["fsync_data_mean_ms"], round.figures["fsync_full_mean_ms"]), (15.0, 60.0));
+        assert_eq!(round.figures["fsyncs_per_s"], 1.5);
+    }
+}

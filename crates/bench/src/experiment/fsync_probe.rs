@@ -1,0 +1,192 @@
+//! `fsync-probe`: what a small fsync costs beside a noisy neighbour (TARGETS.md, first row).
+//!
+//! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
+//! warm-up: until the page cache holds as much dirty data as it may, the disk is not their limit. Full form: 18 cells x
+//! 3 rounds, 48 minutes on an emulated machine; short form: 18 cells, one round, 10 minutes.
+
+use anyhow::Result;
+
+use super::pair::{Measured, measure};
+use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
+use crate::layout::{Bench, Controller, Layout};
+use crate::load::{LoadArgs, LoadKind};
+use crate::report::figure as f;
+use crate::result::{Experiment, Round};
+
+const ABOUT: &str = "Tenant A appends 4 KiB and calls fsync every 100 ms; tenant B is idle, then busy. Latencies are those of the \
+    call itself; `since_scheduled` counts from the moment the operation was due. Equal shares. B's throughput is what the \
+    device did that was not charged to A for streams, durable bytes for fsyncs, and files created and removed for storm. \
+    a_device_share is how busy the device was with A alone, 0 to 1.";
+
+/// The neighbours, in the order (a), (b), (c) of the target.
+const NEIGHBOURS: [(&str, LoadKind); 3] =
+    [("streams", LoadKind::Streams), ("fsyncs", LoadKind::Fsyncs), ("storm", LoadKind::Storm)];
+
+/// What is compared.
+const CONFIGS: [(Layout, Controller); 6] = [
+    (Layout::Shared, Controller::None),
+    (Layout::Shared, Controller::Bfq),
+    (Layout::OwnAccounted, Controller::None),
+    (Layout::OwnAccounted, Controller::Bfq),
+    (Layout::Shared, Controller::Iocost),
+    (Layout::OwnAccounted, Controller::Iocost),
+];
+
+/// Warm-up and window of the three parts of a round.
+#[derive(Clone, Copy)]
+struct Times {
+    idle: (f64, f64),
+    alone: (f64, f64),
+    loaded: (f64, f64),
+}
+
+/// Starting and ending the loads of one round, on an emulated machine.
+const BETWEEN_SECONDS: f64 = 5.0;
+
+fn times(kind: LoadKind, quick: bool) -> Times {
+    match (kind, quick) {
+        (LoadKind::Streams, false) => Times { idle: (1.0, 8.0), alone: (12.0, 10.0), loaded: (12.0, 20.0) },
+        (LoadKind::Streams, true) => Times { idle: (1.0, 4.0), alone: (8.0, 5.0), loaded: (8.0, 10.0) },
+        (_, false) => Times { idle: (1.0, 8.0), alone: (3.0, 8.0), loaded: (3.0, 17.0) },
+        (_, true) => Times { idle: (1.0, 4.0), alone: (1.0, 4.0), loaded: (1.0, 7.0) },
+    }
+}
+
+/// All cells.
+pub(super) fn cells() -> Vec<Plan> {
+    product(&CONFIGS, &NEIGHBOURS.map(|(name, _)| name))
+}
+
+/// One round of a cell, on average over the neighbours.
+pub(super) fn seconds(quick: bool) -> f64 {
+    let part = |(warm_up, window): (f64, f64)| warm_up + window;
+    let all = NEIGHBOURS.map(|(_, kind)| times(kind, quick));
+    let sum: f64 = all.iter().map(|t| part(t.idle) + part(t.alone) + part(t.loaded)).sum();
+    sum / all.len() as f64 + BETWEEN_SECONDS
+}
+
+pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new("fsync-probe", ABOUT, options, progress);
+    let bench = frame.set_up((100, 100))?;
+    for (name, kind) in NEIGHBOURS {
+        let times = times(kind, options.quick);
+        for (what, (warm_up, window)) in [("A alone", times.idle), ("B alone", times.alone), ("both", times.loaded)] {
+            frame.experiment.commands.push(format!("{name}: {what}: warm-up {warm_up} s, window {window} s"));
+        }
+    }
+    let plans = chosen(&cells(), options);
+    frame.rounds(&plans, |frame, plan| round(frame, &bench, plan))?;
+    frame.finish(Some(bench))
+}
+
+fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan) -> Result<Round> {
+    let places = bench.arrange(plan.layout, plan.controller, &frame.options.model)?;
+    let kind = NEIGHBOURS.iter().find(|(name, _)| *name == plan.neighbour).map_or(LoadKind::Streams, |(_, kind)| *kind);
+    let times = times(kind, frame.options.quick);
+    let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);
+    let mut neighbour = LoadArgs::new(kind, &places.b, 0.0);
+    if kind == LoadKind::Streams {
+        neighbour.file_bytes = Some((128 << 20).min(bench.volume_bytes() / 16));
+    }
+    let starter = frame.starter();
+    let idle = measure(&starter, bench, Some(&probe), None, times.idle)?;
+    let alone = measure(&starter, bench, None, Some(&neighbour), times.alone)?;
+    let loaded = measure(&starter, bench, Some(&probe), Some(&neighbour), times.loaded)?;
+    Ok(figures(kind, &idle, &alone, &loaded))
+}
+
+fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured) -> Round {
+    let mut round = Round::default();
+    for (when, measured) in [("idle", idle), ("loaded", loaded)] {
+        let Some(probe) = &measured.a else { continue };
+        put(&mut round, &format!("fsync_{when}_mean_ms"), probe.fsync_ms.mean());
+        put(&mut round, &format!("fsync_{when}_p50_ms"), probe.fsync_ms.percentile(50.0));
+        put(&mut round, &format!("fsync_{when}_p99_ms"), probe.fsync_ms.percentile(99.0));
+        put(&mut round, &format!("fsync_{when}_max_ms"), probe.fsync_ms.max());
+        put(&mut round, &format!("since_scheduled_{when}_mean_ms"), probe.since_scheduled_ms.mean());
+        put(&mut round, &format!("since_scheduled_{when}_p99_ms"), probe.since_scheduled_ms.percentile(99.0));
+        put(&mut round, &format!("fsyncs_{when}_total"), probe.fsync_ms.n() as f64);
+        put(&mut round, &format!("missed_{when}_total"), probe.missed_ops as f64);
+        round.series.insert(format!("fsync_{when}_ms"), probe.fsync_ms.values().to_vec());
+    }
+    for (bytes, ops, measured) in [
+        (f::NEIGHBOUR_ALONE_BYTES_PER_S, f::NEIGHBOUR_ALONE_OPS_PER_S, alone),
+        (f::NEIGHBOUR_BYTES_PER_S, f::NEIGHBOUR_OPS_PER_S, loaded),
+    ] {
+        let Some(load) = &measured.b else { continue };
+        let durable = match kind {
+            // Counted when the device has done it: what is charged when it is issued may still wait in the queue.
+            LoadKind::Streams => Some(
+                measured.activity.per_s(measured.activity.device_bytes.saturating_sub(measured.activity.a_bytes())),
+            ),
+            // A storm is counted in files: what of them reaches the device depends on how soon they are removed again.
+            LoadKind::Storm => None,
+            _ => Some(load.synced_bytes as f64 / load.seconds),
+        };
+        put(&mut round, bytes, durable);
+        if kind != LoadKind::Streams {
+            put(&mut round, ops, load.ops as f64 / load.seconds);
+        }
+    }
+    put(&mut round, f::A_DEVICE_SHARE, idle.activity.device_busy_pct / 100.0);
+    put(&mut round, "device_busy_idle_pct", idle.activity.device_busy_pct);
+    put(&mut round, "device_busy_alone_pct", alone.activity.device_busy_pct);
+    put(&mut round, f::DEVICE_BUSY_PCT, loaded.activity.device_busy_pct);
+    let activity = &loaded.activity;
+    put(&mut round, "device_bytes_per_s", activity.per_s(activity.device_bytes));
+    put(&mut round, "device_alone_bytes_per_s", alone.activity.per_s(alone.activity.device_bytes));
+    put(&mut round, "a_payload_bytes_per_s", activity.per_s(activity.a_payload_bytes));
+    put(&mut round, "b_payload_bytes_per_s", activity.per_s(activity.b_payload_bytes));
+    put(&mut round, "journal_bytes_in_slice", (activity.a_journal_bytes + activity.b_journal_bytes) as f64);
+    put(&mut round, "root_bytes", activity.root_bytes as f64);
+    round
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::{LoadResult, Series};
+    use crate::sample::Activity;
+
+    fn load(kind: LoadKind, latencies: &[f64]) -> LoadResult {
+        let mut fsync_ms = Series::default();
+        latencies.iter().for_each(|latency| fsync_ms.push(*latency));
+        LoadResult {
+            kind,
+            seconds: 2.0,
+            ops: 20,
+            written_bytes: 8000,
+            synced_bytes: 4000,
+            since_scheduled_ms: fsync_ms.clone(),
+            fsync_ms,
+            missed_ops: 1,
+        }
+    }
+
+    #[test]
+    fn figures_have_the_names_that_are_judged() {
+        let activity = Activity {
+            seconds: 2.0,
+            device_busy_pct: 12.0,
+            device_bytes: 7000,
+            a_payload_bytes: 1000,
+            ..Activity::default()
+        };
+        let idle = Measured { a: Some(load(LoadKind::Probe, &[10.0, 20.0])), b: None, activity };
+        let alone = Measured { a: None, b: Some(load(LoadKind::Streams, &[])), activity };
+        let both =
+            Measured { a: Some(load(LoadKind::Probe, &[30.0])), b: Some(load(LoadKind::Streams, &[])), activity };
+        let round = figures(LoadKind::Streams, &idle, &alone, &both);
+        let figure = |name: &str| round.figures.get(name).copied();
+        assert_eq!(figure(f::FSYNC_IDLE_MEAN_MS), Some(15.0));
+        assert_eq!(figure(f::FSYNC_LOADED_P99_MS), Some(30.0));
+        assert_eq!(figure(f::NEIGHBOUR_BYTES_PER_S), Some(3000.0));
+        assert_eq!(figure(f::A_DEVICE_SHARE), Some(0.12));
+        assert_eq!(round.series[f::FSYNC_LOADED_SERIES_MS], [30.0]);
+        let storm = figures(LoadKind::Storm, &idle, &alone, &both);
+        assert_eq!(storm.figures.get(f::NEIGHBOUR_BYTES_PER_S), None);
+        assert_eq!(storm.figures.get(f::NEIGHBOUR_OPS_PER_S), Some(&10.0));
+        let fsyncs = figures(LoadKind::Fsyncs, &idle, &alone, &both);
+        assert_eq!(fsyncs.figures.get(f::NEIGHBOUR_BYTES_PER_S), Some(&2000.0));
+    }
+}

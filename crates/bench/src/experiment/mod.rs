@@ -1,0 +1,359 @@
+//! The experiments of docs/evidence: what is run in which order, and how figures come from it.
+//!
+//! Owns: cells, rounds, windows, and the JSON that is written after each round. Rounds are interleaved: round 1 of all cells,
+//! then round 2, so that a machine that gets slower over time does not favour a cell.
+//! Does not: judge the figures (`judge`), or show them (`report`).
+
+mod dbms_consolidation;
+mod fsync_probe;
+mod journal_fsync;
+mod machine;
+mod pair;
+mod volume_overhead;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_core::units::Share;
+
+use crate::cgroup_run::{Cancel, Starter};
+use crate::layout::{Bench, Controller, IocostModel, Layout, Target};
+use crate::result::{Cell, Experiment, FORMAT, Round};
+
+/// The experiments that can be run.
+pub const NAMES: [&str; 4] = ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead"];
+
+/// How an experiment is to be run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// On what.
+    pub target: Target,
+    /// The short form: one round, short windows.
+    pub quick: bool,
+    /// Number of rounds (default: 3, or 1 in the short form).
+    pub rounds: Option<u32>,
+    /// Only these neighbours; all when it is empty.
+    pub neighbours: Vec<String>,
+    /// Only these configurations, as `shared/none`; all when it is empty.
+    pub configs: Vec<String>,
+    /// What io.cost is told about the device.
+    pub model: IocostModel,
+    /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
+    pub out_dir: Option<PathBuf>,
+    /// The `bulkhead` program, for the loads.
+    pub program: PathBuf,
+    /// What the disk simulates, in words; what it calls itself when empty.
+    pub disk_parameters: String,
+    /// Calls the experiment off.
+    pub cancel: Cancel,
+}
+
+impl Options {
+    /// The full form on a target, with the model of the lab's disk; loads are run by this program itself.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            quick: false,
+            rounds: None,
+            neighbours: Vec::new(),
+            configs: Vec::new(),
+            model: IocostModel::measured_hdd(),
+            out_dir: None,
+            program: "/proc/self/exe".into(),
+            disk_parameters: String::new(),
+            cancel: Cancel::new(),
+        }
+    }
+}
+
+/// What an experiment is about to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// What, in a few words.
+    pub doing: String,
+    /// Steps done and steps in all; a step is one round of one cell.
+    pub done: usize,
+    /// See `done`.
+    pub of: usize,
+    /// Time since the start.
+    pub elapsed: Duration,
+    /// Figures of the step that was just completed, if one was.
+    pub completed: Option<(String, Round)>,
+}
+
+/// Told what happens.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
+
+/// Runs an experiment by name. Blocks, for as long as `expected_duration` says; call it from a thread that lives as long,
+/// because children end with the thread that started them.
+///
+/// # Errors
+/// When something cannot be set up, run or measured; what was measured until then is in the JSON file.
+pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    match name {
+        "fsync-probe" => fsync_probe::run(options, progress),
+        "dbms-consolidation" => dbms_consolidation::run(options, progress),
+        "journal-fsync" => journal_fsync::run(options, progress),
+        "volume-overhead" => volume_overhead::run(options, progress),
+        _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
+    }
+}
+
+/// How long an experiment takes with these options, set-up included, on an emulated machine; `None` for an unknown name.
+#[must_use]
+pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
+    let rounds = u64::from(n_rounds(options));
+    let (n_cells, windows) = match name {
+        "fsync-probe" => (chosen(&fsync_probe::cells(), options).len(), fsync_probe::seconds(options.quick)),
+        "dbms-consolidation" => (
+            chosen(&dbms_consolidation::cells(options.quick), options).len(),
+            dbms_consolidation::seconds(options.quick),
+        ),
+        "journal-fsync" => (chosen(&journal_fsync::cells(), options).len(), journal_fsync::seconds(options.quick)),
+        "volume-overhead" => (volume_overhead::N_CELLS, volume_overhead::seconds(options.quick)),
+        _ => return None,
+    };
+    let set_up = if name == "dbms-consolidation" { 240.0 } else { 30.0 };
+    let steps = rounds.saturating_mul(u64::try_from(n_cells).unwrap_or(u64::MAX));
+    Some(Duration::from_secs_f64(set_up + steps as f64 * windows))
+}
+
+/// A configuration with a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    layout: Layout,
+    controller: Controller,
+    neighbour: &'static str,
+}
+
+impl Plan {
+    fn id(self) -> String {
+        format!("{}/{}/{}", self.layout.as_str(), self.controller.as_str(), self.neighbour)
+    }
+
+    fn cell(self) -> Cell {
+        Cell {
+            layout: self.layout.as_str().to_owned(),
+            controller: self.controller.as_str().to_owned(),
+            neighbour: self.neighbour.to_owned(),
+            rounds: Vec::new(),
+        }
+    }
+}
+
+/// All pairs of configurations and neighbours, neighbour by neighbour.
+fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) -> Vec<Plan> {
+    let with = |&neighbour: &&'static str| {
+        configs.iter().map(move |&(layout, controller)| Plan { layout, controller, neighbour })
+    };
+    neighbours.iter().flat_map(with).collect()
+}
+
+/// The cells that the options ask for.
+fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
+    let wanted = |list: &[String], word: &str| list.is_empty() || list.iter().any(|name| name == word);
+    let config = |plan: &Plan| format!("{}/{}", plan.layout.as_str(), plan.controller.as_str());
+    all.iter()
+        .filter(|plan| wanted(&options.neighbours, plan.neighbour) && wanted(&options.configs, &config(plan)))
+        .copied()
+        .collect()
+}
+
+fn n_rounds(options: &Options) -> u32 {
+    options.rounds.unwrap_or(if options.quick { 1 } else { 3 }).max(1)
+}
+
+/// The frame of an experiment: rounds over cells, progress, and the file.
+struct Frame<'a, 'p> {
+    options: &'a Options,
+    experiment: Experiment,
+    progress: OnProgress<'p>,
+    started: Instant,
+    done: usize,
+    of: usize,
+}
+
+impl<'a, 'p> Frame<'a, 'p> {
+    fn new(name: &str, about: &str, options: &'a Options, progress: OnProgress<'p>) -> Self {
+        let experiment = Experiment {
+            format: FORMAT,
+            name: name.to_owned(),
+            about: about.to_owned(),
+            quick: options.quick,
+            machine: machine::machine(),
+            disk: crate::result::Disk::default(),
+            commands: Vec::new(),
+            cells: Vec::new(),
+            notes: Vec::new(),
+        };
+        Self { options, experiment, progress, started: Instant::now(), done: 0, of: 0 }
+    }
+
+    fn say(&mut self, doing: &str) {
+        self.tell(doing, None);
+    }
+
+    fn tell(&mut self, doing: &str, completed: Option<(String, Round)>) {
+        let (done, of, elapsed) = (self.done, self.of, self.started.elapsed());
+        (self.progress)(&Progress { doing: doing.to_owned(), done, of, elapsed, completed });
+    }
+
+    fn starter(&self) -> Starter {
+        Starter { program: self.options.program.clone(), cancel: self.options.cancel.clone() }
+    }
+
+    fn set_up(&mut self, shares: (u32, u32)) -> Result<Bench> {
+        self.say("setting up pool, volumes and tenants");
+        let shares = (Share::try_from(shares.0)?, Share::try_from(shares.1)?);
+        let bench = Bench::set_up(&self.options.target, shares)?;
+        self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.disk_parameters);
+        self.experiment.notes.extend_from_slice(bench.notes());
+        self.experiment.notes.push(format!(
+            "All layouts were set up once on the same device and stayed mounted: a volume of {} MiB for each tenant, a \
+             shared one of twice that. Shares {} and {}.",
+            bench.volume_bytes() >> 20,
+            shares.0,
+            shares.1
+        ));
+        let model = &self.options.model;
+        self.experiment.commands.push(format!("io.cost.model {}; io.cost.qos {}", model.model, model.qos));
+        Ok(bench)
+    }
+
+    /// Runs all rounds of all cells, writing the file after each round. A cell that fails is noted and the others go on,
+    /// unless the experiment is called off.
+    fn rounds(&mut self, plans: &[Plan], mut step: impl FnMut(&mut Self, Plan) -> Result<Round>) -> Result<()> {
+        if plans.is_empty() {
+            bail!("no cell is left to run: check the neighbours and configurations asked for");
+        }
+        self.experiment.cells = plans.iter().map(|plan| plan.cell()).collect();
+        let n_rounds = n_rounds(self.options);
+        self.of = plans.len() * usize::try_from(n_rounds).context("too many rounds")?;
+        let mut failed = 0;
+        for number in 1..=n_rounds {
+            for (index, plan) in plans.iter().enumerate() {
+                self.options.cancel.check()?;
+                self.say(&format!("round {number} of {n_rounds}: {}", plan.id()));
+                match step(self, *plan) {
+                    Ok(round) => {
+                        self.experiment.cells[index].rounds.push(round.clone());
+                        self.done += 1;
+                        self.tell("done", Some((plan.id(), round)));
+                    }
+                    Err(error) => {
+                        self.options.cancel.check()?;
+                        failed += 1;
+                        self.done += 1;
+                        let note = format!("{}, round {number}, failed: {error:#}", plan.id());
+                        self.say(&note);
+                        self.experiment.notes.push(note);
+                        if failed > plans.len() {
+                            return Err(error).context("too many cells failed");
+                        }
+                    }
+                }
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self) -> Result<()> {
+        let Some(dir) = &self.options.out_dir else { return Ok(()) };
+        write_json(dir, &self.experiment)
+    }
+
+    fn finish(self, bench: Option<Bench>) -> Result<Experiment> {
+        if let Some(bench) = bench {
+            bench.remove()?;
+        }
+        self.write()?;
+        Ok(self.experiment)
+    }
+}
+
+/// Writes `DIR/NAME.json` atomically.
+fn write_json(dir: &Path, experiment: &Experiment) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut text = serde_json::to_vec_pretty(experiment).context("cannot encode the result")?;
+    text.push(b'\n');
+    let path = dir.join(format!("{}.json", experiment.name));
+    bulkhead_sys::file::write_atomic(&path, &text).context("cannot write the result")
+}
+
+/// Puts a figure into a round, if there is one.
+fn put(round: &mut Round, name: &str, value: impl Into<Option<f64>>) {
+    if let Some(value) = value.into().filter(|value| value.is_finite()) {
+        round.figures.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options::new(Target::Directory("/nonexistent".into()))
+    }
+
+    #[test]
+    fn filters_choose_cells() {
+        let all = fsync_probe::cells();
+        assert_eq!(chosen(&all, &options()).len(), 18);
+        let some = Options {
+            neighbours: vec!["streams".into()],
+            configs: vec!["shared/none".into(), "own+accounting/iocost".into()],
+            ..options()
+        };
+        let ids: Vec<String> = chosen(&all, &some).into_iter().map(Plan::id).collect();
+        assert_eq!(ids, ["shared/none/streams", "own+accounting/iocost/streams"]);
+    }
+
+    #[test]
+    fn short_forms_stay_within_ten_minutes() {
+        let quick = Options { quick: true, ..options() };
+        for name in NAMES {
+            let expected = expected_duration(name, &quick).unwrap();
+            assert!(expected <= Duration::from_secs(600), "{name}: {expected:?}");
+            let full = expected_duration(name, &options()).unwrap();
+            assert!(full <= Duration::from_secs(3600), "{name}: {full:?}");
+        }
+        assert_eq!(expected_duration("nothing", &quick), None);
+    }
+
+    #[test]
+    fn rounds_are_interleaved_and_kept_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { rounds: Some(2), out_dir: Some(dir.path().to_owned()), ..options() };
+        let mut said = Vec::new();
+        let mut progress = |p: &Progress| said.push(p.doing.clone());
+        let mut frame = Frame::new("fsync-probe", "", &options, &mut progress);
+        let plans = product(&[(Layout::Shared, Controller::None), (Layout::Own, Controller::Bfq)], &["storm"]);
+        let mut order = Vec::new();
+        let outcome = frame.rounds(&plans, |_, plan| {
+            order.push(plan.layout.as_str());
+            if order.len() == 4 {
+                options.cancel.call_off();
+                bail!("interrupted in the middle");
+            }
+            let mut round = Round::default();
+            put(&mut round, "x_ms", 1.0);
+            put(&mut round, "nothing_ms", f64::NAN);
+            Ok(round)
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "interrupted");
+        assert_eq!(order, ["shared", "own", "shared", "own"]);
+        let text = std::fs::read(dir.path().join("fsync-probe.json")).unwrap();
+        let kept: Experiment = serde_json::from_slice(&text).unwrap();
+        assert_eq!(kept.cells.iter().map(|cell| cell.rounds.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(kept.cells[0].rounds[0].figures.len(), 1);
+    }
+
+    #[test]
+    fn an_unknown_experiment_names_the_known_ones() {
+        let error = run("nothing", &options(), &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("fsync-probe"), "{error}");
+    }
+}

@@ -1,0 +1,434 @@
+//! The judge: whether an experiment reached its row of TARGETS.md, as pure functions of its figures.
+//!
+//! Owns: every threshold, in one table ([`THRESHOLDS`]). The middle of the rounds is judged, the spread is shown.
+//! Does not: measure, or excuse. What was not measured is short; so are fewer than three rounds, unless the short form was asked for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::figure as f;
+use crate::report::grid;
+use crate::report::headline::{hardest_neighbour, kept_pct};
+use crate::report::text::{factor, number, percent, percent_exact, rounds, with_ends};
+use crate::report::words::{self, Config};
+use crate::result::{Cell, Experiment, Spread, spread};
+
+/// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
+const MIN_ROUNDS: usize = 3;
+
+/// Shares are equal in the probe: however busy A keeps the device alone, B may expect the other half of it.
+const A_FAIR_SHARE: f64 = 0.5;
+
+/// What is asked of a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Of, and how far from it.
+    Within(f64, f64),
+    /// Only that it was measured.
+    Reported,
+}
+
+/// One demand.
+#[derive(Clone, Copy, Debug)]
+struct Threshold {
+    /// The row of TARGETS.md that it is cited from.
+    row: &'static str,
+    /// What is judged.
+    what: &'static str,
+    bound: Bound,
+}
+
+const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshold {
+    Threshold { row, what, bound }
+}
+
+/// All thresholds, from the column "target" of TARGETS.md.
+const THRESHOLDS: [Threshold; 24] = [
+    // "loaded/idle mean <= 1.5 and p99 <= 3 in (a), <= 2.0 and p99 <= 4 in (b) and (c), HDD and SSD"
+    demand("fsync-probe", "streams mean", Bound::AtMost(1.5)),
+    demand("fsync-probe", "streams p99", Bound::AtMost(3.0)),
+    demand("fsync-probe", "fsyncs mean", Bound::AtMost(2.0)),
+    demand("fsync-probe", "fsyncs p99", Bound::AtMost(4.0)),
+    demand("fsync-probe", "storm mean", Bound::AtMost(2.0)),
+    demand("fsync-probe", "storm p99", Bound::AtMost(4.0)),
+    // "B's throughput >= 90 % of (B alone x (1 - A's share of device time))"
+    demand("fsync-probe", "streams neighbour", Bound::AtLeast(90.0)),
+    demand("fsync-probe", "fsyncs neighbour", Bound::AtLeast(90.0)),
+    demand("fsync-probe", "storm neighbour", Bound::AtLeast(90.0)),
+    // "same three steps; >= x3.4 throughput and <= 1/5 fsync latency in the worst neighbour case; share within 1 point of 70/30"
+    demand("dbms-consolidation", "three steps", Bound::AtMost(1.0)),
+    demand("dbms-consolidation", "throughput", Bound::AtLeast(3.4)),
+    demand("dbms-consolidation", "fsync latency", Bound::AtMost(0.2)),
+    demand("dbms-consolidation", "share", Bound::Within(70.0, 1.0)),
+    // "latency ratio of the two tenants = inverse share ratio within 10 %"; the shares are 70/30
+    demand("journal-fsync", "latency B/A", Bound::Within(70.0 / 30.0, 7.0 / 30.0)),
+    // "LV <= 3 %; blockd: 0 host commits, bandwidth >= 95 %, IOPS >= 80 % of raw on the HDD/SSD models; CPU per I/O reported"
+    demand("volume-overhead", "lv IOPS", Bound::AtLeast(97.0)),
+    demand("volume-overhead", "lv bandwidth", Bound::AtLeast(97.0)),
+    demand("volume-overhead", "lv CPU", Bound::Reported),
+    demand("volume-overhead", "blockd IOPS", Bound::AtLeast(80.0)),
+    demand("volume-overhead", "blockd bandwidth", Bound::AtLeast(95.0)),
+    demand("volume-overhead", "blockd host commits", Bound::AtMost(0.0)),
+    demand("volume-overhead", "blockd CPU", Bound::Reported),
+    // "loop beside them"
+    demand("volume-overhead", "loop IOPS", Bound::Reported),
+    demand("volume-overhead", "loop bandwidth", Bound::Reported),
+    demand("volume-overhead", "loop CPU", Bound::Reported),
+];
+
+/// The disk models of "HDD and SSD".
+const DISKS: [&str; 2] = ["hdd", "ssd"];
+
+/// What became of one demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Measured and good enough.
+    Met,
+    /// Measured and not good enough.
+    Short,
+    /// Not measured, which is never good enough.
+    NotMeasured,
+}
+
+/// One demand with what was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Row {
+    /// What is judged, and on what.
+    pub what: String,
+    /// What is asked.
+    pub target: String,
+    /// What was found, with its spread.
+    pub found: String,
+    /// Whether that is enough.
+    pub outcome: Outcome,
+}
+
+/// The judgement of one evidence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Whether every demand is met.
+    pub met: bool,
+    /// `NAME: met: figures` or `NAME: short: figures, what is missing`, in one line.
+    pub line: String,
+    /// The demands one by one.
+    pub rows: Vec<Row>,
+}
+
+/// Judges what was measured under `name`: one experiment for each disk. Experiments of other names are left out.
+#[must_use]
+pub fn judge(name: &str, experiments: &[Experiment]) -> Verdict {
+    let mine: Vec<&Experiment> = experiments.iter().filter(|experiment| experiment.name == name).collect();
+    let mut case = Case::new(name);
+    match name {
+        "fsync-probe" => fsync_probe(&mut case, &mine),
+        "dbms-consolidation" => dbms(&mut case, &mine),
+        "journal-fsync" => journal_fsync(&mut case, &mine),
+        "volume-overhead" => volume_overhead(&mut case, &mine),
+        _ => case.missing.push("no threshold is known for it".into()),
+    }
+    if mine.is_empty() {
+        case.missing.insert(0, "nothing was measured".into());
+    }
+    for experiment in mine {
+        case.rounds(experiment);
+    }
+    case.verdict()
+}
+
+/// A judgement in the making.
+struct Case<'a> {
+    name: &'a str,
+    rows: Vec<Row>,
+    /// Short texts for the line.
+    figures: Vec<String>,
+    missing: Vec<String>,
+    /// Disks that were not measured at all: said once instead of row by row.
+    absent: Vec<&'static str>,
+}
+
+impl<'a> Case<'a> {
+    fn new(name: &'a str) -> Self {
+        Self { name, rows: Vec::new(), figures: Vec::new(), missing: Vec::new(), absent: Vec::new() }
+    }
+
+    /// Judges one figure. `place` says where it was measured; `one` writes it.
+    fn row(&mut self, place: &str, what: &str, found: Option<Spread>, one: fn(f64) -> String, remark: &str) {
+        let threshold = THRESHOLDS.iter().find(|threshold| (threshold.row, threshold.what) == (self.name, what));
+        let Some(bound) = threshold.map(|threshold| threshold.bound) else {
+            self.missing.push(format!("no threshold for {what}"));
+            return;
+        };
+        let target = match bound {
+            Bound::AtMost(most) => format!("<= {}", one(most)),
+            Bound::AtLeast(least) => format!(">= {}", one(least)),
+            Bound::Within(of, by) => format!("{} to {}", one(of - by), one(of + by)),
+            Bound::Reported => "reported".to_owned(),
+        };
+        // A latency or a throughput of nothing is a failed measurement; only a count may be 0.
+        let found = found.filter(|found| found.median > 0.0 || what.ends_with("host commits") && found.median == 0.0);
+        let outcome = match found {
+            None => Outcome::NotMeasured,
+            Some(found) if holds(bound, found.median) => Outcome::Met,
+            Some(_) => Outcome::Short,
+        };
+        let place = if place.is_empty() { String::new() } else { format!("{place} ") };
+        if let (Outcome::Short, Some(found)) = (outcome, found) {
+            self.missing.push(format!("{place}{what} {} is not {target}", exactly(bound, found.median, one)));
+        }
+        let found = found.map_or_else(|| "not measured".to_owned(), |found| with_ends(found, one));
+        let found =
+            if remark.is_empty() || outcome == Outcome::NotMeasured { found } else { format!("{found}; {remark}") };
+        self.rows.push(Row { what: format!("{place}{what}"), target, found, outcome });
+    }
+
+    /// Says so when there are too few rounds, or when it was the short form.
+    fn rounds(&mut self, experiment: &Experiment) {
+        let least = complete_rounds(experiment);
+        let needed = if experiment.quick { 1 } else { MIN_ROUNDS };
+        let disk = if experiment.disk.model.is_empty() { "unknown disk" } else { &experiment.disk.model };
+        if least < needed {
+            self.missing.push(format!("{} of at least {needed} on {disk}", rounds(least)));
+        } else if experiment.quick {
+            self.figures.push(format!("short form on {disk}, {}", rounds(least)));
+        }
+        self.rows.push(Row {
+            what: format!("{disk} rounds{}", if experiment.quick { ", short form" } else { "" }),
+            target: format!(">= {needed}"),
+            found: least.to_string(),
+            outcome: if least < needed { Outcome::Short } else { Outcome::Met },
+        });
+    }
+
+    fn verdict(mut self) -> Verdict {
+        let rows = self.rows.iter().filter(|row| row.outcome == Outcome::NotMeasured).map(|row| row.what.as_str());
+        let rows = rows.filter(|what| !self.absent.iter().any(|disk| what.starts_with(disk)));
+        let unmeasured: Vec<&str> = self.absent.iter().copied().chain(rows).collect();
+        if !unmeasured.is_empty() {
+            self.missing.push(format!("not measured: {}", unmeasured.join(", ")));
+        }
+        let met =
+            self.missing.is_empty() && !self.rows.is_empty() && self.rows.iter().all(|row| row.outcome == Outcome::Met);
+        let figures = if self.figures.is_empty() { "no figures".to_owned() } else { self.figures.join("; ") };
+        let line = if met {
+            format!("{}: met: {figures}", self.name)
+        } else {
+            format!("{}: short: {figures}; missing: {}", self.name, self.missing.join("; "))
+        };
+        Verdict { met, line: line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect(), rows: self.rows }
+    }
+}
+
+fn holds(bound: Bound, value: f64) -> bool {
+    match bound {
+        Bound::AtMost(most) => value <= most,
+        Bound::AtLeast(least) => value >= least,
+        Bound::Within(of, by) => (value - of).abs() <= by,
+        Bound::Reported => value.is_finite(),
+    }
+}
+
+/// A figure that just misses must not read like one that does not: more digits when it would.
+fn exactly(bound: Bound, value: f64, one: fn(f64) -> String) -> String {
+    let reads_the_same = match bound {
+        Bound::AtMost(limit) | Bound::AtLeast(limit) => one(limit) == one(value),
+        Bound::Within(of, by) => one(of - by) == one(value) || one(of + by) == one(value),
+        Bound::Reported => false,
+    };
+    if reads_the_same { format!("{value:.4}") } else { one(value) }
+}
+
+/// The rounds that every cell has: a figure that is there in one round must be there in the others to count.
+fn complete_rounds(experiment: &Experiment) -> usize {
+    let with = |cell: &Cell, name: &str| {
+        cell.rounds.iter().filter(|round| round.figures.get(name).is_some_and(|value| value.is_finite())).count()
+    };
+    let of = |cell: &Cell| {
+        let names = cell.rounds.iter().flat_map(|round| round.figures.keys());
+        let names = names.filter(|name| f::KNOWN.contains(&name.as_str()));
+        names.map(|name| with(cell, name)).min().unwrap_or(0)
+    };
+    experiment.cells.iter().map(of).min().unwrap_or(0)
+}
+
+/// The experiments of one disk model.
+fn on<'a>(experiments: &[&'a Experiment], model: &str) -> Vec<&'a Experiment> {
+    experiments.iter().copied().filter(|e| e.disk.model.to_ascii_lowercase().starts_with(model)).collect()
+}
+
+/// The experiments of every disk that is asked for; `None` stands for one that is missing.
+fn by_disk<'a>(experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
+    let found = |model: &'static str| match on(experiments, model).as_slice() {
+        [] => vec![(model, None)],
+        all => all.iter().map(|experiment| (model, Some(*experiment))).collect(),
+    };
+    DISKS.into_iter().flat_map(found).collect()
+}
+
+fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    let ours = words::ours(experiments.iter().copied());
+    if let Some(config) = ours {
+        case.figures.push(config.id());
+    }
+    for (disk, experiment) in by_disk(experiments) {
+        if experiment.is_none() {
+            case.absent.push(disk);
+        }
+        for neighbour in ["streams", "fsyncs", "storm"] {
+            let cell = ours.and_then(|ours| experiment?.cell(ours.layout, ours.controller, neighbour));
+            let mean = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS));
+            let p99 = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_P99_MS, f::FSYNC_IDLE_P99_MS));
+            let kept = cell.and_then(fair_part_pct);
+            let share_known = cell.is_some_and(|cell| cell.figure(f::A_DEVICE_SHARE).is_some());
+            let remark = if share_known {
+                "of alone x (1 - A's share of device time)"
+            } else {
+                "of alone; A's share of device time not measured, taken as 0"
+            };
+            case.row(disk, &format!("{neighbour} mean"), mean, factor, "");
+            case.row(disk, &format!("{neighbour} p99"), p99, factor, "");
+            case.row(disk, &format!("{neighbour} neighbour"), kept, percent, remark);
+            let said = [
+                mean.map(|s| format!("mean {}", factor(s.median))),
+                p99.map(|s| format!("p99 {}", factor(s.median))),
+                kept.map(|s| format!("neighbour {}", percent(s.median))),
+            ];
+            let said: Vec<String> = said.into_iter().flatten().collect();
+            if !said.is_empty() {
+                case.figures.push(format!("{disk} {neighbour} {}", said.join(", ")));
+            }
+        }
+    }
+}
+
+/// The neighbour's throughput in percent of what A's share of the device leaves it.
+fn fair_part_pct(cell: &Cell) -> Option<Spread> {
+    kept_pct(cell)?;
+    spread(cell.rounds.iter().filter_map(|round| {
+        let figure = |name: &str| round.figures.get(name).copied().filter(|value| value.is_finite());
+        let (got, alone) = match (figure(f::NEIGHBOUR_BYTES_PER_S), figure(f::NEIGHBOUR_ALONE_BYTES_PER_S)) {
+            (Some(got), Some(alone)) => (got, alone),
+            _ => (figure(f::NEIGHBOUR_OPS_PER_S)?, figure(f::NEIGHBOUR_ALONE_OPS_PER_S)?),
+        };
+        let left = 1.0 - figure(f::A_DEVICE_SHARE).unwrap_or(0.0).clamp(0.0, A_FAIR_SHARE);
+        (alone > 0.0).then(|| 100.0 * got / (alone * left))
+    }))
+}
+
+fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    let Some(ours) = words::ours(experiments.iter().copied()) else {
+        case.missing.push("Bulkhead's own configuration was not measured".into());
+        return;
+    };
+    case.figures.push(ours.id());
+    for experiment in experiments {
+        let disk = experiment.disk.model.as_str();
+        let shared = words::like(experiment, "shared", ours);
+        let hardest = shared.and_then(|shared| hardest_neighbour(experiment, shared));
+        let cell = |config: Option<Config<'_>>, neighbour: Option<&str>| {
+            let config = config?;
+            experiment.cell(config.layout, config.controller, neighbour?)
+        };
+        let steps = [shared, words::like(experiment, "own", ours), Some(ours)].map(|config| cell(config, hardest));
+        let beside = format!("beside {}", hardest.unwrap_or("any neighbour"));
+        let latencies: Vec<f64> =
+            steps.iter().filter_map(|cell| Some(cell.as_ref()?.figure(f::FSYNC_MEAN_MS)?.median)).collect();
+        // The largest latency of a step as part of the step before it.
+        let steepest =
+            (latencies.len() == 3).then(|| latencies.windows(2).map(|pair| pair[1] / pair[0]).fold(0.0, f64::max));
+        let path = latencies.iter().map(|ms| number(*ms)).collect::<Vec<_>>().join(" -> ");
+        let least = steepest.and_then(|part| spread([part]));
+        case.row(disk, "three steps", least, factor, &format!("fsync {path} ms {beside}"));
+        let gain = steps[2].and_then(|cell| grid::gain(experiment, cell));
+        case.row(disk, "throughput", gain, factor, &beside);
+        let left = steps[0].zip(steps[2]).and_then(|(before, after)| quotient(after, before, f::FSYNC_MEAN_MS));
+        case.row(disk, "fsync latency", left, factor, &beside);
+        let said = [
+            gain.map(|s| format!("throughput {}", factor(s.median))),
+            (!path.is_empty()).then(|| format!("fsync {path} ms")),
+        ];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        if !said.is_empty() {
+            case.figures.push(format!("{disk} {beside} {}", said.join(", ")));
+        }
+        for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
+            let share = cell(Some(ours), Some(neighbour)).and_then(|cell| cell.figure(f::SHARE_A_PCT));
+            case.row(&format!("{disk} {neighbour}"), "share", share, percent_exact, "");
+            if let Some(share) = share {
+                case.figures.push(format!("{disk} {neighbour} share {}", percent_exact(share.median)));
+            }
+        }
+    }
+}
+
+/// A figure of one cell over the middle of the same figure of another.
+fn quotient(above: &Cell, below: &Cell, name: &str) -> Option<Spread> {
+    let whole = below.figure(name).filter(|whole| whole.median > 0.0)?.median;
+    spread(above.rounds.iter().filter_map(|round| Some(round.figures.get(name)? / whole)))
+}
+
+fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    let ours = words::ours(experiments.iter().copied());
+    for experiment in experiments {
+        let disk = experiment.disk.model.as_str();
+        let cell =
+            experiment.cells.iter().find(|c| Some(Config::of(c)) == ours && c.figure(f::FSYNC_A_MEAN_MS).is_some());
+        let ratio = cell.and_then(|cell| cell.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS));
+        let both =
+            cell.and_then(|c| Some((c.figure(f::FSYNC_A_MEAN_MS)?.median, c.figure(f::FSYNC_B_MEAN_MS)?.median)));
+        let remark = both.map_or_else(String::new, |(a, b)| format!("A {} ms, B {} ms", number(a), number(b)));
+        case.row(disk, "latency B/A", ratio, number, &remark);
+        if let (Some(ratio), Some(ours)) = (ratio, ours) {
+            case.figures.push(format!("{} {disk} {remark}, B/A {}", ours.id(), number(ratio.median)));
+        }
+    }
+}
+
+fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    for (disk, experiment) in by_disk(experiments) {
+        if experiment.is_none() {
+            case.absent.push(disk);
+        }
+        for layout in ["lv", "blockd", "loop"] {
+            let found = experiment.and_then(|e| Some((e, e.cells.iter().find(|cell| cell.layout == layout)?)));
+            let part = |name: &str| found.and_then(|(experiment, cell)| grid::pct_of_raw(experiment, cell, name));
+            let figure = |name: &str| found.and_then(|(_, cell)| cell.figure(name));
+            let (iops, bandwidth) = (part(f::RANDOM_IOPS), part(f::SEQUENTIAL_BYTES_PER_S));
+            let (commits, cpu) = (figure(f::HOST_COMMITS_PER_FSYNC), figure(f::CPU_US_PER_IO));
+            case.row(disk, &format!("{layout} IOPS"), iops, percent_exact, "of the raw device");
+            case.row(disk, &format!("{layout} bandwidth"), bandwidth, percent_exact, "of the raw device");
+            if layout == "blockd" {
+                case.row(disk, "blockd host commits", commits, number, "per fsync");
+            }
+            case.row(disk, &format!("{layout} CPU"), cpu, number, "us per I/O");
+            let said = [
+                iops.map(|s| format!("IOPS {}", percent_exact(s.median))),
+                bandwidth.map(|s| format!("bandwidth {}", percent_exact(s.median))),
+                commits.map(|s| format!("{} host commits/fsync", number(s.median))),
+                cpu.map(|s| format!("{} us CPU per I/O", number(s.median))),
+            ];
+            let said: Vec<String> = said.into_iter().flatten().collect();
+            if !said.is_empty() {
+                case.figures.push(format!("{disk} {layout} {}", said.join(", ")));
+            }
+        }
+    }
+}
+
+/// How much longer the probe's fsync may take on average beside a neighbour, for the line in the picture.
+pub(crate) fn probe_mean_bound(neighbour: &str) -> Option<f64> {
+    limit("fsync-probe", &format!("{neighbour} mean"))
+}
+
+/// How many times the shared journal's throughput the database must reach.
+pub(crate) fn dbms_gain_bound() -> Option<f64> {
+    limit("dbms-consolidation", "throughput")
+}
+
+fn limit(row: &str, what: &str) -> Option<f64> {
+    match THRESHOLDS.iter().find(|threshold| (threshold.row, threshold.what) == (row, what))?.bound {
+        Bound::AtMost(limit) | Bound::AtLeast(limit) => Some(limit),
+        Bound::Within(..) | Bound::Reported => None,
+    }
+}

@@ -1,0 +1,579 @@
+//! What is compared: how the tenants' files are laid out, and which controller makes their shares work.
+//!
+//! Owns: a private Bulkhead (the engine as a library, with a state directory of its own) with one pool, the volumes of all
+//! layouts and two tenants; switching between layouts and controllers; removing everything again, also what a killed run left.
+//! Does not: decide how volumes and tenants are made (`engine`), or measure.
+//!
+//! All layouts are set up once and stay mounted; a file system that nobody uses does no I/O (made without lazy
+//! initialisation, `noatime`). The shared volume is as large as both own ones together.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use bulkhead_core::units::{Bytes, DevNo, Share};
+use bulkhead_core::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, VolumeCreate};
+use bulkhead_engine::carry_out::Executor;
+use bulkhead_engine::engine::{Dirs, Engine};
+use bulkhead_engine::kernel::Kernel;
+use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::file::{self, LockFile};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{block, iocost, jbd2, lvm};
+use serde::{Deserialize, Serialize};
+
+use crate::sample::Watch;
+
+/// Where a run keeps its records: what is in it after a killed run is removed by the next one.
+pub const STATE_DIR: &str = "/var/lib/bulkhead-bench";
+/// Mount points of a run.
+pub(crate) const RUN_DIR: &str = "/run/bulkhead-bench";
+/// Name of the pool; its volume group is `bulkhead-bench`, and so is the directory made in a directory target.
+const POOL: &str = "bench";
+/// A pool of loop devices on the shared volume, only for [`Bench::add_loop`].
+const LOOP_POOL: &str = "bench-loop";
+/// The tenants: the one that is protected, its neighbour, and the holder of the shared volume, in which nothing runs.
+const TENANTS: [&str; 3] = ["bench-a", "bench-b", "bench-shared"];
+/// Largest size of one tenant's volume.
+const VOLUME: Bytes = Bytes::mib(2048);
+/// Smallest size of one tenant's volume that the loads fit in.
+const VOLUME_MIN: Bytes = Bytes::mib(400);
+
+/// How the tenants' files are laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Layout {
+    /// One file system for both, a directory each; its journal thread is where the kernel left it, in the root cgroup.
+    Shared,
+    /// A volume each; the journal threads in the root cgroup.
+    Own,
+    /// A volume each, the journal thread in the tenant's slice: as Bulkhead does it.
+    OwnAccounted,
+}
+
+impl Layout {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Shared, Self::Own, Self::OwnAccounted];
+
+    /// The word in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Shared => "shared",
+            Self::Own => "own",
+            Self::OwnAccounted => "own+accounting",
+        }
+    }
+}
+
+/// What makes weights work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Controller {
+    /// Nothing: scheduler `none`, io.cost off.
+    None,
+    /// The BFQ scheduler, with its defaults.
+    Bfq,
+    /// io.cost with a model, scheduler `none`.
+    Iocost,
+}
+
+impl Controller {
+    /// The word in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Bfq => "bfq",
+            Self::Iocost => "iocost",
+        }
+    }
+}
+
+/// What io.cost is told about a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IocostModel {
+    /// What it is called in notes.
+    pub name: String,
+    /// The line for `io.cost.model`, without the device.
+    pub model: String,
+    /// The line for `io.cost.qos`, without the device.
+    pub qos: String,
+}
+
+impl IocostModel {
+    /// The model for the lab's spinning disk that gave isolation at 98 % of the neighbour's throughput (FACTS.md §2).
+    #[must_use]
+    pub fn measured_hdd() -> Self {
+        Self::of("hdd-measured", 30_000_000, 600, 200, (90, 130), 100_000)
+    }
+
+    /// The cautious model for the same disk: a little better isolation, 40 % less throughput (FACTS.md §2).
+    #[must_use]
+    pub fn cautious_hdd() -> Self {
+        Self::of("hdd-cautious", 28_000_000, 400, 120, (50, 100), 60_000)
+    }
+
+    /// The same figures for reads and writes.
+    #[must_use]
+    pub fn of(name: &str, bps: u64, seq_iops: u64, rand_iops: u64, vrate_pct: (u32, u32), latency_us: u64) -> Self {
+        let (low, high) = vrate_pct;
+        Self {
+            name: name.to_owned(),
+            model: format!(
+                "ctrl=user model=linear rbps={bps} rseqiops={seq_iops} rrandiops={rand_iops} \
+                 wbps={bps} wseqiops={seq_iops} wrandiops={rand_iops}"
+            ),
+            qos: format!(
+                "enable=1 ctrl=user rpct=95.00 rlat={latency_us} wpct=95.00 wlat={latency_us} min={low}.00 max={high}.00"
+            ),
+        }
+    }
+}
+
+impl From<&Calibration> for IocostModel {
+    fn from(calibration: &Calibration) -> Self {
+        Self { name: "calibrated".to_owned(), model: calibration.model.clone(), qos: calibration.qos.clone() }
+    }
+}
+
+/// On what an experiment runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A whole block device, which becomes a volume group; volumes are logical volumes.
+    Device {
+        /// Its path.
+        path: PathBuf,
+        /// Whether the data that is on it may be erased.
+        erase: bool,
+    },
+    /// A directory on a host file system: the shared layout is two directories, own volumes are loop devices.
+    Directory(PathBuf),
+}
+
+/// The directories of the two tenants in one layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Tenant A's.
+    pub a: PathBuf,
+    /// Tenant B's.
+    pub b: PathBuf,
+}
+
+/// What a killed run cannot tell the next one otherwise.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Leftover {
+    device: String,
+    scheduler: Option<String>,
+    directory: Option<PathBuf>,
+}
+
+/// Everything that is set up. Removed when it is dropped; [`Bench::remove`] does the same and tells what failed.
+#[derive(Debug)]
+pub struct Bench {
+    engine: Engine,
+    roots: Roots,
+    device: String,
+    dev: DevNo,
+    shared: Places,
+    own: Places,
+    /// Kernel name of the volume's device, for its journal thread, and the journal cgroup of its tenant.
+    journals: Vec<(String, CgroupPath)>,
+    volume_bytes: u64,
+    notes: Vec<String>,
+    removed: bool,
+    // Given up last: nobody else may find our records while we remove them.
+    _lock: LockFile,
+}
+
+impl Bench {
+    /// Removes what a killed run left, then makes pool, volumes and tenants with these shares.
+    ///
+    /// # Errors
+    /// When the target cannot be used, another run is under way, or Bulkhead's tenants are on this host.
+    pub fn set_up(target: &Target, shares: (Share, Share)) -> Result<Self> {
+        let roots = Roots::host();
+        for dir in [STATE_DIR, RUN_DIR] {
+            fs::create_dir_all(dir).with_context(|| format!("cannot create {dir}"))?;
+        }
+        let lock = file::lock_exclusive(&Path::new(RUN_DIR).join("lock")).context("another experiment is under way")?;
+        let dirs = Dirs { state: STATE_DIR.into(), run: RUN_DIR.into() };
+        let engine = Engine::new(dirs, Executor::new(Box::new(Kernel::host()), None));
+        remove_all(&engine, &roots).context("cannot remove what an earlier run left")?;
+        refuse_foreign_tenants(&roots)?;
+        // From here on `Drop` removes what was made, also when a step fails.
+        let nowhere = Places { a: PathBuf::new(), b: PathBuf::new() };
+        let mut bench = Self {
+            engine,
+            roots,
+            device: String::new(),
+            dev: DevNo::new(0, 0),
+            shared: nowhere.clone(),
+            own: nowhere,
+            journals: Vec::new(),
+            volume_bytes: 0,
+            notes: Vec::new(),
+            removed: false,
+            _lock: lock,
+        };
+        bench.make(target, shares)?;
+        Ok(bench)
+    }
+
+    fn make(&mut self, target: &Target, shares: (Share, Share)) -> Result<()> {
+        let mut leftover = Leftover::default();
+        let source = match target {
+            Target::Device { path, erase } => NewPoolSource::Device {
+                path: path.clone(),
+                thin: false,
+                erase: erase.then(|| path.display().to_string()),
+            },
+            Target::Directory(path) => {
+                let base = path.join("bulkhead-bench");
+                if base.exists() {
+                    bail!("{} is there already and not from an earlier run: remove it", base.display());
+                }
+                leftover.directory = Some(base.clone());
+                write_leftover(&leftover)?;
+                fs::create_dir(&base).with_context(|| format!("cannot create {}", base.display()))?;
+                NewPoolSource::Directory { path: base.join("pool") }
+            }
+        };
+        let pool = self.engine.pool_create(&PoolCreate { name: name(POOL)?, source }, false)?;
+        let pool = pool.object.context("the pool is not there after it was made")?;
+        let [device] = &pool.physical_devices[..] else {
+            let cause = pool.notes.join("; ");
+            bail!("the target is on {} physical devices, and one is needed. {cause}", pool.physical_devices.len());
+        };
+        self.device = device.clone();
+        self.dev = block::devno_of(&self.roots.dev.join(device)).context("the physical device")?;
+        self.take_queue(&mut leftover)?;
+        let free = pool.free_bytes.context("the room in the pool is not known")?;
+        self.make_volumes(target, free)?;
+        self.make_tenants(target, shares)
+    }
+
+    /// Remembers the scheduler for the end, loads BFQ so that its weights can be set, and leaves `none` in force.
+    fn take_queue(&mut self, leftover: &mut Leftover) -> Result<()> {
+        let before = block::inspect(&self.roots, self.dev).context("the physical device")?.scheduler;
+        leftover.device.clone_from(&self.device);
+        leftover.scheduler = before.map(|scheduler| scheduler.active);
+        write_leftover(leftover)?;
+        if let Err(error) = block::set_scheduler(&self.roots, self.dev, "bfq") {
+            self.notes.push(format!("bfq cannot be had: {error}"));
+        }
+        block::set_scheduler(&self.roots, self.dev, "none").context("cannot take the scheduler away")?;
+        Ok(())
+    }
+
+    fn make_volumes(&mut self, target: &Target, free: Bytes) -> Result<()> {
+        let is_device = matches!(target, Target::Device { .. });
+        // One part stays free for what is added later; a little of each for metadata of the pool.
+        let parts = if is_device { 5 } else { 4 };
+        let size = Bytes((free.0 / parts / Bytes::MIB * Bytes::MIB).saturating_sub(8 * Bytes::MIB)).min(VOLUME);
+        if size < VOLUME_MIN {
+            bail!("the target has {free} of room; at least {} are needed", Bytes(VOLUME_MIN.0 * parts));
+        }
+        self.volume_bytes = size.0;
+        let mut volumes = vec![("a", size), ("b", size)];
+        if is_device {
+            volumes.push(("shared", Bytes(2 * size.0)));
+        }
+        for (volume, size_bytes) in volumes {
+            let request = VolumeCreate {
+                volume: reference(volume)?,
+                size_bytes,
+                fs: FsKind::Ext4,
+                provision: None,
+                fast_commit: false,
+            };
+            self.engine.volume_create(&request, false)?;
+        }
+        Ok(())
+    }
+
+    fn make_tenants(&mut self, target: &Target, shares: (Share, Share)) -> Result<()> {
+        let wanted = [("a", shares.0, TENANTS[0]), ("b", shares.1, TENANTS[1]), ("shared", Share::DEFAULT, TENANTS[2])];
+        let mut places = Vec::new();
+        for (volume, share, tenant_name) in wanted {
+            if volume == "shared"
+                && let Target::Directory(path) = target
+            {
+                places.push(path.join("bulkhead-bench/shared"));
+                continue;
+            }
+            let tenant_name = name(tenant_name)?;
+            let volumes = vec![reference(volume)?];
+            let request = TenantCreate { name: tenant_name.clone(), share, limits: Vec::new(), volumes };
+            self.engine.tenant_create(&request, false)?;
+            let view = self.engine.volume_inspect(&reference(volume)?)?;
+            let device = view.device.with_context(|| format!("volume {volume} has no device"))?;
+            let found = block::by_path(&self.roots, Path::new(&device)).context("the volume's device")?;
+            self.journals.push((found.name, tenant::journal(&tenant_name).parse()?));
+            places.push(view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))?);
+        }
+        let [a, b, shared] = &places[..] else { bail!("three places were expected") };
+        self.own = Places { a: a.join("files"), b: b.join("files") };
+        self.shared = Places { a: shared.join("a"), b: shared.join("b") };
+        for dir in [&self.own.a, &self.own.b, &self.shared.a, &self.shared.b] {
+            fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a layout and a controller in force; the tenants' directories in it.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn arrange(&self, layout: Layout, controller: Controller, model: &IocostModel) -> Result<Places> {
+        for (index, (device, journal)) in self.journals.iter().enumerate() {
+            // Index 2 is the shared volume: its thread is nobody's.
+            let accounted = layout == Layout::OwnAccounted && index < 2;
+            let cgroup = if accounted { journal.clone() } else { CgroupPath::root() };
+            jbd2::place(&self.roots, device, &cgroup)
+                .with_context(|| format!("cannot put the journal thread of {device} into {cgroup}"))?;
+        }
+        // Off in between, so that debts and vrate of the cell before do not reach into this one.
+        iocost::disable(&self.roots, self.dev).context("cannot switch io.cost off")?;
+        let policy = match controller {
+            Controller::None => Policy::None,
+            Controller::Bfq => Policy::Bfq,
+            Controller::Iocost => {
+                let measured = vec![model.name.clone()];
+                let calibration = Calibration { model: model.model.clone(), qos: model.qos.clone(), measured };
+                self.engine.device_calibrated(&self.device, calibration, false)?;
+                Policy::Iocost
+            }
+        };
+        self.engine.device_control(&self.device, &DeviceControl { policy: Some(policy) }, false)?;
+        Ok(self.places(layout).clone())
+    }
+
+    /// The tenants' directories in a layout.
+    #[must_use]
+    pub fn places(&self, layout: Layout) -> &Places {
+        if layout == Layout::Shared { &self.shared } else { &self.own }
+    }
+
+    /// Directory of tenant A's payload cgroup.
+    ///
+    /// # Errors
+    /// Never with the names that are used.
+    pub fn payload_a(&self) -> Result<PathBuf> {
+        self.payload(TENANTS[0])
+    }
+
+    /// Directory of tenant B's payload cgroup.
+    ///
+    /// # Errors
+    /// Never with the names that are used.
+    pub fn payload_b(&self) -> Result<PathBuf> {
+        self.payload(TENANTS[1])
+    }
+
+    fn payload(&self, tenant_name: &str) -> Result<PathBuf> {
+        let path: CgroupPath = tenant::payload(&name(tenant_name)?).parse()?;
+        Ok(path.dir(&self.roots))
+    }
+
+    /// Watches the physical device and both tenants' leaves.
+    ///
+    /// # Errors
+    /// Never with the names that are used.
+    pub fn watch(&self) -> Result<Watch> {
+        let (a, b) = (name(TENANTS[0])?, name(TENANTS[1])?);
+        let leaves = [tenant::payload(&a), tenant::journal(&a), tenant::payload(&b), tenant::journal(&b)];
+        let [pa, ja, pb, jb] = leaves.map(|path| path.parse::<CgroupPath>());
+        Ok(Watch::new(self.roots.clone(), self.dev, [pa?, ja?, pb?, jb?]))
+    }
+
+    /// Kernel name of the physical device.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Number of the physical device.
+    #[must_use]
+    pub fn dev(&self) -> DevNo {
+        self.dev
+    }
+
+    /// Number of the device that tenant A's file system is on, in a layout.
+    ///
+    /// # Errors
+    /// When the directory cannot be looked at.
+    pub fn dev_of_a(&self, layout: Layout) -> Result<DevNo> {
+        use std::os::unix::fs::MetadataExt;
+        let dir = &self.places(layout).a;
+        let dev = fs::metadata(dir).with_context(|| format!("cannot look at {}", dir.display()))?.dev();
+        Ok(DevNo::new(rustix::fs::major(dev), rustix::fs::minor(dev)))
+    }
+
+    /// Size of one tenant's volume.
+    #[must_use]
+    pub fn volume_bytes(&self) -> u64 {
+        self.volume_bytes
+    }
+
+    /// Adds a logical volume without a file system: its device node. Only on a device target.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn add_raw(&self) -> Result<PathBuf> {
+        let raw = reference("raw")?;
+        let size_bytes = Bytes(self.volume_bytes.min(Bytes::GIB));
+        let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
+        // Made like any other volume, so that it is removed like any other; the file system on it is written over.
+        self.engine.volume_create(&VolumeCreate { volume: raw, size_bytes, fs, provision, fast_commit }, false)?;
+        let vg = format!("bulkhead-{POOL}");
+        lvm::activate(&vg, "raw").context("cannot activate the raw volume")?;
+        Ok(lvm::node(&vg, "raw"))
+    }
+
+    /// Adds a volume on a loop device whose image lies on the shared volume: its mount point.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn add_loop(&self) -> Result<PathBuf> {
+        let pool = name(LOOP_POOL)?;
+        let host = self.shared.a.parent().context("the shared volume is not mounted")?;
+        let source = NewPoolSource::Directory { path: host.join("pool") };
+        self.engine.pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
+        let volume = VolumeRef { pool: pool.clone(), name: name("loop")? };
+        let size_bytes = Bytes(self.volume_bytes.min(Bytes::GIB) / 2 / Bytes::MIB * Bytes::MIB);
+        let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
+        let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
+        self.engine.volume_create(&request, false)?;
+        let volumes = vec![volume.clone()];
+        let request = TenantCreate { name: pool, share: Share::DEFAULT, limits: Vec::new(), volumes };
+        self.engine.tenant_create(&request, false)?;
+        self.engine.volume_inspect(&volume)?.mounted_at.context("the loop volume is not mounted")
+    }
+
+    /// Kernel name of the shared volume's device. Only on a device target.
+    #[must_use]
+    pub fn shared_device(&self) -> Option<&str> {
+        self.journals.get(2).map(|(device, _)| device.as_str())
+    }
+
+    /// What could not be had.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Removes everything that was set up, and restores the queue's settings.
+    ///
+    /// # Errors
+    /// The first thing that could not be removed; the next run tries again.
+    pub fn remove(mut self) -> Result<()> {
+        self.removed = true;
+        remove_all(&self.engine, &self.roots).context("cannot remove what the experiment had set up")
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if !self.removed
+            && let Err(error) = remove_all(&self.engine, &self.roots)
+        {
+            tracing::error!(error = format!("{error:#}"), "not everything could be removed; the next run tries again");
+        }
+    }
+}
+
+/// Removes all that our records know: tenants with their processes, volumes, pools, the queue's settings, directories.
+fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
+    let (pool_on_shared, holder) = (name(LOOP_POOL)?, name(TENANTS[2])?);
+    for tenant in engine.tenant_list()?.into_iter().filter(|tenant| tenant.name != holder) {
+        engine.tenant_remove(&tenant.name, true, false)?;
+    }
+    // Lies on the shared volume, so it goes before that is unmounted. After a reboot it cannot be listed, and goes with it.
+    for volume in engine.volume_list(Some(&pool_on_shared)).unwrap_or_default() {
+        engine.volume_remove(&volume.volume, true, false)?;
+    }
+    engine.pool_remove(&pool_on_shared, false)?;
+    engine.tenant_remove(&holder, true, false)?;
+    for volume in engine.volume_list(None)? {
+        engine.volume_remove(&volume.volume, true, false)?;
+    }
+    for pool in engine.pool_list()? {
+        engine.pool_remove(&pool.name, false)?;
+    }
+    let path = leftover_path();
+    if !path.exists() {
+        return Ok(());
+    }
+    let text = file::read_limited(&path, Bytes(1 << 16)).context("what is to be restored")?;
+    let leftover: Leftover =
+        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?;
+    if let Ok(dev) = block::devno_of(&roots.dev.join(&leftover.device)) {
+        if !leftover.device.is_empty() {
+            iocost::disable(roots, dev).context("cannot switch io.cost off")?;
+            engine.device_control(&leftover.device, &DeviceControl { policy: None }, false)?;
+        }
+        if let Some(scheduler) = &leftover.scheduler {
+            block::set_scheduler(roots, dev, scheduler).context("cannot restore the scheduler")?;
+        }
+    }
+    if let Some(directory) = &leftover.directory
+        && directory.ends_with("bulkhead-bench")
+        && directory.exists()
+    {
+        fs::remove_dir_all(directory).with_context(|| format!("cannot remove {}", directory.display()))?;
+    }
+    file::remove_durable(&path).context("the record of what was to be restored")?;
+    Ok(())
+}
+
+/// Our tenants share `bulkhead.slice` with the daemon's: their I/O would be measured, and ours would disturb them.
+fn refuse_foreign_tenants(roots: &Roots) -> Result<()> {
+    let slice: CgroupPath = tenant::ROOT_SLICE.parse()?;
+    if !cgroup::exists(roots, &slice) {
+        return Ok(());
+    }
+    let found = cgroup::children(roots, &slice).context("the tenants on this host")?;
+    if let Some(other) = found.first() {
+        bail!(
+            "Bulkhead's tenant {} is on this host: an experiment would disturb it, and it the experiment",
+            other.name()
+        );
+    }
+    Ok(())
+}
+
+fn leftover_path() -> PathBuf {
+    Path::new(STATE_DIR).join("restore.json")
+}
+
+fn write_leftover(leftover: &Leftover) -> Result<()> {
+    let text = serde_json::to_vec(leftover).context("cannot encode what is to be restored")?;
+    file::write_atomic(&leftover_path(), &text).context("cannot record what is to be restored")
+}
+
+fn name(text: &str) -> Result<Name> {
+    text.parse().with_context(|| format!("{text:?} is no name"))
+}
+
+fn reference(volume: &str) -> Result<VolumeRef> {
+    Ok(VolumeRef { pool: name(POOL)?, name: name(volume)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bulkhead_sys::iocost::{ModelLine, QosLine};
+
+    #[test]
+    fn the_models_are_lines_that_the_kernel_prints_back() {
+        for model in [IocostModel::measured_hdd(), IocostModel::cautious_hdd()] {
+            let dev = DevNo::new(254, 0);
+            let (_, line) = ModelLine::parse(&format!("{dev} {}", model.model)).unwrap();
+            assert_eq!(line.line(dev), format!("{dev} {}", model.model));
+            let (_, line) = QosLine::parse(&format!("{dev} {}", model.qos)).unwrap();
+            assert_eq!(line.line(dev), format!("{dev} {}", model.qos));
+        }
+    }
+}

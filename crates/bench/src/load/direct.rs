@@ -1,0 +1,120 @@
+//! `random-sync` and `sequential-direct`: what a volume costs, without a page cache in between.
+//!
+//! Both write with `O_DIRECT` over blocks that were written before, from one thread: 4 KiB at random places, each followed by
+//! fdatasync; or 128 KiB after 128 KiB. On a file in a directory, or on a block device (`--on`), whose data is lost.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Load, LoadArgs, LoadKind, Tally, Window, ms_between, noise};
+
+/// Alignment that satisfies every block device's `O_DIRECT`.
+const ALIGN: usize = 4096;
+const RANDOM_BYTES: usize = 4096;
+const SEQUENTIAL_BYTES: usize = 128 << 10;
+
+pub(super) struct Direct {
+    path: PathBuf,
+    is_ours: bool,
+    is_random: bool,
+    size_bytes: u64,
+}
+
+/// Bytes at an aligned address.
+struct Aligned {
+    room: Vec<u8>,
+    from: usize,
+    n_bytes: usize,
+}
+
+impl Aligned {
+    fn new(n_bytes: usize) -> Self {
+        let mut room = vec![0; n_bytes + ALIGN];
+        let from = room.as_ptr().align_offset(ALIGN);
+        room[from..from + n_bytes].copy_from_slice(&noise(n_bytes, 7));
+        Self { room, from, n_bytes }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[self.from..self.from + self.n_bytes]
+    }
+}
+
+impl Direct {
+    pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
+        let is_random = args.kind == LoadKind::RandomSync;
+        let size_bytes = args.file_bytes.unwrap_or(128 << 20) / SEQUENTIAL_BYTES as u64 * SEQUENTIAL_BYTES as u64;
+        if size_bytes == 0 {
+            bail!("--file-bytes must be at least {SEQUENTIAL_BYTES}");
+        }
+        let path = args.on.clone().unwrap_or_else(|| args.dir.join("direct"));
+        let load = Self { path, is_ours: args.on.is_none(), is_random, size_bytes };
+        if load.is_ours {
+            File::create(&load.path).with_context(|| format!("cannot create {}", load.path.display()))?;
+        }
+        let (file, block) = (load.open()?, Aligned::new(SEQUENTIAL_BYTES));
+        let context = || format!("cannot write {}", load.path.display());
+        for at in (0..size_bytes).step_by(SEQUENTIAL_BYTES) {
+            file.write_all_at(block.bytes(), at).with_context(context)?;
+        }
+        file.sync_all().with_context(context)?;
+        Ok(load)
+    }
+
+    fn open(&self) -> Result<File> {
+        let flag = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).context("O_DIRECT is no flag of open(2)")?;
+        let opened = OpenOptions::new().write(true).custom_flags(flag).open(&self.path);
+        opened.with_context(|| format!("cannot open {} with O_DIRECT", self.path.display()))
+    }
+}
+
+impl Load for Direct {
+    fn n_threads(&self) -> usize {
+        1
+    }
+
+    fn work(&self, _index: usize, window: &Window) -> Result<Tally> {
+        let context = || format!("cannot write {}", self.path.display());
+        let n_bytes = if self.is_random { RANDOM_BYTES } else { SEQUENTIAL_BYTES };
+        let (file, block) = (self.open()?, Aligned::new(n_bytes));
+        let n_blocks = self.size_bytes / n_bytes as u64;
+        let mut tally = Tally::default();
+        let mut state = 0x1234_5678_9abc_def1_u64;
+        let mut at = 0;
+        while !window.is_over() {
+            if self.is_random {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                at = state % n_blocks;
+            }
+            let begin = Instant::now();
+            file.write_all_at(block.bytes(), at * n_bytes as u64).with_context(context)?;
+            if self.is_random {
+                file.sync_data().with_context(context)?;
+            }
+            let end = Instant::now();
+            at = (at + 1) % n_blocks;
+            if window.holds(begin) {
+                tally.fsync_ms.push(ms_between(begin, end));
+            }
+            if window.holds(end) {
+                tally.ops += 1;
+                tally.written_bytes += n_bytes as u64;
+                tally.synced_bytes += if self.is_random { n_bytes as u64 } else { 0 };
+            }
+        }
+        Ok(tally)
+    }
+
+    fn clean_up(&self) {
+        if self.is_ours {
+            // A file that cannot be removed goes with the volume.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

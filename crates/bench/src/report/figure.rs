@@ -1,0 +1,69 @@
+//! Names of the figures and series that judge and reports know. An experiment may have more; those are kept in the JSON.
+
+/// Mean latency of the probe's fsync with an idle neighbour, in the same round.
+pub const FSYNC_IDLE_MEAN_MS: &str = "fsync_idle_mean_ms";
+/// 99th percentile of the probe's fsync with an idle neighbour.
+pub const FSYNC_IDLE_P99_MS: &str = "fsync_idle_p99_ms";
+/// Mean latency of the probe's fsync beside the busy neighbour.
+pub const FSYNC_LOADED_MEAN_MS: &str = "fsync_loaded_mean_ms";
+/// 99th percentile of the probe's fsync beside the busy neighbour.
+pub const FSYNC_LOADED_P99_MS: &str = "fsync_loaded_p99_ms";
+/// What the neighbour got through beside the probe.
+pub const NEIGHBOUR_BYTES_PER_S: &str = "neighbour_bytes_per_s";
+/// What the neighbour gets through alone.
+pub const NEIGHBOUR_ALONE_BYTES_PER_S: &str = "neighbour_alone_bytes_per_s";
+/// Operations of a neighbour that is better counted so (a storm of files).
+pub const NEIGHBOUR_OPS_PER_S: &str = "neighbour_ops_per_s";
+/// The same neighbour alone.
+pub const NEIGHBOUR_ALONE_OPS_PER_S: &str = "neighbour_alone_ops_per_s";
+/// The probe's part of the device's time, 0 to 1.
+pub const A_DEVICE_SHARE: &str = "a_device_share";
+/// How busy the device was, percent.
+pub const DEVICE_BUSY_PCT: &str = "device_busy_pct";
+/// Inserts of the database.
+pub const INSERTS_PER_S: &str = "inserts_per_s";
+/// Mean latency of the database's fsync.
+pub const FSYNC_MEAN_MS: &str = "fsync_mean_ms";
+/// Tenant A's part of the device, percent.
+pub const SHARE_A_PCT: &str = "share_a_pct";
+/// Tenant B's part of the device, percent.
+pub const SHARE_B_PCT: &str = "share_b_pct";
+/// Mean latency of fsync in tenant A, where both tenants are measured.
+pub const FSYNC_A_MEAN_MS: &str = "fsync_a_mean_ms";
+/// Mean latency of fsync in tenant B.
+pub const FSYNC_B_MEAN_MS: &str = "fsync_b_mean_ms";
+/// 4 KiB random writes, each with an fsync.
+pub const RANDOM_IOPS: &str = "random_iops";
+/// 128 KiB sequential writes.
+pub const SEQUENTIAL_BYTES_PER_S: &str = "sequential_bytes_per_s";
+/// Commits of the host's journal for each fsync on the volume.
+pub const HOST_COMMITS_PER_FSYNC: &str = "host_commits_per_fsync";
+/// Processor time for each I/O, all parties together.
+pub const CPU_US_PER_IO: &str = "cpu_us_per_io";
+
+/// Series: every latency of the probe beside the busy neighbour.
+pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
+
+/// All figures that are judged or stand in a column.
+pub(crate) const KNOWN: [&str; 20] = [
+    FSYNC_IDLE_MEAN_MS,
+    FSYNC_IDLE_P99_MS,
+    FSYNC_LOADED_MEAN_MS,
+    FSYNC_LOADED_P99_MS,
+    NEIGHBOUR_BYTES_PER_S,
+    NEIGHBOUR_ALONE_BYTES_PER_S,
+    NEIGHBOUR_OPS_PER_S,
+    NEIGHBOUR_ALONE_OPS_PER_S,
+    A_DEVICE_SHARE,
+    DEVICE_BUSY_PCT,
+    INSERTS_PER_S,
+    FSYNC_MEAN_MS,
+    SHARE_A_PCT,
+    SHARE_B_PCT,
+    FSYNC_A_MEAN_MS,
+    FSYNC_B_MEAN_MS,
+    RANDOM_IOPS,
+    SEQUENTIAL_BYTES_PER_S,
+    HOST_COMMITS_PER_FSYNC,
+    CPU_US_PER_IO,
+];

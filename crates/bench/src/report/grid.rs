@@ -1,0 +1,164 @@
+//! One experiment as rows and columns, before it becomes text, HTML or Markdown. Columns without a figure are left out.
+
+use super::figure as f;
+use super::headline::kept_pct;
+use super::text::{digits, ends, factor, number, percent, percent_exact};
+use super::words::{self, Config};
+use super::{paper, text};
+use crate::result::{Cell, Experiment, Spread};
+
+/// A value with its spread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Value {
+    pub(crate) middle: String,
+    pub(crate) ends: Option<String>,
+}
+
+/// One configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    pub(crate) id: String,
+    pub(crate) label: String,
+    pub(crate) ours: bool,
+    pub(crate) values: Vec<Option<Value>>,
+}
+
+/// All of them, by neighbour.
+#[derive(Clone, Debug)]
+pub(crate) struct Grid {
+    pub(crate) heads: Vec<Head>,
+    pub(crate) groups: Vec<(String, Vec<Line>)>,
+}
+
+/// The two lines above a column, and whether its spread matters more than others' when room is short.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) above: &'static str,
+    pub(crate) below: &'static str,
+    pub(crate) keep_ends: bool,
+}
+
+struct Column {
+    head: Head,
+    value: fn(&Experiment, &Cell) -> Option<Value>,
+}
+
+const fn column(
+    above: &'static str,
+    below: &'static str,
+    keep_ends: bool,
+    value: fn(&Experiment, &Cell) -> Option<Value>,
+) -> Column {
+    Column { head: Head { above, below, keep_ends }, value }
+}
+
+fn shown(spread: Option<Spread>, one: fn(f64) -> String) -> Option<Value> {
+    spread.map(|spread| Value { middle: one(spread.median), ends: ends(spread, one) })
+}
+
+fn plain(value: Option<f64>, one: fn(f64) -> String) -> Option<Value> {
+    value.map(|value| Value { middle: one(value), ends: None })
+}
+
+/// The spread of a figure as a part of the middle of the same figure in another cell.
+fn part_of(cell: &Cell, other: Option<&Cell>, name: &str, times: f64) -> Option<Spread> {
+    let whole = other?.figure(name)?.median;
+    let part = cell.figure(name)?;
+    let of = |value: f64| times * value / whole;
+    let part = Spread { min: of(part.min), median: of(part.median), max: of(part.max) };
+    part.median.is_finite().then_some(part)
+}
+
+/// The raw device's cell.
+pub(crate) fn raw_cell(experiment: &Experiment) -> Option<&Cell> {
+    experiment.cells.iter().find(|cell| cell.layout == "raw")
+}
+
+/// Percent of the raw device.
+pub(crate) fn pct_of_raw(experiment: &Experiment, cell: &Cell, name: &str) -> Option<Spread> {
+    part_of(cell, raw_cell(experiment), name, 100.0)
+}
+
+/// The cell of the shared journal that a cell is compared with.
+fn shared_cell<'a>(experiment: &'a Experiment, cell: &Cell) -> Option<&'a Cell> {
+    let config = words::like(experiment, "shared", Config::of(cell))?;
+    experiment.cell(config.layout, config.controller, &cell.neighbour)
+}
+
+/// Throughput as a multiple of the shared journal's.
+pub(crate) fn gain(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
+    part_of(cell, shared_cell(experiment, cell), f::INSERTS_PER_S, 1.0)
+}
+
+const COLUMNS: [Column; 22] = [
+    column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
+    column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
+    column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
+    column("loaded/alone", "mean", true, |_, c| shown(c.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS), factor)),
+    column("loaded/alone", "p99", true, |_, c| shown(c.ratio(f::FSYNC_LOADED_P99_MS, f::FSYNC_IDLE_P99_MS), factor)),
+    column("neighbour", "of alone", true, |_, c| shown(kept_pct(c), percent)),
+    column("database", "inserts/s", false, |_, c| shown(c.figure(f::INSERTS_PER_S), digits)),
+    column("of shared", "journal", true, |e, c| shown(gain(e, c), factor)),
+    column("fsync", "mean ms", true, |_, c| shown(c.figure(f::FSYNC_MEAN_MS), digits)),
+    column("paper's", "fsync ms", false, |_, c| {
+        c.figure(f::FSYNC_MEAN_MS).and(plain(paper::dbms_fsync_ms(&c.layout, &c.neighbour), digits))
+    }),
+    column("fsync A", "mean ms", true, |_, c| shown(c.figure(f::FSYNC_A_MEAN_MS), digits)),
+    column("fsync B", "mean ms", true, |_, c| shown(c.figure(f::FSYNC_B_MEAN_MS), digits)),
+    column("fsync", "B/A", true, |_, c| shown(c.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS), factor)),
+    column("paper's", "A / B ms", false, |_, c| {
+        let (a, b) = paper::pair_fsync_ms(&c.layout).filter(|_| c.figure(f::FSYNC_A_MEAN_MS).is_some())?;
+        Some(Value { middle: format!("{} / {}", number(a), number(b)), ends: None })
+    }),
+    column("share A", "of 70 %", true, |_, c| shown(c.figure(f::SHARE_A_PCT), percent_exact)),
+    column("paper's", "share A", false, |_, c| {
+        let paper = paper::dbms_share_a_pct(&c.layout, &c.neighbour);
+        c.figure(f::SHARE_A_PCT).filter(|_| c.figure(f::FSYNC_MEAN_MS).is_some()).and(plain(paper, percent))
+    }),
+    column("4K + fsync", "IOPS", false, |_, c| shown(c.figure(f::RANDOM_IOPS), digits)),
+    column("4K + fsync", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::RANDOM_IOPS), percent_exact)),
+    column("128K seq.", "MB/s", false, |_, c| shown(c.figure(f::SEQUENTIAL_BYTES_PER_S), |v| digits(v / 1e6))),
+    column("128K seq.", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::SEQUENTIAL_BYTES_PER_S), percent_exact)),
+    column("host commits", "per fsync", false, |_, c| shown(c.figure(f::HOST_COMMITS_PER_FSYNC), number)),
+    column("CPU", "us per I/O", false, |_, c| shown(c.figure(f::CPU_US_PER_IO), digits)),
+];
+
+/// Rows and columns of an experiment.
+pub(crate) fn of(experiment: &Experiment) -> Grid {
+    let used: Vec<&Column> = COLUMNS
+        .iter()
+        .filter(|column| experiment.cells.iter().any(|cell| (column.value)(experiment, cell).is_some()))
+        .collect();
+    let ours = words::ours([experiment]);
+    let groups = words::neighbours(&experiment.cells).into_iter().map(|neighbour| {
+        let cells = || experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
+        let lines = words::configs(cells())
+            .into_iter()
+            .flat_map(|config| cells().filter(move |cell| Config::of(cell) == config).map(move |cell| (config, cell)));
+        let lines = lines.map(|(config, cell)| Line {
+            id: config.id(),
+            label: config.label(),
+            ours: ours == Some(config),
+            values: used.iter().map(|column| (column.value)(experiment, cell)).collect(),
+        });
+        (words::neighbour_heading(neighbour), lines.collect())
+    });
+    Grid { groups: groups.collect(), heads: used.iter().map(|column| column.head).collect() }
+}
+
+/// Every figure of every cell, for experiments that no column fits and for the raw part of the HTML.
+pub(crate) fn raw(experiment: &Experiment) -> Vec<(String, Vec<(String, String)>)> {
+    let figures = |cell: &Cell| {
+        let mut names: Vec<&String> = cell.rounds.iter().flat_map(|round| round.figures.keys()).collect();
+        names.sort();
+        names.dedup();
+        names
+            .into_iter()
+            .map(|name| {
+                let found = cell.figure(name).map_or_else(|| text::ABSENT.into(), |s| text::with_ends(s, number));
+                (name.clone(), found)
+            })
+            .collect()
+    };
+    experiment.cells.iter().map(|cell| (cell.id(), figures(cell))).collect()
+}

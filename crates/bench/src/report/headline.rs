@@ -1,0 +1,274 @@
+//! The two sentences on top of every report. They are made of figures: no effect, no success and no measurement are
+//! said as plainly as a success.
+
+use super::figure as f;
+use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
+use super::words::{self, Config};
+use crate::result::{Cell, Experiment, Spread};
+
+/// A slowdown below this is called none.
+const NO_SLOWDOWN: f64 = 1.15;
+/// What is left of a slowdown must be this much smaller to be called better.
+const CLEARLY: f64 = 0.9;
+
+/// What happens without Bulkhead, and with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Headline {
+    pub(crate) before: String,
+    pub(crate) after: String,
+}
+
+/// The headline of an experiment.
+pub(crate) fn of(experiment: &Experiment) -> Headline {
+    let has = |name| experiment.cells.iter().any(|cell| cell.figure(name).is_some());
+    if has(f::FSYNC_LOADED_MEAN_MS) {
+        probe(experiment)
+    } else if has(f::INSERTS_PER_S) || has(f::FSYNC_MEAN_MS) {
+        dbms(experiment)
+    } else if has(f::FSYNC_A_MEAN_MS) {
+        pair(experiment)
+    } else if has(f::RANDOM_IOPS) || has(f::SEQUENTIAL_BYTES_PER_S) {
+        overhead(experiment)
+    } else {
+        let after = "No figure that this report knows was measured; see the notes and the raw figures.".to_owned();
+        Headline { before: format!("{}: nothing to compare.", experiment.name), after }
+    }
+}
+
+/// Loaded and idle latency of the probe in one cell.
+struct Probe<'a> {
+    cell: &'a Cell,
+    idle_ms: f64,
+    loaded_ms: f64,
+    ratio: Spread,
+}
+
+fn probed<'a>(experiment: &'a Experiment, config: Config<'_>, neighbour: &str) -> Option<Probe<'a>> {
+    let cell = experiment.cell(config.layout, config.controller, neighbour)?;
+    Some(Probe {
+        cell,
+        idle_ms: cell.figure(f::FSYNC_IDLE_MEAN_MS)?.median,
+        loaded_ms: cell.figure(f::FSYNC_LOADED_MEAN_MS)?.median,
+        ratio: cell.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS)?,
+    })
+}
+
+/// The neighbour beside which a configuration fares worst.
+fn worst<'a>(experiment: &'a Experiment, config: Config<'_>) -> Option<Probe<'a>> {
+    words::neighbours(&experiment.cells)
+        .into_iter()
+        .filter_map(|neighbour| probed(experiment, config, neighbour))
+        .max_by(|a, b| a.ratio.median.total_cmp(&b.ratio.median))
+}
+
+fn probe(experiment: &Experiment) -> Headline {
+    let ours = words::ours([experiment]);
+    let Some(before) = words::unprotected(experiment).and_then(|config| worst(experiment, config)) else {
+        let after = match ours.and_then(|config| worst(experiment, config)) {
+            Some(probe) => format!(
+                "With Bulkhead: {} beside {}, {} as long as alone.",
+                spoken_ms(probe.loaded_ms),
+                words::neighbour(&probe.cell.neighbour),
+                factor(probe.ratio.median)
+            ),
+            None => "Bulkhead's own configuration was not measured either.".to_owned(),
+        };
+        return Headline {
+            before: "A shared file system was not measured: there is nothing to compare with.".into(),
+            after,
+        };
+    };
+    let beside = words::neighbour(&before.cell.neighbour);
+    let controlled = match before.cell.controller.as_str() {
+        "none" => String::new(),
+        controller => format!(" (under {controller})"),
+    };
+    let told = if before.ratio.median < NO_SLOWDOWN {
+        format!(
+            "On a shared file system{controlled}, a 4 KiB fsync took {} alone and {} beside {beside}: no slowdown to speak of here.",
+            spoken_ms(before.idle_ms),
+            spoken_ms(before.loaded_ms)
+        )
+    } else {
+        format!(
+            "On a shared file system{controlled}, a 4 KiB fsync took {} alone and {} beside {beside}: {}.",
+            spoken_ms(before.idle_ms),
+            spoken_ms(before.loaded_ms),
+            factor(before.ratio.median)
+        )
+    };
+    let Some(ours) = ours else {
+        return Headline { before: told, after: "Bulkhead's own configuration was not measured.".into() };
+    };
+    let Some(after) = probed(experiment, ours, &before.cell.neighbour) else {
+        let after = format!("Bulkhead's own configuration ({}) was not measured beside {beside}.", ours.id());
+        return Headline { before: told, after };
+    };
+    let mut sentence = format!(
+        "With Bulkhead: {}, {}{}",
+        spoken_ms(after.loaded_ms),
+        factor(after.ratio.median),
+        compared(before.ratio, after.ratio)
+    );
+    match kept_pct(after.cell) {
+        Some(kept) if kept.median < 90.0 => {
+            sentence += &format!("; and the neighbour kept only {} of its throughput.", percent(kept.median));
+        }
+        Some(kept) => sentence += &format!("; the neighbour kept {} of its throughput.", percent(kept.median)),
+        None => sentence += "; what the neighbour lost was not measured.",
+    }
+    if let Some(hardest) = hardest(experiment, ours, &before.cell.neighbour) {
+        sentence += &hardest;
+    }
+    Headline { before: told, after: sentence }
+}
+
+/// Says so when Bulkhead fares clearly worse beside another neighbour than the one that the headline is about.
+fn hardest(experiment: &Experiment, ours: Config<'_>, told: &str) -> Option<String> {
+    let hardest = worst(experiment, ours).filter(|probe| probe.cell.neighbour != told)?;
+    if hardest.ratio.median * CLEARLY <= probed(experiment, ours, told)?.ratio.median {
+        return None;
+    }
+    let before = words::unprotected(experiment).and_then(|config| probed(experiment, config, &hardest.cell.neighbour));
+    let without = before.map_or_else(String::new, |before| {
+        format!(", and {} without{}", factor(before.ratio.median), compared(before.ratio, hardest.ratio))
+    });
+    Some(format!(
+        " Its hardest case is {}: {}{without}.",
+        words::neighbour(&hardest.cell.neighbour),
+        factor(hardest.ratio.median)
+    ))
+}
+
+/// What to add when a smaller ratio did not come out.
+fn compared(before: Spread, after: Spread) -> &'static str {
+    if before.median < NO_SLOWDOWN && after.median < NO_SLOWDOWN {
+        ": as without it"
+    } else if after.median > before.median / CLEARLY {
+        ": it made things worse"
+    } else if after.median > before.median * CLEARLY {
+        ": no real help"
+    } else if after.max >= before.min {
+        ": better in the middle, but within the spread of the rounds"
+    } else {
+        ""
+    }
+}
+
+/// What the neighbour kept of its throughput, percent of what it gets alone.
+pub(crate) fn kept_pct(cell: &Cell) -> Option<Spread> {
+    cell.ratio(f::NEIGHBOUR_BYTES_PER_S, f::NEIGHBOUR_ALONE_BYTES_PER_S)
+        .or_else(|| cell.ratio(f::NEIGHBOUR_OPS_PER_S, f::NEIGHBOUR_ALONE_OPS_PER_S))
+        .map(|kept| Spread { min: kept.min * 100.0, median: kept.median * 100.0, max: kept.max * 100.0 })
+}
+
+fn dbms(experiment: &Experiment) -> Headline {
+    let missing = |what: &str| Headline {
+        before: format!("{what} was not measured: there is nothing to compare."),
+        after: "The figures that there are stand below.".into(),
+    };
+    let Some(ours) = words::ours([experiment]) else { return missing("Bulkhead's own configuration") };
+    let Some(shared) = words::like(experiment, "shared", ours) else { return missing("A shared journal") };
+    let Some(neighbour) = hardest_neighbour(experiment, shared) else { return missing("A shared journal") };
+    let cells = [shared, ours].map(|config| experiment.cell(config.layout, config.controller, neighbour));
+    let [Some(before), Some(after)] = cells else {
+        return missing(&format!("Bulkhead's own configuration beside {}", words::neighbour(neighbour)));
+    };
+    let describe = |cell: &Cell| {
+        let inserts = cell.figure(f::INSERTS_PER_S).map(|s| format!("{} inserts/s", number(s.median)));
+        let fsync = cell.figure(f::FSYNC_MEAN_MS).map(|s| format!("{} for an fsync", spoken_ms(s.median)));
+        let share =
+            cell.figure(f::SHARE_A_PCT).map(|s| format!("{} of the disk (70 % promised)", percent_exact(s.median)));
+        [inserts, fsync, share].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    };
+    let change = [f::INSERTS_PER_S, f::FSYNC_MEAN_MS].map(|name| {
+        let quotient = after.figure(name)?.median / before.figure(name)?.median;
+        quotient.is_finite().then_some(quotient)
+    });
+    let throughput = match change[0] {
+        Some(gain) if gain > 1.0 / CLEARLY => format!("{} the throughput", factor(gain)),
+        Some(gain) if gain < CLEARLY => format!("less throughput ({})", factor(gain)),
+        Some(gain) => format!("no change in throughput ({})", factor(gain)),
+        None => "throughput not compared".into(),
+    };
+    let latency = match change[1] {
+        Some(left) if left < CLEARLY => format!("fsync in 1/{} of the time", short(1.0 / left)),
+        Some(left) if left > 1.0 / CLEARLY => format!("but fsync takes longer ({})", factor(left)),
+        Some(left) => format!("no change in fsync latency ({})", factor(left)),
+        None => "fsync latency not compared".into(),
+    };
+    Headline {
+        before: format!(
+            "Beside {}, the database with a shared journal had {}.",
+            words::neighbour(neighbour),
+            describe(before)
+        ),
+        after: format!("With Bulkhead: {}: {throughput}, {latency}.", describe(after)),
+    }
+}
+
+/// The neighbour beside which a database fares worst: fewest inserts, or else the longest fsync.
+pub(crate) fn hardest_neighbour<'a>(experiment: &'a Experiment, config: Config<'_>) -> Option<&'a str> {
+    let of = |name: &str, sign: f64| {
+        let cells = experiment.cells.iter().filter(|cell| Config::of(cell) == config);
+        cells
+            .filter_map(|cell| Some((sign * cell.figure(name)?.median, cell.neighbour.as_str())))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    of(f::INSERTS_PER_S, 1.0).or_else(|| of(f::FSYNC_MEAN_MS, -1.0)).map(|(_, neighbour)| neighbour)
+}
+
+fn pair(experiment: &Experiment) -> Headline {
+    let describe = |config: Option<Config<'_>>| {
+        let config = config?;
+        let cell =
+            experiment.cells.iter().find(|c| Config::of(c) == config && c.figure(f::FSYNC_A_MEAN_MS).is_some())?;
+        let (a, b) = (cell.figure(f::FSYNC_A_MEAN_MS)?.median, cell.figure(f::FSYNC_B_MEAN_MS)?.median);
+        let ratio = cell.ratio(f::FSYNC_B_MEAN_MS, f::FSYNC_A_MEAN_MS)?.median;
+        Some(format!("{} in A and {} in B, 1 to {}", spoken_ms(a), spoken_ms(b), number(ratio)))
+    };
+    let ours = words::ours([experiment]);
+    let own = ours
+        .and_then(|ours| words::like(experiment, "own", ours))
+        .or_else(|| words::configs(&experiment.cells).into_iter().find(|config| config.layout == "own"));
+    Headline {
+        before: match describe(own) {
+            Some(text) => format!(
+                "Two tenants with shares of 70 and 30 that both call fsync often: own journals alone gave {text}."
+            ),
+            None => "Own journals without accounting were not measured.".into(),
+        },
+        after: match describe(ours) {
+            Some(text) => format!("With Bulkhead: {text}; the shares ask for 1 to 2.33."),
+            None => "Bulkhead's own configuration was not measured.".into(),
+        },
+    }
+}
+
+fn overhead(experiment: &Experiment) -> Headline {
+    let line = |layout: &str, name: &str| {
+        let of = |layout: &str, figure: &str| {
+            Some(experiment.cells.iter().filter(|c| c.layout == layout).find_map(|c| c.figure(figure))?.median)
+        };
+        let part = |figure| {
+            let part = 100.0 * of(layout, figure)? / of("raw", figure)?;
+            part.is_finite().then(|| percent(part))
+        };
+        let parts = (part(f::RANDOM_IOPS), part(f::SEQUENTIAL_BYTES_PER_S));
+        let commits = of(layout, f::HOST_COMMITS_PER_FSYNC).map(|n| format!(", {} host commits per fsync", number(n)));
+        let absent = || "(not measured)".to_owned();
+        match parts {
+            (None, None) => format!("{name} was not measured"),
+            (iops, bandwidth) => format!(
+                "{name} gives {} of the raw device's small synced writes and {} of its bandwidth{}",
+                iops.unwrap_or_else(absent),
+                bandwidth.unwrap_or_else(absent),
+                commits.unwrap_or_default()
+            ),
+        }
+    };
+    Headline {
+        before: format!("{}.", line("loop", "A loop device")),
+        after: format!("{}; {}.", line("lv", "A logical volume"), line("blockd", "blockd")),
+    }
+}

@@ -1,0 +1,282 @@
+//! Experiments as one page of HTML: no scripts, nothing loaded from elsewhere, readable on a phone, on paper and in the dark.
+
+use super::grid::{self, Grid};
+use super::text::{bytes, escape, rounds};
+use super::{headline, paper, svg, words};
+use crate::judge::{self, Outcome, Verdict};
+use crate::result::Experiment;
+
+/// The style of the page. One column; tables scroll by themselves; pictures come wide or narrow.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1f2328;--dim:#59636e;--line:#d1d9e0;--soft:#f6f8fa;--page:#fff;--good:#1a7f37;--bad:#b42318;--accent:#0072b2}\
+@media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--dim:#9aa4af;--line:#30363d;--soft:#161b22;--page:#0d1117;--good:#57d07a;--bad:#ff8f80;--accent:#56b4e9}}\
+*{box-sizing:border-box}body{margin:0 auto;max-width:960px;padding:28px 24px 56px;background:var(--page);color:var(--ink);\
+font:16px/1.55 system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;overflow-wrap:break-word}\
+h1{font-size:1.75rem;line-height:1.25;margin:0 0 .4rem}h2{font-size:1.3rem;margin:2.6rem 0 .6rem;line-height:1.3}h3{font-size:1.02rem;margin:1.7rem 0 .5rem}\
+p{margin:.5rem 0}.dim{color:var(--dim)}.lead{font-size:1.14rem;border-left:4px solid var(--accent);padding:.1rem 0 .1rem 1rem;margin:1rem 0}\
+.lead p{margin:.25rem 0}.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:8px;margin:.8rem 0}\
+table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}\
+th,td{padding:.42rem .55rem;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap;vertical-align:baseline}\
+th:first-child,td:first-child{text-align:left}td:first-child{white-space:normal;min-width:7.2rem}thead th{color:var(--dim);font-weight:600;line-height:1.25;vertical-align:bottom}tbody tr:last-child>*{border-bottom:0}\
+.verdict{font-size:.92rem;color:var(--dim)}tr.group th{background:var(--soft);text-align:left;font-weight:600}tr.ours td{font-weight:650}td small{color:var(--dim);font-weight:400;display:block;line-height:1.2}\
+.rows td,.rows th{white-space:normal;text-align:left}.rows td{min-width:5rem}.met{color:var(--good);font-weight:650;white-space:nowrap}.short{color:var(--bad);font-weight:650;white-space:nowrap}\
+figure{margin:1rem 0}figure svg{max-width:100%;height:auto;display:block}.narrow{display:none}\
+pre{background:var(--soft);border:1px solid var(--line);border-radius:8px;padding:.8rem 1rem;overflow-x:auto;font-size:.84rem;line-height:1.5}\
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.25rem 1.2rem;font-size:.92rem;margin:.6rem 0}dt{color:var(--dim)}dd{margin:0;min-width:0}\
+ul{padding-left:1.2rem}details summary{cursor:pointer;color:var(--accent);margin:.8rem 0}\
+@media (max-width:640px){body{padding:18px 14px 40px}h1{font-size:1.4rem}.lead{font-size:1.04rem}.wide{display:none}.narrow{display:block}\
+dl{grid-template-columns:1fr;gap:0}dt{margin-top:.5rem}th,td{padding:.38rem .5rem}}\
+@media print{body{max-width:none;padding:0;font-size:11pt}.wide{display:block}.narrow{display:none}figure,.lead,tr{break-inside:avoid}h2,h3{break-after:avoid}\
+.scroll,pre{overflow:visible;white-space:pre-wrap}table{font-size:8.5pt}th,td{padding:.25rem .35rem}}";
+
+/// The page.
+#[must_use]
+pub fn render(experiments: &[Experiment]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for experiment in experiments {
+        if !names.contains(&experiment.name.as_str()) {
+            names.push(&experiment.name);
+        }
+    }
+    let title = match names.as_slice() {
+        [] => "Bulkhead: no experiment".to_owned(),
+        names => format!("Bulkhead: {}", names.join(", ")),
+    };
+    let mut body = String::new();
+    if names.is_empty() {
+        body += &paragraph("Nothing was measured.");
+    }
+    for name in names {
+        let mine: Vec<&Experiment> = experiments.iter().filter(|experiment| experiment.name == name).collect();
+        for experiment in &mine {
+            body += &section(experiment, mine.len() > 1 || experiments.len() > 1);
+        }
+        body += &verdict(&judge::judge(name, experiments));
+    }
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n\
+         <body>\n<h1>{heading}</h1>\n{body}</body>\n</html>\n",
+        title = escape(&title),
+        heading = escape(&heading(experiments)),
+    )
+}
+
+fn heading(experiments: &[Experiment]) -> String {
+    match experiments {
+        [one] => question(&one.name).to_owned(),
+        [first, rest @ ..] if rest.iter().all(|other| other.name == first.name) => question(&first.name).to_owned(),
+        _ => "What noisy neighbours do to storage, and what Bulkhead does about it".to_owned(),
+    }
+}
+
+/// What an experiment asks, for a newcomer.
+fn question(name: &str) -> &str {
+    match name {
+        "fsync-probe" => "Does a busy neighbour slow down your fsync?",
+        "dbms-consolidation" => "Can a database keep its speed beside a noisy neighbour?",
+        "journal-fsync" => "Do shares hold when both tenants call fsync all the time?",
+        "volume-overhead" => "What does a volume of one's own cost?",
+        other => other,
+    }
+}
+
+/// What was done, for a newcomer.
+fn plainly(name: &str) -> &'static [&'static str] {
+    match name {
+        "fsync-probe" => &[
+            "A program that must not lose data calls fsync and waits until the disk has it; every commit of a database does. Two tenants \
+             share one disk here. Tenant A appends 4 KiB and calls fsync ten times a second, and notes how long each takes. Tenant B does \
+             nothing at first (\"alone\") and is then as busy as it can be (\"loaded\").",
+            "On a file system that both share, A's fsync has to wait until B's data is on the disk, because one journal serves both. Bulkhead \
+             gives each tenant a file system and journal of its own, charges the journal's writes to the tenant that caused them, and lets a \
+             controller share the disk out.",
+        ],
+        "dbms-consolidation" => &[
+            "A database inserts rows as fast as it can and is promised 70 % of a disk. Its neighbour, promised 30 %, writes without fsync, \
+             with some, or with as many as it can. This repeats the experiment of a paper in its three steps: one journal for both, a \
+             journal each, and a journal each whose writes are charged to its tenant.",
+        ],
+        "journal-fsync" => &[
+            "Both tenants write and call fsync without pause; A is promised 70 % of the disk and B 30 %. If the promise holds for the \
+             journals too, an fsync in B takes 70/30 = 2.33 times as long as one in A.",
+        ],
+        "volume-overhead" => &[
+            "The same writes go to the raw logical volume, and to volumes made in different ways on top of it. What is lost is the price of the volume. \
+             A commit of the host's journal for each fsync of a tenant would bring the shared journal back by the back door.",
+        ],
+        _ => &[],
+    }
+}
+
+fn paragraph(text: &str) -> String {
+    format!("<p>{}</p>\n", escape(text))
+}
+
+fn section(experiment: &Experiment, several: bool) -> String {
+    let mut out = String::new();
+    if several {
+        let title = format!(
+            "{} on {}",
+            experiment.name,
+            if experiment.disk.model.is_empty() { "an unknown disk" } else { &experiment.disk.model }
+        );
+        out += &format!("<h2>{}</h2>\n", escape(&title));
+    }
+    let headline = headline::of(experiment);
+    out += &format!("<div class=\"lead\">{}{}</div>\n", paragraph(&headline.before), paragraph(&headline.after));
+    out += &format!("<p class=\"dim\">{}</p>\n", escape(&words::source(experiment)));
+    out += "<h3>What was done</h3>\n";
+    for text in plainly(&experiment.name) {
+        out += &paragraph(text);
+    }
+    if !experiment.about.is_empty() {
+        out += &paragraph(&experiment.about);
+    }
+    let wide = svg::pictures(experiment);
+    let narrow = svg::pictures_at(experiment, svg::NARROW);
+    let mut figures = wide.iter().zip(&narrow).map(|((_, wide), (_, narrow))| {
+        format!("<figure><div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div></figure>\n")
+    });
+    out += &figures.next().unwrap_or_default();
+    out += "<h3>Figures</h3>\n";
+    let grid = grid::of(experiment);
+    if grid.heads.is_empty() {
+        out += &raw(experiment);
+    } else {
+        out += &table(&grid);
+        out += "<p class=\"dim\">Middle of the rounds; in brackets the smallest and the largest.</p>\n";
+    }
+    out.extend(figures);
+    let said = paper::says(&experiment.name);
+    if !said.is_empty() {
+        out += "<h3>What others found</h3>\n";
+        out.extend(said.iter().map(|text| paragraph(text)));
+    }
+    if !experiment.notes.is_empty() {
+        let notes: String = experiment.notes.iter().map(|note| format!("<li>{}</li>\n", escape(note))).collect();
+        out += &format!("<h3>Notes</h3>\n<ul>\n{notes}</ul>\n");
+    }
+    out + &conditions(experiment)
+}
+
+fn table(grid: &Grid) -> String {
+    let heads: String = grid
+        .heads
+        .iter()
+        .map(|head| format!("<th scope=\"col\">{}<br/>{}</th>", escape(head.above), escape(head.below)))
+        .collect();
+    let mut rows = String::new();
+    for (group, lines) in &grid.groups {
+        rows += &format!(
+            "<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"{}\">{}</th></tr>\n",
+            grid.heads.len() + 1,
+            escape(group)
+        );
+        for line in lines {
+            let values = line.values.iter().map(|value| match value {
+                Some(value) => {
+                    let ends = value.ends.as_ref().map(|ends| format!(" <small>{}</small>", escape(ends)));
+                    format!("<td>{}{}</td>", escape(&value.middle), ends.unwrap_or_default())
+                }
+                None => "<td class=\"dim\">-</td>".to_owned(),
+            });
+            let (class, name) = if line.ours { (" class=\"ours\"", "Bulkhead: ") } else { ("", "") };
+            rows += &format!("<tr{class}><td>{name}{}</td>{}</tr>\n", escape(&line.label), values.collect::<String>());
+        }
+    }
+    format!(
+        "<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">configuration</th>{heads}</tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n"
+    )
+}
+
+fn raw(experiment: &Experiment) -> String {
+    let mut rows = String::new();
+    for (id, figures) in grid::raw(experiment) {
+        rows += &format!("<tr class=\"group\"><th colspan=\"2\">{}</th></tr>\n", escape(&id));
+        for (name, value) in figures {
+            rows += &format!("<tr><td>{}</td><td>{}</td></tr>\n", escape(&name), escape(&value));
+        }
+    }
+    format!("<div class=\"scroll\"><table><tbody>\n{rows}</tbody></table></div>\n")
+}
+
+fn conditions(experiment: &Experiment) -> String {
+    let machine = &experiment.machine;
+    let list = |map: &std::collections::BTreeMap<String, String>| {
+        map.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let size = |value: u64| if value == 0 { String::new() } else { bytes(value) };
+    let entries = [
+        (
+            "Machine",
+            format!(
+                "{} CPUs, {} memory, virtualisation: {}",
+                machine.n_cpus,
+                bytes(machine.memory_bytes),
+                machine.virtualisation
+            ),
+        ),
+        ("Kernel", machine.kernel.clone()),
+        ("Programs", list(&machine.programs)),
+        ("Disk", words::disk(experiment)),
+        ("Disk size", size(experiment.disk.size_bytes)),
+        ("Queue", list(&experiment.disk.queue)),
+        ("Rounds", format!("{}, cells interleaved", words::rounds_said(experiment))),
+    ];
+    let entries: String = entries
+        .iter()
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escape(value)))
+        .collect();
+    let commands = if experiment.commands.is_empty() {
+        String::new()
+    } else {
+        format!("<h3>Commands</h3>\n<pre>{}</pre>\n", escape_lines(&experiment.commands))
+    };
+    let rounds_of: String = experiment
+        .cells
+        .iter()
+        .filter(|cell| !cell.rounds.is_empty())
+        .map(|cell| format!("{} ({})\n{}", escape(&cell.id()), rounds(cell.rounds.len()), by_round(cell)))
+        .collect();
+    let every = if rounds_of.is_empty() {
+        String::new()
+    } else {
+        format!("<details><summary>Every figure of every round</summary><pre>{rounds_of}</pre></details>\n")
+    };
+    format!("<h3>Where it ran</h3>\n<dl>\n{entries}</dl>\n{commands}{every}")
+}
+
+fn escape_lines(lines: &[String]) -> String {
+    lines.iter().map(|line| escape(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn by_round(cell: &crate::result::Cell) -> String {
+    let mut out = String::new();
+    for (idx, round) in cell.rounds.iter().enumerate() {
+        let figures = round.figures.iter().map(|(name, value)| format!("{name} {}", super::text::number(*value)));
+        out += &format!("  {}: {}\n", idx + 1, escape(&figures.collect::<Vec<_>>().join(", ")));
+    }
+    out
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    let row = |row: &judge::Row| {
+        let (class, word) = match row.outcome {
+            Outcome::Met => ("met", "✓ met"),
+            Outcome::Short => ("short", "✗ short"),
+            Outcome::NotMeasured => ("short", "not measured"),
+        };
+        let cells = [&row.what, &row.target, &row.found].map(|text| format!("<td>{}</td>", escape(text))).concat();
+        format!("<tr>{cells}<td class=\"{class}\">{word}</td></tr>\n")
+    };
+    let rows: String = verdict.rows.iter().map(row).collect();
+    format!(
+        "<h2>Against the targets: <span class=\"{}\">{}</span></h2>\n<p class=\"verdict\">{}</p>\n<div class=\"scroll\"><table class=\"rows\">\n<thead><tr>\
+         <th scope=\"col\">what</th><th scope=\"col\">target</th><th scope=\"col\">found</th><th scope=\"col\">outcome</th></tr></thead>\n<tbody>\n{rows}</tbody></table></div>\n",
+        if verdict.met { "met" } else { "short" },
+        if verdict.met { "met" } else { "short" },
+        escape(&verdict.line)
+    )
+}

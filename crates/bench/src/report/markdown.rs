@@ -1,0 +1,96 @@
+//! docs/evidence/NAME.md: the result in short, with links to the pictures and the raw figures.
+
+use super::grid::{self, Grid};
+use super::{headline, paper, svg, text, words};
+use crate::judge::{Outcome, Verdict};
+use crate::result::Experiment;
+
+/// The page for the evidence `name`. Pictures are linked under the names that [`svg::files`] gives them.
+#[must_use]
+pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> String {
+    let mut out = format!("# {}\n\n**{}**\n", safe(name), safe(&verdict.line));
+    let mut stems = svg::files(name, experiments).into_iter().map(|(stem, _)| stem);
+    for experiment in experiments {
+        let headline = headline::of(experiment);
+        let disk = if experiment.disk.model.is_empty() { "unknown disk" } else { &experiment.disk.model };
+        out += &format!("\n## On {}\n\n{}\n{}\n\n", safe(disk), safe(&headline.before), safe(&headline.after));
+        let n_pictures = svg::pictures(experiment).len();
+        for stem in stems.by_ref().take(n_pictures) {
+            out += &format!("![{stem}]({stem}.svg)\n\n");
+        }
+        let grid = grid::of(experiment);
+        if !grid.heads.is_empty() {
+            out += &table(&grid);
+            out += "\nMiddle of the rounds; in brackets the smallest and the largest.\n";
+        }
+        if !experiment.about.is_empty() {
+            out += &format!("\n{}\n", safe(&experiment.about));
+        }
+        out += &format!("\n{}\n", safe(&words::source(experiment)));
+        if !experiment.notes.is_empty() {
+            out.push('\n');
+            out.extend(experiment.notes.iter().map(|note| format!("- {}\n", safe(note))));
+        }
+        if !experiment.commands.is_empty() {
+            // Four spaces make a block that no content can end.
+            let lines = experiment.commands.iter().flat_map(|command| command.lines());
+            let lines: String = lines.map(|line| format!("    {line}\n")).collect();
+            out += &format!("\nCommands:\n\n{lines}");
+        }
+    }
+    let said = paper::says(name);
+    if !said.is_empty() {
+        out += "\n## What others found\n";
+        out.extend(said.iter().map(|text| format!("\n{text}\n")));
+    }
+    out += "\n## Against the targets\n\n| what | target | found | outcome |\n|---|---|---|---|\n";
+    for row in &verdict.rows {
+        let outcome = match row.outcome {
+            Outcome::Met => "met",
+            Outcome::Short => "**short**",
+            Outcome::NotMeasured => "**not measured**",
+        };
+        out += &format!("| {} | {} | {} | {outcome} |\n", safe(&row.what), safe(&row.target), safe(&row.found));
+    }
+    out += &format!("\nEvery figure of every round: [{name}.json]({name}.json).\n", name = safe(name));
+    out
+}
+
+fn table(grid: &Grid) -> String {
+    let heads: String = grid.heads.iter().map(|head| format!(" {} {} |", head.above, head.below)).collect();
+    let mut out = format!("| configuration |{heads}\n|---|{}\n", "---:|".repeat(grid.heads.len()));
+    for (group, lines) in &grid.groups {
+        out += &format!("| *{}* |{}\n", safe(group), " |".repeat(grid.heads.len()));
+        for line in lines {
+            let values = line.values.iter().map(|value| match value {
+                Some(value) => format!(
+                    " {}{} |",
+                    value.middle,
+                    value.ends.as_ref().map_or_else(String::new, |ends| format!(" {ends}"))
+                ),
+                None => format!(" {} |", text::ABSENT),
+            });
+            let label = if line.ours { format!("**{}**", safe(&line.id)) } else { safe(&line.id) };
+            out += &format!("| {label} |{}\n", values.collect::<String>());
+        }
+    }
+    out
+}
+
+/// Text on one line that is not taken for markup.
+fn safe(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '<' => safe.push_str("&lt;"),
+            '&' => safe.push_str("&amp;"),
+            '|' | '*' | '`' | '[' | ']' | '\\' => {
+                safe.push('\\');
+                safe.push(letter);
+            }
+            other if other.is_control() => safe.push(' '),
+            other => safe.push(other),
+        }
+    }
+    safe
+}

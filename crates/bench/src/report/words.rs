@@ -1,0 +1,165 @@
+//! What configurations and neighbours are called, in which order they stand, and which one is Bulkhead's own.
+
+use crate::result::{Cell, Experiment};
+
+/// Orders of what is known; others follow in the order they were measured.
+const LAYOUTS: [&str; 9] =
+    ["raw", "lv", "shared", "own", "own+accounting", "blockd", "blockd+accounting", "bulkhead", "loop"];
+const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
+const NEIGHBOURS: [&str; 7] = ["idle", "streams", "fsyncs", "storm", "no-fsync", "low-fsync", "high-fsync"];
+
+/// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
+const OURS: [&str; 4] = ["bulkhead", "own+accounting", "blockd+accounting", "blockd"];
+
+/// A layout with a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Config<'a> {
+    pub(crate) layout: &'a str,
+    pub(crate) controller: &'a str,
+}
+
+impl<'a> Config<'a> {
+    pub(crate) fn of(cell: &'a Cell) -> Self {
+        Self { layout: &cell.layout, controller: &cell.controller }
+    }
+
+    /// `own+accounting/iocost`.
+    pub(crate) fn id(self) -> String {
+        format!("{}/{}", self.layout, self.controller)
+    }
+
+    /// For people.
+    pub(crate) fn label(self) -> String {
+        let layout = match self.layout {
+            "shared" => "Shared journal",
+            "own" => "Own journal",
+            "own+accounting" => "Own + accounting",
+            "blockd" => "blockd volume",
+            "blockd+accounting" => "blockd + accounting",
+            "bulkhead" => "Bulkhead",
+            "raw" => "Raw device",
+            "lv" => "Logical volume",
+            "loop" => "Loop device",
+            other => other,
+        };
+        match self.controller {
+            "none" if volume(self.layout) => layout.to_owned(),
+            "none" => format!("{layout}, no control"),
+            "bfq" => format!("{layout}, BFQ"),
+            other => format!("{layout}, {other}"),
+        }
+    }
+}
+
+/// Whether a layout is a kind of volume that was measured by itself.
+fn volume(layout: &str) -> bool {
+    ["raw", "lv", "loop", "blockd"].contains(&layout)
+}
+
+fn rank(order: &[&str], name: &str) -> usize {
+    order.iter().position(|known| *known == name).unwrap_or(order.len())
+}
+
+/// All configurations, in reading order.
+pub(crate) fn configs<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<Config<'a>> {
+    let mut found: Vec<Config<'_>> = Vec::new();
+    for cell in cells {
+        if !found.contains(&Config::of(cell)) {
+            found.push(Config::of(cell));
+        }
+    }
+    found.sort_by_key(|config| (rank(&LAYOUTS, config.layout), rank(&CONTROLLERS, config.controller)));
+    found
+}
+
+/// All neighbours, in reading order.
+pub(crate) fn neighbours<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for cell in cells {
+        if !found.contains(&cell.neighbour.as_str()) {
+            found.push(&cell.neighbour);
+        }
+    }
+    found.sort_by_key(|name| rank(&NEIGHBOURS, name));
+    found
+}
+
+/// Bulkhead's configuration among those measured: a layout of ours under an active controller.
+pub(crate) fn ours<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Option<Config<'a>> {
+    let mut all = configs(experiments.into_iter().flat_map(|experiment| &experiment.cells));
+    all.retain(|config| OURS.contains(&config.layout) && config.controller != "none");
+    // iocost is the controller that the daemon sets up by default.
+    all.sort_by_key(|config| (rank(&OURS, config.layout), rank(&["iocost", "bfq"], config.controller)));
+    all.first().copied()
+}
+
+/// A configuration of a layout that is best compared with `beside`: the same controller, or else the least control.
+pub(crate) fn like<'a>(experiment: &'a Experiment, layout: &str, beside: Config<'_>) -> Option<Config<'a>> {
+    let all = configs(experiment.cells.iter().filter(|cell| cell.layout == layout));
+    all.iter().find(|config| config.controller == beside.controller).or_else(|| all.first()).copied()
+}
+
+/// What a host does that nobody set up: the shared file system with the least control.
+pub(crate) fn unprotected(experiment: &Experiment) -> Option<Config<'_>> {
+    configs(experiment.cells.iter().filter(|cell| cell.layout == "shared")).first().copied()
+}
+
+/// A neighbour, to stand behind "beside".
+pub(crate) fn neighbour(name: &str) -> &str {
+    match name {
+        "idle" => "an idle neighbour",
+        "streams" => "8 buffered writers",
+        "fsyncs" => "8 writers that fsync every 16 KiB",
+        "storm" => "a storm of file creations and deletions",
+        "no-fsync" => "a neighbour without fsync",
+        "low-fsync" => "a neighbour with few fsyncs",
+        "high-fsync" => "a neighbour with many fsyncs",
+        other => other,
+    }
+}
+
+/// A neighbour as a heading.
+pub(crate) fn neighbour_heading(name: &str) -> String {
+    match name {
+        "" => "no neighbour".to_owned(),
+        known if neighbour(known) != known => format!("beside {}", neighbour(known)),
+        other => format!("neighbour: {other}"),
+    }
+}
+
+/// The lowest and the highest number of rounds of any cell.
+pub(crate) fn n_rounds(experiment: &Experiment) -> (usize, usize) {
+    let counts = || experiment.cells.iter().map(|cell| cell.rounds.len());
+    (counts().min().unwrap_or(0), counts().max().unwrap_or(0))
+}
+
+/// Machine, kernel, disk and rounds in one line.
+pub(crate) fn source(experiment: &Experiment) -> String {
+    let machine = &experiment.machine;
+    let virtualisation = match machine.virtualisation.as_str() {
+        "" => "Unknown machine".to_owned(),
+        "none" => "Bare metal".to_owned(),
+        "tcg" => "Emulated processor (QEMU TCG)".to_owned(),
+        "kvm" => "Virtual machine (KVM)".to_owned(),
+        other => format!("Virtual machine ({other})"),
+    };
+    let kernel = if machine.kernel.is_empty() { "unknown" } else { &machine.kernel };
+    let cpus = if machine.n_cpus == 0 { String::new() } else { format!(", {} CPUs", machine.n_cpus) };
+    format!("{virtualisation}{cpus}, Linux {kernel}. Disk: {}. {}.", disk(experiment), rounds_said(experiment))
+}
+
+/// `3 interleaved rounds`, and whether it was the short form.
+pub(crate) fn rounds_said(experiment: &Experiment) -> String {
+    let quick = if experiment.quick { ", short form" } else { "" };
+    match n_rounds(experiment) {
+        (least, most) if least == most => format!("{}{quick}", super::text::rounds(most)),
+        (least, most) => format!("{least} to {most} rounds{quick}"),
+    }
+}
+
+/// The disk in a few words.
+pub(crate) fn disk(experiment: &Experiment) -> String {
+    let disk = &experiment.disk;
+    let model = if disk.model.is_empty() { "unknown" } else { &disk.model };
+    if disk.parameters.is_empty() { model.to_owned() } else { format!("{model} ({})", disk.parameters) }
+}

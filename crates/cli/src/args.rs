@@ -1,0 +1,485 @@
+//! The arguments: nouns, verbs and options, as `--help` shows them.
+//!
+//! Owns: their names and descriptions. Names and sizes are plain text here and are checked in `parse.rs`, so that what is
+//! wrong with them is said the same way everywhere, and never printed raw.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use bulkhead_core::model::{FsKind, Policy, Provision};
+use bulkhead_engine::client::DEFAULT_SOCKET;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done, or nothing to do          6  there is data on it that is not Bulkhead's
+  1  internal error                  7  no space
+  2  wrong arguments                 8  not supported on this host
+  3  not found                       9  permission denied
+  4  already exists                 10  damaged
+  5  in use                         11  the daemon does not answer
+`bulkhead run` ends with the exit code of its command (128 + the number of the signal that ended it).";
+
+/// Storage isolation for containers: own journal, held shares, nothing shared that one could block
+#[derive(Debug, Parser)]
+#[command(name = "bulkhead", version, max_term_width = 100, after_long_help = EXIT_CODES, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// How results (and errors) are printed
+    #[arg(long, short, global = true, value_enum, default_value_t = Format::Table, env = "BULKHEAD_OUTPUT",
+        hide_possible_values = true, value_name = "table|json", help_heading = "Global options")]
+    pub(crate) output: Format,
+
+    /// The daemon's socket
+    #[arg(long, global = true, default_value = DEFAULT_SOCKET, env = "BULKHEAD_SOCKET", value_name = "PATH",
+        help_heading = "Global options")]
+    pub(crate) socket: PathBuf,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// For people or for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Table,
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the service that everything else talks to
+    Daemon(DaemonArgs),
+    /// Places where volumes live: a directory, or an LVM volume group
+    #[command(subcommand)]
+    Pool(PoolCommand),
+    /// Block devices with a file system and a journal of their own
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Containers, or groups of processes, that are isolated from each other
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Run a command in a tenant, with volumes mounted for it alone
+    Run(RunArgs),
+    /// Block devices, and the controllers that make shares work on them
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Show what the daemon found on this host, and what is wrong
+    Host,
+    /// Show on this machine what a noisy neighbour does to an fsync, and what Bulkhead changes
+    Demo(DemoArgs),
+    /// Print a script that completes commands in a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Become the command of `run` (internal)
+    #[command(name = "__enter", hide = true)]
+    Enter(EnterArgs),
+    /// Put a load on a directory (internal)
+    #[command(name = "__load", hide = true)]
+    Load(bulkhead_bench::load::LoadArgs),
+    /// Run one experiment and write its JSON (for the lab)
+    #[command(name = "__experiment", hide = true)]
+    Experiment(ExperimentArgs),
+    /// Write the reference and the man pages into a directory (for packages)
+    #[command(name = "__docs", hide = true)]
+    Docs {
+        /// Where to
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false, args = ["on", "device"])]
+pub(crate) struct DemoArgs {
+    /// A directory to run in; what is made there (at most 6 GiB) is removed afterwards
+    #[arg(long, value_name = "DIR")]
+    pub(crate) on: Option<PathBuf>,
+    /// A whole block device to run on instead: all data on it is lost
+    #[arg(long, value_name = "DEV", requires = "erase")]
+    pub(crate) device: Option<PathBuf>,
+    /// The exact path of the device once more, as confirmation that its data may be lost
+    #[arg(long, value_name = "DEV", requires = "device")]
+    pub(crate) erase: Option<PathBuf>,
+    /// Where the report, the figures and the pictures go
+    #[arg(long, value_name = "DIR", default_value = "bulkhead-demo")]
+    pub(crate) report: PathBuf,
+    /// Use the io.cost model of the lab's simulated spinning disk
+    #[arg(long, hide = true)]
+    pub(crate) lab_disk: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExperimentArgs {
+    /// Which one
+    pub(crate) name: String,
+    /// The block device, whose data is lost
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: PathBuf,
+    /// Where its JSON goes
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// The short form
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Number of rounds
+    #[arg(long)]
+    pub(crate) rounds: Option<u32>,
+    /// Only these configurations, as `shared/none`
+    #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
+    pub(crate) configs: Vec<String>,
+    /// Only these neighbours
+    #[arg(long = "neighbour", value_name = "KIND")]
+    pub(crate) neighbours: Vec<String>,
+    /// What the disk simulates, in words
+    #[arg(long, default_value = "")]
+    pub(crate) disk: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// Where records are kept that survive a reboot
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/bulkhead")]
+    pub(crate) state_dir: PathBuf,
+    /// Where volumes are mounted and running state is kept
+    #[arg(long, value_name = "DIR", default_value = "/run/bulkhead")]
+    pub(crate) run_dir: PathBuf,
+    /// The group whose members may use the socket, beside root; its members are as good as root
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) socket_group: Option<String>,
+    /// How the log on standard error is written; BULKHEAD_LOG sets its level (error, warn, info, debug)
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// What every command has that writes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Write {
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PoolCommand {
+    /// Make a pool, or take one over that is there already
+    Create(PoolCreateArgs),
+    /// List the pools
+    Ls,
+    /// Show a pool
+    Inspect {
+        /// Its name
+        name: String,
+    },
+    /// Remove an empty pool
+    Rm {
+        /// Its name
+        name: String,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PoolCreateArgs {
+    /// Its name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: PoolPlace,
+    /// Make thin volumes, snapshots and clones in this thin pool of the volume group
+    #[arg(long, value_name = "LV", requires = "vg", conflicts_with_all = ["dir", "device"])]
+    pub(crate) thin_pool: Option<String>,
+    /// Make a thin pool on the device, for thin volumes, snapshots and clones
+    #[arg(long, requires = "device", conflicts_with_all = ["dir", "vg"])]
+    pub(crate) thin: bool,
+    /// The device once more, as confirmation that everything on it may be erased
+    #[arg(long, value_name = "DEV", requires = "device", conflicts_with_all = ["dir", "vg"])]
+    pub(crate) erase: Option<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct PoolPlace {
+    /// A directory on a host file system; it is made when it is not there
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+    /// An LVM volume group that is there already
+    #[arg(long, value_name = "VG")]
+    pub(crate) vg: Option<String>,
+    /// A whole block device, which becomes a volume group
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// Make a volume with an empty file system
+    Create(VolumeCreateArgs),
+    /// List the volumes
+    Ls {
+        /// Only those of this pool
+        #[arg(long, value_name = "POOL")]
+        pool: Option<String>,
+    },
+    /// Show a volume, and how its journal is charged
+    Inspect {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+    },
+    /// Remove a volume and its data
+    Rm {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// Also when it is mounted for a tenant: take it away first
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Change the size of a volume; it can grow while it is in use
+    Resize {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// The new size, for example 20G
+        #[arg(long, allow_hyphen_values = true)]
+        size: String,
+        /// Confirm that it is to become smaller (ext4 only, while it is not mounted)
+        #[arg(long)]
+        shrink: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Make a read-only copy that shares unchanged blocks (pools on a thin pool)
+    Snapshot {
+        /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// Name of the copy, in the same pool
+        name: String,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Make a writable copy that shares unchanged blocks (pools on a thin pool)
+    Clone {
+        /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// Name of the copy, in the same pool
+        name: String,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Check the file system of a volume that is not mounted
+    Check {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// Repair what can be repaired safely
+        #[arg(long)]
+        repair: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCreateArgs {
+    /// POOL/VOLUME
+    pub(crate) volume: String,
+    /// Its size, for example 10G; rounded up to what the pool can give
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: String,
+    /// Its file system
+    #[arg(long, value_enum, default_value_t = Fs::Ext4)]
+    pub(crate) fs: Fs,
+    /// When its blocks are taken from the pool; full is the default, except in a thin pool
+    #[arg(long, value_enum)]
+    pub(crate) provision: Option<Blocks>,
+    /// Switch on ext4's fast_commit
+    #[arg(long)]
+    pub(crate) fast_commit: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Fs {
+    Ext4,
+    Xfs,
+}
+
+impl From<Fs> for FsKind {
+    fn from(fs: Fs) -> Self {
+        match fs {
+            Fs::Ext4 => Self::Ext4,
+            Fs::Xfs => Self::Xfs,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Blocks {
+    Full,
+    OnDemand,
+}
+
+impl From<Blocks> for Provision {
+    fn from(blocks: Blocks) -> Self {
+        match blocks {
+            Blocks::Full => Self::Full,
+            Blocks::OnDemand => Self::OnDemand,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantCommand {
+    /// Make a tenant: cgroups, share, limits, volumes
+    Create {
+        /// Its name
+        name: String,
+        /// Its weight when there is contention, 1 to 10000
+        #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true)]
+        share: String,
+        /// A hard limit, for example vda:wbps=50M,riops=100 (rbps, wbps, riops, wiops); may be repeated
+        #[arg(long = "limit", value_name = "DEV:KEY=N,…")]
+        limits: Vec<String>,
+        /// A volume to keep mounted for it; may be repeated
+        #[arg(long = "volume", value_name = "REF")]
+        volumes: Vec<String>,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// List the tenants
+    Ls,
+    /// Show a tenant
+    Inspect {
+        /// Its name
+        name: String,
+    },
+    /// Change a tenant; what is not given stays as it is
+    Set(TenantSetArgs),
+    /// Remove a tenant; its volumes stay
+    Rm {
+        /// Its name
+        name: String,
+        /// Also while processes run in it: kill them
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantSetArgs {
+    /// Its name
+    pub(crate) name: String,
+    /// Its new weight, 1 to 10000
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub(crate) share: Option<String>,
+    /// Hard limits in place of all that it has, for example vda:wbps=50M,riops=100; may be repeated
+    #[arg(long = "limit", value_name = "DEV:KEY=N,…", conflicts_with = "no_limits")]
+    pub(crate) limits: Vec<String>,
+    /// Take all hard limits away
+    #[arg(long)]
+    pub(crate) no_limits: bool,
+    /// A volume to keep mounted for it from now on; may be repeated
+    #[arg(long, value_name = "REF")]
+    pub(crate) attach: Vec<String>,
+    /// A volume to unmount; may be repeated
+    #[arg(long, value_name = "REF")]
+    pub(crate) detach: Vec<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The tenant
+    #[arg(long, short)]
+    pub(crate) tenant: String,
+    /// A volume, and the directory where the command sees it; may be repeated
+    #[arg(long = "volume", short, value_name = "REF:/PATH[:ro]")]
+    pub(crate) volumes: Vec<String>,
+    /// The command and its arguments; what it leaves running in the background is killed at its end
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EnterArgs {
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) cgroup: PathBuf,
+    #[arg(long, num_args = 3, allow_hyphen_values = true, value_names = ["SOURCE", "TARGET", "MODE"])]
+    pub(crate) bind: Vec<OsString>,
+    #[arg(required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// List the block devices, and whether shares work on them
+    Ls,
+    /// Show a block device: controller, scheduler, calibration
+    Inspect {
+        /// Its kernel name or path, for example vda
+        device: String,
+    },
+    /// Choose the controller that makes shares work on a physical device
+    Control {
+        /// Its kernel name or path, for example vda
+        device: String,
+        #[command(flatten)]
+        choice: ControlChoice,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Record an io.cost model for a device
+    Calibrate {
+        /// Its kernel name or path, for example vda
+        device: String,
+        /// The line for io.cost.model, without the device number
+        #[arg(long, value_name = "LINE")]
+        model: String,
+        /// The line for io.cost.qos, without the device number
+        #[arg(long, value_name = "LINE")]
+        qos: String,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ControlChoice {
+    /// The controller; none means that shares have no effect
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Controller>,
+    /// What was in force before Bulkhead changed it
+    #[arg(long)]
+    pub(crate) restore: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Controller {
+    Iocost,
+    Bfq,
+    None,
+}
+
+impl From<Controller> for Policy {
+    fn from(controller: Controller) -> Self {
+        match controller {
+            Controller::Iocost => Self::Iocost,
+            Controller::Bfq => Self::Bfq,
+            Controller::None => Self::None,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The commands that ask the daemon: arguments into a request, and the answer to the output.
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::{Calibration, VolumeRef};
+use bulkhead_core::wire::{
+    DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
+    VolumeResize,
+};
+use bulkhead_engine::client::{Client, Removal};
+
+use crate::args::{Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand};
+use crate::output::Output;
+use crate::parse::{self, VolumeArg, invalid};
+use crate::show;
+
+/// Asks the daemon and prints its answer.
+///
+/// # Errors
+/// Wrong arguments, and the daemon's faults.
+pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        Command::Pool(command) => pool(command, client, output).await,
+        Command::Volume(command) => volume(command, client, output).await,
+        Command::Tenant(command) => tenant(command, client, output).await,
+        Command::Device(command) => device(command, client, output).await,
+        Command::Host => show::host(output, &client.host().await?),
+        // Those that are processes of their own are dispatched in main.rs.
+        other => Err(invalid("command line", format!("{other:?} is not a question to the daemon"))),
+    }
+}
+
+/// The volume that is meant; the daemon is asked only when the pool is left away.
+///
+/// # Errors
+/// `NotFound`, `InvalidArgument` when it is ambiguous, and those of reaching the daemon.
+pub(crate) async fn resolve(client: &Client, volume: VolumeArg) -> Result<VolumeRef, Fault> {
+    match volume {
+        VolumeArg::Whole(volume) => Ok(volume),
+        VolumeArg::NameOnly(name) => {
+            let volumes = client.volume_list(None).await?;
+            parse::choose(&name, volumes.into_iter().map(|view| view.volume))
+        }
+    }
+}
+
+async fn resolved(client: &Client, text: &str) -> Result<VolumeRef, Fault> {
+    resolve(client, parse::volume(text)?).await
+}
+
+async fn all_resolved(client: &Client, texts: &[String]) -> Result<Vec<VolumeRef>, Fault> {
+    let mut volumes = Vec::with_capacity(texts.len());
+    for text in texts {
+        volumes.push(resolved(client, text).await?);
+    }
+    Ok(volumes)
+}
+
+async fn pool(command: PoolCommand, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        PoolCommand::Create(args) => {
+            let dry_run = args.write.dry_run;
+            let name = parse::pool_name(&args.name)?;
+            let object = format!("pool {name}");
+            let request = PoolCreate { name, source: place(args)? };
+            show::done(output, &object, "created", &client.pool_create(&request, dry_run).await?)
+        }
+        PoolCommand::Ls => show::list(output, &client.pool_list().await?),
+        PoolCommand::Inspect { name } => show::inspect(output, &client.pool_inspect(&parse::pool_name(&name)?).await?),
+        PoolCommand::Rm { name, write } => {
+            let name = parse::pool_name(&name)?;
+            let done = client.pool_remove(&name, write.dry_run).await?;
+            show::done(output, &format!("pool {name}"), "removed", &done)
+        }
+    }
+}
+
+fn place(args: PoolCreateArgs) -> Result<NewPoolSource, Fault> {
+    let given = args.place;
+    match (given.dir, given.vg, given.device) {
+        (Some(path), None, None) => {
+            // The daemon has another working directory: what is meant is decided here.
+            let path =
+                std::path::absolute(&path).map_err(|error| invalid(format!("directory {}", path.display()), error))?;
+            Ok(NewPoolSource::Directory { path })
+        }
+        (None, Some(vg), None) => Ok(NewPoolSource::VolumeGroup { vg, thin_pool: args.thin_pool }),
+        (None, None, Some(path)) => Ok(NewPoolSource::Device { path, thin: args.thin, erase: args.erase }),
+        _ => Err(invalid("pool", "give exactly one of --dir, --vg and --device")),
+    }
+}
+
+async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        VolumeCommand::Create(args) => {
+            let request = VolumeCreate {
+                volume: parse::volume_ref(&args.volume)?,
+                size_bytes: parse::size(&args.size)?,
+                fs: args.fs.into(),
+                provision: args.provision.map(Into::into),
+                fast_commit: args.fast_commit,
+            };
+            let done = client.volume_create(&request, args.write.dry_run).await?;
+            show::done(output, &format!("volume {}", request.volume), "created", &done)
+        }
+        VolumeCommand::Ls { pool } => {
+            let pool = pool.as_deref().map(parse::pool_name).transpose()?;
+            show::list(output, &client.volume_list(pool.as_ref()).await?)
+        }
+        VolumeCommand::Inspect { volume } => {
+            let volume = resolved(client, &volume).await?;
+            show::inspect(output, &client.volume_inspect(&volume).await?)
+        }
+        VolumeCommand::Rm { volume, force, write } => {
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_remove(&volume, Removal { force, dry_run: write.dry_run }).await?;
+            show::done(output, &format!("volume {volume}"), "removed", &done)
+        }
+        VolumeCommand::Resize { volume, size, shrink, write } => {
+            let request = VolumeResize { size_bytes: parse::size(&size)?, shrink };
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_resize(&volume, &request, write.dry_run).await?;
+            show::done(output, &format!("volume {volume}"), "resized", &done)
+        }
+        VolumeCommand::Snapshot { volume, name, write } => {
+            copy(client, output, &volume, &name, true, write.dry_run).await
+        }
+        VolumeCommand::Clone { volume, name, write } => {
+            copy(client, output, &volume, &name, false, write.dry_run).await
+        }
+        VolumeCommand::Check { volume, repair, write } => {
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_check(&volume, &VolumeCheck { repair }, write.dry_run).await?;
+            show::checked(output, &format!("volume {volume}"), &done)
+        }
+    }
+}
+
+async fn copy(
+    client: &Client,
+    output: &Output,
+    original: &str,
+    name: &str,
+    read_only: bool,
+    dry_run: bool,
+) -> Result<(), Fault> {
+    let original = resolved(client, original).await?;
+    let name = parse::copy_name(&original, name)?;
+    let object = format!("volume {}/{name}", original.pool);
+    let request = VolumeCopy { name, read_only };
+    show::done(output, &object, "created", &client.volume_copy(&original, &request, dry_run).await?)
+}
+
+async fn tenant(command: TenantCommand, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        TenantCommand::Create { name, share, limits, volumes, write } => {
+            let request = TenantCreate {
+                name: parse::tenant_name(&name)?,
+                share: parse::share(&share)?,
+                limits: parse::limits(&limits)?,
+                volumes: all_resolved(client, &volumes).await?,
+            };
+            let done = client.tenant_create(&request, write.dry_run).await?;
+            show::done(output, &format!("tenant {}", request.name), "created", &done)
+        }
+        TenantCommand::Ls => show::list(output, &client.tenant_list().await?),
+        TenantCommand::Inspect { name } => {
+            show::inspect(output, &client.tenant_inspect(&parse::tenant_name(&name)?).await?)
+        }
+        TenantCommand::Set(args) => tenant_set(&args, client, output).await,
+        TenantCommand::Rm { name, force, write } => {
+            let name = parse::tenant_name(&name)?;
+            let done = client.tenant_remove(&name, Removal { force, dry_run: write.dry_run }).await?;
+            show::done(output, &format!("tenant {name}"), "removed", &done)
+        }
+    }
+}
+
+async fn tenant_set(args: &TenantSetArgs, client: &Client, output: &Output) -> Result<(), Fault> {
+    let name = parse::tenant_name(&args.name)?;
+    let limits = parse::limits(&args.limits)?;
+    let request = TenantSet {
+        share: args.share.as_deref().map(parse::share).transpose()?,
+        limits: (args.no_limits || !limits.is_empty()).then_some(limits),
+        attach: all_resolved(client, &args.attach).await?,
+        detach: all_resolved(client, &args.detach).await?,
+    };
+    if request == TenantSet::default() {
+        return Err(invalid(format!("tenant {name}"), "there is nothing to change")
+            .cure("give --share, --limit, --no-limits, --attach or --detach"));
+    }
+    let done = client.tenant_set(&name, &request, args.write.dry_run).await?;
+    show::done(output, &format!("tenant {name}"), "changed", &done)
+}
+
+async fn device(command: DeviceCommand, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        DeviceCommand::Ls => show::list(output, &client.device_list().await?),
+        DeviceCommand::Inspect { device } => show::inspect(output, &client.device_inspect(&device).await?),
+        DeviceCommand::Control { device, choice, write } => {
+            let request = DeviceControl { policy: choice.policy.map(Into::into) };
+            let done = client.device_control(&device, &request, write.dry_run).await?;
+            show::done(output, &format!("device {device}"), "changed", &done)
+        }
+        DeviceCommand::Calibrate { device, model, qos, write } => {
+            let measured = vec!["given on the command line, not measured".to_owned()];
+            let calibration = Calibration { model, qos, measured };
+            let done = client.device_calibrate(&device, &calibration, write.dry_run).await?;
+            show::done(output, &format!("device {device}"), "recorded", &done)
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `bulkhead daemon`: options and log for the daemon, which is `bulkhead_engine::daemon`.
+
+use std::path::PathBuf;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_engine::carry_out::FAULT_VARIABLE;
+use bulkhead_engine::daemon::{self, DaemonOptions};
+use bulkhead_engine::engine::Dirs;
+use bulkhead_engine::kernel::Kernel;
+use bulkhead_sys::probe::probe;
+use bulkhead_sys::roots::Roots;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{DaemonArgs, LogFormat};
+
+/// Environment variable with the level of the log, for example `debug` or `bulkhead_engine=debug,info`.
+const LOG_VARIABLE: &str = "BULKHEAD_LOG";
+
+/// Runs until it is told to stop.
+///
+/// # Errors
+/// Those of [`daemon::run`], and a host on which Bulkhead cannot work.
+pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
+    start_log(args.log_format)?;
+    let fault_after = match std::env::var(FAULT_VARIABLE) {
+        Ok(text) => Some(text.parse().map_err(|_| {
+            Fault::new(Code::InvalidArgument, FAULT_VARIABLE, format!("{text:?} is not a number of steps"))
+        })?),
+        Err(_) => None,
+    };
+    let facts = probe(&Roots::host());
+    daemon::check_host(&facts)?;
+    let internal = |error: &dyn std::fmt::Display| Fault::new(Code::Internal, "daemon", error);
+    let told = serde_json::to_value(&facts).map_err(|error| internal(&error))?;
+    let options = DaemonOptions {
+        dirs: Dirs { state: args.state_dir, run: args.run_dir },
+        socket,
+        socket_group: args.socket_group,
+        fault_after,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
+    runtime.block_on(daemon::run(options, Box::new(Kernel::host()), told))
+}
+
+fn start_log(format: LogFormat) -> Result<(), Fault> {
+    let text = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::try_new(&text)
+        .map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    let started = match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| Fault::new(Code::Internal, "log", error))
+}

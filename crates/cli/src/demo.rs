@@ -1,0 +1,142 @@
+//! `bulkhead demo`: the before/after experiment on this machine, as a table and a report. Also the lab's experiments.
+//!
+//! What is measured and how is in `bulkhead-bench`; here it is chosen, shown while it runs, and written down.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_bench::experiment::{self, Options, Progress};
+use bulkhead_bench::layout::Target;
+use bulkhead_bench::report;
+use bulkhead_bench::result::Experiment;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_sys::tool::find_program;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::{DemoArgs, ExperimentArgs};
+use crate::output::Output;
+
+/// What the database part needs beside Bulkhead.
+const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
+
+/// An error of an experiment as a fault.
+pub(crate) fn fault(error: anyhow::Error) -> Fault {
+    match error.downcast::<Fault>() {
+        Ok(fault) => fault,
+        Err(error) => Fault::new(Code::Internal, "experiment", format!("{error:#}")),
+    }
+}
+
+/// Runs the demo and writes its report.
+///
+/// # Errors
+/// `InvalidArgument` without the exact confirmation for a device; what the experiment failed with.
+pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
+    let target = target(args)?;
+    let mut options = Options { quick: true, rounds: Some(1), ..Options::new(target) };
+    options.cancel.on_signals().map_err(fault)?;
+    fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
+    options.out_dir = Some(args.report.clone());
+    // A model is measured for one disk; on any other, bfq needs none.
+    let controller = if args.lab_disk { "iocost" } else { "bfq" };
+    let ours = format!("own+accounting/{controller}");
+
+    options.neighbours = vec!["streams".to_owned()];
+    options.configs = vec!["shared/none".to_owned(), ours.clone()];
+    let mut experiments = vec![one("fsync-probe", &options, output)?];
+    let missing: Vec<&str> = DATABASE_PROGRAMS.into_iter().filter(|name| find_program(name).is_none()).collect();
+    if missing.is_empty() {
+        options.neighbours = vec!["high-fsync".to_owned()];
+        options.configs = vec!["shared/bfq".to_owned(), ours];
+        experiments.push(one("dbms-consolidation", &options, output)?);
+    } else {
+        output.say(&format!("the database part is skipped: {} not installed", missing.join(" and ")));
+    }
+    write_report(&args.report, &experiments)?;
+    if output.is_json() {
+        return output.json(&experiments);
+    }
+    let tables: Vec<String> = experiments.iter().map(report::table::render).collect();
+    output.raw(tables.join("\n").as_bytes())?;
+    output.say(&format!("report: {}", args.report.join("report.html").display()));
+    Ok(())
+}
+
+/// Runs one experiment of the lab; its JSON is written after each round.
+///
+/// # Errors
+/// What the experiment failed with.
+pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), Fault> {
+    let target = Target::Device { path: args.device.clone(), erase: true };
+    let options = Options {
+        quick: args.quick,
+        rounds: args.rounds,
+        configs: args.configs.clone(),
+        neighbours: args.neighbours.clone(),
+        out_dir: Some(args.out.clone()),
+        disk_parameters: args.disk.clone(),
+        ..Options::new(target)
+    };
+    options.cancel.on_signals().map_err(fault)?;
+    fs::create_dir_all(&args.out).map_err(|error| cannot_write(&args.out, &error))?;
+    let result = one(&args.name, &options, output)?;
+    output.raw(report::table::render(&result).as_bytes())
+}
+
+fn target(args: &DemoArgs) -> Result<Target, Fault> {
+    match (&args.on, &args.device) {
+        (Some(directory), _) => Ok(Target::Directory(directory.clone())),
+        (None, Some(device)) if args.erase.as_ref() == Some(device) => {
+            Ok(Target::Device { path: device.clone(), erase: true })
+        }
+        (None, device) => {
+            let device = device.as_deref().unwrap_or(Path::new("-")).display();
+            Err(Fault::new(Code::InvalidArgument, format!("device {device}"), "all data on it would be lost")
+                .cure(format!("confirm with exactly `--erase {device}`")))
+        }
+    }
+}
+
+fn one(name: &str, options: &Options, output: &Output) -> Result<Experiment, Fault> {
+    let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
+    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {msg}") {
+        bar.set_style(style);
+    }
+    bar.set_prefix(name.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let terminal = !bar.is_hidden();
+    let mut shown = String::new();
+    let result = experiment::run(name, options, &mut |progress: &Progress| {
+        bar.set_length(progress.of as u64);
+        bar.set_position(progress.done as u64);
+        bar.set_message(progress.doing.clone());
+        // Without a terminal there is no bar: a line for each step shows that it goes on.
+        if !terminal && shown != progress.doing {
+            output.say(&format!("{name}: {}/{} {}", progress.done, progress.of, progress.doing));
+            shown.clone_from(&progress.doing);
+        }
+    });
+    bar.finish_and_clear();
+    result.map_err(fault)
+}
+
+fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
+    let write = |name: String, text: String| {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
+    };
+    write("report.html".to_owned(), report::html::render(experiments))?;
+    for experiment in experiments {
+        for (stem, svg) in report::svg::pictures(experiment) {
+            write(format!("{stem}.svg"), svg)?;
+        }
+    }
+    Ok(())
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
+    let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
+    Fault::new(code, format!("file {}", path.display()), format!("it cannot be written ({error})"))
+        .cure("name another place with `--report`")
+}

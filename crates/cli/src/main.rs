@@ -1,0 +1,85 @@
+//! `bulkhead`: the command line. It reads arguments, asks the daemon, and prints; what is done is decided elsewhere.
+//!
+//! Owns: arguments (`args.rs`), output (`output.rs`, `show.rs`), and the two commands that are processes of their own: the
+//! daemon and `run`. Standard output is data; everything else goes to standard error.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod daemon;
+mod demo;
+mod docs;
+mod output;
+mod parse;
+mod run;
+mod show;
+
+use std::process::ExitCode;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_engine::client::Client;
+use clap::Parser as _;
+
+use crate::args::{Cli, Command, Format};
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let output = Output::new(cli.output);
+    match dispatch(cli, &output) {
+        Ok(code) => code,
+        Err(fault) => output.fail(&fault),
+    }
+}
+
+fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
+    match cli.command {
+        Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::run(&args, &Client::new(cli.socket), output),
+        Command::Enter(args) => Ok(run::enter(args, output)),
+        Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Load(args) => bulkhead_bench::load::main(&args).map(|()| ExitCode::SUCCESS).map_err(demo::fault),
+        Command::Experiment(args) => demo::experiment(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
+        Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),
+        command => {
+            let client = Client::new(cli.socket);
+            block_on(commands::carry_out(command, &client, output)).map(|()| ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Waits for a conversation with the daemon, on this thread: `run` must not have others (see `bulkhead_sys::namespace`).
+fn block_on<T>(conversation: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let failed = |error| Fault::new(Code::Internal, "bulkhead", format!("cannot wait for the daemon ({error})"));
+    runtime.map_err(failed)?.block_on(conversation)
+}
+
+/// What clap has to say: help and version are data, everything else is an error of the command line.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitCode::FAILURE,
+            _ => ExitCode::SUCCESS,
+        };
+    }
+    // The arguments could not be read, so what they say about the output is looked for by hand.
+    let words: Vec<String> = std::env::args().collect();
+    let asked = words.iter().any(|word| matches!(word.as_str(), "--output=json" | "-ojson" | "-o=json"))
+        || words.windows(2).any(|pair| matches!(pair[0].as_str(), "--output" | "-o") && pair[1] == "json");
+    let wanted = std::env::var("BULKHEAD_OUTPUT").is_ok_and(|value| value == "json");
+    if asked || wanted {
+        let text = error.render().to_string();
+        let mut paragraphs = text.split("\n\n");
+        let cause = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim();
+        let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
+        let fault = Fault::new(Code::InvalidArgument, "command line", cause).cure("`--help` shows what can be given");
+        return Output::new(Format::Json).fail(&fault);
+    }
+    output::usage_error(&error.render().to_string())
+}

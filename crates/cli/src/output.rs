@@ -1,0 +1,163 @@
+//! Where everything is printed: data on standard output, the rest on standard error, tables or JSON.
+//!
+//! Owns: the two streams, and the escaping of control characters, so that no name or path can play tricks on a terminal.
+//! A reader that goes away (a broken pipe) is not an error. There are no colours.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use bulkhead_core::error::{Code, Fault};
+use serde::Serialize;
+
+use crate::args::Format;
+
+/// Prints in one format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    format: Format,
+}
+
+impl Output {
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format }
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// Data as JSON.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn json(&self, value: &impl Serialize) -> Result<(), Fault> {
+        let text = serde_json::to_string_pretty(value).map_err(|error| Fault::new(Code::Internal, "output", error))?;
+        self.raw(format!("{text}\n").as_bytes())
+    }
+
+    /// Lines of data; control characters are escaped.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn lines(&self, lines: &[String]) -> Result<(), Fault> {
+        let text: String = lines.iter().map(|line| escaped(line) + "\n").collect();
+        self.raw(text.as_bytes())
+    }
+
+    /// Data as it is.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Result<(), Fault> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let code = if error.kind() == io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
+                Err(Fault::new(code, "standard output", format!("it cannot be written ({error})")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Something for people, beside the data; programs that asked for JSON do not get it.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.is_json() {
+            stderr(&format!("{}\n", escaped(text)));
+        }
+    }
+
+    /// Something that did not work, and does not end the command.
+    pub(crate) fn warn(&self, fault: &Fault) {
+        if self.is_json() {
+            self.complain(fault);
+        } else {
+            stderr(&format!("warning: {}\n", escaped(&fault.to_string())));
+        }
+    }
+
+    /// Why the command failed; returns the exit code that says so as well.
+    pub(crate) fn fail(&self, fault: &Fault) -> ExitCode {
+        self.complain(fault);
+        ExitCode::from(fault.code.exit_code())
+    }
+
+    fn complain(&self, fault: &Fault) {
+        if self.is_json() {
+            // A fault is plain text fields, so this does not fail; if it did, its words are still better than nothing.
+            stderr(&(serde_json::to_string(fault).unwrap_or_else(|_| fault.to_string()) + "\n"));
+            return;
+        }
+        let hint = if fault.cure.is_empty() { String::new() } else { format!("hint: {}\n", escaped(&fault.cure)) };
+        stderr(&format!("error: {}\n{hint}", escaped(&fault.to_string())));
+    }
+}
+
+/// What clap says about wrong arguments.
+pub(crate) fn usage_error(text: &str) -> ExitCode {
+    let lines: Vec<String> = text.trim_end().lines().map(escaped).collect();
+    stderr(&(lines.join("\n") + "\n"));
+    ExitCode::from(Code::InvalidArgument.exit_code())
+}
+
+fn stderr(text: &str) {
+    // Nobody is left to tell when standard error is closed.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// Control characters as Rust writes them, and characters that turn the direction of writing.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Columns that are two spaces apart, headers in upper case, no borders.
+pub(crate) fn table(headers: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
+    let head = headers.iter().map(|header| header.to_uppercase()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(&rows).collect();
+    let width = |i: usize| all.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..headers.len()).map(width).collect();
+    all.iter()
+        .map(|row| {
+            let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+/// `key: value` lines with the values below each other, and notes at the end.
+pub(crate) fn block(fields: &[(&str, String)], notes: &[String]) -> Vec<String> {
+    let width = fields.iter().map(|(key, _)| key.len() + 1).max().unwrap_or(0);
+    let mut lines: Vec<String> = fields
+        .iter()
+        .map(|(key, value)| format!("{:width$} {value}", format!("{key}:")).trim_end().to_owned())
+        .collect();
+    if !notes.is_empty() {
+        lines.push("notes:".to_owned());
+        lines.extend(notes.iter().map(|note| format!("  - {note}")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_not_printed() {
+        assert_eq!(escaped("a\u{1b}[31m\n\u{7f}\u{9b}\u{202e}ü"), "a\\u{1b}[31m\\n\\u{7f}\\u{9b}\\u{202e}ü");
+    }
+
+    #[test]
+    fn columns_are_aligned_and_lines_have_no_trailing_space() {
+        let rows = [vec!["long name".to_owned(), "1".to_owned()], vec!["ü".to_owned(), String::new()]];
+        assert_eq!(table(&["name", "n"], &rows), ["NAME       N", "long name  1", "ü"]);
+    }
+}

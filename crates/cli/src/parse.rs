@@ -1,0 +1,199 @@
+//! What people type, checked: names, sizes, shares, limits, volume references. No I/O.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{IoLimit, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::units::{Bytes, Share};
+
+/// An argument is wrong.
+pub(crate) fn invalid(object: impl Display, cause: impl Display) -> Fault {
+    Fault::new(Code::InvalidArgument, object, cause)
+}
+
+fn checked<T: FromStr<Err: Display>>(what: &str, text: &str) -> Result<T, Fault> {
+    text.parse().map_err(|error| invalid(what, error))
+}
+
+pub(crate) fn pool_name(text: &str) -> Result<Name, Fault> {
+    checked("pool", text)
+}
+
+pub(crate) fn tenant_name(text: &str) -> Result<Name, Fault> {
+    checked("tenant", text)
+}
+
+pub(crate) fn volume_ref(text: &str) -> Result<VolumeRef, Fault> {
+    checked("volume", text)
+}
+
+pub(crate) fn share(text: &str) -> Result<Share, Fault> {
+    checked("--share", text)
+}
+
+/// A size that a volume can have.
+pub(crate) fn size(text: &str) -> Result<Bytes, Fault> {
+    match checked("--size", text)? {
+        Bytes(0) => Err(invalid("--size", "a volume of size 0 is of no use: give a size such as 10G")),
+        size => Ok(size),
+    }
+}
+
+/// A volume as people name it: with its pool, or without where that is enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VolumeArg {
+    Whole(VolumeRef),
+    NameOnly(Name),
+}
+
+pub(crate) fn volume(text: &str) -> Result<VolumeArg, Fault> {
+    if text.contains('/') {
+        volume_ref(text).map(VolumeArg::Whole)
+    } else {
+        checked("volume", text).map(VolumeArg::NameOnly)
+    }
+}
+
+/// Which of the volumes that are there is meant.
+///
+/// # Errors
+/// `NotFound`, and `InvalidArgument` with the candidates when there is more than one.
+pub(crate) fn choose(name: &Name, volumes: impl Iterator<Item = VolumeRef>) -> Result<VolumeRef, Fault> {
+    let found: Vec<VolumeRef> = volumes.filter(|volume| volume.name == *name).collect();
+    match &found[..] {
+        [one] => Ok(one.clone()),
+        [] => Err(Fault::new(Code::NotFound, format!("volume {name}"), "no pool has a volume of that name")
+            .cure("`bulkhead volume ls` lists them")),
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            let cause = format!("more than one pool has a volume of that name: {}", names.join(", "));
+            Err(invalid(format!("volume {name}"), cause).cure("write it with its pool: POOL/VOLUME"))
+        }
+    }
+}
+
+/// The name of a copy: bare, or with the pool of the original.
+pub(crate) fn copy_name(original: &VolumeRef, text: &str) -> Result<Name, Fault> {
+    match volume(text)? {
+        VolumeArg::NameOnly(name) => Ok(name),
+        VolumeArg::Whole(copy) if copy.pool == original.pool => Ok(copy.name),
+        VolumeArg::Whole(copy) => {
+            let cause = format!("a copy lives in the pool of its original, which is {}", original.pool);
+            Err(invalid(format!("volume {copy}"), cause).cure("give only the name of the copy"))
+        }
+    }
+}
+
+/// `DEV:wbps=50M,riops=100`, with the keys of `io.max`.
+pub(crate) fn limit(text: &str) -> Result<IoLimit, Fault> {
+    let object = format!("limit {text:?}");
+    let wrong = |cause: String| invalid(&object, cause).cure("write it like vda:wbps=50M,riops=100");
+    let (device, settings) = text.rsplit_once(':').ok_or_else(|| wrong("it does not name a device".to_owned()))?;
+    if device.is_empty() {
+        return Err(wrong("it does not name a device".to_owned()));
+    }
+    let device = if device.starts_with('/') { device.to_owned() } else { format!("/dev/{device}") };
+    let mut limit = IoLimit { device, ..IoLimit::default() };
+    for setting in settings.split(',') {
+        let (key, value) = setting.split_once('=').ok_or_else(|| wrong(format!("{setting:?} is not KEY=N")))?;
+        let slot = match key {
+            "rbps" => &mut limit.read_bytes_per_second,
+            "wbps" => &mut limit.write_bytes_per_second,
+            "riops" => &mut limit.read_iops,
+            "wiops" => &mut limit.write_iops,
+            _ => return Err(wrong(format!("{key:?} cannot be limited, only rbps, wbps, riops and wiops can"))),
+        };
+        let number = if key.ends_with("bps") {
+            value.parse::<Bytes>().map(|bytes| bytes.0).map_err(|error| wrong(error.to_string()))?
+        } else {
+            value.parse::<u64>().map_err(|_| wrong(format!("{value:?} is not a whole number")))?
+        };
+        if number == 0 {
+            return Err(wrong(format!("{key}=0 would stop all I/O")));
+        }
+        if slot.replace(number).is_some() {
+            return Err(wrong(format!("{key} is given twice")));
+        }
+    }
+    Ok(limit)
+}
+
+/// Limits of several devices; each device may be named once.
+pub(crate) fn limits(texts: &[String]) -> Result<Vec<IoLimit>, Fault> {
+    let limits: Vec<IoLimit> = texts.iter().map(|text| limit(text)).collect::<Result<_, _>>()?;
+    for (i, limit) in limits.iter().enumerate() {
+        if limits[..i].iter().any(|other| other.device == limit.device) {
+            return Err(invalid("--limit", format!("{} has more than one", limit.device))
+                .cure("give all limits of a device at once, separated by commas"));
+        }
+    }
+    Ok(limits)
+}
+
+/// A volume for `run`, and where the command sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunVolume {
+    pub(crate) volume: VolumeArg,
+    pub(crate) target: PathBuf,
+    pub(crate) read_only: bool,
+}
+
+/// `REF:/path` or `REF:/path:ro`.
+pub(crate) fn run_volume(text: &str) -> Result<RunVolume, Fault> {
+    let object = format!("--volume {text:?}");
+    let wrong = |cause: &str| invalid(&object, cause).cure("write it like data:/var/lib/mysql or data:/srv:ro");
+    let (reference, place) = text.split_once(':').ok_or_else(|| wrong("it does not say where to mount it"))?;
+    let (target, read_only) = place.strip_suffix(":ro").map_or((place, false), |target| (target, true));
+    let target = target.strip_suffix(":rw").unwrap_or(target);
+    if !Path::new(target).is_absolute() {
+        return Err(wrong("the directory is not an absolute path"));
+    }
+    Ok(RunVolume { volume: volume(reference)?, target: target.into(), read_only })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read_as_io_max_writes_them() {
+        let expected = IoLimit {
+            device: "/dev/vda".into(),
+            write_bytes_per_second: Some(50 << 20),
+            read_iops: Some(100),
+            ..IoLimit::default()
+        };
+        assert_eq!(limit("vda:wbps=50M,riops=100"), Ok(expected.clone()));
+        assert_eq!(limit("/dev/vda:riops=100,wbps=50MiB"), Ok(expected));
+        assert_eq!(limit("/dev/disk/by-path/pci-0:1:rbps=1").map(|l| l.device), Ok("/dev/disk/by-path/pci-0:1".into()));
+        for bad in
+            ["", "vda", ":wbps=1", "vda:", "vda:wbps", "vda:wbps=0", "vda:x=1", "vda:riops=1K", "vda:rbps=1,rbps=2"]
+        {
+            assert_eq!(limit(bad).map_err(|fault| fault.code), Err(Code::InvalidArgument), "{bad}");
+        }
+        assert!(limits(&["vda:rbps=1".into(), "/dev/vda:wbps=1".into()]).is_err());
+    }
+
+    #[test]
+    fn volumes_of_run_are_read() {
+        let read = |text: &str| run_volume(text).map(|v| (v.target.display().to_string(), v.read_only));
+        assert_eq!(read("data:/srv"), Ok(("/srv".into(), false)));
+        assert_eq!(read("fast/data:/srv/a:b:ro"), Ok(("/srv/a:b".into(), true)));
+        for bad in ["data", "data:", "data:srv", ":/srv", "a/b/c:/srv", "../a:/srv"] {
+            assert!(run_volume(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_volume_without_its_pool_is_found_when_it_is_the_only_one() {
+        let there = || ["a/db", "b/db", "b/web"].iter().map(|text| text.parse().unwrap());
+        let choose = |name: &str| choose(&name.parse().unwrap(), there());
+        assert_eq!(choose("web").map(|v| v.to_string()), Ok("b/web".into()));
+        assert_eq!(choose("none").map_err(|fault| fault.code), Err(Code::NotFound));
+        let fault = choose("db").unwrap_err();
+        assert!(fault.cause.ends_with("a/db, b/db"), "{fault}");
+    }
+}

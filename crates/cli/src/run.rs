@@ -1,0 +1,173 @@
+//! `bulkhead run`: a command in a tenant, with volumes that only it sees.
+//!
+//! Owns: the order of things. Leases first (the daemon mounts the volumes); then a cgroup of this run's own below the tenant's
+//! payload, so that whatever the command leaves behind can be found and ended; then the command, through our own program again
+//! (`__enter`, see `bulkhead_sys::namespace`); at its end the cgroup is emptied, and the leases are given back.
+//! If this process is killed, the daemon ends the leases itself as soon as nothing uses the volumes any more.
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::wire::{LeaseCreate, LeaseReply};
+use bulkhead_engine::client::Client;
+use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::namespace::{self, Bind, EnterSpec, SuperviseSpec};
+use bulkhead_sys::roots::Roots;
+use rustix::process::Signal;
+
+use crate::args::{EnterArgs, RunArgs};
+use crate::output::Output;
+use crate::parse::{self, RunVolume, invalid};
+use crate::{block_on, commands};
+
+/// How long the processes that a command leaves behind may take to die.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a daemon that is just being restarted may take until it answers again.
+const RESTART: Duration = Duration::from_secs(2);
+
+/// Runs the command; its exit code is ours.
+///
+/// # Errors
+/// Wrong arguments, faults of the daemon, and a command that cannot be started.
+pub(crate) fn run(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitCode, Fault> {
+    let tenant = parse::tenant_name(&args.tenant)?;
+    let wanted: Vec<RunVolume> = args.volumes.iter().map(|text| parse::run_volume(text)).collect::<Result<_, _>>()?;
+    for (i, volume) in wanted.iter().enumerate() {
+        check_target(&volume.target)?;
+        if wanted[..i].iter().any(|other| other.target == volume.target) {
+            return Err(invalid(
+                format!("directory {}", volume.target.display()),
+                "two volumes are to be mounted there",
+            ));
+        }
+    }
+    let reply = block_on(async {
+        let mut volumes = Vec::with_capacity(wanted.len());
+        for volume in &wanted {
+            volumes.push(commands::resolve(client, volume.volume.clone()).await?);
+        }
+        client.lease_create(&LeaseCreate { tenant, volumes, pid: std::process::id() }).await
+    })?;
+    let outcome = in_cgroup(&reply, &wanted, &args.command, output);
+    give_back(client, &reply, output);
+    outcome
+}
+
+fn check_target(target: &Path) -> Result<(), Fault> {
+    let object = format!("directory {}", target.display());
+    match std::fs::metadata(target) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(invalid(object, "it is not a directory").cure("volumes are mounted over directories")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            Err(Fault::new(Code::NotFound, object, "there is no such directory to mount the volume over")
+                .cure(format!("make it first: `mkdir -p {}`", target.display())))
+        }
+        Err(error) => Err(invalid(object, format!("it cannot be used ({error})"))),
+    }
+}
+
+fn in_cgroup(
+    reply: &LeaseReply,
+    wanted: &[RunVolume],
+    command: &[OsString],
+    output: &Output,
+) -> Result<ExitCode, Fault> {
+    let roots = Roots::host();
+    let own = format!("{}/run-{}", reply.payload_cgroup, std::process::id());
+    let own: CgroupPath = own.parse().map_err(|error| failed("cgroup", &error))?;
+    cgroup::create(&roots, &own, &[]).map_err(|error| failed(&format!("cgroup {own}"), &error))?;
+    let mut args = vec!["__enter".into(), "--cgroup".into(), own.dir(&roots).into_os_string()];
+    for (volume, lease) in wanted.iter().zip(&reply.leases) {
+        let mode = if volume.read_only { "ro" } else { "rw" };
+        let (source, target) = (lease.mounted_at.clone().into_os_string(), volume.target.clone().into_os_string());
+        args.extend(["--bind".into(), source, target, mode.into()]);
+    }
+    args.push("--".into());
+    args.extend_from_slice(command);
+    let spec = SuperviseSpec {
+        program: PathBuf::from("/proc/self/exe"),
+        arg0: "bulkhead".into(),
+        args,
+        death_signal: Some(Signal::TERM),
+    };
+    let outcome = namespace::supervise(&spec).map_err(|error| failed("command", &error));
+    if let Err(fault) = clear(&roots, &own) {
+        output.warn(&fault);
+    }
+    outcome.map(|outcome| ExitCode::from(outcome.code))
+}
+
+/// Ends what the command left behind, and removes the cgroup.
+fn clear(roots: &Roots, own: &CgroupPath) -> Result<(), Fault> {
+    let fault = |error: cgroup::CgroupError| failed(&format!("cgroup {own}"), &error);
+    if cgroup::is_populated(roots, own).map_err(fault)? {
+        cgroup::kill_all(roots, own, KILL_LIMIT).map_err(fault)?;
+    }
+    cgroup::remove_tree(roots, own).map(drop).map_err(fault)
+}
+
+/// Gives the leases back. What fails is only a warning: the daemon ends leases of processes that are gone.
+fn give_back(client: &Client, reply: &LeaseReply, output: &Output) {
+    for lease in &reply.leases {
+        let outcome = block_on(async {
+            match client.lease_remove(lease.id).await {
+                Err(fault) if fault.code == Code::Unavailable => {
+                    tokio::time::sleep(RESTART).await;
+                    client.lease_remove(lease.id).await
+                }
+                other => other,
+            }
+        });
+        if let Err(fault) = outcome {
+            let cause = format!("it cannot be given back now, and the daemon will take it back itself ({fault})");
+            output.warn(&Fault::new(fault.code, format!("volume {}", lease.volume), cause));
+        }
+    }
+}
+
+/// Becomes the command. Returns only when that fails.
+pub(crate) fn enter(args: EnterArgs, output: &Output) -> ExitCode {
+    let bind = |part: &[OsString]| match part {
+        [source, target, mode] => Some(Bind { source: source.into(), target: target.into(), readonly: mode == "ro" }),
+        _ => None,
+    };
+    let spec = EnterSpec {
+        cgroup: Some(args.cgroup),
+        binds: args.bind.chunks(3).filter_map(bind).collect(),
+        cwd: None,
+        argv: args.command,
+        env: std::env::vars_os().collect(),
+    };
+    let Err(error) = namespace::enter_and_exec(&spec);
+    let code = error.exit_code();
+    // The exit code is that of shells, not that of the fault: 127 not found, 126 not executable, 125 not even tried.
+    let fault = match code {
+        126 | 127 => invalid("command", chain(&error)),
+        _ => failed("command", &error),
+    };
+    output.fail(&fault);
+    ExitCode::from(code)
+}
+
+/// An error of `sys`.
+fn failed(object: &str, error: &(dyn Error + 'static)) -> Fault {
+    let denied = |error: &(dyn Error + 'static)| {
+        error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
+    };
+    if std::iter::successors(Some(error), |&error| error.source()).any(denied) {
+        return Fault::new(Code::PermissionDenied, object, chain(error)).cure("`bulkhead run` needs root");
+    }
+    Fault::new(Code::Internal, object, chain(error))
+}
+
+/// An error with its causes.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let chain = std::iter::successors(Some(error), |&error| error.source());
+    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

@@ -1,0 +1,305 @@
+//! How objects look: one row in a list, or a block of `key: value` lines.
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::IoLimit;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::{Accounting, DeviceView, Done, HostView, IoBytes, PoolView, TenantView, VolumeView};
+use serde::Serialize;
+
+use crate::output::{Output, block, table};
+
+/// An object of the API as people see it.
+pub(crate) trait Show: Serialize {
+    /// What a list of none says.
+    const EMPTY: &'static str;
+    /// The headers of a list.
+    const HEADERS: &'static [&'static str];
+    /// One row of a list.
+    fn row(&self) -> Vec<String>;
+    /// All of it.
+    fn fields(&self) -> Vec<(&'static str, String)>;
+    /// What is lost or wrong.
+    fn notes(&self) -> &[String];
+}
+
+/// A list.
+pub(crate) fn list<T: Show>(output: &Output, items: &[T]) -> Result<(), Fault> {
+    if output.is_json() {
+        return output.json(&items);
+    }
+    if items.is_empty() {
+        output.say(T::EMPTY);
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = items.iter().map(Show::row).collect();
+    output.lines(&table(T::HEADERS, &rows))
+}
+
+/// One object.
+pub(crate) fn inspect<T: Show>(output: &Output, item: &T) -> Result<(), Fault> {
+    if output.is_json() { output.json(item) } else { output.lines(&block(&item.fields(), item.notes())) }
+}
+
+/// What a command did, `what` being for example `created`. For people it has data only in a dry run: the steps.
+pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Done<T>) -> Result<(), Fault> {
+    if output.is_json() {
+        return output.json(done);
+    }
+    if done.steps.is_empty() {
+        output.say(&format!("{object}: nothing to do"));
+    } else if done.dry_run {
+        let steps: Vec<String> = done.steps.iter().map(|step| format!("would {}", step.action)).collect();
+        output.lines(&steps)?;
+    } else if done.steps.iter().any(|step| step.changed) {
+        output.say(&format!("{object}: {what}"));
+    } else {
+        output.say(&format!("{object}: nothing had to be changed"));
+    }
+    for note in done.object.iter().flat_map(Show::notes) {
+        output.say(&format!("note: {note}"));
+    }
+    Ok(())
+}
+
+/// The outcome of a check, which succeeds without changing anything.
+pub(crate) fn checked<T: Show>(output: &Output, object: &str, outcome: &Done<T>) -> Result<(), Fault> {
+    if output.is_json() || outcome.dry_run {
+        return done(output, object, "checked", outcome);
+    }
+    output.say(&format!("{object}: checked, and in order"));
+    Ok(())
+}
+
+/// What the daemon is and sees.
+pub(crate) fn host(output: &Output, host: &HostView) -> Result<(), Fault> {
+    if output.is_json() {
+        return output.json(host);
+    }
+    let mut fields = vec![("version".to_owned(), host.version.clone())];
+    let mut notes = Vec::new();
+    for (key, value) in host.facts.as_object().into_iter().flatten() {
+        match value {
+            serde_json::Value::Array(items) if key == "notes" => notes.extend(items.iter().map(fact)),
+            serde_json::Value::Object(parts) => {
+                let part = |(name, value): (&String, &serde_json::Value)| (format!("{key} {name}"), fact(value));
+                fields.extend(parts.iter().map(part));
+            }
+            value => fields.push((key.replace('_', " "), fact(value))),
+        }
+    }
+    let borrowed: Vec<(&str, String)> = fields.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
+    let mut lines = block(&borrowed, &notes);
+    if host.problems.is_empty() {
+        lines.push("problems: none".to_owned());
+    } else {
+        lines.push("problems:".to_owned());
+    }
+    for problem in &host.problems {
+        lines.push(format!("  - {problem}"));
+        if !problem.cure.is_empty() {
+            lines.push(format!("    hint: {}", problem.cure));
+        }
+    }
+    output.lines(&lines)
+}
+
+fn fact(value: &serde_json::Value) -> String {
+    match value {
+        serde_json::Value::Null => "-".to_owned(),
+        serde_json::Value::Bool(yes) => yes_no(*yes),
+        serde_json::Value::String(text) => text.clone(),
+        serde_json::Value::Array(items) => joined(items.iter().map(fact)),
+        other => other.to_string(),
+    }
+}
+
+fn yes_no(yes: bool) -> String {
+    if yes { "yes" } else { "no" }.to_owned()
+}
+
+fn joined(items: impl IntoIterator<Item = impl ToString>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    if items.is_empty() { "-".to_owned() } else { items.join(", ") }
+}
+
+fn or_dash(item: Option<impl ToString>) -> String {
+    item.map_or_else(|| "-".to_owned(), |item| item.to_string())
+}
+
+impl Show for PoolView {
+    const EMPTY: &'static str = "no pools; `bulkhead pool create` makes one";
+    const HEADERS: &'static [&'static str] = &["name", "kind", "source", "size", "free", "volumes", "on"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.to_string(),
+            self.kind.clone(),
+            self.source.clone(),
+            or_dash(self.total_bytes),
+            or_dash(self.free_bytes),
+            self.n_volumes.to_string(),
+            joined(&self.physical_devices),
+        ]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("name", self.name.to_string()),
+            ("kind", self.kind.clone()),
+            ("source", self.source.clone()),
+            ("size", or_dash(self.total_bytes)),
+            ("free", or_dash(self.free_bytes)),
+            ("volumes", self.n_volumes.to_string()),
+            ("physical devices", joined(&self.physical_devices)),
+        ]
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Show for VolumeView {
+    const EMPTY: &'static str = "no volumes; `bulkhead volume create` makes one";
+    const HEADERS: &'static [&'static str] = &["volume", "size", "fs", "state", "tenant", "journal", "device"];
+
+    fn row(&self) -> Vec<String> {
+        let journal = match &self.accounting {
+            Accounting::NotMounted => "-",
+            Accounting::JournalThread { .. } => "charged",
+            Accounting::Partial { .. } => "partly",
+            Accounting::None { .. } => "not charged",
+        };
+        let fs = if self.read_only { format!("{} ro", self.fs) } else { self.fs.to_string() };
+        vec![
+            self.volume.to_string(),
+            self.size_bytes.to_string(),
+            fs,
+            self.state.clone(),
+            or_dash(self.tenant.as_ref()),
+            journal.to_owned(),
+            or_dash(self.device.as_ref()),
+        ]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let accounting = match &self.accounting {
+            Accounting::NotMounted => "not mounted".to_owned(),
+            Accounting::JournalThread { pid, cgroup } => format!("charged: thread {pid} is in {cgroup}"),
+            Accounting::Partial { limit } => format!("charged in part: {limit}"),
+            Accounting::None { reason } => format!("not charged: {reason}"),
+        };
+        vec![
+            ("volume", self.volume.to_string()),
+            ("uuid", self.uuid.to_string()),
+            ("state", self.state.clone()),
+            ("size", self.size_bytes.to_string()),
+            ("file system", self.fs.to_string()),
+            ("provision", self.provision.to_string()),
+            ("read-only", yes_no(self.read_only)),
+            ("copied from", or_dash(self.origin.as_ref())),
+            ("tenant", or_dash(self.tenant.as_ref())),
+            ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
+            ("device", or_dash(self.device.as_ref())),
+            ("physical devices", joined(&self.physical_devices)),
+            ("journal", accounting),
+        ]
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Show for TenantView {
+    const EMPTY: &'static str = "no tenants; `bulkhead tenant create` makes one";
+    const HEADERS: &'static [&'static str] = &["name", "share", "processes", "read", "written", "journal", "volumes"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.to_string(),
+            self.share.to_string(),
+            self.n_processes.to_string(),
+            Bytes(self.payload_io.read_bytes).to_string(),
+            Bytes(self.payload_io.written_bytes).to_string(),
+            Bytes(self.journal_io.written_bytes).to_string(),
+            joined(&self.volumes),
+        ]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("name", self.name.to_string()),
+            ("share", self.share.to_string()),
+            ("limits", joined(self.limits.iter().map(limit))),
+            ("volumes", joined(&self.volumes)),
+            ("slice", self.slice.clone()),
+            ("processes", self.n_processes.to_string()),
+            ("payload I/O", io(self.payload_io)),
+            ("journal I/O", io(self.journal_io)),
+        ]
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+impl Show for DeviceView {
+    const EMPTY: &'static str = "no block devices";
+    const HEADERS: &'static [&'static str] = &["name", "dev", "size", "scheduler", "policy", "shares work", "on"];
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.clone(),
+            self.dev.clone(),
+            self.size_bytes.to_string(),
+            or_dash(self.scheduler.as_ref()),
+            self.policy.to_string(),
+            yes_no(self.shares_work),
+            joined(&self.physical_devices),
+        ]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let mut fields = vec![
+            ("name", self.name.clone()),
+            ("dev", self.dev.clone()),
+            ("size", self.size_bytes.to_string()),
+            ("rotational", yes_no(self.rotational)),
+            ("scheduler", or_dash(self.scheduler.as_ref())),
+            ("physical devices", joined(&self.physical_devices)),
+            ("policy", self.policy.to_string()),
+            ("shares work", format!("{}: {}", yes_no(self.shares_work), self.reason)),
+            ("io.cost.model", or_dash(self.cost_model.as_ref())),
+            ("io.cost.qos", or_dash(self.cost_qos.as_ref())),
+        ];
+        if let Some(calibration) = &self.calibration {
+            fields.push(("calibrated model", calibration.model.clone()));
+            fields.push(("calibrated qos", calibration.qos.clone()));
+        } else {
+            fields.push(("calibrated", "no".to_owned()));
+        }
+        fields
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+}
+
+fn limit(limit: &IoLimit) -> String {
+    let bytes = |key: &str, n: Option<u64>| n.map(|n| format!("{key}={}", Bytes(n)));
+    let count = |key: &str, n: Option<u64>| n.map(|n| format!("{key}={n}"));
+    let parts = [
+        bytes("rbps", limit.read_bytes_per_second),
+        bytes("wbps", limit.write_bytes_per_second),
+        count("riops", limit.read_iops),
+        count("wiops", limit.write_iops),
+    ];
+    format!("{} {}", limit.device, parts.into_iter().flatten().collect::<Vec<_>>().join(" "))
+}
+
+fn io(io: IoBytes) -> String {
+    format!("{} read, {} written", Bytes(io.read_bytes), Bytes(io.written_bytes))
+}

@@ -1,0 +1,950 @@
+//! The command line from outside: help, errors, and commands against a daemon on the simulated host.
+//!
+//! Each expectation is the exit code, standard output and standard error in one text.
+
+#![expect(clippy::unwrap_used, reason = "these are tests, and their helpers too")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host};
+use bulkhead_engine::engine::Dirs;
+use expect_test::{Expect, expect, expect_file};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const NO_SOCKET: &str = "/nonexistent/bulkhead.sock";
+
+#[expect(clippy::disallowed_methods, reason = "the program under test")]
+fn bulkhead(socket: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
+    command.env_clear().env("BULKHEAD_SOCKET", socket).args(args).stdin(Stdio::null());
+    command
+}
+
+fn screen(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    let stream = |name: &str, bytes: &[u8]| {
+        if bytes.is_empty() { String::new() } else { format!("----- {name}\n{}", String::from_utf8_lossy(bytes)) }
+    };
+    let code = output.status.code().map_or_else(|| output.status.to_string(), |code| code.to_string());
+    format!("exit {code}\n{}{}", stream("stdout", &output.stdout), stream("stderr", &output.stderr))
+}
+
+fn check(args: &[&str], expected: &Expect) {
+    expected.assert_eq(&screen(bulkhead(Path::new(NO_SOCKET), args)));
+}
+
+/// The commands, as the help of each one lists them.
+fn commands(path: &[String]) -> Vec<Vec<String>> {
+    let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
+    args.push("--help");
+    let help = screen(bulkhead(Path::new(NO_SOCKET), &args));
+    let listed = help.split("Commands:\n").nth(1).map(|rest| rest.split("\n\n").next().unwrap_or_default());
+    let mut found = vec![path.to_vec()];
+    for line in listed.unwrap_or_default().lines().filter(|line| line.starts_with("  ") && !line.starts_with("   ")) {
+        let name = line.split_whitespace().next().unwrap().to_owned();
+        found.extend(commands(&[path, &[name]].concat()));
+    }
+    found
+}
+
+#[test]
+fn help_of_every_command() {
+    let mut all = String::new();
+    let commands = commands(&[]);
+    assert!(commands.len() >= 30, "{commands:?}");
+    for path in commands {
+        let args: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
+        let help = screen(bulkhead(Path::new(NO_SOCKET), &args));
+        assert!(help.starts_with("exit 0\n----- stdout\n") && !help.contains("stderr"), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+        all += &format!("$ bulkhead {}\n{help}\n", args.join(" "));
+    }
+    expect_file!["help.txt"].assert_eq(&all);
+}
+
+#[test]
+fn without_a_daemon() {
+    check(
+        &["pool", "ls"],
+        &expect![[r#"
+        exit 11
+        ----- stderr
+        error: daemon: it does not run: there is no socket /nonexistent/bulkhead.sock
+        hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
+    "#]],
+    );
+    check(
+        &["tenant", "rm", "db", "--output", "json"],
+        &expect![[r#"
+        exit 11
+        ----- stderr
+        {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal"}
+    "#]],
+    );
+}
+
+#[test]
+fn bad_names() {
+    check(
+        &["pool", "inspect", "a/b"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: pool: name "a/b" contains '/': only letters, digits, '_', '.' and '-' are allowed
+    "#]],
+    );
+    check(
+        &["pool", "inspect", ".."],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: pool: name ".." starts with '.' or '-': start it with a letter, a digit or '_'
+    "#]],
+    );
+    check(
+        &["tenant", "create", "a\u{1b}[31mb"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: tenant: name "a\u{1b}[31mb" contains '\u{1b}': only letters, digits, '_', '.' and '-' are allowed
+    "#]],
+    );
+    check(
+        &["volume", "inspect", "../../etc/passwd"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume: name ".." starts with '.' or '-': start it with a letter, a digit or '_'
+    "#]],
+    );
+    check(
+        &["volume", "rm", "fast/a\nb"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume: name "a\nb" contains '\n': only letters, digits, '_', '.' and '-' are allowed
+    "#]],
+    );
+    check(
+        &["volume", "create", "db", "--size", "1G"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume: "db" does not name a volume: write POOL/VOLUME
+    "#]],
+    );
+    check(
+        &["tenant", "inspect", &"n".repeat(300)],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: tenant: the name is 300 bytes long: at most 63 are allowed
+    "#]],
+    );
+    check(
+        &["tenant", "inspect", "--", "-rf"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: tenant: name "-rf" starts with '.' or '-': start it with a letter, a digit or '_'
+    "#]],
+    );
+    check(
+        &["-o", "json", "tenant", "inspect", "a\u{7}"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        {"code":"invalid_argument","object":"tenant","cause":"name \"a\\u{7}\" contains '\\u{7}': only letters, digits, '_', '.' and '-' are allowed"}
+    "#]],
+    );
+}
+
+#[test]
+fn bad_numbers() {
+    for size in ["0", "-5G", "huge", "1.5X", "9999999999T", "", "1e9", "NaN"] {
+        let screen = screen(bulkhead(Path::new(NO_SOCKET), &["volume", "create", "p/v", "--size", size]));
+        assert!(screen.starts_with("exit 2\n----- stderr\nerror: --size: "), "{size:?}: {screen}");
+    }
+    check(
+        &["volume", "create", "p/v", "--size", "0"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --size: a volume of size 0 is of no use: give a size such as 10G
+    "#]],
+    );
+    check(
+        &["volume", "resize", "p/v", "--size", "-5G"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --size: "-5G" is out of range: a size is between 0 and 8 EiB - 1
+    "#]],
+    );
+    check(
+        &["volume", "create", "p/v", "--size", "big"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --size: "big" has an unknown unit: use K, M, G, T or KiB, MiB, GiB, TiB
+    "#]],
+    );
+    check(
+        &["tenant", "create", "db", "--share", "0"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --share: share 0 is out of range: a share is a whole number from 1 to 10000 (100 is the default)
+    "#]],
+    );
+    check(
+        &["tenant", "create", "db", "--share", "-1"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --share: share -1 is out of range: a share is a whole number from 1 to 10000 (100 is the default)
+    "#]],
+    );
+    check(
+        &["tenant", "create", "db", "--limit", "vda:speed=9"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: limit "vda:speed=9": "speed" cannot be limited, only rbps, wbps, riops and wiops can
+        hint: write it like vda:wbps=50M,riops=100
+    "#]],
+    );
+}
+
+#[test]
+fn bad_combinations() {
+    check(
+        &["tenant", "set", "db"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: tenant db: there is nothing to change
+        hint: give --share, --limit, --no-limits, --attach or --detach
+    "#]],
+    );
+    check(
+        &["tenant", "set", "db", "--limit", "vda:rbps=1M", "--no-limits"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: the argument '--limit <DEV:KEY=N,…>' cannot be used with '--no-limits'
+
+        Usage: bulkhead tenant set --limit <DEV:KEY=N,…> --socket <PATH> <NAME>
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["pool", "create", "p"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          <--dir <PATH>|--vg <VG>|--device <DEV>>
+
+        Usage: bulkhead pool create --socket <PATH> <--dir <PATH>|--vg <VG>|--device <DEV>> <NAME>
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["pool", "create", "p", "--dir", "/srv", "--vg", "vg"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: the argument '--dir <PATH>' cannot be used with '--vg <VG>'
+
+        Usage: bulkhead pool create --socket <PATH> <--dir <PATH>|--vg <VG>|--device <DEV>> <NAME>
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["pool", "create", "p", "--dir", "/srv", "--thin"],
+        &expect![[r#"
+            exit 2
+            ----- stderr
+            error: the argument '--dir <PATH>' cannot be used with '--thin'
+
+            Usage: bulkhead pool create --socket <PATH> <--dir <PATH>|--vg <VG>|--device <DEV>> <NAME>
+
+            For more information, try '--help'.
+        "#]],
+    );
+    check(
+        &["device", "control", "vda"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          <--policy <POLICY>|--restore>
+
+        Usage: bulkhead device control --socket <PATH> <--policy <POLICY>|--restore> <DEVICE>
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["volume", "frobnicate\u{1b}[0m"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: unrecognized subcommand 'frobnicate'
+
+        Usage: bulkhead volume [OPTIONS] <COMMAND>
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["volume", "frobnicate", "--output", "json"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        {"code":"invalid_argument","object":"command line","cause":"unrecognized subcommand 'frobnicate'","cure":"`--help` shows what can be given"}
+    "#]],
+    );
+}
+
+#[test]
+fn run_refuses_before_it_asks_the_daemon() {
+    check(
+        &["run", "--tenant", "db"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          <COMMAND>...
+
+        Usage: bulkhead run --tenant <TENANT> --socket <PATH> <COMMAND>...
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "db", "--volume", "data:relative", "--", "true"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: --volume "data:relative": the directory is not an absolute path
+        hint: write it like data:/var/lib/mysql or data:/srv:ro
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "db", "--volume", "data:/nonexistent", "--", "true"],
+        &expect![[r#"
+        exit 3
+        ----- stderr
+        error: directory /nonexistent: there is no such directory to mount the volume over
+        hint: make it first: `mkdir -p /nonexistent`
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "db", "--volume", "data:/dev/null", "--", "true"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: directory /dev/null: it is not a directory
+        hint: volumes are mounted over directories
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "db", "-v", "a:/srv", "-v", "b:/srv", "--", "true"],
+        &expect![[r#"
+        exit 2
+        ----- stderr
+        error: directory /srv: two volumes are to be mounted there
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "db", "--", "true", "--help"],
+        &expect![[r#"
+        exit 11
+        ----- stderr
+        error: daemon: it does not run: there is no socket /nonexistent/bulkhead.sock
+        hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
+    "#]],
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    for args in [&["completions", "bash"][..], &["--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = bulkhead(Path::new(NO_SOCKET), args).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!((output.status.code(), output.stderr), (Some(0), vec![]), "{args:?}");
+    }
+}
+
+/// A daemon on the simulated host, in a thread of this program.
+struct Daemon {
+    dir: TempDir,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = DaemonOptions {
+            dirs: Dirs { state: dir.path().join("state"), run: dir.path().join("run") },
+            socket: dir.path().join("sock"),
+            socket_group: None,
+            fault_after: None,
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let facts = serde_json::json!({
+                "kernel_release": "6.12.0-simulated",
+                "cgroup_mode": "v2",
+                "cgroup_controllers": ["io", "memory"],
+                "is_root": true,
+                "programs": { "fio": null, "lvm": "/usr/sbin/lvm" },
+                "notes": ["this host exists only in memory"],
+            });
+            let stop = async {
+                let _ = stopped.await;
+            };
+            runtime.block_on(run_until(options, simulated_host(), facts, stop)).unwrap();
+        });
+        let daemon = Self { dir, stop: Some(stop), thread: Some(thread) };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !daemon.screen(&["host"]).starts_with("exit 0") {
+            assert!(Instant::now() < deadline, "the daemon does not answer: {}", daemon.screen(&["host"]));
+        }
+        daemon
+    }
+
+    fn screen(&self, args: &[&str]) -> String {
+        let directory = self.dir.path().display().to_string();
+        screen(bulkhead(&self.dir.path().join("sock"), args)).replace(&directory, "[DIR]")
+    }
+
+    fn check(&self, args: &[&str], expected: &Expect) {
+        expected.assert_eq(&self.screen(args));
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let outcome = self.thread.take().map(std::thread::JoinHandle::join);
+        if !std::thread::panicking() {
+            outcome.unwrap().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_day_with_the_daemon() {
+    let daemon = Daemon::start();
+    let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
+    check(
+        &["host"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        version:            0.1.0
+        cgroup controllers: io, memory
+        cgroup mode:        v2
+        is root:            yes
+        kernel release:     6.12.0-simulated
+        programs fio:       -
+        programs lvm:       /usr/sbin/lvm
+        notes:
+          - this host exists only in memory
+        problems: none
+    "#]],
+    );
+    check(
+        &["pool", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        no pools; `bulkhead pool create` makes one
+    "#]],
+    );
+    check(
+        &["pool", "ls", "--output", "json"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        []
+    "#]],
+    );
+    check(
+        &["pool", "create", "files", "--dir", "/srv/pool", "--dry-run"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        would make directory /srv/pool
+        would write pool record /srv/pool/bulkhead-pool
+        would write pool record [DIR]/state/pools/files
+    "#]],
+    );
+    check(
+        &["pool", "create", "files", "--dir", "/srv/pool"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        pool files: created
+    "#]],
+    );
+    check(
+        &["pool", "create", "files", "--dir", "/srv/pool"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        pool files: nothing to do
+    "#]],
+    );
+    check(
+        &["pool", "create", "files", "--dir", "/srv/other"],
+        expect![[r#"
+        exit 4
+        ----- stderr
+        error: pool files: a pool of that name is there already, on /srv/pool
+        hint: choose another name
+    "#]],
+    );
+    check(
+        &["pool", "create", "fast", "--vg", "tvg", "--thin-pool", "thin"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        pool fast: created
+    "#]],
+    );
+    check(
+        &["pool", "create", "dev", "--device", "/dev/sdb"],
+        expect![[r#"
+        exit 6
+        ----- stderr
+        error: device /dev/sdb: it carries data: ext4
+        hint: if that data may be lost, confirm with exactly `--erase /dev/sdb`
+    "#]],
+    );
+    check(
+        &["pool", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        NAME   KIND      SOURCE     SIZE   FREE     VOLUMES  ON
+        fast   lvm-thin  tvg/thin   1 GiB  512 MiB  0        sda
+        files  file      /srv/pool  1 GiB  512 MiB  0        sda
+    "#]],
+    );
+    check(
+        &["pool", "inspect", "files"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        name:             files
+        kind:             file
+        source:           /srv/pool
+        size:             1 GiB
+        free:             512 MiB
+        volumes:          0
+        physical devices: sda
+    "#]],
+    );
+
+    check(
+        &["volume", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        no volumes; `bulkhead volume create` makes one
+    "#]],
+    );
+    check(
+        &["volume", "create", "files/data", "--size", "64M", "--dry-run"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        would write volume record /srv/pool/data.volume
+        would create image /srv/pool/data.img of 64 MiB, provision full
+        would attach image /srv/pool/data.img to a loop device, direct I/O, read-write
+        would make ext4 on loop device of /srv/pool/data.img
+        would detach the loop device of /srv/pool/data.img
+        would write volume record /srv/pool/data.volume
+    "#]],
+    );
+    check(
+        &["volume", "create", "files/data", "--size", "64M"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/data: created
+        note: loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared by all volumes of this pool); an lvm pool does not have this
+    "#]],
+    );
+    check(
+        &["volume", "create", "files/data", "--size", "64M"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/data: nothing to do
+        note: loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared by all volumes of this pool); an lvm pool does not have this
+    "#]],
+    );
+    check(
+        &["volume", "create", "files/data", "--size", "1G"],
+        expect![[r#"
+        exit 4
+        ----- stderr
+        error: volume files/data: a volume of that name is there already (64 MiB ext4)
+        hint: choose another name
+    "#]],
+    );
+    check(
+        &["volume", "create", "fast/data", "--size", "100M"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/data: created
+    "#]],
+    );
+    check(
+        &["volume", "create", "fast/big", "--size", "2T"],
+        expect![[r#"
+        exit 7
+        ----- stderr
+        error: volume fast/big: 2 TiB is larger than the whole pool (1 GiB)
+        hint: ask for less, or use a larger pool
+    "#]],
+    );
+    check(
+        &["volume", "create", "fast/logs", "--size", "300M", "--fs", "xfs"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/logs: created
+    "#]],
+    );
+    check(
+        &["volume", "resize", "data", "--size", "128M"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume data: more than one pool has a volume of that name: fast/data, files/data
+        hint: write it with its pool: POOL/VOLUME
+    "#]],
+    );
+    check(
+        &["volume", "resize", "fast/data", "--size", "64M"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume fast/data: 64 MiB is less than the 100 MiB that it has
+        hint: add `--shrink` if it is to become smaller
+    "#]],
+    );
+    check(
+        &["volume", "resize", "logs", "--size", "400M"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/logs: resized
+    "#]],
+    );
+    check(
+        &["volume", "snapshot", "fast/data", "before"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/before: created
+    "#]],
+    );
+    check(
+        &["volume", "clone", "files/data", "copy"],
+        expect![[r#"
+        exit 8
+        ----- stderr
+        error: volume files/copy: file pools have no snapshots or clones
+        hint: use a pool on an LVM thin pool: `bulkhead pool create NAME --vg VG --thin-pool LV`
+    "#]],
+    );
+    check(
+        &["volume", "check", "logs"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/logs: checked, and in order
+    "#]],
+    );
+    check(
+        &["volume", "inspect", "nothing"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: volume nothing: no pool has a volume of that name
+        hint: `bulkhead volume ls` lists them
+    "#]],
+    );
+
+    check(
+        &["tenant", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        no tenants; `bulkhead tenant create` makes one
+    "#]],
+    );
+    let create =
+        ["tenant", "create", "db", "--share", "300", "--volume", "fast/data", "--limit", "sdb:wbps=50M,riops=100"];
+    check(
+        &create,
+        expect![[r#"
+        exit 0
+        ----- stderr
+        tenant db: created
+    "#]],
+    );
+    check(
+        &create,
+        expect![[r#"
+            exit 0
+            ----- stderr
+            tenant db: nothing had to be changed
+        "#]],
+    );
+    check(
+        &["tenant", "create", "web", "--volume", "fast/data"],
+        expect![[r#"
+        exit 5
+        ----- stderr
+        error: volume fast/data: it is mounted for tenant db; a volume belongs to one tenant at a time
+        hint: detach it there first: `bulkhead tenant set db --detach fast/data`
+    "#]],
+    );
+    check(
+        &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--dry-run"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        would write tenant record [DIR]/state/tenants/db
+        would create cgroup bulkhead.slice/db.slice
+        would create cgroup bulkhead.slice/db.slice/payload
+        would create cgroup bulkhead.slice/db.slice/journal
+        would write "default 400" to bulkhead.slice/db.slice/io.weight
+        would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/db.slice/io.max
+        would activate tvg/logs
+        would make directory [DIR]/run/mnt/fast/logs
+        would mount xfs of /dev/tvg/logs at [DIR]/run/mnt/fast/logs (nosuid,nodev,noatime)
+        would move the journal thread of /dev/tvg/logs to bulkhead.slice/db.slice/journal
+    "#]],
+    );
+    check(
+        &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--no-limits"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        tenant db: changed
+    "#]],
+    );
+    check(
+        &["tenant", "inspect", "db"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        name:        db
+        share:       400
+        limits:      -
+        volumes:     fast/data, fast/logs
+        slice:       bulkhead.slice/db.slice
+        processes:   0
+        payload I/O: 0 B read, 0 B written
+        journal I/O: 0 B read, 0 B written
+    "#]],
+    );
+    check(
+        &["tenant", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        NAME  SHARE  PROCESSES  READ  WRITTEN  JOURNAL  VOLUMES
+        db    400    0          0 B   0 B      0 B      fast/data, fast/logs
+    "#]],
+    );
+    check(
+        &["volume", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        VOLUME       SIZE     FS       STATE  TENANT  JOURNAL  DEVICE
+        fast/before  100 MiB  ext4 ro  ready  -       -        /dev/tvg/before
+        fast/data    100 MiB  ext4     ready  db      charged  /dev/tvg/data
+        fast/logs    400 MiB  xfs      ready  db      charged  /dev/tvg/logs
+        files/data   64 MiB   ext4     ready  -       -        -
+    "#]],
+    );
+    check(
+        &["volume", "rm", "logs"],
+        expect![[r#"
+        exit 5
+        ----- stderr
+        error: volume fast/logs: it is mounted for tenant db
+        hint: detach it: `bulkhead tenant set db --detach fast/logs`, or remove it with `--force`
+    "#]],
+    );
+    check(
+        &["volume", "rm", "logs", "--force"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/logs: removed
+    "#]],
+    );
+    check(
+        &["volume", "rm", "fast/logs"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume fast/logs: nothing to do
+    "#]],
+    );
+    check(
+        &["run", "--tenant", "nobody", "--", "true"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: tenant nobody: there is no tenant of that name
+        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create` makes one
+    "#]],
+    );
+
+    check(
+        &["device", "ls"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        NAME  DEV    SIZE   SCHEDULER    POLICY  SHARES WORK  ON
+        sda   8:0    1 GiB  mq-deadline  none    no           sda
+        dm-0  252:0  1 GiB  -            none    no           sda
+    "#]],
+    );
+    check(
+        &["device", "control", "sda", "--policy", "iocost"],
+        expect![[r#"
+        exit 8
+        ----- stderr
+        error: device sda: it has no calibration, and io.cost with a guessed model costs throughput
+        hint: `bulkhead device calibrate sda` measures one
+    "#]],
+    );
+    check(
+        &["device", "calibrate", "sda", "--model", "ctrl=user model=linear", "--qos", "enable=1 ctrl=user"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        device sda: recorded
+    "#]],
+    );
+    check(
+        &["device", "control", "/dev/sda", "--policy", "iocost"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        device /dev/sda: changed
+    "#]],
+    );
+    check(
+        &["device", "inspect", "sda"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        name:             sda
+        dev:              8:0
+        size:             1 GiB
+        rotational:       yes
+        scheduler:        mq-deadline
+        physical devices: sda
+        policy:           iocost
+        shares work:      yes: io.cost is enabled with a model set by hand or calibration
+        io.cost.model:    ctrl=user model=linear
+        io.cost.qos:      enable=1 ctrl=user
+        calibrated model: ctrl=user model=linear
+        calibrated qos:   enable=1 ctrl=user
+    "#]],
+    );
+    check(
+        &["device", "control", "sda", "--restore"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        device sda: changed
+    "#]],
+    );
+    check(
+        &["device", "inspect", "../etc"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: device ../etc: there is no block device of that name
+        hint: `bulkhead device ls` lists them by their kernel names
+    "#]],
+    );
+
+    check(
+        &["tenant", "rm", "db"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        tenant db: removed
+    "#]],
+    );
+    check(
+        &["tenant", "inspect", "db"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: tenant db: there is no tenant of that name
+        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create` makes one
+    "#]],
+    );
+    check(
+        &["pool", "rm", "fast"],
+        expect![[r#"
+        exit 5
+        ----- stderr
+        error: pool fast: it has 2 volumes
+        hint: remove them first: `bulkhead volume ls`, `bulkhead volume rm`
+    "#]],
+    );
+    check(
+        &["volume", "ls", "--pool", "nothing"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: pool nothing: there is no pool of that name
+        hint: `bulkhead pool ls` lists them, `bulkhead pool create` makes one
+    "#]],
+    );
+}
+
+#[test]
+fn json_is_what_the_api_says() {
+    let daemon = Daemon::start();
+    daemon.screen(&["pool", "create", "p", "--vg", "vg"]);
+    daemon.screen(&["volume", "create", "p/v", "--size", "64M"]);
+    let screen = daemon.screen(&["volume", "inspect", "v", "--output", "json"]);
+    let json = screen.strip_prefix("exit 0\n----- stdout\n").unwrap();
+    let view: bulkhead_core::wire::VolumeView = serde_json::from_str(json).unwrap();
+    assert_eq!((view.volume.to_string(), view.size_bytes.0), ("p/v".to_owned(), 64 << 20));
+    daemon.check(&["pool", "inspect", "q", "-o", "json"], &expect![[r#"
+        exit 3
+        ----- stderr
+        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create` makes one"}
+    "#]]);
+}

@@ -1,0 +1,158 @@
+//! How long fsync(2) took inside ext4, for every caller: the tracepoints `ext4_sync_file_enter` and `_exit`.
+//!
+//! Owns a tracefs instance of its own, so that other users of tracing are not disturbed; it is removed on drop. Does not
+//! choose whose calls matter: each carries its thread's id.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use bulkhead_core::units::DevNo;
+use rustix::mount::{MountFlags, mount};
+
+use crate::roots::Roots;
+
+const EVENTS: [&str; 2] = ["ext4_sync_file_enter", "ext4_sync_file_exit"];
+/// Size of the ring buffer of each CPU: about 60 000 calls.
+const BUFFER_KIB: &str = "8192";
+
+/// Tracing could not be started or read.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot use {path}")]
+pub struct FsyncTraceError {
+    /// The file or directory of tracefs.
+    path: PathBuf,
+    /// The operating system's reason.
+    #[source]
+    source: io::Error,
+}
+
+/// One call that began and ended while it was traced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct FsyncCall {
+    /// The thread that called.
+    pub tid: u32,
+    /// Inode number of the file.
+    pub inode: u64,
+    /// Whether it was fdatasync(2).
+    pub datasync: bool,
+    /// How long it took, in milliseconds.
+    pub ms: f64,
+}
+
+/// A trace that runs.
+#[derive(Debug)]
+pub struct FsyncTrace {
+    dir: PathBuf,
+}
+
+impl FsyncTrace {
+    /// Starts to trace the calls on one ext4 file system.
+    ///
+    /// # Errors
+    /// When tracefs, or ext4's tracepoints, are not there.
+    pub fn start(roots: &Roots, dev: DevNo) -> Result<Self, FsyncTraceError> {
+        let base = roots.sys.join("kernel/tracing");
+        if !base.join("instances").exists() {
+            mount("tracefs", &base, "tracefs", MountFlags::NOSUID | MountFlags::NODEV, None)
+                .map_err(|errno| FsyncTraceError { path: base.clone(), source: errno.into() })?;
+        }
+        let dir = base.join("instances").join(format!("bulkhead-{}", std::process::id()));
+        let at = |path: PathBuf| move |source| FsyncTraceError { path, source };
+        match fs::create_dir(&dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(dir)(error)),
+            _ => {}
+        }
+        let trace = Self { dir };
+        // The kernel's dev_t: 12 bits of major, 20 of minor.
+        let filter = format!("dev == {}", (u64::from(dev.major) << 20) | u64::from(dev.minor));
+        trace.write("buffer_size_kb", BUFFER_KIB)?;
+        trace.write("trace", "")?;
+        for event in EVENTS {
+            trace.write(&format!("events/ext4/{event}/filter"), &filter)?;
+            trace.write(&format!("events/ext4/{event}/enable"), "1")?;
+        }
+        Ok(trace)
+    }
+
+    /// Stops, and returns the calls that began and ended meanwhile.
+    ///
+    /// # Errors
+    /// When the trace cannot be read.
+    pub fn stop(self) -> Result<Vec<FsyncCall>, FsyncTraceError> {
+        self.write("tracing_on", "0")?;
+        let path = self.dir.join("trace");
+        let text = fs::read(&path).map_err(|source| FsyncTraceError { path, source })?;
+        Ok(parse(&String::from_utf8_lossy(&text)))
+    }
+
+    fn write(&self, file: &str, value: &str) -> Result<(), FsyncTraceError> {
+        let path = self.dir.join(file);
+        fs::write(&path, value).map_err(|source| FsyncTraceError { path, source })
+    }
+}
+
+impl Drop for FsyncTrace {
+    fn drop(&mut self) {
+        // An instance that cannot be removed is used again by the next trace of this process.
+        if let Err(error) = fs::remove_dir(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot remove a tracing instance");
+        }
+    }
+}
+
+/// Pairs the two events of each thread.
+fn parse(text: &str) -> Vec<FsyncCall> {
+    let mut begun: HashMap<u32, (f64, u64, bool)> = HashMap::new();
+    let mut calls = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let Some((seconds, tid, is_enter, fields)) = event(line) else { continue };
+        let field = |name: &str| {
+            let mut words = fields.split_ascii_whitespace();
+            words.find(|word| *word == name)?;
+            words.next()?.parse::<u64>().ok()
+        };
+        if is_enter {
+            begun.insert(tid, (seconds, field("ino").unwrap_or(0), field("datasync") == Some(1)));
+        } else if let Some((begin, inode, datasync)) = begun.remove(&tid) {
+            calls.push(FsyncCall { tid, inode, datasync, ms: (seconds - begin) * 1e3 });
+        }
+    }
+    calls
+}
+
+/// `comm-TID [CPU] flags SECONDS: ext4_sync_file_enter: fields`; the name may contain anything.
+fn event(line: &str) -> Option<(f64, u32, bool, &str)> {
+    let (head, is_enter, fields) = match line.split_once(": ext4_sync_file_enter: ") {
+        Some((head, fields)) => (head, true, fields),
+        None => line.split_once(": ext4_sync_file_exit: ").map(|(head, fields)| (head, false, fields))?,
+    };
+    let seconds = head.rsplit(' ').next()?.parse().ok()?;
+    let tid = head.rsplit_once('[')?.0.trim_end().rsplit_once('-')?.1.parse().ok()?;
+    Some((seconds, tid, is_enter, fields))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From 6.12 (Debian 6.12.107), thread names changed.
+    const TRACE: &str = "\
+# tracer: nop
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+        mariadbd-1234    [001] .....   100.000000: ext4_sync_file_enter: dev 253,0 ino 15 parent 2 datasync 1
+      odd [a-b] -77      [000] .....   100.001000: ext4_sync_file_enter: dev 253,0 ino 16 parent 2 datasync 0
+        mariadbd-1234    [000] .....   100.025500: ext4_sync_file_exit: dev 253,0 ino 15 ret 0
+        mariadbd-99      [000] .....   100.026000: ext4_sync_file_exit: dev 253,0 ino 15 ret 0
+      odd [a-b] -77      [000] .....   100.101000: ext4_sync_file_exit: dev 253,0 ino 16 ret 0
+        mariadbd-1234    [001] .....   100.200000: ext4_sync_file_enter: dev 253,0 ino 15 parent 2 datasync 1
+";
+
+    #[test]
+    fn calls_are_paired_by_thread() {
+        let calls = parse(TRACE);
+        let round = |call: &FsyncCall| (call.tid, call.inode, call.datasync, (call.ms * 10.0).round() / 10.0);
+        assert_eq!(calls.iter().map(round).collect::<Vec<_>>(), [(1234, 15, true, 25.5), (77, 16, false, 100.0)]);
+    }
+}
