@@ -309,7 +309,7 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     Ok(LabConfig { agent, programs: vec![profile.join("bulkhead")], artifacts })
 }
 
-fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
 }

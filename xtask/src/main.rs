@@ -3,6 +3,7 @@
 
 mod check;
 mod demo;
+mod evidence;
 mod lab;
 
 use std::io::Write as _;
@@ -23,6 +24,8 @@ enum Command {
     Check,
     /// The before/after experiment in a virtual machine; the report goes to target/demo.
     Demo,
+    /// Runs an experiment of the targets, writes docs/evidence/NAME.{json,svg,md}, and says whether the target is met.
+    Evidence(evidence::Arguments),
     /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
         Command::Demo => demo::run(),
+        Command::Evidence(arguments) => evidence::run(&arguments),
         Command::Lab(command) => lab::run(command),
     };
     result.unwrap_or_else(|error| {

@@ -91,10 +91,9 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-#[group(required = true, multiple = false, args = ["on", "device"])]
 pub(crate) struct DemoArgs {
     /// A directory to run in; what is made there (at most 6 GiB) is removed afterwards
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "device", required_unless_present = "device")]
     pub(crate) on: Option<PathBuf>,
     /// A whole block device to run on instead: all data on it is lost
     #[arg(long, value_name = "DEV", requires = "erase")]

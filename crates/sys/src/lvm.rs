@@ -609,8 +609,9 @@ pub fn pv_devices(vg: &str) -> Result<Vec<PathBuf>, LvmError> {
     report::parse_pv_devices(&output.stdout, vg).map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
 }
 
-/// The group that a physical volume belongs to.
-fn group_of(device: &Path) -> Option<String> {
+/// The group that a physical volume belongs to; `None` for a device that belongs to none, or is no physical volume.
+#[must_use]
+pub fn group_of(device: &Path) -> Option<String> {
     let output = run(&Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device)).ok()?;
     report::parse_group_of_pv(&output.stdout)
 }

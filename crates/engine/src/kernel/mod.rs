@@ -172,11 +172,14 @@ impl Host for Kernel {
         })?;
         let in_use = block::is_in_use(&self.roots, found.dev).map_err(|e| e.fault(&object))?;
         let signatures = block::signatures(path).map_err(|e| e.fault(&object))?;
+        // The kernel holds a physical volume only while a logical volume on it is active: its group may be full of data.
+        let group = signatures.iter().any(|signature| signature.kind == "LVM2_member").then(|| lvm::group_of(path));
+        let in_group = group.flatten().map(|group| format!("it belongs to volume group {group}"));
         Ok(NamedDevice {
             dev: found.dev,
             size: found.size,
             signatures: signatures.into_iter().map(|signature| signature.kind).collect(),
-            in_use: in_use.map(|reason| reason.to_string()),
+            in_use: in_use.map(|reason| reason.to_string()).or(in_group),
         })
     }
 

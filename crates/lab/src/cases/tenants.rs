@@ -56,7 +56,7 @@ echo 1 > $trace/events/block/block_bio_queue/enable
 stat() { awk -v dev=$dev '$1 == dev { for (i = 2; i <= NF; i++) if (sub("wbytes=", "", $i)) n = $i } END { print n + 0 }' $1/io.stat; }
 before=$(stat $JOURNAL); payload=$(stat $PAYLOAD)
 echo 1 > $trace/tracing_on
-bash -c "echo \$\$ > $PAYLOAD/cgroup.procs; head -c 4194304 /dev/zero > $AT/data; sync $AT/data; mkdir $AT/d; for i in \$(seq 300); do mkdir $AT/d/\$i; done; for i in \$(seq 40); do echo x >> $AT/log; sync $AT/log; done"
+bash -c "echo \$\$ > $PAYLOAD/cgroup.procs; head -c 4194304 /dev/zero > $AT/data; sync $AT/data; mkdir $AT/d; cd $AT/d; mkdir \$(seq 300); for i in \$(seq 15); do echo x >> $AT/log; sync $AT/log; done"
 sync -f $AT
 echo 0 > $trace/tracing_on
 after=$(stat $JOURNAL); payload_after=$(stat $PAYLOAD)
@@ -241,7 +241,7 @@ async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "set", "db", "--no-limits", "--share", "500"]).await?;
     let weights = ctx.machine.sh(&format!("cat {slice}/io.weight {slice}/io.max")).await?;
     ensure!(weights.trim() == "default 500", "{weights:?}");
-    let back = json(ctx, &["device", "control", &disk, "--policy", "restore"]).await?;
+    let back = json(ctx, &["device", "control", &disk, "--restore"]).await?;
     ensure!(back["object"]["scheduler"] == before["scheduler"], "{back}");
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "thick/v"]).await?;

@@ -135,7 +135,8 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
         (create("file/..", "64M"), 2, "starts with"),
         (create("file/a\u{7}", "64M"), 2, "only letters"),
         (create(&long, "64M"), 2, "300 bytes"),
-        (create("file/x", "0"), 2, "too small"),
+        (create("file/x", "0"), 2, "size 0"),
+        (create("file/x", "1M"), 2, "too small"),
         (create("file/x", "-5G"), 2, "-5G"),
         (create("file/x", "64Q"), 2, "64Q"),
         (create("file/x", "100G"), 7, "larger than the whole pool"),
@@ -148,7 +149,8 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     let data = ctx.machine.disk(0).await?;
     let used = ctx.machine.disk(1).await?;
     refused(ctx, 5, &["mounted"], &["pool", "create", "p", "--device", &data]).await?;
-    refused(ctx, 5, &[], &["pool", "create", "p", "--device", &used, "--erase", &used]).await?;
+    refused(ctx, 5, &["belongs to volume group"], &["pool", "create", "p", "--device", &used, "--erase", &used])
+        .await?;
     refused(ctx, 2, &["not a block device"], &["pool", "create", "p", "--device", "/dev/null"]).await?;
     refused(ctx, 3, &["no such device"], &["pool", "create", "p", "--device", "/dev/nothing"]).await?;
     refused(ctx, 6, &["not empty"], &["pool", "create", "p", "--dir", "/etc"]).await?;

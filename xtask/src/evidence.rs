@@ -1,0 +1,119 @@
+//! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
+//!
+//! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use bulkhead_bench::experiment::NAMES;
+use bulkhead_bench::judge::{Verdict, judge};
+use bulkhead_bench::report;
+use bulkhead_bench::result::Experiment;
+use bulkhead_lab::say;
+use clap::Args;
+
+use crate::lab;
+
+/// Memory of the guest in MiB: MariaDB and the page cache of eight writers.
+const MEMORY_MIB: u32 = 3072;
+/// Size of the disks in MiB.
+const DISK_MIB: u32 = 8192;
+/// How long one experiment on one disk may take, in seconds.
+const LIMIT_SECONDS: u64 = 3 * 3600;
+
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The experiment; --list names them.
+    #[arg(required_unless_present = "list")]
+    name: Option<String>,
+    /// Name the experiments.
+    #[arg(long)]
+    list: bool,
+    /// The short form, at most 10 minutes without KVM.
+    #[arg(long)]
+    quick: bool,
+    /// Only read the stored JSON and judge it.
+    #[arg(long, conflicts_with = "quick")]
+    judge: bool,
+    /// Only this disk model, instead of all that the target names.
+    #[arg(long, value_name = "MODEL")]
+    disk: Option<String>,
+    /// Only these configurations, as `shared/none`.
+    #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
+    configs: Vec<String>,
+    /// Only these neighbours.
+    #[arg(long = "neighbour", value_name = "KIND")]
+    neighbours: Vec<String>,
+    /// Number of rounds.
+    #[arg(long)]
+    rounds: Option<u32>,
+}
+
+/// Runs or judges one experiment; exit code 0 when its target is met, 1 when it is short.
+///
+/// # Errors
+/// An unknown name, a machine that does not boot, an experiment that fails, a file that cannot be read or written.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let Some(name) = arguments.name.as_deref().filter(|_| !arguments.list) else {
+        NAMES.iter().for_each(say::result);
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !NAMES.contains(&name) {
+        bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
+    }
+    let stored = folder().join(format!("{name}.json"));
+    let experiments = if arguments.judge { read(&stored)? } else { measure(name, arguments)? };
+    let verdict = judge(name, &experiments);
+    if !arguments.judge {
+        write(name, &experiments, &verdict)?;
+    }
+    say::result(&verdict.line);
+    Ok(if verdict.met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
+    let disks: &[&str] = if name == "fsync-probe" { &["hdd", "ssd"] } else { &["hdd"] };
+    let disks = arguments.disk.as_deref().map_or(disks.to_vec(), |disk| vec![disk]);
+    let mut experiments = Vec::new();
+    for disk in disks {
+        let mut words: Vec<String> =
+            ["/lab/bin/bulkhead", "__experiment", name, "--device", "/dev/vda", "--out", "/lab/out", "--disk", disk]
+                .map(str::to_owned)
+                .to_vec();
+        words.extend(arguments.quick.then(|| "--quick".to_owned()));
+        for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
+            words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));
+        }
+        words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
+        let (_, artifacts) = lab::exec_on(&format!("{disk}:{DISK_MIB}"), MEMORY_MIB, LIMIT_SECONDS, words)?;
+        // One that was cut short has written what it had after each round.
+        let path = artifacts.join("out").join(format!("{name}.json"));
+        let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?);
+    }
+    Ok(experiments)
+}
+
+fn read(path: &Path) -> Result<Vec<Experiment>> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read {}: run the evidence without --judge first", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
+}
+
+fn write(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
+    let put = |file: String, text: String| {
+        let path = folder().join(file);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    std::fs::create_dir_all(folder()).context("cannot create docs/evidence")?;
+    put(format!("{name}.json"), serde_json::to_string_pretty(experiments)? + "\n")?;
+    for (stem, svg) in report::svg::files(name, experiments) {
+        put(format!("{stem}.svg"), svg)?;
+    }
+    put(format!("{name}.md"), report::markdown::render(name, experiments, verdict))
+}
+
+fn folder() -> PathBuf {
+    lab::workspace().join("docs/evidence")
+}
