@@ -215,6 +215,9 @@ fn list_cases() -> Result<ExitCode> {
         let kernels: Vec<&str> = case.kernels.iter().map(|kernel| kernel.name()).collect();
         say::result(format!("{:<24} [{}] {}", case.name, kernels.join(", "), case.about));
     }
+    for case in cases::soak() {
+        say::result(format!("{:<24} [by name only] {}", case.name, case.about));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -244,10 +247,10 @@ async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, progra
 }
 
 fn chosen_cases(names: &[String], all: bool) -> Result<Vec<&'static Case>> {
-    let known = cases::all();
     if all {
-        return Ok(known);
+        return Ok(cases::all());
     }
+    let known: Vec<&'static Case> = cases::all().into_iter().chain(cases::soak()).collect();
     if names.is_empty() {
         bail!("name the cases to run, or give --all; --list shows them");
     }

@@ -77,13 +77,8 @@ impl Engine {
             self.check_attachable(name, reference)?;
         }
         for reference in &request.detach {
-            if !before.volumes.contains(reference) {
-                return Err(Fault::new(
-                    Code::NotFound,
-                    format!("volume {reference}"),
-                    format!("it is not attached to tenant {name}"),
-                ));
-            }
+            // One that is not attached is detached already; one that does not exist is a mistake.
+            self.locate(reference)?;
         }
         let mut after = before.clone();
         after.share = request.share.unwrap_or(after.share);

@@ -12,6 +12,7 @@ pub mod file;
 pub mod fsutil;
 pub mod fsync_trace;
 pub mod iocost;
+pub mod iosched;
 pub mod jbd2;
 pub mod loopdev;
 pub mod lvm;

@@ -1,8 +1,8 @@
 //! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
 //! One data directory for each layout, filled once; the server is started anew for each round of a cell, so that no cell inherits
-//! the other's buffer pool. Full form: 16 cells x 3 rounds, about 50 s each, 45 minutes with set-up; short form: only the neighbours
-//! `none` and `high-fsync`, 8 cells of about 40 s, 9 minutes.
+//! the other's buffer pool. Full form: 20 cells x 3 rounds, about 45 s each, 50 minutes with set-up; short form: only the neighbours
+//! `none` and `high-fsync`, 10 cells of about 35 s, 8 minutes.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -26,10 +26,11 @@ const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) i
     tracepoints), binary log, redo log and data files alike; the paper's figure is MySQL 5.7's. Shares are bytes of the device \
     charged to each slice, journal included.";
 
-const CONFIGS: [(Layout, Controller); 4] = [
+const CONFIGS: [(Layout, Controller); 5] = [
     (Layout::Shared, Controller::Bfq),
     (Layout::Own, Controller::Bfq),
     (Layout::OwnAccounted, Controller::Bfq),
+    (Layout::OwnAccounted, Controller::BfqStrict),
     (Layout::OwnAccounted, Controller::Iocost),
 ];
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
@@ -37,10 +38,10 @@ const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
 const CLIENTS: u32 = 4;
 
 /// Warm-up and window in seconds.
-const FULL: (u32, u32) = (6, 20);
+const FULL: (u32, u32) = (5, 20);
 const QUICK: (u32, u32) = (4, 10);
 /// Starting and ending the server and the loads, on an emulated machine.
-const BETWEEN_SECONDS: f64 = 22.0;
+const BETWEEN_SECONDS: f64 = 21.0;
 
 fn times(quick: bool) -> (u32, u32) {
     if quick { QUICK } else { FULL }

@@ -115,7 +115,7 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         "volume-overhead" => (volume_overhead::N_CELLS, volume_overhead::seconds(options.quick)),
         _ => return None,
     };
-    let set_up = if name == "dbms-consolidation" { 240.0 } else { 30.0 };
+    let set_up = if name == "dbms-consolidation" { 90.0 } else { 45.0 };
     let steps = rounds.saturating_mul(u64::try_from(n_cells).unwrap_or(u64::MAX));
     Some(Duration::from_secs_f64(set_up + steps as f64 * windows))
 }
@@ -210,9 +210,13 @@ impl<'a, 'p> Frame<'a, 'p> {
         let bench = Bench::set_up(&self.options.target, shares)?;
         self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.disk_parameters);
         self.experiment.notes.extend_from_slice(bench.notes());
+        let shared = match self.options.target {
+            Target::Device { .. } => "a shared one of twice that",
+            Target::Directory(_) => "the shared layout is two directories of the host file system",
+        };
         self.experiment.notes.push(format!(
-            "All layouts were set up once on the same device and stayed mounted: a volume of {} MiB for each tenant, a \
-             shared one of twice that. Shares {} and {}.",
+            "All layouts were set up once on the same device and stayed mounted: a volume of {} MiB for each tenant, {shared}. \
+             Shares {} and {}.",
             bench.volume_bytes() >> 20,
             shares.0,
             shares.1

@@ -97,7 +97,7 @@ pub struct LoadArgs {
     /// Wait for a byte on standard input before the start and for another one before the end.
     #[arg(long)]
     pub wait: bool,
-    /// Number of threads (default: 1 for probe, 8 for streams and fsyncs, 4 for the others).
+    /// Number of threads (default: 1 for probe and direct writes, 8 for streams and fsyncs, 2 for storm, else 4).
     #[arg(long)]
     pub threads: Option<usize>,
     /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
@@ -106,7 +106,7 @@ pub struct LoadArgs {
     /// probe: time between two operations in milliseconds (default 100).
     #[arg(long)]
     pub interval_ms: Option<u64>,
-    /// storm: an fsync of the directory after so many batches of 64 files (default 4; 0: never).
+    /// storm: an fsync of the directory after so many batches of 64 files (default 1; 0: never).
     #[arg(long)]
     pub sync_every: Option<u64>,
     /// random-sync, sequential-direct: this block device instead of a file; its data is lost.

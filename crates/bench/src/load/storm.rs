@@ -1,7 +1,8 @@
 //! `storm`: many small files created and removed: an unpacked archive, a build, a mail queue.
 //!
 //! A batch is a directory with 64 files of 4 KiB. Each thread keeps four batches alive and removes the oldest, so that most
-//! blocks of a batch reach the journal before the batch goes. Every so many batches the newest directory is synced.
+//! blocks of a batch reach the journal before the batch goes. After each batch (or every so many) its directory is synced, so
+//! that the storm waits for the journal and not for the processor.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -27,9 +28,9 @@ pub(super) struct Storm {
 
 impl Storm {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
-        let n_threads = args.threads.unwrap_or(4);
+        let n_threads = args.threads.unwrap_or(2);
         let file_bytes = usize::try_from(args.file_bytes.unwrap_or(4096)).context("--file-bytes is too large")?;
-        let load = Self { dir: args.dir.clone(), n_threads, file_bytes, sync_every: args.sync_every.unwrap_or(4) };
+        let load = Self { dir: args.dir.clone(), n_threads, file_bytes, sync_every: args.sync_every.unwrap_or(1) };
         for index in 0..n_threads {
             let dir = load.thread_dir(index);
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;

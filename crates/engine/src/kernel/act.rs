@@ -413,6 +413,10 @@ fn make_dir(path: &Path) -> Result<Outcome, Fault> {
 }
 
 fn remove_dir(path: &Path) -> Result<Outcome, Fault> {
+    // Asked first: on a read-only file system, removing what is not there fails for another reason.
+    if !path.exists() {
+        return Ok(Outcome::UNCHANGED);
+    }
     match fs::remove_dir(path) {
         Ok(()) => Ok(Outcome::DONE),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),

@@ -9,11 +9,17 @@ mod volumes;
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 
-/// All cases, in the order in which they are listed and run.
+/// The cases of `--all`, in the order in which they are listed and run.
 #[must_use]
 pub fn all() -> Vec<&'static Case> {
     let topics = [lab_self::CASES, volumes::CASES, tenants::CASES, crash::CASES];
     topics.into_iter().flatten().collect()
+}
+
+/// Cases that take too long for every run; they are run by name.
+#[must_use]
+pub fn soak() -> Vec<&'static Case> {
+    crash::SOAK.iter().collect()
 }
 
 /// Disks for cases that want one of each kind.
@@ -27,7 +33,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_every_case_has_a_kernel() {
         let mut names = BTreeSet::new();
-        for case in super::all() {
+        for case in super::all().into_iter().chain(super::soak()) {
             assert!(names.insert(case.name), "{} twice", case.name);
             assert!(!case.kernels.is_empty(), "{}", case.name);
             assert!(case.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'));

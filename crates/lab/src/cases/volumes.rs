@@ -154,7 +154,6 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     refused(ctx, 2, &["not a block device"], &["pool", "create", "p", "--device", "/dev/null"]).await?;
     refused(ctx, 3, &["no such device"], &["pool", "create", "p", "--device", "/dev/nothing"]).await?;
     refused(ctx, 6, &["not empty"], &["pool", "create", "p", "--dir", "/etc"]).await?;
-    refused(ctx, 2, &["absolute"], &["pool", "create", "p", "--dir", "relative"]).await?;
     refused(ctx, 3, &["no such volume group"], &["pool", "create", "p", "--vg", "nothing"]).await?;
     ctx.machine.sh("mkdir /run/ro; mount -t tmpfs -o ro none /run/ro").await?;
     refused(ctx, 8, &["read-only"], &["pool", "create", "p", "--dir", "/run/ro/pool"]).await?;
@@ -168,10 +167,10 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
 
     // A device that carries data: only the exact confirmation erases it, and a wrong one leaves the data as it is.
     json(ctx, &["pool", "rm", "thick"]).await?;
-    ctx.machine.sh(&format!("mkfs.ext4 -q {used}; sha1sum {used} > /run/sum")).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q {used}; head -c 16M {used} | sha1sum > /run/sum")).await?;
     refused(ctx, 6, &["ext4", &format!("--erase {used}")], &["pool", "create", "thick", "--device", &used]).await?;
     refused(ctx, 6, &["ext4"], &["pool", "create", "thick", "--device", &used, "--erase", "yes"]).await?;
-    ctx.machine.sh("sha1sum -c /run/sum; rm /run/sum").await?;
+    ctx.machine.sh(&format!("head -c 16M {used} | sha1sum | diff - /run/sum; rm /run/sum")).await?;
     json(ctx, &["pool", "create", "thick", "--device", &used, "--erase", &used]).await?;
 
     // A volume that a process keeps busy.
