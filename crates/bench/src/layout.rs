@@ -75,9 +75,8 @@ pub enum Controller {
     None,
     /// The BFQ scheduler, with its defaults.
     Bfq,
-    /// BFQ that keeps shares also between tenants that wait for each of their requests: `strict_guarantees` on, `low_latency` off.
-    /// With its defaults, BFQ (since 5.2) fills the pause between a request and the next with the other tenant's requests
-    /// ("injection"): measured, two tenants with 70/30 that fsync without pause then get 51/49, and 71/29 with this.
+    /// BFQ with `strict_guarantees` on and `low_latency` off, for tenants that wait for each of their requests: by default BFQ
+    /// (since 5.2) may serve the other tenant in the pause between a request and the next ("injection").
     BfqStrict,
     /// io.cost with a model, scheduler `none`.
     Iocost,

@@ -12,8 +12,8 @@ use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
 use crate::engine::Engine;
 use crate::host::BlockFacts;
 
-/// The line that switches iocost off.
-const COST_OFF: &str = "enable=0";
+/// The line that switches iocost off and leaves its parameters as they are.
+pub(crate) const COST_OFF: &str = "enable=0";
 
 impl Engine {
     /// All block devices that could matter: physical ones and those stacked on them.

@@ -41,6 +41,10 @@ impl Engine {
         let record = self.dirs.tenant_record(&request.name);
         let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
         let mut steps = self.executor.run_steps(plan, dry_run)?;
+        if !dry_run {
+            // Some weight files can be seen only when there is a slice: the first tenant's are set now.
+            steps.extend(self.restore_cgroups(&wanted)?.into_iter().filter(|step| step.changed));
+        }
         for reference in &request.volumes {
             match self.mount_for(&request.name, reference, dry_run) {
                 Ok(more) => steps.extend(more),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::tenant::ROOT_SLICE;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::{self, Provision as Fill};
@@ -22,6 +23,7 @@ use bulkhead_sys::{block, iocost, jbd2, loopdev, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
+use crate::devices::COST_OFF;
 use crate::store;
 
 /// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
@@ -104,6 +106,16 @@ impl Kernel {
                 Ok(Outcome::changed(created))
             }
             A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
+            // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
+            A::RemoveCgroup { cgroup } if cgroup == ROOT_SLICE => {
+                let path = cgroup_path(cgroup)?;
+                let children = cgroup::children(&self.roots, &path).unwrap_or_default();
+                if !children.is_empty() {
+                    return Ok(Outcome::UNCHANGED);
+                }
+                let removed = cgroup::remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+                Ok(Outcome::changed(removed))
+            }
             A::RemoveCgroup { cgroup } => {
                 let path = cgroup_path(cgroup)?;
                 let removed =
@@ -123,6 +135,11 @@ impl Kernel {
                 let old =
                     iocost::write_model(&self.roots, dev, &wanted).map_err(|e| e.fault(format!("device {device}")))?;
                 Ok(Outcome { changed: old != Some(wanted), old: old.map(|old| old.line(dev)) })
+            }
+            A::SetCostQos { device, line } if line == COST_OFF => {
+                let dev = self.dev_of(device)?;
+                let old = iocost::disable(&self.roots, dev).map_err(|e| e.fault(format!("device {device}")))?;
+                Ok(Outcome { changed: old.is_some_and(|old| old.enable), old: old.map(|old| old.line(dev)) })
             }
             A::SetCostQos { device, line } => {
                 let dev = self.dev_of(device)?;

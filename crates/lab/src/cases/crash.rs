@@ -49,9 +49,16 @@ async fn crash_after_each_step(ctx: &mut Ctx) -> Result<Outcome> {
     for kind in ["file", "thin"] {
         let volume = format!("{kind}/v");
         for words in STORY {
-            let args: Vec<&str> =
-                words.iter().map(|word| if *word == "VOLUME" { volume.as_str() } else { word }).collect();
-            for step in 0.. {
+            for step in 0_u32.. {
+                let (larger, smaller) = (format!("{}M", 64 + 4 * step), format!("{}M", 60 - 4 * step.min(8)));
+                let replaced = |word: &&'static str| match *word {
+                    "VOLUME" => volume.clone(),
+                    "LARGER" => larger.clone(),
+                    "SMALLER" => smaller.clone(),
+                    word => word.to_owned(),
+                };
+                let words: Vec<String> = words.iter().map(replaced).collect();
+                let args: Vec<&str> = words.iter().map(String::as_str).collect();
                 // Each daemon makes good what the death of the one before it left, and then dies itself.
                 let daemon = start_daemon(ctx, &[("BULKHEAD_FAULT_AFTER", &step.to_string())]).await?;
                 check_settled(ctx, &format!("{args:?} cut before step {step}")).await?;

@@ -189,7 +189,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
 
     // A second daemon.
     let second = cli(ctx, &["daemon"]).await?;
-    ensure!(second.status != ExitStatus::Code(0) && second.stderr.contains("another daemon"), "{second:?}");
+    ensure!(second.status != ExitStatus::Code(0) && second.stderr.contains("another one runs already"), "{second:?}");
     // Damaged records: reported, and nothing behind them is touched.
     json(ctx, &["volume", "create", "file/torn", "--size", "64M"]).await?;
     let record = "/run/filepool/pool/torn.volume";
