@@ -11,21 +11,31 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "crash_after_each_step",
-    about: "a daemon that dies between two steps of create, attach, resize, detach or rm is made good by the next start",
+    about: "a daemon that dies between two steps of create, attach, resize, detach or rm is made good by the next start (file)",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(1500),
-    run: |ctx| Box::pin(crash_after_each_step(ctx)),
+    run: |ctx| Box::pin(crash_after_each_step(ctx, "file")),
 }];
 
-pub(super) const SOAK: &[Case] = &[Case {
-    name: "crash_at_random",
-    about: "kill -9 of the daemon at 200 random moments of create, run, resize and rm: nothing lost, nothing leaked",
-    kernels: &[Kernel::V6_12],
-    profile: PROFILE,
-    limit: Duration::from_secs(3600),
-    run: |ctx| Box::pin(crash_at_random(ctx)),
-}];
+pub(super) const SOAK: &[Case] = &[
+    Case {
+        name: "crash_after_each_step_thin",
+        about: "the same as crash_after_each_step on a thin pool; thick volumes take the same steps",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(3600),
+        run: |ctx| Box::pin(crash_after_each_step(ctx, "thin")),
+    },
+    Case {
+        name: "crash_at_random",
+        about: "kill -9 of the daemon at 200 random moments of create, run, resize and rm: nothing lost, nothing leaked",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(3600),
+        run: |ctx| Box::pin(crash_at_random(ctx)),
+    },
+];
 
 /// Steps of one story: what is asked for, one after the other. The words in capitals are replaced. What recovery completes
 /// (a removal, a detachment) is not cut a second time; the sizes differ from cut to cut, so that resizing is cut at each step.
@@ -39,47 +49,44 @@ const STORY: [&[&str]; 7] = [
     &["volume", "rm", "VOLUME"],
 ];
 
-async fn crash_after_each_step(ctx: &mut Ctx) -> Result<Outcome> {
+async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
     daemon.stop().await?;
     let mut cuts = 0;
-    // Thick volumes take the same steps as thin ones.
-    for kind in ["file", "thin"] {
-        let volume = format!("{kind}/v");
-        for words in STORY {
-            for step in 0_u32.. {
-                let (larger, smaller) = (format!("{}M", 64 + 4 * step), format!("{}M", 60 - 4 * step.min(8)));
-                let replaced = |word: &&'static str| match *word {
-                    "VOLUME" => volume.clone(),
-                    "LARGER" => larger.clone(),
-                    "SMALLER" => smaller.clone(),
-                    word => word.to_owned(),
-                };
-                let words: Vec<String> = words.iter().map(replaced).collect();
-                let args: Vec<&str> = words.iter().map(String::as_str).collect();
-                // Each daemon makes good what the death of the one before it left, and then dies itself.
-                let daemon = start_daemon(ctx, &[("BULKHEAD_FAULT_AFTER", &step.to_string())]).await?;
-                check_settled(ctx, &format!("{args:?} cut before step {step}")).await?;
-                let output = cli(ctx, &args).await?;
-                if output.status == ExitStatus::Code(0) {
-                    daemon.stop().await?;
-                    ensure!(step > 0, "{args:?} did nothing");
-                    break;
-                }
-                let died = daemon.ended().await.with_context(|| format!("{args:?} at step {step}: {output:?}"))?;
-                ensure!(died.status == ExitStatus::Signal(6), "{args:?} at step {step}: {output:?} {}", died.status);
-                cuts += 1;
+    let volume = format!("{kind}/v");
+    for words in STORY {
+        for step in 0_u32.. {
+            let (larger, smaller) = (format!("{}M", 64 + 4 * step), format!("{}M", 60 - 4 * step.min(8)));
+            let replaced = |word: &&'static str| match *word {
+                "VOLUME" => volume.clone(),
+                "LARGER" => larger.clone(),
+                "SMALLER" => smaller.clone(),
+                word => word.to_owned(),
+            };
+            let words: Vec<String> = words.iter().map(replaced).collect();
+            let args: Vec<&str> = words.iter().map(String::as_str).collect();
+            // Each daemon makes good what the death of the one before it left, and then dies itself.
+            let daemon = start_daemon(ctx, &[("BULKHEAD_FAULT_AFTER", &step.to_string())]).await?;
+            check_settled(ctx, &format!("{args:?} cut before step {step}")).await?;
+            let output = cli(ctx, &args).await?;
+            if output.status == ExitStatus::Code(0) {
+                daemon.stop().await?;
+                ensure!(step > 0, "{args:?} did nothing");
+                break;
             }
-            ctx.log(format!("{} on {kind}: {cuts} cuts so far", words[..2].join(" ")));
+            let died = daemon.ended().await.with_context(|| format!("{args:?} at step {step}: {output:?}"))?;
+            ensure!(died.status == ExitStatus::Signal(6), "{args:?} at step {step}: {output:?} {}", died.status);
+            cuts += 1;
         }
+        ctx.log(format!("{} on {kind}: {cuts} cuts so far", words[..2].join(" ")));
     }
     ctx.log(format!("{cuts} cuts"));
     let daemon = start_daemon(ctx, &[]).await?;
     unmake_pools(ctx).await?;
     daemon.stop().await?;
-    ensure!(cuts > 50, "only {cuts} cuts");
+    ensure!(cuts > 20, "only {cuts} cuts");
     Ok(Outcome::Passed)
 }
 
