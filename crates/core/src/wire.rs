@@ -15,15 +15,6 @@ use crate::units::{Bytes, Share};
 /// Version of the API, the first part of every path.
 pub const API_VERSION: &str = "v1";
 
-/// What a request that may write carries beside its own fields.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Mode {
-    /// Say what would be done, and do nothing.
-    #[serde(default)]
-    pub dry_run: bool,
-}
-
 /// What happened: the object as it is now, and the steps that were taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Done<T> {

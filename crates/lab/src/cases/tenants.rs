@@ -183,11 +183,7 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
         .chain(run("sleep 1000 & trap 'exit 42' TERM; touch /run/target/ready; wait"))
         .collect();
     let running = ctx.machine.spawn(&argv, &[]).await?;
-    wait_until("the command holds its volume", Duration::from_secs(60), async || {
-        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
-        Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
-    })
-    .await?;
+    command_runs(ctx).await?;
     refused(ctx, 5, &["mounted for tenant db"], &["volume", "rm", "thick/data"]).await?;
     running.kill(15).await?;
     let ended = running.wait(Duration::from_secs(60)).await?;
@@ -197,11 +193,7 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
 
     // The front end killed: the daemon notices, and takes the volume back.
     let running = ctx.machine.spawn(&argv, &[]).await?;
-    wait_until("the command holds its volume", Duration::from_secs(60), async || {
-        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
-        Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
-    })
-    .await?;
+    command_runs(ctx).await?;
     running.kill(9).await?;
     running.wait(Duration::from_secs(60)).await?;
     wait_until("the volume is taken back", Duration::from_secs(60), async || {
@@ -215,6 +207,15 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// Waits until the tenant has a command and what it started.
+async fn command_runs(ctx: &Ctx) -> Result<()> {
+    wait_until("the command holds its volume", Duration::from_secs(60), async || {
+        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
+        Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
+    })
+    .await
 }
 
 async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {
