@@ -390,15 +390,6 @@ pub fn activate(vg: &str, name: &str) -> Result<Lv, LvmError> {
     lv(vg, name)?.ok_or_else(|| no_volume("activate", &full_name(vg, name)))
 }
 
-/// Deactivates a volume; returns it. Does nothing to an inactive one.
-///
-/// # Errors
-/// [`LvmError::InUse`] while it is open, [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn deactivate(vg: &str, name: &str) -> Result<Lv, LvmError> {
-    change("deactivate", vg, name, &["lvchange", "--yes", "-an"])?;
-    lv(vg, name)?.ok_or_else(|| no_volume("deactivate", &full_name(vg, name)))
-}
-
 /// Makes a volume group on one blank block device, which becomes its physical volume; returns it.
 ///
 /// # Errors
@@ -462,13 +453,14 @@ pub fn pv_remove(device: &Path) -> Result<bool, LvmError> {
     match run(&Command::new("pvremove").arg("--").arg(device)) {
         Ok(_) => Ok(true),
         Err(source) => Err(match group_of(device) {
-            Some(group) => LvmError::InUse {
+            Ok(Some(group)) => LvmError::InUse {
                 operation: REMOVE,
                 object,
                 reason: format!("it belongs to volume group {group}"),
                 source: Some(Box::new(source)),
             },
-            None => other(REMOVE, &object, source),
+            // What LVM said first is the reason.
+            Ok(None) | Err(_) => other(REMOVE, &object, source),
         }),
     }
 }
@@ -609,11 +601,19 @@ pub fn pv_devices(vg: &str) -> Result<Vec<PathBuf>, LvmError> {
     report::parse_pv_devices(&output.stdout, vg).map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
 }
 
-/// The group that a physical volume belongs to; `None` for a device that belongs to none, or is no physical volume.
-#[must_use]
-pub fn group_of(device: &Path) -> Option<String> {
-    let output = run(&Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device)).ok()?;
-    report::parse_group_of_pv(&output.stdout)
+/// The group that a physical volume belongs to; `None` when it belongs to none.
+///
+/// # Errors
+/// [`LvmError::Other`] when LVM cannot say, also for a device that is no physical volume; [`LvmError::Report`]. An unknown
+/// group is not no group: whoever is about to erase the device has to stop.
+pub fn group_of(device: &Path) -> Result<Option<String>, LvmError> {
+    let object = device.display().to_string();
+    let output = run_for(
+        "find the volume group of",
+        &object,
+        Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device),
+    )?;
+    report::parse_group_of_pv(&output.stdout).map_err(|reason| LvmError::Report { object, reason })
 }
 
 fn no_group(operation: &'static str, object: &str, vg: &str) -> LvmError {

@@ -16,9 +16,8 @@ use bulkhead_core::units::DevNo;
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
-    fspick, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
 use crate::raw;
@@ -160,8 +159,7 @@ pub enum MountError {
         #[source]
         source: io::Error,
     },
-    /// Something still uses the mount: an open file, a working directory, a mount below it, or for a read-only remount a file
-    /// that is open for writing.
+    /// Something still uses the mount: an open file, a working directory, or a mount below it.
     #[error("{target} is in use")]
     Busy {
         /// The mount point.
@@ -303,38 +301,12 @@ pub fn bind(from: &Path, target: &Path, readonly: bool) -> Result<(), MountError
     attach(tree.as_fd(), place.as_fd()).map_err(|errno| error("move_mount", errno.into()))
 }
 
-/// Ends all propagation to and from the mount at `target` and those below it (`mount --make-rprivate`).
-///
-/// # Errors
-/// [`MountError::Change`] (`EINVAL`: not a mount point), [`MountError::Symlink`] or [`MountError::Open`].
-pub fn make_private(target: &Path) -> Result<(), MountError> {
-    propagate(target, MountPropagationFlags::PRIVATE, "private")
-}
-
 /// Lets the mount at `target` and those below it receive mounts from their peers, and send none (`mount --make-rslave`).
 ///
 /// # Errors
 /// [`MountError::Change`] (`EINVAL`: not a mount point), [`MountError::Symlink`] or [`MountError::Open`].
 pub fn make_slave(target: &Path) -> Result<(), MountError> {
     propagate(target, MountPropagationFlags::DOWNSTREAM, "a slave")
-}
-
-/// Makes the file system that is mounted at `target` read-only, in all its mounts (`mount -o remount,ro`).
-///
-/// # Errors
-/// [`MountError::Busy`] when a file is open for writing, [`MountError::NotMounted`] or [`MountError::Change`].
-pub fn remount_readonly(target: &Path) -> Result<(), MountError> {
-    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW | FsPickFlags::FSPICK_NO_AUTOMOUNT;
-    let error = |errno: Errno, message: String| match errno {
-        Errno::BUSY => MountError::Busy { target: target.to_owned() },
-        errno => MountError::Change { target: target.to_owned(), what: "read-only", message, source: errno.into() },
-    };
-    let context = fspick(CWD, target, flags).map_err(|errno| match errno {
-        Errno::INVAL => MountError::NotMounted { target: target.to_owned() },
-        errno => error(errno, String::new()),
-    })?;
-    fsconfig_set_flag(&context, "ro").map_err(|errno| error(errno, messages(context.as_fd())))?;
-    fsconfig_reconfigure(&context).map_err(|errno| error(errno, messages(context.as_fd())))
 }
 
 /// The mounts of our own mount namespace.
@@ -611,7 +583,7 @@ mod tests {
                 // SAFETY: CLONE_NEWNS unshares no descriptor table; it concerns this thread only, which ends with the test.
                 match unsafe { unshare_unsafe(UnshareFlags::NEWNS) } {
                     Ok(()) => {
-                        make_private(Path::new("/")).unwrap();
+                        make_slave(Path::new("/")).unwrap();
                         test(base.path());
                     }
                     Err(errno) => println!("skipped: cannot unshare the mount namespace: {errno}"),
@@ -626,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn root_mount_bind_remount_and_unmount_on_the_real_kernel() {
+    fn root_mount_bind_and_unmount_on_the_real_kernel() {
         in_own_namespace(|base| {
             let (volume, view) = (base.join("volume"), base.join("view"));
             fs::create_dir(&volume).unwrap();
@@ -651,11 +623,6 @@ mod tests {
             assert!(matches!(unmount(&view), Err(MountError::Busy { .. })));
             unmount(&view.join("file")).unwrap();
             unmount(&view).unwrap();
-            let open = fs::File::create(volume.join("open")).unwrap();
-            assert!(matches!(remount_readonly(&volume), Err(MountError::Busy { .. })));
-            drop(open);
-            remount_readonly(&volume).unwrap();
-            assert!(mount_at(&volume).unwrap().is_readonly());
             make_slave(&volume).unwrap();
             unmount(&volume).unwrap();
             assert_eq!(mount_at(&volume), None);
@@ -687,7 +654,6 @@ mod tests {
             ));
             assert!(matches!(bind(&base.join("no"), &target, false), Err(MountError::Open { .. })));
             assert!(matches!(unmount(&target), Err(MountError::NotMounted { .. })));
-            assert!(matches!(remount_readonly(&target), Err(MountError::NotMounted { .. })));
             assert!(matches!(make_slave(&target), Err(MountError::Change { .. })));
         });
     }

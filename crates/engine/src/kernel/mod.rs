@@ -173,8 +173,9 @@ impl Host for Kernel {
         let in_use = block::is_in_use(&self.roots, found.dev).map_err(|e| e.fault(&object))?;
         let signatures = block::signatures(path).map_err(|e| e.fault(&object))?;
         // The kernel holds a physical volume only while a logical volume on it is active: its group may be full of data.
-        let group = signatures.iter().any(|signature| signature.kind == "LVM2_member").then(|| lvm::group_of(path));
-        let in_group = group.flatten().map(|group| format!("it belongs to volume group {group}"));
+        let is_pv = signatures.iter().any(|signature| signature.kind == "LVM2_member");
+        let group = if is_pv { lvm::group_of(path).map_err(|e| e.fault(&object))? } else { None };
+        let in_group = group.map(|group| format!("it belongs to volume group {group}"));
         Ok(NamedDevice {
             dev: found.dev,
             size: found.size,

@@ -94,10 +94,11 @@ pub(super) fn parse_lvs(text: &str) -> Result<Vec<Lv>, String> {
 }
 
 /// The group in a report of one physical volume; `None` when it belongs to none.
-pub(super) fn parse_group_of_pv(text: &str) -> Option<String> {
-    let report: Report = serde_json::from_str(text).ok()?;
-    let name = report.report.into_iter().flat_map(|section| section.pv).map(|pv| pv.vg_name).next()?;
-    (!name.is_empty()).then_some(name)
+pub(super) fn parse_group_of_pv(text: &str) -> Result<Option<String>, String> {
+    let report: Report = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let name = report.report.into_iter().flat_map(|section| section.pv).map(|pv| pv.vg_name).next();
+    let name = name.ok_or("the physical volume is not in the report")?;
+    Ok((!name.is_empty()).then_some(name))
 }
 
 fn parse_lv(line: LvLine) -> Result<Lv, String> {
