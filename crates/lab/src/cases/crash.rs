@@ -101,18 +101,20 @@ async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
     Ok(())
 }
 
-/// One client that asks for operations in turn until it is told to stop, and notes which were acknowledged.
+/// One client that asks for operations in turn until it is told to stop. It notes what was acknowledged: in `/run/have` the
+/// volumes that are there, in `/run/acked/` the last number that a command wrote to each and had synced.
 const CLIENT: &str = r#"
 b=/lab/bin/bulkhead
+count='n=$(cat /run/target/n 2>/dev/null || echo 0); echo $((n + 1)) > /run/target/new; sync /run/target/new; mv /run/target/new /run/target/n; sync -f /run/target; echo $((n + 1))'
 while [ ! -e /run/stop ]; do
-    v=$((RANDOM % 3)); n=$((RANDOM % 3)); kinds=(file thick thin); ref=${kinds[$v]}/r$n
-    case $((RANDOM % 4)) in
+    v=$((RANDOM % 3)); n=$((RANDOM % 3)); kinds=(file thick thin); ref=${kinds[$v]}/r$n; acked=/run/acked/${kinds[$v]}-r$n
+    case $((RANDOM % 5)) in
         0) $b volume create $ref --size 32M && { grep -qx "$ref" /run/have || echo $ref >> /run/have; } ;;
         1) $b volume resize $ref --size $((32 + RANDOM % 8 * 4))M --shrink ;;
-        2) $b run --tenant rt --volume $ref:/run/target -- bash -c 'n=$(cat /run/target/n || echo 0); echo $((n + 1)) > /run/target/n; sync -f /run/target/n' ;;
-        3) sed -i "\\#^$ref\$#d" /run/have; $b volume rm $ref ;;
+        2|3) number=$($b run --tenant rt --volume $ref:/run/target -- bash -c "$count") && echo $number > $acked ;;
+        4) sed -i "\\#^$ref\$#d" /run/have; rm -f $acked; $b volume rm $ref ;;
     esac
-    : $((done++))
+    echo "$((++done)) operations" > /run/done
 done >> /run/client.log 2>&1
 "#;
 
@@ -134,7 +136,7 @@ async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
     make_pools(ctx).await?;
     json(ctx, &["tenant", "create", "rt"]).await?;
     daemon.kill().await?;
-    ctx.machine.sh("mkdir -p /run/target; touch /run/have; rm -f /run/stop /run/client.log").await?;
+    ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log").await?;
     let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
     let killed = ctx.machine.sh_within(KILLER, Duration::from_secs(3400)).await;
     // The client ends with the next daemon at the latest.
@@ -155,13 +157,30 @@ async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
         let view = json(ctx, &["volume", "inspect", name]).await?;
         ensure!(view["state"] == "ready" && view["mounted_at"].is_null(), "{view}");
         json(ctx, &["volume", "check", name]).await?;
+        check_number(ctx, name).await?;
         json(ctx, &["volume", "rm", name]).await?;
     }
+    ctx.log(ctx.machine.read_text("/run/done").await?.trim());
     let log = ctx.machine.sh("cat /run/client.log | sort | uniq -c | sort -rn | head -40").await?;
     ctx.save("client.txt", &log)?;
-    ctx.machine.sh("rmdir /run/target; rm -f /run/stop /run/have /run/client.log /run/daemon.log").await?;
+    ctx.machine
+        .sh("rmdir /run/target; rm -rf /run/acked /run/stop /run/have /run/done /run/client.log /run/daemon.log")
+        .await?;
     json(ctx, &["tenant", "rm", "rt"]).await?;
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// The number in a volume is not less than the last one that a command wrote and was heard to have synced.
+async fn check_number(ctx: &Ctx, volume: &str) -> Result<()> {
+    let path = format!("/run/acked/{}", volume.replace('/', "-"));
+    let acked = ctx.machine.sh(&format!("cat {path} 2>/dev/null || echo 0")).await?;
+    let at = format!("{volume}:/run/target");
+    let found =
+        cli(ctx, &["run", "--tenant", "rt", "--volume", &at, "--", "sh", "-c", "cat /run/target/n || echo 0"]).await?;
+    let number = |text: &str| text.trim().parse::<u64>().with_context(|| format!("{volume}: {text:?} is no number"));
+    let (acked, found) = (number(&acked)?, number(&found.stdout)?);
+    ensure!(found >= acked, "{volume}: {acked} was written and synced, and {found} is there");
+    Ok(())
 }
