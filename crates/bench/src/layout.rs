@@ -25,7 +25,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, iocost, iosched, jbd2, lvm};
 use serde::{Deserialize, Serialize};
 
-use crate::sample::Watch;
+use crate::pair::Pair;
 
 /// Where a run keeps its records: what is in it after a killed run is removed by the next one.
 pub const STATE_DIR: &str = "/var/lib/bulkhead-bench";
@@ -107,38 +107,16 @@ pub struct IocostModel {
 }
 
 impl IocostModel {
-    /// The model for the lab's spinning disk that gave isolation at 98 % of the neighbour's throughput (FACTS.md §2).
+    /// What `bulkhead device calibrate` found on the lab's spinning disk (`cargo xtask lab run calibrate_hdd`, 6.12.107,
+    /// emulated): fsync 1.5 times as long beside the writers as alone, the writers keeping all that is fair.
     #[must_use]
-    pub fn measured_hdd() -> Self {
-        Self::of("hdd-measured", 30_000_000, 600, 200, (90, 130), 100_000)
-    }
-
-    /// The cautious model for the same disk: a little better isolation, 40 % less throughput (FACTS.md §2).
-    #[must_use]
-    pub fn cautious_hdd() -> Self {
-        Self::of("hdd-cautious", 28_000_000, 400, 120, (50, 100), 60_000)
-    }
-
-    /// The same figures for reads and writes.
-    #[must_use]
-    pub fn of(name: &str, bps: u64, seq_iops: u64, rand_iops: u64, vrate_pct: (u32, u32), latency_us: u64) -> Self {
-        let (low, high) = vrate_pct;
+    pub fn lab_hdd() -> Self {
         Self {
-            name: name.to_owned(),
-            model: format!(
-                "ctrl=user model=linear rbps={bps} rseqiops={seq_iops} rrandiops={rand_iops} \
-                 wbps={bps} wseqiops={seq_iops} wrandiops={rand_iops}"
-            ),
-            qos: format!(
-                "enable=1 ctrl=user rpct=95.00 rlat={latency_us} wpct=95.00 wlat={latency_us} min={low}.00 max={high}.00"
-            ),
+            name: "lab-hdd".to_owned(),
+            model: "ctrl=user model=linear rbps=33653621 rseqiops=7997 rrandiops=229 wbps=33901329 wseqiops=7996 wrandiops=209"
+                .to_owned(),
+            qos: "enable=1 ctrl=user rpct=95.00 rlat=17644 wpct=95.00 wlat=17644 min=75.00 max=100.00".to_owned(),
         }
-    }
-}
-
-impl From<&Calibration> for IocostModel {
-    fn from(calibration: &Calibration) -> Self {
-        Self { name: "calibrated".to_owned(), model: calibration.model.clone(), qos: calibration.qos.clone() }
     }
 }
 
@@ -388,36 +366,14 @@ impl Bench {
         if layout == Layout::Shared { &self.shared } else { &self.own }
     }
 
-    /// Directory of tenant A's payload cgroup.
+    /// The two tenants as a measurement needs them.
     ///
     /// # Errors
     /// Never with the names that are used.
-    pub fn payload_a(&self) -> Result<PathBuf> {
-        self.payload(TENANTS[0])
-    }
-
-    /// Directory of tenant B's payload cgroup.
-    ///
-    /// # Errors
-    /// Never with the names that are used.
-    pub fn payload_b(&self) -> Result<PathBuf> {
-        self.payload(TENANTS[1])
-    }
-
-    fn payload(&self, tenant_name: &str) -> Result<PathBuf> {
-        let path: CgroupPath = tenant::payload(&name(tenant_name)?).parse()?;
-        Ok(path.dir(&self.roots))
-    }
-
-    /// Watches the physical device and both tenants' leaves.
-    ///
-    /// # Errors
-    /// Never with the names that are used.
-    pub fn watch(&self) -> Result<Watch> {
+    pub(crate) fn pair(&self) -> Result<Pair> {
         let (a, b) = (name(TENANTS[0])?, name(TENANTS[1])?);
-        let leaves = [tenant::payload(&a), tenant::journal(&a), tenant::payload(&b), tenant::journal(&b)];
-        let [pa, ja, pb, jb] = leaves.map(|path| path.parse::<CgroupPath>());
-        Ok(Watch::new(self.roots.clone(), self.dev, [pa?, ja?, pb?, jb?]))
+        let file_systems = vec![self.shared.a.clone(), self.own.a.clone(), self.own.b.clone()];
+        Pair::new(&self.roots, self.dev, (&a, &b), file_systems)
     }
 
     /// Kernel name of the physical device.
@@ -599,13 +555,11 @@ mod tests {
     use bulkhead_sys::iocost::{ModelLine, QosLine};
 
     #[test]
-    fn the_models_are_lines_that_the_kernel_prints_back() {
-        for model in [IocostModel::measured_hdd(), IocostModel::cautious_hdd()] {
-            let dev = DevNo::new(254, 0);
-            let (_, line) = ModelLine::parse(&format!("{dev} {}", model.model)).unwrap();
-            assert_eq!(line.line(dev), format!("{dev} {}", model.model));
-            let (_, line) = QosLine::parse(&format!("{dev} {}", model.qos)).unwrap();
-            assert_eq!(line.line(dev), format!("{dev} {}", model.qos));
-        }
+    fn the_model_is_lines_that_the_kernel_prints_back() {
+        let (dev, model) = (DevNo::new(254, 0), IocostModel::lab_hdd());
+        let (_, line) = ModelLine::parse(&format!("{dev} {}", model.model)).unwrap();
+        assert_eq!(line.line(dev), format!("{dev} {}", model.model));
+        let (_, line) = QosLine::parse(&format!("{dev} {}", model.qos)).unwrap();
+        assert_eq!(line.line(dev), format!("{dev} {}", model.qos));
     }
 }

@@ -1,17 +1,19 @@
 //! Workload drivers and experiments that run inside tenants; their results as JSON, tables, SVG and HTML.
 //!
 //! Owns: the load generators, the layouts that are compared (shared or own journal, with and without accounting and
-//! controller), the experiments of the evidence files, the judge's thresholds, and the reports.
+//! controller), the experiments of the evidence files, the calibration of io.cost, the judge's thresholds, and the reports.
 //! Does not: boot machines (`lab`), or decide how a tenant or volume is made (`engine`).
 
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod cgroup_run;
 pub mod experiment;
 pub mod judge;
 pub mod layout;
 pub mod load;
 pub mod mariadb;
+mod pair;
 pub mod report;
 pub mod result;
 pub mod sample;

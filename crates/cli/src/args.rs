@@ -440,19 +440,29 @@ pub(crate) enum DeviceCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Record an io.cost model for a device
-    Calibrate {
-        /// Its kernel name or path, for example vda
-        device: String,
-        /// The line for io.cost.model, without the device number
-        #[arg(long, value_name = "LINE")]
-        model: String,
-        /// The line for io.cost.qos, without the device number
-        #[arg(long, value_name = "LINE")]
-        qos: String,
-        #[command(flatten)]
-        write: Write,
-    },
+    /// Measure an io.cost model for a device, and store it
+    ///
+    /// Takes minutes. Two scratch volumes, each in a tenant of its own (both named bulkhead-calibrate-a and -b, which are
+    /// reserved), are made in a pool on the device and removed at the end. The device should have nothing else to do; its
+    /// controller is off meanwhile. fio has to be installed.
+    Calibrate(CalibrateArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CalibrateArgs {
+    /// Its kernel name or path, for example vda
+    pub(crate) device: String,
+    /// The pool whose room is used [default: the one with most room on the device]
+    #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
+    pub(crate) pool: Option<String>,
+    /// Measure nothing, store this line for io.cost.model (without the device number)
+    #[arg(long, value_name = "LINE", requires = "qos")]
+    pub(crate) model: Option<String>,
+    /// The line for io.cost.qos that goes with it
+    #[arg(long, value_name = "LINE", requires = "model")]
+    pub(crate) qos: Option<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
 }
 
 #[derive(Debug, Args)]

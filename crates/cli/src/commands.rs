@@ -1,7 +1,7 @@
 //! The commands that ask the daemon: arguments into a request, and the answer to the output.
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{Calibration, VolumeRef};
+use bulkhead_core::model::VolumeRef;
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeResize,
@@ -9,6 +9,7 @@ use bulkhead_core::wire::{
 use bulkhead_engine::client::{Client, Removal};
 
 use crate::args::{Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand};
+use crate::calibrate;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
 use crate::show;
@@ -201,11 +202,6 @@ async fn device(command: DeviceCommand, client: &Client, output: &Output) -> Res
             let done = client.device_control(&device, &request, write.dry_run).await?;
             show::done(output, &format!("device {device}"), "changed", &done)
         }
-        DeviceCommand::Calibrate { device, model, qos, write } => {
-            let measured = vec!["given on the command line, not measured".to_owned()];
-            let calibration = Calibration { model, qos, measured };
-            let done = client.device_calibrate(&device, &calibration, write.dry_run).await?;
-            show::done(output, &format!("device {device}"), "recorded", &done)
-        }
+        DeviceCommand::Calibrate(args) => calibrate::run(args, client, output).await,
     }
 }

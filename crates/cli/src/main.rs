@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod calibrate;
 mod commands;
 mod daemon;
 mod demo;

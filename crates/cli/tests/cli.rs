@@ -846,10 +846,10 @@ fn a_day_with_the_daemon() {
     check(
         &["device", "calibrate", "sda", "--model", "ctrl=user model=linear", "--qos", "enable=1 ctrl=user"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        device sda: recorded
-    "#]],
+            exit 0
+            ----- stderr
+            device sda: calibrated
+        "#]],
     );
     check(
         &["device", "control", "/dev/sda", "--policy", "iocost"],

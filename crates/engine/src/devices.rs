@@ -1,6 +1,6 @@
 //! Physical devices: which controller is in force, whether shares can work, switching it and putting it back.
 //!
-//! Measuring an iocost model is not here: `bulkhead device calibrate` measures and hands the result over to be recorded.
+//! Measuring an io.cost model is not here: `bulkhead device calibrate` does it (`bulkhead-bench`), and has the result recorded.
 
 use std::path::PathBuf;
 

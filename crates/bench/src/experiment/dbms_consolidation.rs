@@ -12,12 +12,12 @@ use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
 use super::journal_fsync::shares;
-use super::pair::calm;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::cgroup_run::{Load, wait_until};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
 use crate::mariadb::{Interval, Server, check_programs};
+use crate::pair::calm;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round, spread};
 
@@ -67,7 +67,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
         if plans.iter().any(|plan| (plan.layout == Layout::Shared) == (layout == Layout::Shared)) {
             frame.say(&format!("filling the database on the {what} volume"));
             let places = bench.arrange(layout, Controller::None, &options.model)?;
-            let server = Server::start(&places.a.join("db"), &bench.payload_a()?, &options.cancel)?;
+            let server = Server::start(&places.a.join("db"), &bench.pair()?.payload_a, &options.cancel)?;
             server.prepare()?;
             server.stop()?;
         }
@@ -86,19 +86,19 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window): (u32, u32)) -> Result<Round> {
     let options = frame.options;
     let places = bench.arrange(plan.layout, plan.controller, &options.model)?;
-    let (starter, watch) = (frame.starter(), bench.watch()?);
+    let (starter, pair) = (frame.starter(), bench.pair()?);
     let kind = match plan.neighbour {
         "no-fsync" => Some(LoadKind::NoFsync),
         "low-fsync" => Some(LoadKind::LowFsync),
         "high-fsync" => Some(LoadKind::HighFsync),
         _ => None,
     };
-    let server = Server::start(&places.a.join("db"), &bench.payload_a()?, &options.cancel)?;
+    let server = Server::start(&places.a.join("db"), &pair.payload_a, &options.cancel)?;
     let mut neighbour = match kind {
         Some(kind) => {
             let args =
                 LoadArgs { warm_up_seconds: f64::from(warm_up), ..LoadArgs::new(kind, &places.b, f64::from(window)) };
-            Some(starter.load(&args, &bench.payload_b()?)?)
+            Some(starter.load(&args, &pair.payload_b)?)
         }
         None => None,
     };
@@ -114,9 +114,9 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window)
     }
     wait_until(start + Duration::from_secs(u64::from(warm_up)), &options.cancel)?;
     let trace = FsyncTrace::start(&Roots::host(), bench.dev_of_a(plan.layout)?)?;
-    let before = watch.snapshot()?;
+    let before = pair.watch.snapshot()?;
     wait_until(Instant::now() + Duration::from_secs(u64::from(window)), &options.cancel)?;
-    let activity = before.until(&watch.snapshot()?);
+    let activity = before.until(&pair.watch.snapshot()?);
     let calls = trace.stop()?;
     let threads: HashSet<u32> = server.threads()?.into_iter().collect();
     let intervals = clients.finish(&options.cancel)?;
@@ -127,7 +127,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window)
         })
         .transpose()?;
     server.stop()?;
-    calm(&starter, bench, &watch)?;
+    calm(&starter, &pair)?;
 
     let mut round = Round::default();
     let seconds = warm_up + 1..=warm_up + window;

@@ -6,10 +6,10 @@
 
 use anyhow::Result;
 
-use super::pair::{Measured, measure};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
+use crate::pair::{Measured, measure};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
@@ -88,10 +88,10 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan) -> Result<Round> 
     if kind == LoadKind::Streams {
         neighbour.file_bytes = Some((128 << 20).min(bench.volume_bytes() / 16));
     }
-    let starter = frame.starter();
-    let idle = measure(&starter, bench, Some(&probe), None, times.idle)?;
-    let alone = measure(&starter, bench, None, Some(&neighbour), times.alone)?;
-    let loaded = measure(&starter, bench, Some(&probe), Some(&neighbour), times.loaded)?;
+    let (starter, pair) = (frame.starter(), bench.pair()?);
+    let idle = measure(&starter, &pair, Some(&probe), None, times.idle)?;
+    let alone = measure(&starter, &pair, None, Some(&neighbour), times.alone)?;
+    let loaded = measure(&starter, &pair, Some(&probe), Some(&neighbour), times.loaded)?;
     Ok(figures(kind, &idle, &alone, &loaded))
 }
 

@@ -5,10 +5,10 @@
 
 use anyhow::{Context, Result};
 
-use super::pair::measure;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
+use crate::pair::measure;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
@@ -53,7 +53,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, times: (f64, f64)) -> Result<Round> {
     let places = bench.arrange(plan.layout, plan.controller, &frame.options.model)?;
     let [a, b] = [&places.a, &places.b].map(|dir| LoadArgs::new(LoadKind::HighFsync, dir, 0.0));
-    let measured = measure(&frame.starter(), bench, Some(&a), Some(&b), times)?;
+    let measured = measure(&frame.starter(), &bench.pair()?, Some(&a), Some(&b), times)?;
     let mut round = Round::default();
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);
     for (name, load) in [("a", &a), ("b", &b)] {

@@ -8,7 +8,6 @@ mod dbms_consolidation;
 mod fsync_probe;
 mod journal_fsync;
 mod machine;
-mod pair;
 mod volume_overhead;
 
 use std::path::{Path, PathBuf};
@@ -59,7 +58,7 @@ impl Options {
             rounds: None,
             neighbours: Vec::new(),
             configs: Vec::new(),
-            model: IocostModel::measured_hdd(),
+            model: IocostModel::lab_hdd(),
             out_dir: None,
             program: "/proc/self/exe".into(),
             disk_parameters: String::new(),

@@ -10,10 +10,10 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::read_limited;
 
-use super::pair::{measure, measure_with};
 use super::{Frame, OnProgress, Options, put};
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::load::{LoadArgs, LoadKind};
+use crate::pair::{measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 
@@ -97,12 +97,12 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 }
 
 fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> Result<Round> {
-    let starter = frame.starter();
+    let (starter, pair) = (frame.starter(), bench.pair()?);
     let args =
         |kind| LoadArgs { on: row.on.clone(), file_bytes: Some(FILE_BYTES), ..LoadArgs::new(kind, &row.dir, 0.0) };
     let mut round = Round::default();
     // Commits and processor time are read around the window: the load counts only what ends in it.
-    let random = measure_with(&starter, bench, Some(&args(LoadKind::RandomSync)), None, times, || {
+    let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || {
         Ok((commits(row.host_journal.as_deref())?, busy_cpu_us()?))
     })?;
     let load = random.measured.a.context("the load has no result")?;
@@ -117,7 +117,7 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     put(&mut round, "device_bytes_per_random_write", activity.device_bytes as f64 / ops);
     put(&mut round, "device_flushes_per_random_write", activity.device_flushes as f64 / ops);
     put(&mut round, "device_busy_random_pct", activity.device_busy_pct);
-    let sequential = measure(&starter, bench, Some(&args(LoadKind::SequentialDirect)), None, times)?;
+    let sequential = measure(&starter, &pair, Some(&args(LoadKind::SequentialDirect)), None, times)?;
     let load = sequential.a.context("the load has no result")?;
     put(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.written_bytes as f64 / load.seconds);
     put(&mut round, f::DEVICE_BUSY_PCT, sequential.activity.device_busy_pct);

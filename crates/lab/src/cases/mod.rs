@@ -1,5 +1,6 @@
 //! The acceptance cases, a module per topic. A new topic: a `mod` line and its name in [`all`].
 
+mod calibration;
 mod crash;
 mod host;
 mod lab_self;
@@ -19,7 +20,7 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    crash::SOAK.iter().collect()
+    crash::SOAK.iter().chain(calibration::SOAK).collect()
 }
 
 /// Disks for cases that want one of each kind.

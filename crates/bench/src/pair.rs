@@ -1,13 +1,17 @@
 //! Loads of one or both tenants over one window, with the counters before and after it; and the calm between windows.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use bulkhead_core::units::DevNo;
+use bulkhead_sys::cgroup::CgroupPath;
+use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 
 use crate::cgroup_run::{Load, Starter, wait_until};
-use crate::layout::Bench;
 use crate::load::{LoadArgs, LoadResult};
 use crate::sample::{Activity, Watch};
 
@@ -16,34 +20,65 @@ const CALM_LIMIT: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_millis(500);
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Two tenants on one physical device, as a measurement needs them.
+#[derive(Clone, Debug)]
+pub(crate) struct Pair {
+    /// Directory of tenant A's payload cgroup.
+    pub(crate) payload_a: PathBuf,
+    /// Directory of tenant B's payload cgroup.
+    pub(crate) payload_b: PathBuf,
+    /// Counts what both do.
+    pub(crate) watch: Watch,
+    /// A directory on each file system that is written to.
+    pub(crate) file_systems: Vec<PathBuf>,
+}
+
+impl Pair {
+    /// Two tenants, whose slices are there.
+    ///
+    /// # Errors
+    /// Never with names that tenants have.
+    pub(crate) fn new(roots: &Roots, dev: DevNo, (a, b): (&Name, &Name), file_systems: Vec<PathBuf>) -> Result<Self> {
+        let leaves = [tenant::payload(a), tenant::journal(a), tenant::payload(b), tenant::journal(b)];
+        let [payload_a, journal_a, payload_b, journal_b] = leaves.map(|path| path.parse::<CgroupPath>());
+        let (payload_a, payload_b) = (payload_a?, payload_b?);
+        Ok(Self {
+            payload_a: payload_a.dir(roots),
+            payload_b: payload_b.dir(roots),
+            watch: Watch::new(roots.clone(), dev, [payload_a, journal_a?, payload_b, journal_b?]),
+            file_systems,
+        })
+    }
+}
+
 /// What a window showed.
-pub(super) struct Measured {
-    pub(super) a: Option<LoadResult>,
-    pub(super) b: Option<LoadResult>,
-    pub(super) activity: Activity,
+pub(crate) struct Measured {
+    pub(crate) a: Option<LoadResult>,
+    pub(crate) b: Option<LoadResult>,
+    pub(crate) activity: Activity,
 }
 
 /// A window with something else read right before and after it.
-pub(super) struct MeasuredWith<T> {
-    pub(super) measured: Measured,
-    pub(super) around: (T, T),
+pub(crate) struct MeasuredWith<T> {
+    pub(crate) measured: Measured,
+    pub(crate) around: (T, T),
 }
 
 /// Runs a load in A, in B, or in both, started together. Both have the same warm-up and window.
-pub(super) fn measure(
+pub(crate) fn measure(
     starter: &Starter,
-    bench: &Bench,
+    pair: &Pair,
     a: Option<&LoadArgs>,
     b: Option<&LoadArgs>,
     seconds: (f64, f64),
 ) -> Result<Measured> {
-    Ok(measure_with(starter, bench, a, b, seconds, || Ok(()))?.measured)
+    Ok(measure_with(starter, pair, a, b, seconds, || Ok(()))?.measured)
 }
 
 /// [`measure`], and reads something else around the window.
-pub(super) fn measure_with<T>(
+pub(crate) fn measure_with<T>(
     starter: &Starter,
-    bench: &Bench,
+    pair: &Pair,
     a: Option<&LoadArgs>,
     b: Option<&LoadArgs>,
     seconds: (f64, f64),
@@ -51,12 +86,11 @@ pub(super) fn measure_with<T>(
 ) -> Result<MeasuredWith<T>> {
     let (warm_up_seconds, window_seconds) = seconds;
     let timed = |args: &LoadArgs| LoadArgs { warm_up_seconds, seconds: window_seconds, ..args.clone() };
-    let watch = bench.watch()?;
     let start = |args: Option<&LoadArgs>, cgroup: &Path| -> Result<Option<Load>> {
         args.map(|args| starter.load(&timed(args), cgroup)).transpose()
     };
-    let mut a = start(a, &bench.payload_a()?)?;
-    let mut b = start(b, &bench.payload_b()?)?;
+    let mut a = start(a, &pair.payload_a)?;
+    let mut b = start(b, &pair.payload_b)?;
     for load in [&a, &b].into_iter().flatten() {
         load.await_prepared()?;
     }
@@ -66,24 +100,20 @@ pub(super) fn measure_with<T>(
     for load in [&a, &b].into_iter().flatten() {
         load.await_window(Duration::from_secs_f64(warm_up_seconds))?;
     }
-    let (other_before, before) = (read()?, watch.snapshot()?);
+    let (other_before, before) = (read()?, pair.watch.snapshot()?);
     wait_until(Instant::now() + Duration::from_secs_f64(window_seconds), &starter.cancel)?;
-    let activity = before.until(&watch.snapshot()?);
+    let activity = before.until(&pair.watch.snapshot()?);
     let other_after = read()?;
     // A first: its last operation, which may still be under way, keeps its neighbour to the end.
     let a = a.map(Load::finish).transpose()?;
     let b = b.map(Load::finish).transpose()?;
-    calm(starter, bench, &watch)?;
+    calm(starter, pair)?;
     Ok(MeasuredWith { measured: Measured { a, b, activity }, around: (other_before, other_after) })
 }
 
 /// Writes out what is dirty and waits until the device has had nothing to do for a while.
-pub(super) fn calm(starter: &Starter, bench: &Bench, watch: &Watch) -> Result<()> {
-    for dir in [
-        &bench.places(crate::layout::Layout::Shared).a,
-        &bench.places(crate::layout::Layout::Own).a,
-        &bench.places(crate::layout::Layout::Own).b,
-    ] {
+pub(crate) fn calm(starter: &Starter, pair: &Pair) -> Result<()> {
+    for dir in &pair.file_systems {
         Tool::new("sync")
             .arg("-f")
             .arg(dir)
@@ -93,7 +123,7 @@ pub(super) fn calm(starter: &Starter, bench: &Bench, watch: &Watch) -> Result<()
     }
     let (start, mut since) = (Instant::now(), None);
     while start.elapsed() < CALM_LIMIT {
-        let idle = watch.in_flight()? == 0;
+        let idle = pair.watch.in_flight()? == 0;
         since = if idle { since.or(Some(Instant::now())) } else { None };
         if since.is_some_and(|since: Instant| since.elapsed() >= CALM) {
             break;

@@ -1,0 +1,87 @@
+//! `bulkhead device calibrate`: measures here, with the daemon making what is needed, and has the daemon store the result.
+
+use std::time::Duration;
+
+use bulkhead_bench::calibrate::{self, Request, Told};
+use bulkhead_bench::cgroup_run::Cancel;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::Calibration;
+use bulkhead_engine::client::Client;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::args::CalibrateArgs;
+use crate::demo;
+use crate::output::Output;
+use crate::parse::{self, invalid};
+use crate::show;
+
+/// Measures a device, or takes the lines that were given, and has them stored.
+///
+/// # Errors
+/// Wrong arguments, `Unsupported` without root, what the measurement failed with, and the daemon's faults.
+pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -> Result<(), Fault> {
+    let object = format!("device {}", args.device);
+    let calibration = match (&args.model, &args.qos) {
+        (Some(model), Some(qos)) => {
+            let measured = vec!["given on the command line, not measured".to_owned()];
+            Calibration { model: model.clone(), qos: qos.clone(), measured }
+        }
+        _ if args.write.dry_run => {
+            return Err(invalid(object, "measuring uses the device, which a dry run must not")
+                .cure("leave `--dry-run` away, or give `--model` and `--qos`"));
+        }
+        _ => measure(&args, client, output)?,
+    };
+    let done = client.device_calibrate(&args.device, &calibration, args.write.dry_run).await?;
+    show::done(output, &object, "calibrated", &done)
+}
+
+/// On a thread of its own: it waits for processes, and asks the daemon in between.
+fn measure(args: &CalibrateArgs, client: &Client, output: &Output) -> Result<Calibration, Fault> {
+    let object = format!("device {}", args.device);
+    if !rustix::process::geteuid().is_root() {
+        return Err(Fault::new(Code::Unsupported, object, "measuring needs root").cure("run it with sudo"));
+    }
+    let request = Request {
+        device: args.device.clone(),
+        pool: args.pool.as_deref().map(parse::pool_name).transpose()?,
+        program: "/proc/self/exe".into(),
+        cancel: Cancel::new(),
+    };
+    request.cancel.on_signals().map_err(demo::fault)?;
+    let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
+    if let Ok(style) = ProgressStyle::with_template("calibrate {bar:24} {pos}/{len} {elapsed} {msg}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    let terminal = !bar.is_hidden();
+    let result = std::thread::scope(|scope| {
+        let measuring = scope.spawn(|| {
+            calibrate::run(client.clone(), &request, &mut |told| match told {
+                Told::Step(done, of, doing) => {
+                    bar.set_length(of as u64);
+                    bar.set_position(done as u64);
+                    bar.set_message(doing.to_owned());
+                    // Without a terminal there is no bar: a line for each step shows that it goes on.
+                    if !terminal {
+                        output.say(&format!("calibrate: {done}/{of} {doing}"));
+                    }
+                }
+                Told::Figure(figure) => bar.suspend(|| output.say(figure)),
+            })
+        });
+        measuring.join()
+    });
+    bar.finish_and_clear();
+    match result {
+        Ok(measured) => measured.map_err(|error| as_fault(error, &object)),
+        Err(_) => Err(Fault::new(Code::Internal, object, "the measurement ended by itself")),
+    }
+}
+
+fn as_fault(error: anyhow::Error, object: &str) -> Fault {
+    match error.downcast::<Fault>() {
+        Ok(fault) => fault,
+        Err(error) => Fault::new(Code::Internal, object.to_owned(), format!("{error:#}")),
+    }
+}

@@ -1,0 +1,67 @@
+//! `device calibrate` on the simulated spinning disk, to its end. Minutes long, so it is run by name.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::host::{json, refused, start_daemon};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+
+pub(super) const SOAK: &[Case] = &[
+    case("calibrate_hdd", &[DiskSpec::new(DiskModel::Hdd, 8192)]),
+    case("calibrate_ssd", &[DiskSpec::new(DiskModel::Ssd, 8192)]),
+];
+
+const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
+    Case {
+        name,
+        about: "an io.cost model is measured and stored, works when it is put in force, and nothing is left of measuring it",
+        kernels: &[Kernel::V6_12],
+        profile: Profile { name, disks, memory_mib: 3072, cpus: 2 },
+        limit: Duration::from_secs(1800),
+        run: |ctx| Box::pin(calibrate(ctx)),
+    }
+}
+
+async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    let disk = ctx.machine.disk(0).await?;
+    let device = disk.replace("/dev/", "");
+    refused(ctx, 3, &["no pool lies on it"], &["device", "calibrate", &device]).await?;
+    json(ctx, &["pool", "create", "p", "--device", &disk]).await?;
+    refused(ctx, 2, &["dry run"], &["device", "calibrate", &device, "--dry-run"]).await?;
+    let before = json(ctx, &["device", "inspect", &device]).await?;
+
+    let program = ctx.program("bulkhead");
+    let output = ctx.machine.run_within(&[&program, "device", "calibrate", &device], Duration::from_secs(1500)).await?;
+    ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
+    for line in output.stderr.lines().filter(|line| !line.starts_with("calibrate: ")) {
+        ctx.log(line);
+    }
+    let after = json(ctx, &["device", "inspect", &device]).await?;
+    for unchanged in ["scheduler", "policy"] {
+        ensure!(
+            before[unchanged] == after[unchanged],
+            "{unchanged} was {}, is {}",
+            before[unchanged],
+            after[unchanged]
+        );
+    }
+    let calibration = &after["calibration"];
+    ensure!(calibration["measured"].as_array().is_some_and(|lines| lines.len() > 20), "{calibration}");
+    ctx.log(format!("{} {}", calibration["model"], calibration["qos"]));
+    ensure!(json(ctx, &["tenant", "ls"]).await? == serde_json::json!([]), "a tenant is left");
+    ensure!(json(ctx, &["volume", "ls"]).await? == serde_json::json!([]), "a volume is left");
+
+    let done = json(ctx, &["device", "control", &device, "--policy", "iocost"]).await?;
+    ensure!(done["object"]["shares_work"] == true, "{done}");
+    ensure!(done["object"]["cost_model"] == calibration["model"], "{done}");
+    json(ctx, &["device", "control", &device, "--restore"]).await?;
+    json(ctx, &["pool", "rm", "p"]).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
