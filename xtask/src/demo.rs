@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bulkhead_lab::DiskModel;
 
 use crate::lab;
 
@@ -12,7 +13,8 @@ use crate::lab;
 /// # Errors
 /// When the machine does not boot, or the demo fails.
 pub(crate) fn run() -> Result<ExitCode> {
-    let command = ["/lab/bin/bulkhead", "demo", "--lab-disk", "--report", "/lab/out/demo"];
+    let described = DiskModel::Hdd.describe();
+    let command = ["/lab/bin/bulkhead", "demo", "--lab-disk", described, "--report", "/lab/out/demo"];
     let device = ["--device", "/dev/vda", "--erase", "/dev/vda"];
     let words: Vec<String> = command.iter().chain(&device).map(ToString::to_string).collect();
     let (code, artifacts) = lab::exec_on("hdd:8192", 3072, 1500, words)?;

@@ -10,7 +10,7 @@ use bulkhead_bench::experiment::NAMES;
 use bulkhead_bench::judge::{Verdict, judge};
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
-use bulkhead_lab::say;
+use bulkhead_lab::{DiskSpec, say};
 use clap::Args;
 
 use crate::lab;
@@ -77,10 +77,9 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let disks = arguments.disk.as_deref().map_or(disks.to_vec(), |disk| vec![disk]);
     let mut experiments = Vec::new();
     for disk in disks {
-        let mut words: Vec<String> =
-            ["/lab/bin/bulkhead", "__experiment", name, "--device", "/dev/vda", "--out", "/lab/out", "--disk", disk]
-                .map(str::to_owned)
-                .to_vec();
+        let described = disk.parse::<DiskSpec>()?.model.describe();
+        let command = ["/lab/bin/bulkhead", "__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"];
+        let mut words: Vec<String> = command.iter().chain(&["--disk", described]).map(ToString::to_string).collect();
         words.extend(arguments.quick.then(|| "--quick".to_owned()));
         for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
             words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));

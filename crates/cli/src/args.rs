@@ -104,9 +104,9 @@ pub(crate) struct DemoArgs {
     /// Where the report, the figures and the pictures go
     #[arg(long, value_name = "DIR", default_value = "bulkhead-demo")]
     pub(crate) report: PathBuf,
-    /// Use the io.cost model of the lab's simulated spinning disk
-    #[arg(long, hide = true)]
-    pub(crate) lab_disk: bool,
+    /// The disk is the lab's spinning one: what it simulates, in words. Its io.cost model is used
+    #[arg(long, hide = true, value_name = "WORDS")]
+    pub(crate) lab_disk: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -39,7 +39,8 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
     options.out_dir = Some(args.report.clone());
     // A model is measured for one disk; on any other, bfq needs none.
-    let controller = if args.lab_disk { "iocost" } else { "bfq" };
+    let controller = if args.lab_disk.is_some() { "iocost" } else { "bfq" };
+    options.disk_parameters = args.lab_disk.clone().unwrap_or_default();
     let ours = format!("own+accounting/{controller}");
 
     options.neighbours = vec!["streams".to_owned()];

@@ -47,6 +47,23 @@ impl DiskModel {
         }
     }
 
+    /// What it simulates, to be told with every result.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Hdd => {
+                "nbdkit, filters spinning (seeks 1 to 15 ms, 8 ms half-way, one arm) and rate (250 Mibit/s, 1000 under KVM, 0.1 s \
+                 of burst); a flush is free"
+            }
+            Self::Ssd => {
+                "nbdkit, filters delay (100 us a read, 50 us a write) and rate (1600 Mibit/s, 4000 under KVM, 0.1 s of burst); \
+                 a flush is free"
+            }
+            Self::Fast => "nbdkit, memory without filters",
+            Self::Faulty => "nbdkit, memory with switched errors",
+        }
+    }
+
     /// nbdkit filters (outermost first) and their parameters. `rate` is in bits per second.
     fn filters(self, kvm: bool, trigger: &Path) -> (&'static [&'static str], Vec<String>) {
         let list = |parameters: &[&str]| parameters.iter().map(|&p| p.to_owned()).collect();

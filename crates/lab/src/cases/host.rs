@@ -38,7 +38,12 @@ pub(super) struct Daemon {
 /// Starts the daemon and waits until it answers.
 pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daemon> {
     let program = ctx.program("bulkhead");
-    let process = ctx.machine.spawn(&[&program, "daemon"], env).await?;
+    start_daemon_as(ctx, &[&program, "daemon"], env).await
+}
+
+/// Starts the daemon by this command, and waits until it answers.
+pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str)]) -> Result<Daemon> {
+    let process = ctx.machine.spawn(argv, env).await?;
     wait_until("the daemon answers", COMMAND_LIMIT, async || {
         let answer = cli(ctx, &["host"]).await?;
         Ok((answer.status == ExitStatus::Code(0)).then_some(()))

@@ -1,5 +1,6 @@
 //! The acceptance cases, a module per topic. A new topic: a `mod` line and its name in [`all`].
 
+mod bad_host;
 mod calibration;
 mod crash;
 mod host;
@@ -13,7 +14,7 @@ use crate::disk::{DiskModel, DiskSpec};
 /// The cases of `--all`, in the order in which they are listed and run.
 #[must_use]
 pub fn all() -> Vec<&'static Case> {
-    let topics = [lab_self::CASES, volumes::CASES, tenants::CASES, crash::CASES];
+    let topics = [lab_self::CASES, volumes::CASES, bad_host::CASES, tenants::CASES, crash::CASES];
     topics.into_iter().flatten().collect()
 }
 

@@ -1,0 +1,70 @@
+//! Hosts that Bulkhead cannot work on, or only in part: what is said, and that nothing is half done.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::host::{PROFILE, cli, json, refused, start_daemon, start_daemon_as};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "bad_host",
+    about: "not root, cgroup v1 and hybrid, no lvm2, no xfsprogs: refused with cause and cure, and nothing is left",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(300),
+    run: |ctx| Box::pin(bad_host(ctx)),
+}];
+
+/// A host that mounts its cgroup hierarchies as systemd does with `systemd.unified_cgroup_hierarchy=0`.
+const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/systemd; \
+    mount -t cgroup -o none,name=lab none /sys/fs/cgroup/systemd";
+/// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
+const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
+/// Programs that are not installed: everything else of their directory is bound over it.
+const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/lvm* /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* \
+    /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
+
+async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let program = ctx.program("bulkhead");
+    let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", &program];
+    says(ctx, &[&nobody[..], &["daemon"]].concat(), &["needs root", "sudo bulkhead daemon"]).await?;
+    for (prepare, words) in [
+        (V1.to_owned(), ["cgroup v1", "unified_cgroup_hierarchy=1"]),
+        (format!("{V1}; {HYBRID}"), ["cgroup hybrid", "unified_cgroup_hierarchy=1"]),
+    ] {
+        let script = format!("set -e; {prepare}; exec {program} daemon");
+        says(ctx, &["unshare", "--mount", "bash", "-c", &script], &words).await?;
+    }
+    let daemon = start_daemon(ctx, &[]).await?;
+    says(ctx, &[&nobody[..], &["pool", "ls"]].concat(), &["/run/bulkhead/bulkhead.sock", "run this as root"]).await?;
+    daemon.stop().await?;
+
+    let disk = ctx.machine.disk(1).await?;
+    let script = format!("set -e; {WITHOUT_TOOLS}; exec {program} daemon");
+    let daemon = start_daemon_as(ctx, &["unshare", "--mount", "bash", "-c", &script], &[]).await?;
+    refused(ctx, 8, &["lvm", "Debian package lvm2"], &["pool", "create", "p", "--device", &disk]).await?;
+    json(ctx, &["pool", "create", "p", "--dir", "/run/pool"]).await?;
+    let xfs = ["volume", "create", "p/v", "--size", "400M", "--fs", "xfs"];
+    refused(ctx, 8, &["mkfs.xfs", "Debian package xfsprogs"], &xfs).await?;
+    ensure!(json(ctx, &["volume", "ls"]).await? == serde_json::json!([]), "a refused volume is there");
+    json(ctx, &["pool", "rm", "p"]).await?;
+    daemon.stop().await?;
+    ctx.machine.sh("rm -r /run/sbin; rm -rf /run/pool").await?;
+    let blank = cli(ctx, &["pool", "ls"]).await?;
+    ensure!(blank.status == ExitStatus::Code(11), "the daemon is still there: {blank:?}");
+    Ok(Outcome::Passed)
+}
+
+/// A command that has to fail and to say these words.
+async fn says(ctx: &Ctx, argv: &[&str], words: &[&str]) -> Result<()> {
+    let output = ctx.machine.run_within(argv, Duration::from_secs(60)).await?;
+    ensure!(!matches!(output.status, ExitStatus::Code(0) | ExitStatus::Signal(_)), "{argv:?}: {output:?}");
+    for word in words {
+        ensure!(output.stderr.contains(word), "{word:?} was expected of {argv:?}: {output:?}");
+    }
+    Ok(())
+}
