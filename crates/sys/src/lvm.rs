@@ -570,7 +570,7 @@ fn change(operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Resu
         Err(_) => other(operation, &object, source),
         Ok(volumes) => match volumes.iter().find(|volume| volume.name == name) {
             None => no_volume(operation, &object),
-            Some(volume) if volume.open => {
+            Some(volume) if volume.open && *first == "lvremove" => {
                 let reason = "it is open: mounted, or used by a program or another volume".to_owned();
                 LvmError::InUse { operation, object, reason, source: Some(Box::new(source)) }
             }

@@ -2,12 +2,16 @@
 
 use super::{LvmError, change, change_group, check_tag};
 
-/// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error.
+/// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error; without any
+/// tag nothing is asked of LVM, which would refuse it.
 ///
 /// # Errors
 /// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
 pub fn change_lv_tags(vg: &str, name: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
     let words = words("lvchange", add, remove)?;
+    if words.len() == 1 {
+        return Ok(());
+    }
     change("tag", vg, name, &words).map(drop)
 }
 
@@ -17,6 +21,9 @@ pub fn change_lv_tags(vg: &str, name: &str, add: &[String], remove: &[String]) -
 /// As [`change_lv_tags`].
 pub fn change_vg_tags(vg: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
     let words = words("vgchange", add, remove)?;
+    if words.len() == 1 {
+        return Ok(());
+    }
     change_group("tag", vg, &words)
 }
 
@@ -40,6 +47,8 @@ mod tests {
         let (add, remove) = (["a=1".to_owned(), "b".to_owned()], ["c".to_owned()]);
         let words = words("lvchange", &add, &remove).unwrap();
         assert_eq!(words, ["lvchange", "--addtag", "a=1", "--addtag", "b", "--deltag", "c"]);
+        // No such group: LVM is not asked.
+        assert!(matches!((change_lv_tags("no-vg", "no-lv", &[], &[]), change_vg_tags("no-vg", &[], &[])), (Ok(()), Ok(()))));
         assert!(matches!(super::words("lvchange", &["-x".to_owned()], &[]), Err(LvmError::BadTag(_))));
     }
 }
