@@ -47,7 +47,9 @@ pub(crate) fn chain(error: &dyn Error) -> String {
 fn missing_program<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ToolError> {
     let mut next = Some(error);
     while let Some(error) = next {
-        if let Some(tool) = error.downcast_ref::<ToolError>() {
+        // The source of an error that keeps it in a box is that box.
+        let boxed = || error.downcast_ref::<Box<ToolError>>().map(AsRef::as_ref);
+        if let Some(tool) = error.downcast_ref::<ToolError>().or_else(boxed) {
             return Some(tool).filter(|tool| matches!(tool, ToolError::Missing { .. }));
         }
         next = error.source();
@@ -219,4 +221,18 @@ impl Classify for ToolError {
 /// What a path is called in a fault.
 pub(crate) fn file(path: &Path) -> String {
     format!("file {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_is_found_below_other_errors() {
+        let missing = || ToolError::Missing { program: "lvm".to_owned(), package: "lvm2" };
+        let below = LvmError::Other { operation: "list", object: "vg".to_owned(), source: Box::new(missing()) };
+        for fault in [below.fault("vg"), missing().fault("vg")] {
+            assert_eq!((fault.code, fault.cure.as_str()), (Code::Unsupported, "apt-get install lvm2"));
+        }
+    }
 }

@@ -24,8 +24,7 @@ const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/syste
 /// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
 const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
 /// Programs that are not installed: everything else of their directory is bound over it.
-const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/lvm* /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* \
-    /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
+const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
 
 async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;

@@ -121,14 +121,16 @@ done >> /run/client.log 2>&1
 /// Kills the daemon again and again at moments that nothing is synchronised with.
 const KILLER: &str = r#"
 b=/lab/bin/bulkhead
-for i in $(seq 200); do
+for i in $(seq KILLS); do
     $b daemon > /run/daemon.log 2>&1 & pid=$!
     for t in $(seq 600); do $b host > /dev/null 2>&1 && break; kill -0 $pid || { cat /run/daemon.log; exit 1; }; done
     python3 -c "import time, random; time.sleep(random.random() * 1.5)"
     kill -9 $pid; wait $pid || true
 done
-touch /run/stop
 "#;
+/// Kills in all, and between two lines of progress.
+const N_KILLS: u32 = 200;
+const KILLS_A_LINE: u32 = 20;
 
 async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
@@ -138,7 +140,15 @@ async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
     daemon.kill().await?;
     ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log").await?;
     let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
-    let killed = ctx.machine.sh_within(KILLER, Duration::from_secs(3400)).await;
+    let mut killed = Ok(());
+    for n in (KILLS_A_LINE..=N_KILLS).step_by(KILLS_A_LINE as usize) {
+        let script = KILLER.replace("KILLS", &KILLS_A_LINE.to_string());
+        killed = ctx.machine.sh_within(&script, Duration::from_secs(600)).await.map(drop);
+        if killed.is_err() {
+            break;
+        }
+        ctx.log(format!("{n} kills, {}", ctx.machine.read_text("/run/done").await?.trim()));
+    }
     // The client ends with the next daemon at the latest.
     let daemon = start_daemon(ctx, &[]).await?;
     ctx.machine.sh("touch /run/stop").await?;
@@ -160,7 +170,6 @@ async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
         check_number(ctx, name).await?;
         json(ctx, &["volume", "rm", name]).await?;
     }
-    ctx.log(ctx.machine.read_text("/run/done").await?.trim());
     let log = ctx.machine.sh("cat /run/client.log | sort | uniq -c | sort -rn | head -40").await?;
     ctx.save("client.txt", &log)?;
     ctx.machine
