@@ -108,14 +108,14 @@ pub struct IocostModel {
 
 impl IocostModel {
     /// What `bulkhead device calibrate` found on the lab's spinning disk (`cargo xtask lab run calibrate_hdd`, 6.12.107,
-    /// emulated): fsync 1.5 times as long beside the writers as alone, the writers keeping all that is fair.
+    /// emulated): fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
     #[must_use]
     pub fn lab_hdd() -> Self {
         Self {
             name: "lab-hdd".to_owned(),
-            model: "ctrl=user model=linear rbps=33653621 rseqiops=7997 rrandiops=229 wbps=33901329 wseqiops=7996 wrandiops=209"
+            model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210"
                 .to_owned(),
-            qos: "enable=1 ctrl=user rpct=95.00 rlat=17644 wpct=95.00 wlat=17644 min=75.00 max=100.00".to_owned(),
+            qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00".to_owned(),
         }
     }
 }

@@ -33,6 +33,11 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
         _ => measure(&args, client, output)?,
     };
     let done = client.device_calibrate(&args.device, &calibration, args.write.dry_run).await?;
+    if args.model.is_none() && !output.is_json() {
+        // The figures were shown as they came.
+        output.say(&format!("{object}: calibrated"));
+        return Ok(());
+    }
     show::done(output, &object, "calibrated", &done)
 }
 

@@ -283,8 +283,9 @@ impl Show for DeviceView {
         fields
     }
 
+    /// How it was calibrated: what was measured and tried.
     fn notes(&self) -> &[String] {
-        &[]
+        self.calibration.as_ref().map_or(&[], |calibration| &calibration.measured)
     }
 }
 

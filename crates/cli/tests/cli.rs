@@ -849,42 +849,47 @@ fn a_day_with_the_daemon() {
             exit 0
             ----- stderr
             device sda: calibrated
+            note: given on the command line, not measured
         "#]],
     );
     check(
         &["device", "control", "/dev/sda", "--policy", "iocost"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        device /dev/sda: changed
-    "#]],
+            exit 0
+            ----- stderr
+            device /dev/sda: changed
+            note: given on the command line, not measured
+        "#]],
     );
     check(
         &["device", "inspect", "sda"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        name:             sda
-        dev:              8:0
-        size:             1 GiB
-        rotational:       yes
-        scheduler:        mq-deadline
-        physical devices: sda
-        policy:           iocost
-        shares work:      yes: io.cost is enabled with a model set by hand or calibration
-        io.cost.model:    ctrl=user model=linear
-        io.cost.qos:      enable=1 ctrl=user
-        calibrated model: ctrl=user model=linear
-        calibrated qos:   enable=1 ctrl=user
-    "#]],
+            exit 0
+            ----- stdout
+            name:             sda
+            dev:              8:0
+            size:             1 GiB
+            rotational:       yes
+            scheduler:        mq-deadline
+            physical devices: sda
+            policy:           iocost
+            shares work:      yes: io.cost is enabled with a model set by hand or calibration
+            io.cost.model:    ctrl=user model=linear
+            io.cost.qos:      enable=1 ctrl=user
+            calibrated model: ctrl=user model=linear
+            calibrated qos:   enable=1 ctrl=user
+            notes:
+              - given on the command line, not measured
+        "#]],
     );
     check(
         &["device", "control", "sda", "--restore"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        device sda: changed
-    "#]],
+            exit 0
+            ----- stderr
+            device sda: changed
+            note: given on the command line, not measured
+        "#]],
     );
     check(
         &["device", "inspect", "../etc"],

@@ -61,7 +61,8 @@ struct Side {
 }
 
 /// Measures with files of `file_bytes` in both directories; `on_step` is called before each step and may call it off.
-/// Returns the model and a line for each figure.
+/// Returns the model, and how it was measured: what the command lines have in common, and a line for each figure. Sequential
+/// I/O goes to the first file only.
 ///
 /// # Errors
 /// Without fio, when it fails, or reports nothing.
@@ -94,16 +95,19 @@ fn measure_files(
         ]))?;
     }
     let mut figures = [0u64; 6];
-    let mut lines = Vec::new();
+    let mut lines = vec![format!(
+        "{} --time_based --runtime={SECONDS} --ramp_time={RAMP_SECONDS}",
+        fio(files, file_bytes).command_line()
+    )];
     for (figure, kind) in figures.iter_mut().zip(KINDS) {
         on_step(&format!("fio: {}", kind.coefficient))?;
         let on = if kind.rw.starts_with("rand") { &files[..] } else { &files[..1] };
         let tool = fio(on, file_bytes)
             .args(["--time_based".to_owned(), format!("--runtime={SECONDS}"), format!("--ramp_time={RAMP_SECONDS}")])
-            .args([format!("--rw={}", kind.rw), format!("--bs={}", kind.block), format!("--iodepth={}", kind.depth)]);
+            .args(kind.options());
         let report = run(&tool)?;
         *figure = kind.figure(&report).with_context(|| format!("fio measured nothing: {}", tool.command_line()))?;
-        lines.push(format!("{}={figure}: {}", kind.coefficient, tool.command_line()));
+        lines.push(format!("{}={figure}: {}", kind.coefficient, kind.options().join(" ")));
     }
     let [rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops] = figures;
     Ok((ModelLine { ctrl: Ctrl::User, rbps, rseqiops, rrandiops, wbps, wseqiops, wrandiops }, lines))
@@ -131,6 +135,10 @@ fn run(tool: &Tool) -> Result<Report> {
 }
 
 impl Kind {
+    fn options(self) -> [String; 3] {
+        [format!("--rw={}", self.rw), format!("--bs={}", self.block), format!("--iodepth={}", self.depth)]
+    }
+
     /// Whole bytes or operations per second, of which there is at least one.
     fn figure(self, report: &Report) -> Option<u64> {
         let job = report.jobs.first()?;

@@ -115,7 +115,9 @@ impl Scratch {
     fn take_back(&self) -> Result<()> {
         iocost::disable(&self.roots, self.dev).context("cannot switch io.cost off")?;
         remove(&self.daemon)?;
-        let policy = Some(self.before.policy).filter(|policy| *policy != Policy::None);
+        // io.cost that somebody set by hand has no calibration: restoring puts its lines back.
+        let by_hand = self.before.policy == Policy::Iocost && self.before.calibration.is_none();
+        let policy = Some(self.before.policy).filter(|policy| *policy != Policy::None && !by_hand);
         let request = DeviceControl { policy };
         self.daemon.ask(async |client| client.device_control(&self.before.name, &request, false).await)?;
         Ok(())

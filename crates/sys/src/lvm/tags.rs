@@ -48,7 +48,10 @@ mod tests {
         let words = words("lvchange", &add, &remove).unwrap();
         assert_eq!(words, ["lvchange", "--addtag", "a=1", "--addtag", "b", "--deltag", "c"]);
         // No such group: LVM is not asked.
-        assert!(matches!((change_lv_tags("no-vg", "no-lv", &[], &[]), change_vg_tags("no-vg", &[], &[])), (Ok(()), Ok(()))));
+        assert!(matches!(
+            (change_lv_tags("no-vg", "no-lv", &[], &[]), change_vg_tags("no-vg", &[], &[])),
+            (Ok(()), Ok(()))
+        ));
         assert!(matches!(super::words("lvchange", &["-x".to_owned()], &[]), Err(LvmError::BadTag(_))));
     }
 }
