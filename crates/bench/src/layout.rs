@@ -95,28 +95,16 @@ impl Controller {
     }
 }
 
-/// What io.cost is told about a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IocostModel {
-    /// What it is called in notes.
-    pub name: String,
-    /// The line for `io.cost.model`, without the device.
-    pub model: String,
-    /// The line for `io.cost.qos`, without the device.
-    pub qos: String,
-}
-
-impl IocostModel {
-    /// What `bulkhead device calibrate` found on the lab's spinning disk (`cargo xtask lab run calibrate_hdd`, 6.12.107,
-    /// emulated): fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
-    #[must_use]
-    pub fn lab_hdd() -> Self {
-        Self {
-            name: "lab-hdd".to_owned(),
-            model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210"
+/// What `bulkhead device calibrate` found on the lab's spinning disk (`cargo xtask lab run calibrate_hdd`, 6.12.107, emulated):
+/// fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
+#[must_use]
+pub fn lab_hdd() -> Calibration {
+    Calibration {
+        model:
+            "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210"
                 .to_owned(),
-            qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00".to_owned(),
-        }
+        qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00".to_owned(),
+        measured: vec!["lab-hdd".to_owned()],
     }
 }
 
@@ -289,8 +277,6 @@ impl Bench {
             let volumes = vec![reference(volume)?];
             let request = TenantCreate { name: tenant_name.clone(), share, limits: Vec::new(), volumes };
             self.engine.tenant_create(&request, false)?;
-            // Again: `io.bfq.weight` is only found once `bulkhead.slice` is there, so the first tenant would keep its default.
-            self.engine.tenant_create(&request, false)?;
             let view = self.engine.volume_inspect(&reference(volume)?)?;
             let device = view.device.with_context(|| format!("volume {volume} has no device"))?;
             let found = block::by_path(&self.roots, Path::new(&device)).context("the volume's device")?;
@@ -328,7 +314,7 @@ impl Bench {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn arrange(&self, layout: Layout, controller: Controller, model: &IocostModel) -> Result<Places> {
+    pub fn arrange(&self, layout: Layout, controller: Controller, model: &Calibration) -> Result<Places> {
         for (index, (device, journal)) in self.journals.iter().enumerate() {
             // Index 2 is the shared volume: its thread is nobody's.
             let accounted = layout == Layout::OwnAccounted && index < 2;
@@ -342,9 +328,7 @@ impl Bench {
             Controller::None => Policy::None,
             Controller::Bfq | Controller::BfqStrict => Policy::Bfq,
             Controller::Iocost => {
-                let measured = vec![model.name.clone()];
-                let calibration = Calibration { model: model.model.clone(), qos: model.qos.clone(), measured };
-                self.engine.device_calibrated(&self.device, calibration, false)?;
+                self.engine.device_calibrated(&self.device, model.clone(), false)?;
                 Policy::Iocost
             }
         };
@@ -556,7 +540,7 @@ mod tests {
 
     #[test]
     fn the_model_is_lines_that_the_kernel_prints_back() {
-        let (dev, model) = (DevNo::new(254, 0), IocostModel::lab_hdd());
+        let (dev, model) = (DevNo::new(254, 0), lab_hdd());
         let (_, line) = ModelLine::parse(&format!("{dev} {}", model.model)).unwrap();
         assert_eq!(line.line(dev), format!("{dev} {}", model.model));
         let (_, line) = QosLine::parse(&format!("{dev} {}", model.qos)).unwrap();

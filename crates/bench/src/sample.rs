@@ -40,6 +40,8 @@ pub struct Activity {
     pub device_bytes: u64,
     /// Writes completed on the device.
     pub device_writes: u64,
+    /// Mean time of a write on the device, its queue included, milliseconds; 0 without writes.
+    pub device_write_ms: f64,
     /// Flushes completed on the device.
     pub device_flushes: u64,
     /// Bytes charged to A's processes.
@@ -106,11 +108,13 @@ impl Snapshot {
         let leaf = |index: usize| bytes(&later.leaves[index]).saturating_sub(bytes(&self.leaves[index]));
         let device_bytes = 512 * grew(|disk| disk.read_sectors + disk.write_sectors);
         let busy_ms = grew(|disk| disk.io_ms) as f64;
+        let device_writes = grew(|disk| disk.writes);
         Activity {
             seconds,
             device_busy_pct: if seconds > 0.0 { (busy_ms / seconds / 10.0).min(100.0) } else { 0.0 },
             device_bytes,
-            device_writes: grew(|disk| disk.writes),
+            device_writes,
+            device_write_ms: grew(|disk| disk.write_ms) as f64 / device_writes.max(1) as f64,
             device_flushes: grew(|disk| disk.flushes),
             a_payload_bytes: leaf(0),
             a_journal_bytes: leaf(1),

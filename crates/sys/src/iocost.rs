@@ -194,14 +194,20 @@ pub struct ModelLine {
 }
 
 impl QosLine {
-    /// The line to write for `dev`. With [`Ctrl::Auto`] only `enable` is sent: the kernel takes any parameter as `ctrl=user`.
+    /// The line to write for `dev`.
     #[must_use]
     pub fn line(&self, dev: DevNo) -> String {
+        format!("{dev} {}", self.parameters())
+    }
+
+    /// The line without its device. With [`Ctrl::Auto`] only `enable` is sent: the kernel takes any parameter as `ctrl=user`.
+    #[must_use]
+    pub fn parameters(&self) -> String {
         let enable = u8::from(self.enable);
         match self.ctrl {
-            Ctrl::Auto => format!("{dev} enable={enable} ctrl=auto"),
+            Ctrl::Auto => format!("enable={enable} ctrl=auto"),
             Ctrl::User => format!(
-                "{dev} enable={enable} ctrl=user rpct={} rlat={} wpct={} wlat={} min={} max={}",
+                "enable={enable} ctrl=user rpct={} rlat={} wpct={} wlat={} min={} max={}",
                 self.rpct, self.rlat_us, self.wpct, self.wlat_us, self.min_pct, self.max_pct
             ),
         }
@@ -241,13 +247,19 @@ impl QosLine {
 }
 
 impl ModelLine {
-    /// The line to write for `dev`. With [`Ctrl::Auto`] no coefficient is sent: the kernel would take it as `ctrl=user`.
+    /// The line to write for `dev`.
     #[must_use]
     pub fn line(&self, dev: DevNo) -> String {
+        format!("{dev} {}", self.parameters())
+    }
+
+    /// The line without its device. With [`Ctrl::Auto`] no coefficient is sent: the kernel would take it as `ctrl=user`.
+    #[must_use]
+    pub fn parameters(&self) -> String {
         match self.ctrl {
-            Ctrl::Auto => format!("{dev} ctrl=auto"),
+            Ctrl::Auto => "ctrl=auto".to_owned(),
             Ctrl::User => format!(
-                "{dev} ctrl=user model=linear rbps={} rseqiops={} rrandiops={} wbps={} wseqiops={} wrandiops={}",
+                "ctrl=user model=linear rbps={} rseqiops={} rrandiops={} wbps={} wseqiops={} wrandiops={}",
                 self.rbps, self.rseqiops, self.rrandiops, self.wbps, self.wseqiops, self.wrandiops
             ),
         }

@@ -16,16 +16,13 @@ use anyhow::{Context, Result};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
-use bulkhead_core::units::DevNo;
 use bulkhead_engine::client::Client;
-use bulkhead_sys::block::{self, Diskstat};
 use bulkhead_sys::iocost::{self, ModelLine};
-use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::find_program;
 
 use crate::cgroup_run::{Cancel, Starter};
 use crate::load::{LoadArgs, LoadKind};
-use crate::pair::{measure, measure_with};
+use crate::pair::measure;
 use scratch::Scratch;
 use search::{Candidate, N_AROUND, Trial, VRATES_PCT, around, choose, is_saturated};
 
@@ -196,7 +193,7 @@ impl Session<'_> {
     /// The writers alone without a controller: bytes per second.
     fn greedy(&mut self) -> Result<f64> {
         self.step("the writers alone, without a controller")?;
-        iocost::disable(self.scratch.roots(), self.scratch.dev()).context("cannot switch io.cost off")?;
+        iocost::disable(&self.scratch.roots, self.scratch.dev).context("cannot switch io.cost off")?;
         let measured = measure(&self.starter, &self.scratch.pair, None, Some(&self.streams()), LOADED)?;
         let bytes_per_s = measured.activity.per_s(measured.activity.device_bytes);
         self.figure(format!("writers alone, no controller: {:.1} MB/s", bytes_per_s / 1e6));
@@ -206,24 +203,23 @@ impl Session<'_> {
     /// Both loads under a candidate.
     fn trial(&mut self, measured: &ModelLine, candidate: Candidate) -> Result<Trial> {
         self.step(&format!("both loads: {candidate}"))?;
-        let (roots, dev) = (self.scratch.roots().clone(), self.scratch.dev());
+        let (roots, dev) = (&self.scratch.roots, self.scratch.dev);
         // Off in between, so that debts and vrate of the candidate before do not reach into this one.
-        iocost::disable(&roots, dev).context("cannot switch io.cost off")?;
-        iocost::write_model(&roots, dev, &candidate.model(measured)).context("io.cost does not take the model")?;
-        iocost::write_qos(&roots, dev, &candidate.qos()).context("io.cost does not take the latency targets")?;
-        let counters = || disk(&roots, dev);
+        iocost::disable(roots, dev).context("cannot switch io.cost off")?;
+        iocost::write_model(roots, dev, &candidate.model(measured)).context("io.cost does not take the model")?;
+        iocost::write_qos(roots, dev, &candidate.qos()).context("io.cost does not take the latency targets")?;
         let (probe, streams) = (self.probe(), self.streams());
-        let both = measure_with(&self.starter, &self.scratch.pair, Some(&probe), Some(&streams), LOADED, counters)?;
-        let load = both.measured.a.context("the small load did nothing")?;
+        let both = measure(&self.starter, &self.scratch.pair, Some(&probe), Some(&streams), LOADED)?;
+        let load = both.a.context("the small load did nothing")?;
         // When none even began in the window, the one before it took that long.
         let mean_ms = load.fsync_ms.mean().unwrap_or(1000.0 * LOADED.1);
-        let activity = &both.measured.activity;
+        let activity = &both.activity;
         let trial = Trial {
             candidate,
             mean_ms,
             p99_ms: load.fsync_ms.percentile(99.0).unwrap_or(mean_ms),
             bytes_per_s: activity.per_s(activity.device_bytes.saturating_sub(activity.a_bytes())),
-            device_ms: write_ms(&both.around.0, &both.around.1),
+            device_ms: activity.device_write_ms,
         };
         self.figure(format!(
             "{candidate}: fsync {mean_ms:.1} ms (p99 {:.0}), writers {:.1} MB/s, a write {:.1} ms in the device",
@@ -257,8 +253,8 @@ impl Session<'_> {
         let candidate = found.best.candidate;
         let fair = format!("fair for the writers: {:.1} MB/s", found.fair_bytes_per_s / 1e6);
         Calibration {
-            model: without_device(&candidate.model(&found.measured).line(DEV_ZERO)),
-            qos: without_device(&candidate.qos().line(DEV_ZERO)),
+            model: candidate.model(&found.measured).parameters(),
+            qos: candidate.qos().parameters(),
             measured: self.lines.iter().cloned().chain([fair]).collect(),
         }
     }
@@ -271,21 +267,4 @@ impl Session<'_> {
         let file_bytes = Some(STREAM_BYTES.min(self.scratch.volume.0 / 16));
         LoadArgs { file_bytes, ..LoadArgs::new(LoadKind::Streams, &self.scratch.places.b, 0.0) }
     }
-}
-
-/// Stands for the device in a line whose device is cut off again.
-const DEV_ZERO: DevNo = DevNo::new(0, 0);
-
-fn without_device(line: &str) -> String {
-    line.split_once(' ').map_or(line, |(_, rest)| rest).to_owned()
-}
-
-fn disk(roots: &Roots, dev: DevNo) -> Result<Diskstat> {
-    block::diskstat(roots, dev).context("the device's counters")
-}
-
-/// Mean time of a write between two readings, milliseconds.
-fn write_ms(before: &Diskstat, after: &Diskstat) -> f64 {
-    let writes = after.writes.saturating_sub(before.writes).max(1);
-    after.write_ms.saturating_sub(before.write_ms) as f64 / writes as f64
 }

@@ -27,8 +27,8 @@ const PARTS: u64 = 3;
 /// What is set up. Removed when it is dropped; [`Scratch::remove`] does the same and tells what failed.
 pub(super) struct Scratch {
     daemon: Daemon,
-    roots: Roots,
-    dev: DevNo,
+    pub(super) roots: Roots,
+    pub(super) dev: DevNo,
     before: DeviceView,
     pub(super) places: Places,
     pub(super) pair: Pair,
@@ -91,16 +91,6 @@ impl Scratch {
         self.daemon.ask(async |client| client.tenant_create(&request, false).await)?;
         let view = self.daemon.ask(async |client| client.volume_inspect(&volume).await)?;
         view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))
-    }
-
-    /// The device's number.
-    pub(super) fn dev(&self) -> DevNo {
-        self.dev
-    }
-
-    /// The kernel's files.
-    pub(super) fn roots(&self) -> &Roots {
-        &self.roots
     }
 
     /// Removes everything, and puts the controller back that was in force.

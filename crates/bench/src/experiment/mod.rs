@@ -14,10 +14,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::model::Calibration;
 use bulkhead_core::units::Share;
 
 use crate::cgroup_run::{Cancel, Starter};
-use crate::layout::{Bench, Controller, IocostModel, Layout, Target};
+use crate::layout::{Bench, Controller, Layout, Target, lab_hdd};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 
 /// The experiments that can be run.
@@ -37,7 +38,7 @@ pub struct Options {
     /// Only these configurations, as `shared/none`; all when it is empty.
     pub configs: Vec<String>,
     /// What io.cost is told about the device.
-    pub model: IocostModel,
+    pub model: Calibration,
     /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
     pub out_dir: Option<PathBuf>,
     /// The `bulkhead` program, for the loads.
@@ -58,7 +59,7 @@ impl Options {
             rounds: None,
             neighbours: Vec::new(),
             configs: Vec::new(),
-            model: IocostModel::lab_hdd(),
+            model: lab_hdd(),
             out_dir: None,
             program: "/proc/self/exe".into(),
             disk_parameters: String::new(),
