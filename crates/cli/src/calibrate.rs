@@ -1,18 +1,16 @@
 //! `bulkhead device calibrate`: measures here, with the daemon making what is needed, and has the daemon store the result.
 
-use std::time::Duration;
-
 use bulkhead_bench::calibrate::{self, Request, Told};
 use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::Calibration;
 use bulkhead_engine::client::Client;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::CalibrateArgs;
 use crate::demo;
 use crate::output::Output;
 use crate::parse::{self, invalid};
+use crate::progress::Steps;
 use crate::show;
 
 /// Measures a device, or takes the lines that were given, and has them stored.
@@ -53,40 +51,17 @@ fn measure(args: &CalibrateArgs, client: &Client, output: &Output) -> Result<Cal
         program: "/proc/self/exe".into(),
         cancel: Cancel::new(),
     };
-    request.cancel.on_signals().map_err(demo::fault)?;
-    let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
-    if let Ok(style) = ProgressStyle::with_template("calibrate {bar:24} {pos}/{len} {elapsed} {msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(500));
-    let terminal = !bar.is_hidden();
-    let result = std::thread::scope(|scope| {
-        let measuring = scope.spawn(|| {
-            calibrate::run(client.clone(), &request, &mut |told| match told {
-                Told::Step(done, of, doing) => {
-                    bar.set_length(of as u64);
-                    bar.set_position(done as u64);
-                    bar.set_message(doing.to_owned());
-                    // Without a terminal there is no bar: a line for each step shows that it goes on.
-                    if !terminal {
-                        output.say(&format!("calibrate: {done}/{of} {doing}"));
-                    }
-                }
-                Told::Figure(figure) => bar.suspend(|| output.say(figure)),
-            })
-        });
-        measuring.join()
-    });
-    bar.finish_and_clear();
+    let fault = |error| demo::fault(&object, error);
+    request.cancel.on_signals().map_err(|error| demo::fault("experiment", error))?;
+    let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
+    let mut on_step = |told: Told<'_>| match told {
+        Told::Step(done, of, doing) => steps.step(done, of, doing),
+        Told::Figure(figure) => steps.print(figure),
+    };
+    let result =
+        std::thread::scope(|scope| scope.spawn(|| calibrate::run(client.clone(), &request, &mut on_step)).join());
     match result {
-        Ok(measured) => measured.map_err(|error| as_fault(error, &object)),
+        Ok(measured) => measured.map_err(fault),
         Err(_) => Err(Fault::new(Code::Internal, object, "the measurement ended by itself")),
-    }
-}
-
-fn as_fault(error: anyhow::Error, object: &str) -> Fault {
-    match error.downcast::<Fault>() {
-        Ok(fault) => fault,
-        Err(error) => Fault::new(Code::Internal, object.to_owned(), format!("{error:#}")),
     }
 }

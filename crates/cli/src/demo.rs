@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use bulkhead_bench::experiment::{self, Options, Progress};
 use bulkhead_bench::layout::Target;
@@ -12,19 +11,19 @@ use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_sys::tool::find_program;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::{DemoArgs, ExperimentArgs};
 use crate::output::Output;
+use crate::progress::Steps;
 
 /// What the database part needs beside Bulkhead.
 const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
 
-/// An error of an experiment as a fault.
-pub(crate) fn fault(error: anyhow::Error) -> Fault {
+/// An error of `bulkhead-bench` as a fault: the one it carries, or one about `object`.
+pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
     match error.downcast::<Fault>() {
         Ok(fault) => fault,
-        Err(error) => Fault::new(Code::Internal, "experiment", format!("{error:#}")),
+        Err(error) => Fault::new(Code::Internal, object, format!("{error:#}")),
     }
 }
 
@@ -35,7 +34,7 @@ pub(crate) fn fault(error: anyhow::Error) -> Fault {
 pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     let target = target(args)?;
     let mut options = Options { quick: true, rounds: Some(1), ..Options::new(target) };
-    options.cancel.on_signals().map_err(fault)?;
+    options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
     fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
     options.out_dir = Some(args.report.clone());
     // A model is measured for one disk; on any other, bfq needs none.
@@ -79,7 +78,7 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
         disk_parameters: args.disk.clone(),
         ..Options::new(target)
     };
-    options.cancel.on_signals().map_err(fault)?;
+    options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
     fs::create_dir_all(&args.out).map_err(|error| cannot_write(&args.out, &error))?;
     let result = one(&args.name, &options, output)?;
     output.raw(report::table::render(&result).as_bytes())
@@ -100,26 +99,9 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
 }
 
 fn one(name: &str, options: &Options, output: &Output) -> Result<Experiment, Fault> {
-    let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
-    if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {msg}") {
-        bar.set_style(style);
-    }
-    bar.set_prefix(name.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(500));
-    let terminal = !bar.is_hidden();
-    let mut shown = String::new();
-    let result = experiment::run(name, options, &mut |progress: &Progress| {
-        bar.set_length(progress.of as u64);
-        bar.set_position(progress.done as u64);
-        bar.set_message(progress.doing.clone());
-        // Without a terminal there is no bar: a line for each step shows that it goes on.
-        if !terminal && shown != progress.doing {
-            output.say(&format!("{name}: {}/{} {}", progress.done, progress.of, progress.doing));
-            shown.clone_from(&progress.doing);
-        }
-    });
-    bar.finish_and_clear();
-    result.map_err(fault)
+    let mut steps = Steps::new(name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
+    let mut on_progress = |progress: &Progress| steps.step(progress.done, progress.of, &progress.doing);
+    experiment::run(name, options, &mut on_progress).map_err(|error| fault("experiment", error))
 }
 
 fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {

@@ -13,6 +13,7 @@ mod demo;
 mod docs;
 mod output;
 mod parse;
+mod progress;
 mod run;
 mod show;
 
@@ -43,7 +44,9 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Run(args) => run::run(&args, &Client::new(cli.socket), output),
         Command::Enter(args) => Ok(run::enter(args, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
-        Command::Load(args) => bulkhead_bench::load::main(&args).map(|()| ExitCode::SUCCESS).map_err(demo::fault),
+        Command::Load(args) => bulkhead_bench::load::main(&args)
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| demo::fault("experiment", error)),
         Command::Experiment(args) => demo::experiment(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
         Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),

@@ -1,0 +1,51 @@
+//! The progress of what takes minutes: a bar on a terminal, a line for each step elsewhere.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output::Output;
+
+/// Steps on their way. The bar goes when it is dropped.
+pub(crate) struct Steps<'a> {
+    name: String,
+    output: &'a Output,
+    bar: ProgressBar,
+    shown: String,
+}
+
+impl<'a> Steps<'a> {
+    /// A bar in this style of `indicatif`, or lines that begin with `name`; neither is shown with JSON.
+    pub(crate) fn new(name: &str, template: &str, output: &'a Output) -> Self {
+        let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name.to_owned());
+        bar.enable_steady_tick(Duration::from_millis(500));
+        Self { name: name.to_owned(), output, bar, shown: String::new() }
+    }
+
+    /// A step begins, or goes on.
+    pub(crate) fn step(&mut self, done: usize, of: usize, doing: &str) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        self.bar.set_message(doing.to_owned());
+        // Without a terminal there is no bar: a line for each step shows that it goes on.
+        if self.bar.is_hidden() && self.shown != doing {
+            self.output.say(&format!("{}: {done}/{of} {doing}", self.name));
+            doing.clone_into(&mut self.shown);
+        }
+    }
+
+    /// Prints a line above the bar.
+    pub(crate) fn print(&self, line: &str) {
+        self.bar.suspend(|| self.output.say(line));
+    }
+}
+
+impl Drop for Steps<'_> {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
