@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{PROFILE, cli, json, refused, start_daemon, start_daemon_as};
+use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon, start_daemon_as};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -30,16 +30,18 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let program = ctx.program("bulkhead");
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", &program];
-    says(ctx, &[&nobody[..], &["daemon"]].concat(), &["needs root", "sudo bulkhead daemon"]).await?;
+    let words = ["needs root", "sudo bulkhead daemon"];
+    refused_as(ctx, 9, &words, &[&nobody[..], &["daemon"]].concat()).await?;
     for (prepare, words) in [
         (V1.to_owned(), ["cgroup v1", "unified_cgroup_hierarchy=1"]),
         (format!("{V1}; {HYBRID}"), ["cgroup hybrid", "unified_cgroup_hierarchy=1"]),
     ] {
         let script = format!("set -e; {prepare}; exec {program} daemon");
-        says(ctx, &["unshare", "--mount", "bash", "-c", &script], &words).await?;
+        refused_as(ctx, 8, &words, &["unshare", "--mount", "bash", "-c", &script]).await?;
     }
     let daemon = start_daemon(ctx, &[]).await?;
-    says(ctx, &[&nobody[..], &["pool", "ls"]].concat(), &["/run/bulkhead/bulkhead.sock", "run this as root"]).await?;
+    let words = &["/run/bulkhead/bulkhead.sock", "run this as root"];
+    refused_as(ctx, 9, words, &[&nobody[..], &["pool", "ls"]].concat()).await?;
     daemon.stop().await?;
 
     let disk = ctx.machine.disk(1).await?;
@@ -56,14 +58,4 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
     let blank = cli(ctx, &["pool", "ls"]).await?;
     ensure!(blank.status == ExitStatus::Code(11), "the daemon is still there: {blank:?}");
     Ok(Outcome::Passed)
-}
-
-/// A command that has to fail and to say these words.
-async fn says(ctx: &Ctx, argv: &[&str], words: &[&str]) -> Result<()> {
-    let output = ctx.machine.run_within(argv, Duration::from_secs(60)).await?;
-    ensure!(!matches!(output.status, ExitStatus::Code(0) | ExitStatus::Signal(_)), "{argv:?}: {output:?}");
-    for word in words {
-        ensure!(output.stderr.contains(word), "{word:?} was expected of {argv:?}: {output:?}");
-    }
-    Ok(())
 }

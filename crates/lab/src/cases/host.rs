@@ -93,8 +93,13 @@ pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
 
 /// Runs the command line, which must fail with this exit code and these words in its error.
 pub(super) async fn refused(ctx: &Ctx, code: i32, words: &[&str], args: &[&str]) -> Result<()> {
-    let output = cli(ctx, args).await?;
-    let shown = format!("`bulkhead {}`: {} {:?}", args.join(" "), output.status, output.stderr);
+    refused_as(ctx, code, words, &[&[ctx.program("bulkhead").as_str()], args].concat()).await
+}
+
+/// [`refused`] for any command.
+pub(super) async fn refused_as(ctx: &Ctx, code: i32, words: &[&str], argv: &[&str]) -> Result<()> {
+    let output = ctx.machine.run_within(argv, COMMAND_LIMIT).await?;
+    let shown = format!("`{}`: {} {:?}", argv.join(" "), output.status, output.stderr);
     ensure!(output.status == ExitStatus::Code(code), "exit code {code} was expected: {shown}");
     for word in words {
         ensure!(output.stderr.contains(word), "{word:?} was expected: {shown}");
