@@ -82,8 +82,10 @@ pub enum Action {
     RemoveRecord { path: PathBuf },
     /// Makes an image file; refuses to touch one that is there with another size.
     CreateImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
-    /// Grows or truncates an image file.
-    SetImageSize { path: PathBuf, size_bytes: Bytes, provision: Provision },
+    /// Makes an image file as large as this, if it is smaller.
+    GrowImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
+    /// Cuts an image file off, if it is larger than this.
+    ShrinkImage { path: PathBuf, size_bytes: Bytes },
     /// Removes an image file.
     RemoveImage { path: PathBuf },
     /// Attaches an image to a loop device with direct I/O.
@@ -92,14 +94,15 @@ pub enum Action {
     RefreshLoop { image: PathBuf },
     /// Detaches the image's loop device, if there is one.
     DetachLoop { image: PathBuf },
-    /// Makes a volume group on a device; `erase` says that the data on it was given up explicitly.
-    CreateVg { vg: String, device: String, erase: bool },
+    /// Makes a volume group with its tags on a device; `erase` says that the data on it was given up explicitly.
+    CreateVg { vg: String, device: String, tags: Vec<String>, erase: bool },
     /// Makes a thin pool that takes all but a reserve of the volume group.
     CreateThinPool { vg: String, lv: String },
     /// Adds and removes tags of a volume group in one metadata change.
     TagVg { vg: String, add: Vec<String>, remove: Vec<String> },
-    /// Removes a volume group that Bulkhead made, and its physical volume label.
-    RemoveVg { vg: String, device: Option<String> },
+    /// Removes a volume group that has this tag, with its thin pool and its physical volume label. Any other volume in it is a
+    /// reason to refuse.
+    RemoveVg { vg: String, owner_tag: String, thin_pool: Option<String>, device: String },
     /// Makes a logical volume with its tags in one metadata change.
     CreateLv { vg: String, lv: String, thin_pool: Option<String>, size_bytes: Bytes, tags: Vec<String> },
     /// Writes every block of a thin logical volume once, so that later writes need no thin-pool metadata.
@@ -110,10 +113,12 @@ pub enum Action {
     ActivateLv { vg: String, lv: String },
     /// Adds and removes tags of a logical volume in one metadata change.
     TagLv { vg: String, lv: String, add: Vec<String>, remove: Vec<String> },
-    /// Changes a logical volume's size.
-    ResizeLv { vg: String, lv: String, size_bytes: Bytes },
-    /// Removes a logical volume, if it is there.
-    RemoveLv { vg: String, lv: String },
+    /// Makes a logical volume as large as this, if it is smaller.
+    GrowLv { vg: String, lv: String, size_bytes: Bytes },
+    /// Makes a logical volume as small as this, if it is larger.
+    ShrinkLv { vg: String, lv: String, size_bytes: Bytes },
+    /// Removes a logical volume, if there is one of that name with that tag.
+    RemoveLv { vg: String, lv: String, owner_tag: String },
     /// Makes a file system on a device that carries none.
     Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
     /// Checks an unmounted file system; repairs what is safe to repair when asked.
@@ -142,6 +147,8 @@ pub enum Action {
     SetCostModel { device: String, line: String },
     /// Sets `io.cost.qos` of a device.
     SetCostQos { device: String, line: String },
+    /// Switches io.cost of a device off.
+    DisableCost { device: String },
 }
 
 impl fmt::Display for Action {
@@ -155,7 +162,8 @@ impl fmt::Display for Action {
             A::CreateImage { path, size_bytes, provision } => {
                 write!(f, "create image {} of {size_bytes}, provision {provision}", path.display())
             }
-            A::SetImageSize { path, size_bytes, .. } => write!(f, "resize image {} to {size_bytes}", path.display()),
+            A::GrowImage { path, size_bytes, .. } => write!(f, "grow image {} to {size_bytes}", path.display()),
+            A::ShrinkImage { path, size_bytes } => write!(f, "shrink image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
             A::AttachLoop { image, read_only } => {
                 let how = if *read_only { "read-only" } else { "read-write" };
@@ -163,7 +171,7 @@ impl fmt::Display for Action {
             }
             A::RefreshLoop { image } => write!(f, "refresh the size of the loop device of {}", image.display()),
             A::DetachLoop { image } => write!(f, "detach the loop device of {}", image.display()),
-            A::CreateVg { vg, device, erase } => {
+            A::CreateVg { vg, device, erase, .. } => {
                 let how = if *erase { ", erasing what is on it" } else { "" };
                 write!(f, "create volume group {vg} on {device}{how}")
             }
@@ -178,8 +186,9 @@ impl fmt::Display for Action {
             A::SnapshotLv { vg, origin, lv, .. } => write!(f, "create thin snapshot {vg}/{lv} of {vg}/{origin}"),
             A::ActivateLv { vg, lv } => write!(f, "activate {vg}/{lv}"),
             A::TagLv { vg, lv, add, remove } => write!(f, "tag {vg}/{lv}: {}", tag_change(add, remove)),
-            A::ResizeLv { vg, lv, size_bytes } => write!(f, "resize {vg}/{lv} to {size_bytes}"),
-            A::RemoveLv { vg, lv } => write!(f, "remove logical volume {vg}/{lv}"),
+            A::GrowLv { vg, lv, size_bytes } => write!(f, "grow {vg}/{lv} to {size_bytes}"),
+            A::ShrinkLv { vg, lv, size_bytes } => write!(f, "shrink {vg}/{lv} to {size_bytes}"),
+            A::RemoveLv { vg, lv, .. } => write!(f, "remove logical volume {vg}/{lv}"),
             A::Mkfs { device, fs, .. } => write!(f, "make {fs} on {device}"),
             A::CheckFs { device, fs, repair } => {
                 write!(f, "check {fs} on {device}{}", if *repair { ", repairing" } else { "" })
@@ -199,6 +208,7 @@ impl fmt::Display for Action {
             A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),
             A::SetCostModel { device, line } => write!(f, "set io.cost.model of {device}: {line}"),
             A::SetCostQos { device, line } => write!(f, "set io.cost.qos of {device}: {line}"),
+            A::DisableCost { device } => write!(f, "switch io.cost of {device} off"),
         }
     }
 }

@@ -25,7 +25,7 @@ pub trait Backend {
     fn open(&self, volume: &Volume) -> Vec<Action>;
     /// Lets go of the device node where it costs something to keep.
     fn close(&self, volume: &Volume) -> Vec<Action>;
-    /// Makes the device larger; it may be open.
+    /// Makes the device larger, never smaller; it may be open.
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
     /// Makes the device smaller; it is closed, and its file system is already smaller.
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
@@ -109,13 +109,13 @@ impl Backend for FileBackend {
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let image = self.image(volume);
         vec![
-            Action::SetImageSize { path: image.clone(), size_bytes: to, provision: volume.provision },
+            Action::GrowImage { path: image.clone(), size_bytes: to, provision: volume.provision },
             Action::RefreshLoop { image },
         ]
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
-        vec![Action::SetImageSize { path: self.image(volume), size_bytes: to, provision: volume.provision }]
+        vec![Action::ShrinkImage { path: self.image(volume), size_bytes: to }]
     }
 
     fn remove(&self, volume: &Volume) -> Vec<Action> {
@@ -183,16 +183,17 @@ impl Backend for LvmBackend {
 
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::ResizeLv { vg, lv, size_bytes: to }]
+        vec![Action::GrowLv { vg, lv, size_bytes: to }]
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
-        self.grow(volume, to)
+        let (vg, lv) = self.lv(volume);
+        vec![Action::ShrinkLv { vg, lv, size_bytes: to }]
     }
 
     fn remove(&self, volume: &Volume) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::RemoveLv { vg, lv }]
+        vec![Action::RemoveLv { vg, lv, owner_tag: owner_tag(volume) }]
     }
 
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
@@ -217,6 +218,11 @@ fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
 /// Prefix of all our tags; what follows is `key` or `key=value`. docs/formats/state.md lists them.
 const TAG_PREFIX: &str = "bulkhead.";
 
+/// The tag that says which volume a logical volume is: nothing without it is touched.
+fn owner_tag(volume: &Volume) -> String {
+    format!("{TAG_PREFIX}volume={}", volume.uuid)
+}
+
 /// The tags by which a logical volume describes itself as a volume.
 #[must_use]
 pub fn tags_of(volume: &Volume) -> Vec<String> {
@@ -231,7 +237,7 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
         Provision::OnDemand => "on_demand",
     };
     let mut tags = vec![
-        format!("{TAG_PREFIX}volume={}", volume.uuid),
+        owner_tag(volume),
         format!("{TAG_PREFIX}fs={}", volume.fs),
         format!("{TAG_PREFIX}provision={provision}"),
         format!("{TAG_PREFIX}state={state}"),
@@ -301,10 +307,16 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
     }))
 }
 
+/// The tag that says which pool a volume group is.
+#[must_use]
+pub fn pool_uuid_tag(pool: &Pool) -> String {
+    format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)
+}
+
 /// The tags by which a volume group describes itself as a pool.
 #[must_use]
 pub fn pool_tags(pool: &Pool) -> Vec<String> {
-    let mut tags = vec![format!("{TAG_PREFIX}pool={}", pool.name), format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)];
+    let mut tags = vec![format!("{TAG_PREFIX}pool={}", pool.name), pool_uuid_tag(pool)];
     if let PoolSource::Lvm { thin_pool: Some(thin_pool), .. } = &pool.source {
         tags.push(format!("{TAG_PREFIX}thin_pool={thin_pool}"));
     }

@@ -44,11 +44,14 @@ pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
     }
 }
 
-/// Removes a volume that is not mounted.
+/// Removes a volume that is not mounted. One that turns out to be in use is what it was before.
 #[must_use]
 pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
-    let marked = backend.record(volume, &volume.with_state(VolumeState::Removing));
-    Plan::steps([vec![marked], backend.remove(volume)].concat())
+    let marked = volume.with_state(VolumeState::Removing);
+    Plan {
+        steps: [backend.close(volume), vec![backend.record(volume, &marked)], backend.remove(volume)].concat(),
+        on_failure: vec![backend.record(&marked, volume)],
+    }
 }
 
 /// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`.
@@ -69,7 +72,8 @@ pub fn snapshot(backend: &dyn Backend, origin: &Volume, new: &Volume) -> Result<
     Ok(Plan { steps, on_failure: backend.remove(new) })
 }
 
-/// Makes a volume larger or smaller. `mounted_at` is where it is mounted, `scratch` an empty place to mount an XFS that
+/// Makes a volume larger or smaller; of the size that it has, completes a growth whose file system did not follow its device.
+/// `mounted_at` is where it is mounted, `scratch` an empty place to mount an XFS that
 /// is not (xfs_growfs works on mounted file systems only).
 ///
 /// # Errors
@@ -131,8 +135,9 @@ pub fn resize(
         steps.extend(backend.shrink(volume, to));
         on_failure.extend(backend.close(volume));
     }
-    // A device larger than its file system is harmless, so a failed resize goes back to the old record.
-    on_failure.push(backend.record(&marked, volume));
+    // A device larger than its file system is harmless, so a failed resize goes back to the old record: also one that was
+    // interrupted and fails when it is completed, or nothing could be done with the volume any more.
+    on_failure.push(backend.record(&marked, &volume.with_state(VolumeState::Ready)));
     steps.push(backend.record(&marked, &done));
     Ok(Plan { steps, on_failure })
 }

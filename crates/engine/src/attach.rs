@@ -105,8 +105,8 @@ impl Engine {
     /// Unmounts a volume that nothing holds any more.
     pub(crate) fn unmount_unless_held(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         match self.holders(reference)? {
-            (Some(_), leases) if !leases.is_empty() => Ok(Vec::new()),
-            _ => self.unmount(reference, dry_run),
+            (Some(_), _) => Ok(Vec::new()),
+            (None, _) => self.unmount(reference, dry_run),
         }
     }
 

@@ -71,7 +71,10 @@ pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
     }
     if !facts.cgroup_controllers.contains("io") {
         return Err(Fault::new(Code::Unsupported, "host", "its cgroup v2 hierarchy has no io controller")
-            .cure("use a kernel with CONFIG_BLK_CGROUP=y, booted without `cgroup_disable=io`"));
+            .cure(
+                "use a kernel with CONFIG_BLK_CGROUP=y, booted without `cgroup_disable=io`, and unmount a cgroup v1 hierarchy that \
+                 has taken it as `blkio` (`findmnt -t cgroup`)",
+            ));
     }
     Ok(())
 }

@@ -7,13 +7,11 @@ use std::path::PathBuf;
 use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
+use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
 
 use crate::engine::Engine;
 use crate::host::BlockFacts;
-
-/// The line that switches iocost off and leaves its parameters as they are.
-pub(crate) const COST_OFF: &str = "enable=0";
 
 impl Engine {
     /// All block devices that could matter: physical ones and those stacked on them.
@@ -58,17 +56,23 @@ impl Engine {
             cost_model: facts.cost_model.clone(),
             cost_qos: facts.cost_qos.clone(),
         };
-        let before = record.before.clone().unwrap_or(now);
-        let (steps, after) = match request.policy {
+        let before = record.before.clone().unwrap_or_else(|| now.clone());
+        // What fails half-way is put back to what it was just now, and a crash leaves something that reconcile completes: a policy
+        // is recorded before it is put in force, and forgotten after it was taken away.
+        let mut on_failure = vec![self.write_device(&record)];
+        on_failure.extend(steps_back(&facts, &now));
+        let steps = match request.policy {
             Some(policy) => {
                 let steps = steps_to(policy, &facts, &before, record.calibration.as_ref())?;
-                (steps, DeviceRecord { policy: Some(policy), before: Some(before), ..record })
+                let after = DeviceRecord { policy: Some(policy), before: Some(before), ..record };
+                [vec![self.write_device(&after)], steps].concat()
             }
-            None => (steps_back(&facts, &before), DeviceRecord { policy: None, before: None, ..record }),
+            None => {
+                let after = DeviceRecord { policy: None, before: None, ..record };
+                [steps_back(&facts, &before), vec![self.write_device(&after)]].concat()
+            }
         };
-        // Recorded first: a crash in between leaves something that reconcile completes.
-        let write = self.write_device(&after);
-        let done = self.executor.run_steps([vec![write], steps].concat(), dry_run)?;
+        let done = self.executor.run(&Plan { steps, on_failure }, dry_run)?;
         let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
         Ok(Done { object: view, steps: done, dry_run })
     }
@@ -94,22 +98,31 @@ impl Engine {
         Ok(Done { object: view, steps: done, dry_run })
     }
 
-    /// Puts recorded policies in force again, after a reboot or when another program changed them.
-    pub(crate) fn restore_devices(&self) -> Result<Vec<Applied>, Fault> {
-        let mut done = Vec::new();
-        for (_, record) in self.host().records(&self.devices_dir(), "")? {
-            let Record::Device(record) = record? else { continue };
-            let (Some(policy), Some(before)) = (record.policy, &record.before) else { continue };
-            let facts = self.facts(&record.name)?;
-            if facts.identity != record.identity {
-                let cause = format!("it is not the device of that name that was configured ({:?})", record.identity);
-                return Err(Fault::new(Code::Corrupt, format!("device {}", record.name), cause)
-                    .cure("configure it anew: `bulkhead device control`"));
+    /// Puts recorded policies in force again, after a reboot or when another program changed them. A device that is not there
+    /// does not keep the others from it.
+    pub(crate) fn restore_devices(&self, problems: &mut Vec<Fault>) {
+        match self.host().records(&self.devices_dir(), "") {
+            Err(fault) => problems.push(fault),
+            Ok(records) => {
+                let outcomes = records.into_iter().map(|(_, record)| self.restore_device(record?));
+                problems.extend(outcomes.filter_map(Result::err));
             }
-            let steps = steps_to(policy, &facts, before, record.calibration.as_ref())?;
-            done.extend(self.executor.run_steps(steps, false)?);
         }
-        Ok(done)
+    }
+
+    fn restore_device(&self, record: Record) -> Result<Vec<Applied>, Fault> {
+        let Record::Device(DeviceRecord { name, identity, policy: Some(policy), before: Some(before), calibration }) =
+            record
+        else {
+            return Ok(Vec::new());
+        };
+        let facts = self.facts(&name)?;
+        if facts.identity != identity {
+            let cause = format!("it is not the device of that name that was configured ({identity:?})");
+            return Err(Fault::new(Code::Corrupt, format!("device {name}"), cause)
+                .cure("configure it anew: `bulkhead device control`"));
+        }
+        self.executor.run_steps(steps_to(policy, &facts, &before, calibration.as_ref())?, false)
     }
 
     fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
@@ -234,8 +247,7 @@ fn without_bfq(facts: &BlockFacts, before: &QueueSettings) -> String {
 }
 
 fn cost_off(facts: &BlockFacts) -> Option<Action> {
-    (facts.policy() == Policy::Iocost)
-        .then(|| Action::SetCostQos { device: facts.name.clone(), line: COST_OFF.to_owned() })
+    (facts.policy() == Policy::Iocost).then(|| Action::DisableCost { device: facts.name.clone() })
 }
 
 fn cost_steps(facts: &BlockFacts, calibration: &Calibration) -> [Action; 2] {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::action::{Action, Record};
-use bulkhead_core::backend::{self, Backend, VOLUME_RECORD_SUFFIX, volume_from_tags};
+use bulkhead_core::backend::{self, Backend, POOL_RECORD, VOLUME_RECORD_SUFFIX, pool_uuid_tag, volume_from_tags};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
@@ -51,6 +51,8 @@ impl Dirs {
 pub struct Engine {
     pub(crate) dirs: Dirs,
     pub(crate) executor: Executor,
+    /// What reconcile found wrong that a tick does not look at again: kept until the next start.
+    pub(crate) found_at_start: Vec<Fault>,
     pub(crate) problems: Vec<Fault>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
@@ -78,10 +80,10 @@ impl Engine {
     /// An engine on this host. Call [`Engine::reconcile`] before anything else.
     #[must_use]
     pub fn new(dirs: Dirs, executor: Executor) -> Self {
-        Self { dirs, executor, problems: Vec::new(), watched: Mutex::default() }
+        Self { dirs, executor, found_at_start: Vec::new(), problems: Vec::new(), watched: Mutex::default() }
     }
 
-    /// What was found wrong at the last reconcile or tick.
+    /// What was found wrong at the start, and what is wrong now.
     #[must_use]
     pub fn problems(&self) -> &[Fault] {
         &self.problems
@@ -159,10 +161,34 @@ impl Engine {
             .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
     }
 
-    /// The volumes in a pool, by name.
+    /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
+    pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
+        let (is_it, place, cure) = match &pool.source {
+            PoolSource::File { directory } => {
+                let mut markers = self.host().records(directory, POOL_RECORD)?;
+                markers.retain(|(path, _)| path.file_name().is_some_and(|name| name == POOL_RECORD));
+                let found = markers.pop().map(|(_, record)| record).transpose()?;
+                let is_it = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
+                (is_it, format!("directory {}", directory.display()), "mount the file system that the pool is on")
+            }
+            PoolSource::Lvm { vg, .. } => {
+                let tags = self.host().vg_tags(vg)?;
+                let is_it = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
+                (is_it, format!("volume group {vg}"), "`vgs -o+vg_tags` shows the volume groups that are there")
+            }
+        };
+        if is_it {
+            return Ok(());
+        }
+        let cause = format!("{place} is not there, or is not the one that the pool was made on");
+        Err(Fault::new(Code::Corrupt, format!("pool {}", pool.name), cause).cure(cure))
+    }
+
+    /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
     pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
         match &pool.source {
             PoolSource::File { directory } => {
+                self.check_identity(pool)?;
                 let suffix = format!(".{VOLUME_RECORD_SUFFIX}");
                 let records = self.host().records(directory, &suffix)?;
                 Ok(records
@@ -172,14 +198,20 @@ impl Engine {
                             if volume.pool == pool.name
                                 && path == backend::volume_record_path(directory, &volume.name) =>
                         {
-                            Ok(volume)
+                            let image = backend::image_path(directory, &volume.name);
+                            let size_bytes = self.host().image_size(&image)?.unwrap_or(volume.size_bytes);
+                            Ok(Volume { size_bytes, ..volume })
                         }
                         _ => Err(wrong_record(&path)),
                     })
                     .collect())
             }
             PoolSource::Lvm { vg, .. } => {
-                let volumes = self.host().logical_volumes(vg)?;
+                let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
+                    // A volume of a group that is not there may well exist.
+                    Code::NotFound => Fault { code: Code::Corrupt, ..fault },
+                    _ => fault,
+                })?;
                 let read = |lv: &crate::host::LogicalVolume| {
                     volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()
                 };
@@ -224,16 +256,21 @@ impl Engine {
         Ok(mounts.contains(&target).then_some(target))
     }
 
-    /// The tenant that a volume is mounted for, and the leases on it.
+    /// The tenant that a volume is mounted for, also one that is being removed, and the leases on it.
     pub(crate) fn holders(&self, reference: &VolumeRef) -> Result<(Option<Name>, Vec<Lease>), Fault> {
         let leases: Vec<Lease> = self.leases()?.into_iter().filter(|lease| lease.volume == *reference).collect();
         let kept_by = self
             .tenants()?
             .into_iter()
             .filter_map(Result::ok)
-            .find(|tenant| !tenant.removing && tenant.volumes.contains(reference))
+            .find(|tenant| tenant.volumes.contains(reference))
             .map(|tenant| tenant.name);
         Ok((kept_by.or_else(|| leases.first().map(|lease| lease.tenant.clone())), leases))
+    }
+
+    /// Refuses when a tenant's record is damaged: nobody knows which volumes it holds.
+    pub(crate) fn check_tenants_readable(&self) -> Result<(), Fault> {
+        self.tenants()?.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// The pool sizes that `PoolView` and size checks need.

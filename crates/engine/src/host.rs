@@ -30,6 +30,15 @@ pub struct LogicalVolume {
     pub size: Bytes,
     /// Its tags.
     pub tags: Vec<String>,
+    /// What it is when it is a thin pool.
+    pub thin_pool: Option<ThinPool>,
+}
+
+/// A thin pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThinPool {
+    /// Whether it gives out blocks zeroed. Without it a new volume shows what an earlier one wrote.
+    pub zeroes: bool,
 }
 
 /// An open block device.
@@ -111,6 +120,18 @@ pub trait Host: Send + Sync {
     /// When LVM fails.
     fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault>;
 
+    /// The devices that a volume group is on.
+    ///
+    /// # Errors
+    /// When LVM fails.
+    fn vg_devices(&self, vg: &str) -> Result<Vec<DevNo>, Fault>;
+
+    /// The size of an image file, `None` when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
+
     /// Room in a pool.
     ///
     /// # Errors
@@ -128,6 +149,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When it is not there or not a block device.
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault>;
+
+    /// The number of a block device that can have I/O limits.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` when it is not a block device, or a partition.
+    fn limited_device(&self, path: &Path) -> Result<DevNo, Fault>;
 
     /// All block devices with a size: physical, stacked and partitions.
     ///
@@ -155,6 +182,9 @@ pub trait Host: Send + Sync {
 
     /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
     fn weight_files(&self) -> Vec<&'static str>;
+
+    /// The process ids of the `bulkhead run`s that have a cgroup below this `payload`.
+    fn runs(&self, payload: &str) -> Vec<u32>;
 
     /// Processes in a cgroup and below it.
     fn processes(&self, cgroup: &str) -> Vec<u32>;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bulkhead_core::action::{Action, Record};
-use bulkhead_core::backend::{POOL_RECORD, pool_tags};
+use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_tag};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource};
 use bulkhead_core::name::Name;
@@ -12,6 +12,7 @@ use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolView};
 use uuid::Uuid;
 
 use crate::engine::Engine;
+use crate::host::ThinPool;
 
 /// Name of the thin pool that is made on a device given with `thin`.
 const THIN_POOL: &str = "thinpool";
@@ -74,22 +75,50 @@ impl Engine {
             }
             other => other?,
         };
+        let record = self.dirs.pool_record(name);
+        let forget = Action::RemoveRecord { path: record.clone() };
+        let remember = Action::WriteRecord { path: record, record: Box::new(Record::Pool(pool.clone())) };
+        // A group that is not there was removed by a removal that was cut off, or with its disk: nothing is left to be asked.
+        if let PoolSource::Lvm { vg, .. } = &pool.source
+            && self.host().vg_tags(vg)?.is_none()
+        {
+            return Ok(Done { object: None, steps: self.executor.run_steps(vec![forget], dry_run)?, dry_run });
+        }
+        self.check_identity(&pool)?;
         let n_volumes = self.volumes_in(&pool)?.len();
         if n_volumes > 0 {
             let cause = format!("it has {n_volumes} volumes");
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
                 .cure("remove them first: `bulkhead volume ls`, `bulkhead volume rm`"));
         }
-        let unmark = match &pool.source {
-            PoolSource::File { directory } => Action::RemoveRecord { path: directory.join(POOL_RECORD) },
-            PoolSource::Lvm { vg, device: Some(device), .. } => {
-                Action::RemoveVg { vg: vg.clone(), device: Some(device.clone()) }
+        let steps = match &pool.source {
+            PoolSource::Lvm { vg, thin_pool, device: Some(device) } => {
+                self.check_no_other_volumes(vg, thin_pool.as_deref())?;
+                vec![remove_vg(&pool, vg, thin_pool.as_deref(), device), forget]
             }
-            PoolSource::Lvm { vg, .. } => Action::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) },
+            // Forgotten first: one that still carries its mark can be taken back, one that lost it could not be removed again.
+            PoolSource::Lvm { vg, .. } => {
+                vec![forget, Action::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) }]
+            }
+            PoolSource::File { directory } => {
+                vec![forget, Action::RemoveRecord { path: directory.join(POOL_RECORD) }]
+            }
         };
-        let forget = Action::RemoveRecord { path: self.dirs.pool_record(name) };
-        let steps = self.executor.run_steps(vec![unmark, forget], dry_run)?;
+        let steps = self.executor.run(&Plan { steps, on_failure: vec![remember] }, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
+    }
+
+    /// Refuses when a group that is about to be removed has volumes that somebody else made in it.
+    fn check_no_other_volumes(&self, vg: &str, thin_pool: Option<&str>) -> Result<(), Fault> {
+        let volumes = self.host().logical_volumes(vg)?;
+        let others: Vec<&str> =
+            volumes.iter().map(|lv| lv.name.as_str()).filter(|name| Some(*name) != thin_pool).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let cause = format!("it has logical volumes that are not Bulkhead's: {}", others.join(", "));
+        Err(Fault::new(Code::InUse, format!("volume group {vg}"), cause)
+            .cure(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
     }
 
     fn plan_directory_pool(&self, name: &Name, path: &Path) -> Result<(Pool, Plan), Fault> {
@@ -147,11 +176,8 @@ impl Engine {
             return Err(Fault::new(Code::HasData, object, format!("it is the pool {owner} already"))
                 .cure("use that name, or remove that pool first"));
         }
-        if let Some(thin) = thin_pool
-            && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == thin)
-        {
-            return Err(Fault::new(Code::NotFound, format!("thin pool {vg}/{thin}"), "there is no such thin pool")
-                .cure(format!("make it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`")));
+        if let Some(thin) = thin_pool {
+            self.check_thin_pool(vg, thin)?;
         }
         let uuid = tags
             .iter()
@@ -167,6 +193,38 @@ impl Engine {
         Ok((pool, plan))
     }
 
+    /// Refuses what is no thin pool, and one whose new volumes would show what earlier ones wrote.
+    fn check_thin_pool(&self, vg: &str, thin: &str) -> Result<(), Fault> {
+        let object = format!("thin pool {vg}/{thin}");
+        let found = self.host().logical_volumes(vg)?.into_iter().find(|lv| lv.name == thin);
+        match found.map(|lv| lv.thin_pool) {
+            None => Err(Fault::new(Code::NotFound, object, "there is no such thin pool")
+                .cure(format!("make it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`"))),
+            Some(None) => Err(Fault::new(Code::InvalidArgument, object, "it is a logical volume of another kind")
+                .cure("`lvs -o lv_name,lv_layout` shows which are thin pools")),
+            Some(Some(ThinPool { zeroes: false })) => {
+                let cause = "it does not zero new blocks: a new volume would show what an earlier one wrote";
+                Err(Fault::new(Code::Unsupported, object, cause).cure(format!("`lvchange --zero y {vg}/{thin}`")))
+            }
+            Some(Some(ThinPool { zeroes: true })) => Ok(()),
+        }
+    }
+
+    /// The group that a creation which was cut off left on this device, if there is one: it is completed.
+    fn plan_resumed_pool(&self, name: &Name, vg: &str, device: &str, thin: bool) -> Result<(Pool, Plan), Fault> {
+        let tags = self.host().vg_tags(vg)?.unwrap_or_default();
+        let uuid = tags.iter().find_map(|tag| Uuid::parse_str(tag.strip_prefix("bulkhead.pool_uuid=")?).ok());
+        let pool = device_pool(name, vg, device, thin, uuid.unwrap_or_default());
+        let dev = self.host().named_device(Path::new(device))?.dev;
+        if !pool_tags(&pool).iter().all(|tag| tags.contains(tag)) || !self.host().vg_devices(vg)?.contains(&dev) {
+            return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")
+                .cure("choose another name for the pool, or use it with `--vg`"));
+        }
+        let lacks_pool = thin && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == THIN_POOL);
+        let make = Action::CreateThinPool { vg: vg.to_owned(), lv: THIN_POOL.to_owned() };
+        Ok((pool, Plan::steps(lacks_pool.then_some(make).into_iter().collect())))
+    }
+
     fn plan_device_pool(
         &self,
         name: &Name,
@@ -178,6 +236,10 @@ impl Engine {
         let device = path.to_str().ok_or_else(|| {
             Fault::new(Code::InvalidArgument, &object, "its path is not UTF-8, which LVM cannot be told")
         })?;
+        let vg = format!("bulkhead-{name}");
+        if self.host().vg_tags(&vg)?.is_some() {
+            return self.plan_resumed_pool(name, &vg, device, thin);
+        }
         let found = self.host().named_device(path)?;
         if let Some(reason) = found.in_use {
             return Err(Fault::new(Code::InUse, object, reason).cure("choose a device that nothing uses"));
@@ -187,24 +249,13 @@ impl Engine {
             return Err(Fault::new(Code::HasData, object, cause)
                 .cure(format!("if that data may be lost, confirm with exactly `--erase {device}`")));
         }
-        let vg = format!("bulkhead-{name}");
-        if self.host().vg_tags(&vg)?.is_some() {
-            return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")
-                .cure("choose another name for the pool, or use it with `--vg`"));
-        }
-        let source = PoolSource::Lvm {
-            vg: vg.clone(),
-            thin_pool: thin.then(|| THIN_POOL.to_owned()),
-            device: Some(device.to_owned()),
-        };
-        let pool = Pool { name: name.clone(), uuid: Uuid::new_v4(), source };
-        let erase = !found.signatures.is_empty();
-        let mut steps = vec![Action::CreateVg { vg: vg.clone(), device: device.to_owned(), erase }];
+        let pool = device_pool(name, &vg, device, thin, Uuid::new_v4());
+        let (tags, erase) = (pool_tags(&pool), !found.signatures.is_empty());
+        let on_failure = vec![remove_vg(&pool, &vg, thin.then_some(THIN_POOL), device)];
+        let mut steps = vec![Action::CreateVg { vg: vg.clone(), device: device.to_owned(), tags, erase }];
         if thin {
-            steps.push(Action::CreateThinPool { vg: vg.clone(), lv: THIN_POOL.to_owned() });
+            steps.push(Action::CreateThinPool { vg, lv: THIN_POOL.to_owned() });
         }
-        steps.push(Action::TagVg { vg: vg.clone(), add: pool_tags(&pool), remove: Vec::new() });
-        let on_failure = vec![Action::RemoveVg { vg, device: Some(device.to_owned()) }];
         Ok((pool, Plan { steps, on_failure }))
     }
 
@@ -226,6 +277,21 @@ impl Engine {
             physical_devices,
             notes,
         }
+    }
+}
+
+fn device_pool(name: &Name, vg: &str, device: &str, thin: bool, uuid: Uuid) -> Pool {
+    let thin_pool = thin.then(|| THIN_POOL.to_owned());
+    let source = PoolSource::Lvm { vg: vg.to_owned(), thin_pool, device: Some(device.to_owned()) };
+    Pool { name: name.clone(), uuid, source }
+}
+
+fn remove_vg(pool: &Pool, vg: &str, thin_pool: Option<&str>, device: &str) -> Action {
+    Action::RemoveVg {
+        vg: vg.to_owned(),
+        owner_tag: pool_uuid_tag(pool),
+        thin_pool: thin_pool.map(str::to_owned),
+        device: device.to_owned(),
     }
 }
 

@@ -18,20 +18,21 @@ impl Engine {
     /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
     pub fn reconcile(&mut self) {
         self.executor.set_exempt(true);
-        let mut problems = Vec::new();
+        let (mut at_start, mut problems) = (Vec::new(), Vec::new());
         let pools = collect(self.pools(), &mut problems);
         for pool in &pools {
-            if let Err(fault) = self.recover_pool(pool, &mut problems) {
-                problems.push(fault);
+            if let Err(fault) = self.recover_pool(pool, &mut at_start) {
+                at_start.push(fault);
             }
         }
-        problems.extend(self.restore_devices().err());
+        self.restore_devices(&mut at_start);
         self.settle_tenants(&mut problems);
         for pool in &pools {
-            if let Err(fault) = self.close_unheld(pool, &mut problems) {
-                problems.push(fault);
+            if let Err(fault) = self.close_unheld(pool, &mut at_start) {
+                at_start.push(fault);
             }
         }
+        self.found_at_start = at_start;
         self.report(problems);
     }
 
@@ -45,7 +46,10 @@ impl Engine {
         self.report(problems);
     }
 
-    fn report(&mut self, problems: Vec<Fault>) {
+    fn report(&mut self, mut problems: Vec<Fault>) {
+        let earlier: Vec<Fault> =
+            self.found_at_start.iter().filter(|fault| !problems.contains(fault)).cloned().collect();
+        problems.extend(earlier);
         for fault in problems.iter().filter(|fault| !self.problems.contains(fault)) {
             tracing::error!(object = %fault.object, cause = %fault.cause, cure = %fault.cure, "problem");
         }
@@ -93,14 +97,29 @@ impl Engine {
             }
         }
         for tenant in &tenants {
-            let outcome = self.restore_cgroups(tenant).and_then(|_| {
-                for reference in self.volumes_of(tenant)? {
-                    self.mount_for(&tenant.name, &reference, false)?;
-                }
-                Ok(())
-            });
-            problems.extend(outcome.err());
+            problems.extend(self.end_runs(tenant).err());
+            problems.extend(self.restore_cgroups(tenant).err());
+            match self.volumes_of(tenant) {
+                Err(fault) => problems.push(fault),
+                // What is wrong with one of them does not keep the others from being mounted.
+                Ok(volumes) => problems.extend(
+                    volumes.iter().filter_map(|reference| self.mount_for(&tenant.name, reference, false).err()),
+                ),
+            }
         }
+    }
+
+    /// Ends what runs left behind that died without a lease, because they had no volume.
+    fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
+        for pid in self.host().runs(&tenant::payload(&tenant.name)) {
+            if self.host().start_time(pid).is_none() {
+                let cgroup = tenant::run(&tenant.name, pid);
+                tracing::info!(tenant = %tenant.name, pid, "ending what a run left behind");
+                self.host().kill_all(&cgroup)?;
+                self.executor.run_steps(vec![Action::RemoveCgroup { cgroup }], false)?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes back what a `bulkhead run` that died held: what its command left running is ended, so that the volume can go.
@@ -117,8 +136,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps.
+    /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps. Does nothing while a
+    /// tenant's record is damaged.
     fn close_unheld(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+        if self.check_tenants_readable().is_err() {
+            return Ok(());
+        }
         let backend = backend::backend(pool);
         let is_ready = |volume: &Volume| volume.state == VolumeState::Ready;
         let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;

@@ -13,7 +13,7 @@ use bulkhead_core::model::{FsKind, PoolSource};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 
-use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space};
+use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::store;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ struct World {
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
     queue: BTreeMap<&'static str, String>,
+    lost_device: bool,
     steps_left: Option<usize>,
 }
 
@@ -58,8 +59,7 @@ impl Sim {
         let mut world = self.world();
         world.groups.insert(vg.to_owned(), BTreeSet::new());
         for lv in lvs {
-            let volume = LogicalVolume { name: (*lv).to_owned(), size: Bytes(Bytes::GIB), tags: vec![] };
-            world.volumes.insert((vg.to_owned(), (*lv).to_owned()), (volume, None));
+            world.volumes.insert((vg.to_owned(), (*lv).to_owned()), (thin_pool(lv), None));
         }
         drop(world);
         self
@@ -77,7 +77,17 @@ impl Sim {
         self.world().steps_left = steps;
     }
 
-    /// Makes unmounting fail as a process with an open file does.
+    /// Puts a file where an image of a pool would be.
+    pub(crate) fn put_image(&self, path: &str) {
+        self.world().images.insert(path.into(), (Bytes(Bytes::GIB), None));
+    }
+
+    /// The cgroup of a `bulkhead run` with this process id.
+    pub(crate) fn put_run(&self, tenant: &str, pid: u32) {
+        self.world().cgroups.entry(format!("bulkhead.slice/{tenant}.slice/payload/run-{pid}")).or_default();
+    }
+
+    /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());
@@ -115,6 +125,11 @@ impl Sim {
         change(self.world().files.get_mut(path).expect("the file is there"));
     }
 
+    /// The disk `/dev/sdb` is gone.
+    pub(crate) fn lose_device(&self) {
+        self.world().lost_device = true;
+    }
+
     pub(crate) fn lose_file(&self, path: &str) {
         self.world().files.remove(Path::new(path));
     }
@@ -136,6 +151,11 @@ impl Sim {
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap()
     }
+}
+
+fn thin_pool(name: &str) -> LogicalVolume {
+    let thin_pool = Some(ThinPool { zeroes: true });
+    LogicalVolume { name: name.to_owned(), size: Bytes(Bytes::GIB), tags: vec![], thin_pool }
 }
 
 impl World {
@@ -188,11 +208,22 @@ impl World {
                 self.files.insert(path.clone(), content.clone()) != Some(content)
             }
             A::RemoveRecord { path } => self.files.remove(path).is_some(),
-            A::CreateImage { path, size_bytes, .. } => self.images.insert(path.clone(), (*size_bytes, None)).is_none(),
-            A::SetImageSize { path, size_bytes, .. } => {
+            A::CreateImage { path, size_bytes, .. } => {
+                if self.images.contains_key(path) {
+                    return Err(Fault::new(Code::AlreadyExists, path.display(), "it is there already"));
+                }
+                self.images.insert(path.clone(), (*size_bytes, None)).is_none()
+            }
+            A::GrowImage { path, size_bytes, .. } => {
+                let (size, _) = self.images.get_mut(path).expect("the image is there");
+                let larger = (*size).max(*size_bytes);
+                std::mem::replace(size, larger) < *size_bytes
+            }
+            A::ShrinkImage { path, size_bytes } => {
                 let (size, fs) = self.images.get_mut(path).expect("the image is there");
                 Self::resize_under(fs.as_ref(), *size_bytes);
-                std::mem::replace(size, *size_bytes) != *size_bytes
+                let smaller = (*size).min(*size_bytes);
+                std::mem::replace(size, smaller) > *size_bytes
             }
             A::RemoveImage { path } => {
                 assert!(!self.loops.contains(path), "an attached image was removed");
@@ -204,13 +235,18 @@ impl World {
             }
             A::RefreshLoop { .. } => true,
             A::DetachLoop { image } => {
-                if self.is_mounted(&DeviceRef::LoopOf(image.clone())) {
+                if self.is_mounted(&DeviceRef::LoopOf(image.clone())) || self.busy.contains(image) {
                     return Err(Fault::new(Code::InUse, image.display(), "its loop device is mounted"));
                 }
                 self.loops.remove(image)
             }
-            A::CreateVg { vg, .. } => self.groups.insert(vg.clone(), BTreeSet::new()).is_none(),
-            A::RemoveVg { vg, .. } => {
+            A::CreateVg { vg, tags, .. } => self.groups.insert(vg.clone(), tags.iter().cloned().collect()).is_none(),
+            A::RemoveVg { vg, owner_tag, thin_pool, .. } => {
+                if !self.groups.get(vg).is_some_and(|tags| tags.contains(owner_tag)) {
+                    return Ok(false);
+                }
+                let is_other = |(group, lv): &(String, String)| group == vg && Some(lv) != thin_pool.as_ref();
+                assert!(!self.volumes.keys().any(is_other), "a group with volumes was removed");
                 self.volumes.retain(|(group, _), _| group != vg);
                 self.groups.remove(vg).is_some()
             }
@@ -224,12 +260,14 @@ impl World {
                 tags.len() != before
             }
             A::CreateLv { vg, lv, size_bytes, tags, .. } => {
-                let volume = LogicalVolume { name: lv.clone(), size: *size_bytes, tags: tags.clone() };
+                if self.volumes.contains_key(&(vg.clone(), lv.clone())) {
+                    return Err(Fault::new(Code::AlreadyExists, lv, "it is there already"));
+                }
+                let volume = LogicalVolume { name: lv.clone(), size: *size_bytes, tags: tags.clone(), thin_pool: None };
                 self.volumes.insert((vg.clone(), lv.clone()), (volume, None)).is_none()
             }
             A::CreateThinPool { vg, lv } => {
-                let volume = LogicalVolume { name: lv.clone(), size: Bytes(Bytes::GIB), tags: vec![] };
-                self.volumes.insert((vg.clone(), lv.clone()), (volume, None)).is_none()
+                self.volumes.insert((vg.clone(), lv.clone()), (thin_pool(lv), None)).is_none()
             }
             A::SnapshotLv { vg, origin, lv, tags } => {
                 let (mut volume, fs) = self.volumes[&(vg.clone(), origin.clone())].clone();
@@ -241,17 +279,30 @@ impl World {
                 let (volume, _) = found.ok_or_else(|| Fault::new(Code::NotFound, lv, "no such logical volume"))?;
                 Self::tags(&mut volume.tags, add, remove)
             }
-            A::ResizeLv { vg, lv, size_bytes } => {
+            A::GrowLv { vg, lv, size_bytes } => {
+                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                let larger = volume.size.max(*size_bytes);
+                std::mem::replace(&mut volume.size, larger) < *size_bytes
+            }
+            A::ShrinkLv { vg, lv, size_bytes } => {
                 let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
                 Self::resize_under(fs.as_ref(), *size_bytes);
-                std::mem::replace(&mut volume.size, *size_bytes) != *size_bytes
+                let smaller = volume.size.min(*size_bytes);
+                std::mem::replace(&mut volume.size, smaller) > *size_bytes
             }
-            A::RemoveLv { vg, lv } => {
+            A::RemoveLv { vg, lv, owner_tag } => {
+                let key = (vg.clone(), lv.clone());
+                if !self.volumes.get(&key).is_some_and(|(volume, _)| volume.tags.contains(owner_tag)) {
+                    return Ok(false);
+                }
                 assert!(
                     !self.is_mounted(&DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() }),
                     "a mounted LV was removed"
                 );
-                self.volumes.remove(&(vg.clone(), lv.clone())).is_some()
+                if self.busy.contains(Path::new(&format!("/dev/{vg}/{lv}"))) {
+                    return Err(Fault::new(Code::InUse, lv, "a program has it open"));
+                }
+                self.volumes.remove(&key).is_some()
             }
             A::Mkfs { device, fs, .. } => {
                 let (slot, size) = self.fs(device)?;
@@ -325,6 +376,7 @@ impl World {
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),
             A::SetCostQos { line, .. } => self.set_queue("qos", line),
+            A::DisableCost { .. } => self.set_queue("qos", "enable=0"),
         };
         Ok(changed)
     }
@@ -361,6 +413,14 @@ impl Host for Sim {
         Ok(self.world().groups.get(vg).map(|tags| tags.iter().cloned().collect()))
     }
 
+    fn vg_devices(&self, _vg: &str) -> Result<Vec<DevNo>, Fault> {
+        Ok(vec![DevNo::new(8, 16)])
+    }
+
+    fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault> {
+        Ok(self.world().images.get(image).map(|(size, _)| *size))
+    }
+
     fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
         let extent = if matches!(source, PoolSource::File { .. }) { Bytes(4096) } else { Bytes::mib(4) };
         Ok(Space { total: Bytes(Bytes::GIB), free: Bytes::mib(512), extent, notes: vec![] })
@@ -376,7 +436,7 @@ impl Host for Sim {
     }
 
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {
-        if path != Path::new("/dev/sdb") {
+        if path != Path::new("/dev/sdb") || self.world().lost_device {
             return Err(Fault::new(Code::NotFound, path.display(), "there is no such device"));
         }
         Ok(NamedDevice {
@@ -385,6 +445,10 @@ impl Host for Sim {
             signatures: vec!["ext4".to_owned()],
             in_use: None,
         })
+    }
+
+    fn limited_device(&self, path: &Path) -> Result<DevNo, Fault> {
+        self.named_device(path).map(|device| device.dev)
     }
 
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {
@@ -426,6 +490,11 @@ impl Host for Sim {
 
     fn weight_files(&self) -> Vec<&'static str> {
         vec!["io.weight"]
+    }
+
+    fn runs(&self, payload: &str) -> Vec<u32> {
+        let prefix = format!("{payload}/run-");
+        self.world().cgroups.keys().filter_map(|path| path.strip_prefix(&prefix)?.parse().ok()).collect()
     }
 
     fn processes(&self, _cgroup: &str) -> Vec<u32> {

@@ -25,15 +25,15 @@ impl Engine {
             volumes: request.volumes.clone(),
             removing: false,
         };
-        match self.tenant(&request.name) {
-            Ok(found) if found == wanted => {}
+        let is_new = match self.tenant(&request.name) {
+            Ok(found) if found == wanted => false,
             Ok(_) => {
                 return Err(Fault::new(Code::AlreadyExists, object, "a tenant of that name is there, and differs")
                     .cure("change it with `bulkhead tenant set`, or choose another name"));
             }
-            Err(fault) if fault.code == Code::NotFound => {}
+            Err(fault) if fault.code == Code::NotFound => true,
             Err(fault) => return Err(fault),
-        }
+        };
         let limits = self.resolve(&request.limits)?;
         for reference in &request.volumes {
             self.check_attachable(&request.name, reference)?;
@@ -48,7 +48,8 @@ impl Engine {
         for reference in &request.volumes {
             match self.mount_for(&request.name, reference, dry_run) {
                 Ok(more) => steps.extend(more),
-                Err(fault) => return Err(self.undo_create(&wanted, fault)),
+                Err(fault) if is_new => return Err(self.undo_create(&wanted, fault)),
+                Err(fault) => return Err(fault),
             }
         }
         let object = (!dry_run).then(|| self.tenant_view(&wanted));
@@ -90,10 +91,12 @@ impl Engine {
         after.volumes.retain(|reference| !request.detach.contains(reference));
         after.volumes.extend(request.attach.iter().filter(|r| !before.volumes.contains(r)).cloned());
         let mut limits = self.resolve(&after.limits)?;
-        // A device that had a limit and has none now is written once more, with `max` everywhere.
+        // A device that had a limit and has none now is written once more, with `max` everywhere, if it is still there.
         for old in &before.limits {
-            if !after.limits.iter().any(|limit| limit.device == old.device) {
-                limits.extend(self.resolve(&[IoLimit { device: old.device.clone(), ..IoLimit::default() }])?);
+            if !after.limits.iter().any(|limit| limit.device == old.device)
+                && let Ok(dev) = self.host().limited_device(Path::new(&old.device))
+            {
+                limits.push((dev, IoLimit { device: old.device.clone(), ..IoLimit::default() }));
             }
         }
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
@@ -160,10 +163,18 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Makes the kernel agree with a tenant's record: cgroups, weights, limits.
+    /// Makes the kernel agree with a tenant's record: cgroups, weights, limits. A limit on a device that is not there is the last
+    /// thing to fail.
     pub(crate) fn restore_cgroups(&self, tenant: &Tenant) -> Result<Vec<Applied>, Fault> {
-        let limits = self.resolve(&tenant.limits)?;
-        self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &limits), false)
+        let (mut there, mut absent) = (ResolvedLimits::new(), None);
+        for limit in &tenant.limits {
+            match self.resolve(std::slice::from_ref(limit)) {
+                Ok(limit) => there.extend(limit),
+                Err(fault) => absent = Some(fault),
+            }
+        }
+        let steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
+        absent.map_or(Ok(steps), Err)
     }
 
     /// The volumes that are kept mounted for a tenant, and those that leases hold for it.
@@ -183,8 +194,13 @@ impl Engine {
 
     fn resolve(&self, limits: &[IoLimit]) -> Result<ResolvedLimits, Fault> {
         let resolve = |limit: &IoLimit| {
-            let device = self.host().named_device(Path::new(&limit.device))?;
-            Ok((device.dev, limit.clone()))
+            let values = [limit.read_bytes_per_second, limit.write_bytes_per_second, limit.read_iops, limit.write_iops];
+            if values.contains(&Some(0)) {
+                let object = format!("limit on {}", limit.device);
+                return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good")
+                    .cure("leave it away for no limit, or freeze the tenant"));
+            }
+            Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
         };
         limits.iter().map(resolve).collect()
     }

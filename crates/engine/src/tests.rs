@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{Calibration, FsKind, Policy, Provision, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, VolumeRef};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
@@ -375,4 +375,190 @@ fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
     assert_eq!(ask(&second, "sda", Some(Policy::Bfq)).unwrap().policy, Policy::Bfq);
     let restored = ask(&second, "sda", None).unwrap();
     assert_eq!((restored.policy, restored.scheduler.as_deref()), (Policy::None, Some("mq-deadline")));
+}
+
+#[test]
+fn what_is_not_ours_is_never_removed() {
+    let sim = with_pools().with_group("vg", &[]);
+    let engine = engine(&sim);
+    // A group that with_group made anew has lost the pool's tag: it is another one.
+    assert_eq!(run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap_err().code, Code::Corrupt);
+    assert_eq!(run(&engine, &Op::Create("thin/thin", 64, FsKind::Ext4)).unwrap_err().code, Code::HasData);
+    sim.put_image("/srv/pool/x.img");
+    assert_eq!(run(&engine, &Op::Create("file/x", 64, FsKind::Ext4)).unwrap_err().code, Code::HasData);
+    assert_eq!(sim.leftovers().images, vec![PathBuf::from("/srv/pool/x.img")]);
+}
+
+#[test]
+fn a_pool_whose_place_is_gone_is_neither_used_nor_forgotten() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    sim.lose_file("/srv/pool/bulkhead-pool");
+    let code = |result: Result<_, bulkhead_core::error::Fault>| result.map(|_: ()| ()).unwrap_err().code;
+    assert_eq!(code(run(&engine, &Op::Create("file/w", 64, FsKind::Ext4))), Code::Corrupt);
+    assert_eq!(code(run(&engine, &Op::Remove("file/v"))), Code::Corrupt);
+    assert_eq!(code(engine.pool_remove(&"file".parse().unwrap(), false).map(drop)), Code::Corrupt);
+}
+
+#[test]
+fn a_growth_that_failed_is_never_cut_off_by_the_next() {
+    for name in ["file/v", "thick/v"] {
+        let sim = with_pools();
+        let engine = engine(&sim);
+        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        let image = Path::new("/srv/pool/v.img");
+        sim.set_busy(image, true);
+        let failed = run(&engine, &Op::Resize(name, 128)).is_err();
+        assert_eq!(failed, name == "file/v", "a program has the loop device open");
+        sim.set_busy(image, false);
+        let view = engine.volume_inspect(&volume(name)).unwrap();
+        assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(128), "ready"), "the device is the truth");
+        let request = VolumeResize { size_bytes: Bytes::mib(96), shrink: false };
+        assert_eq!(engine.volume_resize(&volume(name), &request, false).unwrap_err().code, Code::InvalidArgument);
+        run(&engine, &Op::Resize(name, 128)).unwrap();
+    }
+}
+
+#[test]
+fn a_removal_that_is_refused_leaves_the_volume_as_it_was() {
+    for (name, busy) in [("file/v", "/srv/pool/v.img"), ("thick/v", "/dev/vg/v")] {
+        let sim = with_pools();
+        run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        sim.set_busy(Path::new(busy), true);
+        assert_eq!(run(&engine(&sim), &Op::Remove(name)).unwrap_err().code, Code::InUse);
+        sim.set_busy(Path::new(busy), false);
+        assert_eq!(engine(&sim).volume_inspect(&volume(name)).unwrap().state, "ready");
+    }
+}
+
+#[test]
+fn an_interrupted_shrink_that_cannot_be_completed_does_not_hold_the_volume_for_ever() {
+    for name in ["file/v", "thick/v"] {
+        let sim = with_pools();
+        run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        let before = engine(&sim);
+        sim.crash_after(Some(1));
+        run(&before, &Op::Resize(name, 16)).unwrap_err();
+        sim.crash_after(None);
+        let mut after = engine(&sim);
+        assert_eq!(after.problems().len(), 1, "{:?}", after.problems());
+        after.tick();
+        assert_eq!(after.problems().len(), 1, "a tick does not forget it");
+        let view = after.volume_inspect(&volume(name)).unwrap();
+        assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(64), "ready"));
+    }
+}
+
+#[test]
+fn a_volume_stays_with_its_tenant() {
+    let sim = with_pools();
+    let engine_ = engine(&sim);
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    run(&engine_, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine_, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine_, &Op::Tenant("db", "file/v")).unwrap();
+    run(&engine_, &Op::Tenant("web", "file/w")).unwrap();
+    run(&engine_, &Op::Detach("web", "file/v")).unwrap();
+    assert!(sim.leftovers().mounts.contains(&target.to_owned()), "another tenant's volume was unmounted");
+    // Asked again while a volume cannot be mounted: what is there stays.
+    sim.set_busy(target, true);
+    assert_eq!(run(&engine_, &Op::RemoveTenant("db")).unwrap_err().code, Code::InUse);
+    assert_eq!(run(&engine_, &Op::Tenant("other", "file/v")).unwrap_err().code, Code::InUse, "it is still db's");
+    sim.set_busy(target, false);
+    let mut later = engine(&sim);
+    later.tick();
+    assert_settled(&sim, &later, "after the removal was completed");
+    // Nobody knows what a tenant with a damaged record holds.
+    sim.corrupt(Path::new("/var/lib/bulkhead/tenants/web"), |bytes| bytes.truncate(40));
+    let damaged = engine(&sim);
+    assert!(sim.leftovers().mounts.contains(&PathBuf::from("/run/bulkhead/mnt/file/w")));
+    assert_eq!(damaged.volume_remove(&volume("file/w"), false, false).unwrap_err().code, Code::Corrupt);
+}
+
+#[test]
+fn a_pool_on_a_device_survives_a_crash_after_any_step() {
+    let request = || {
+        let source = NewPoolSource::Device { path: "/dev/sdb".into(), thin: true, erase: Some("/dev/sdb".into()) };
+        pool("p", source)
+    };
+    let name = "p".parse().unwrap();
+    for cut in 0..4 {
+        let sim = Sim::default();
+        sim.crash_after(Some(cut));
+        let _ = engine(&sim).pool_create(&request(), false);
+        sim.crash_after(None);
+        engine(&sim).pool_create(&request(), false).unwrap();
+        sim.crash_after(Some(cut));
+        let _ = engine(&sim).pool_remove(&name, false);
+        sim.crash_after(None);
+        engine(&sim).pool_remove(&name, false).unwrap();
+        assert!(engine(&sim).pool_list().unwrap().is_empty(), "cut after {cut} steps");
+    }
+}
+
+#[test]
+fn a_limit_on_a_device_that_is_gone_does_not_keep_volumes_from_being_mounted() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    let limit = |device: &str, n| IoLimit { device: device.into(), write_iops: Some(n), ..IoLimit::default() };
+    let create = |limits| TenantCreate {
+        name: "db".parse().unwrap(),
+        share: Share::DEFAULT,
+        limits,
+        volumes: vec![volume("file/v")],
+    };
+    assert_eq!(
+        first.tenant_create(&create(vec![limit("/dev/sdb", 0)]), false).unwrap_err().code,
+        Code::InvalidArgument
+    );
+    assert!(first.tenant_list().unwrap().is_empty(), "a tenant with a wrong limit was recorded");
+    first.tenant_create(&create(vec![limit("/dev/sdb", 100)]), false).unwrap();
+    sim.lose_device();
+    sim.reboot();
+    let mut second = engine(&sim);
+    assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
+    assert_eq!(sim.leftovers().mounts.len(), 1);
+    let request = TenantSet { limits: Some(vec![]), ..TenantSet::default() };
+    second.tenant_set(&"db".parse().unwrap(), &request, false).unwrap();
+    second.tick();
+    assert!(second.problems().is_empty(), "{:?}", second.problems());
+}
+
+#[test]
+fn a_policy_that_cannot_be_put_in_force_is_not_recorded_and_a_lost_device_hides_no_other() {
+    let sim = Sim::default();
+    let first = engine(&sim);
+    let bfq = DeviceControl { policy: Some(Policy::Bfq) };
+    sim.crash_after(Some(1));
+    first.device_control("sda", &bfq, false).unwrap_err();
+    sim.crash_after(None);
+    // Killed, not failed: the next start completes it.
+    assert_eq!(engine(&sim).device_inspect("sda").unwrap().policy, Policy::Bfq);
+    sim.crash_after(Some(1));
+    first.device_control("sda", &DeviceControl { policy: None }, false).unwrap_err();
+    sim.crash_after(None);
+    let last = engine(&sim);
+    assert_eq!(last.device_inspect("sda").unwrap().policy, Policy::Bfq, "not yet forgotten, so put in force again");
+    let restored = last.device_control("sda", &DeviceControl { policy: None }, false).unwrap();
+    assert_eq!(restored.object.unwrap().scheduler.as_deref(), Some("mq-deadline"));
+}
+
+#[test]
+fn what_a_run_without_volumes_left_behind_is_ended() {
+    let sim = with_pools();
+    let mut engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+    sim.set_process(42, Some(1));
+    sim.put_run("db", 42);
+    sim.put_run("db", 43);
+    engine.tick();
+    let runs =
+        |sim: &Sim| sim.leftovers().cgroups.into_iter().filter(|path| path.contains("/run-")).collect::<Vec<_>>();
+    assert_eq!(runs(&sim), ["bulkhead.slice/db.slice/payload/run-42"]);
+    sim.set_process(42, None);
+    engine.tick();
+    assert!(runs(&sim).is_empty());
 }

@@ -20,6 +20,7 @@ impl Engine {
         let reference = &request.volume;
         let object = format!("volume {reference}");
         let pool = self.pool(&reference.pool)?;
+        self.check_identity(&pool)?;
         let backend = backend::backend(&pool);
         let space = self.host().space(&pool.source)?;
         if request.fast_commit && request.fs != FsKind::Ext4 {
@@ -57,6 +58,7 @@ impl Engine {
             return Err(Fault::new(Code::Unsupported, object, cause)
                 .cure("leave `--provision` away, or use a pool on a thin pool"));
         }
+        self.check_unclaimed(&pool, &reference.name)?;
         Self::check_room(&space, size_bytes, wanted.provision == Provision::Full, &object)?;
         let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
         let ready = wanted.with_state(VolumeState::Ready);
@@ -113,6 +115,9 @@ impl Engine {
         };
         let Located { backend, volume, .. } = located;
         let mut steps = Vec::new();
+        if !force {
+            self.check_tenants_readable()?;
+        }
         if let (Some(tenant), _) = self.holders(reference)? {
             if !force {
                 return Err(Fault::new(
@@ -130,7 +135,8 @@ impl Engine {
         Ok(Done { object: None, steps, dry_run })
     }
 
-    /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent.
+    /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent: asked for the size that it
+    /// has, it makes the file system as large as its device.
     ///
     /// # Errors
     /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
@@ -147,10 +153,6 @@ impl Engine {
             return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
         }
         let to = volume::checked_size(&volume, request.size_bytes, space.extent)?;
-        if to == volume.size_bytes {
-            let view = self.volume_view(&pool, backend.as_ref(), &volume);
-            return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
-        }
         if to < volume.size_bytes && !request.shrink {
             let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
             return Err(
@@ -199,6 +201,7 @@ impl Engine {
             return Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
                 .cure("choose another name"));
         }
+        self.check_unclaimed(&pool, &request.name)?;
         let steps = self.executor.run(&volume::snapshot(backend.as_ref(), &origin, &copy)?, dry_run)?;
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
@@ -220,6 +223,24 @@ impl Engine {
         let steps = self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?;
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
         Ok(Done { object, steps, dry_run })
+    }
+
+    /// Refuses a name under which the pool has something that is no volume of ours, so that undoing never removes it.
+    fn check_unclaimed(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
+        let found = match &pool.source {
+            PoolSource::File { directory } => {
+                let image = backend::image_path(directory, name);
+                self.host().image_size(&image)?.map(|_| format!("file {}", image.display()))
+            }
+            PoolSource::Lvm { vg, .. } => {
+                let volumes = self.host().logical_volumes(vg)?;
+                volumes.iter().any(|lv| lv.name == name.as_str()).then(|| format!("logical volume {vg}/{name}"))
+            }
+        };
+        let Some(found) = found else { return Ok(()) };
+        let cause = format!("there is a {found}, which is not a volume of Bulkhead's");
+        Err(Fault::new(Code::HasData, format!("volume {}/{name}", pool.name), cause)
+            .cure("choose another name, or move it away"))
     }
 
     fn find(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {

@@ -231,30 +231,47 @@ pub fn write_zeroes_over_unwritten(
     filler.finish()
 }
 
-/// Changes the size of an image. Grows as [`create_image`] does; shrinking cuts off what is beyond `size` for good: the file
-/// system inside must have been shrunk before. Returns the old size.
+/// Makes an image as large as `size`, as [`create_image`] does; one that is as large already is left alone. Returns the old size.
 ///
 /// # Errors
-/// [`FileError::NoSpace`], [`FileError::Stopped`] or [`FileError::Io`]; a file that was to grow has its old size again.
-pub fn set_image_size(
+/// [`FileError::NoSpace`], [`FileError::Stopped`] or [`FileError::Io`]; the file has its old size again.
+pub fn grow_image(
     path: &Path,
     size: Bytes,
     provision: Provision,
     progress: &mut dyn FnMut(Bytes) -> ControlFlow<()>,
 ) -> Result<Bytes, FileError> {
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error("open", path))?;
-    let old = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
-    let changed = if size > old {
-        extend(path, &file, old, size, provision, progress)
-    } else {
-        ftruncate(&file, size.0).map_err(|errno| io_error("shrink", path)(errno.into()))
-    };
-    let changed = changed.and_then(|()| file.sync_all().map_err(io_error("sync", path)));
-    if changed.is_err() && size > old {
+    let (file, old) = open_image(path)?;
+    if old >= size {
+        return Ok(old);
+    }
+    let grown = extend(path, &file, old, size, provision, progress)
+        .and_then(|()| file.sync_all().map_err(io_error("sync", path)));
+    if grown.is_err() {
         // The first error is the one to tell; the caller sees the size anyway.
         let _ = ftruncate(&file, old.0);
     }
-    changed.map(|()| old)
+    grown.map(|()| old)
+}
+
+/// Cuts off what is beyond `size` for good: the file system inside must have been shrunk before. An image that is as small already
+/// is left alone. Returns the old size.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn shrink_image(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
+    let (file, old) = open_image(path)?;
+    if old > size {
+        ftruncate(&file, size.0).map_err(|errno| io_error("shrink", path)(errno.into()))?;
+        file.sync_all().map_err(io_error("sync", path))?;
+    }
+    Ok(old)
+}
+
+fn open_image(path: &Path) -> Result<(File, Bytes), FileError> {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error("open", path))?;
+    let size = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
+    Ok((file, size))
 }
 
 /// Free and total space of the file system that holds `path`.
@@ -640,12 +657,14 @@ mod tests {
         let path = dir.path().join("image");
         let mut go_on = GO_ON;
         create_image(&path, Bytes::mib(1), Provision::Sparse, &mut go_on).unwrap();
-        assert_eq!(set_image_size(&path, Bytes::mib(3), Provision::Written, &mut go_on).unwrap(), Bytes::mib(1));
+        assert_eq!(grow_image(&path, Bytes::mib(3), Provision::Written, &mut go_on).unwrap(), Bytes::mib(1));
         assert_eq!(first_data(&path), Some(Bytes::MIB));
-        assert_eq!(set_image_size(&path, Bytes::mib(2), Provision::Sparse, &mut go_on).unwrap(), Bytes::mib(3));
-        assert_eq!(set_image_size(&path, Bytes::mib(2), Provision::Written, &mut go_on).unwrap(), Bytes::mib(2));
+        assert_eq!(grow_image(&path, Bytes::mib(2), Provision::Sparse, &mut go_on).unwrap(), Bytes::mib(3));
+        assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(3).0, "growing cuts nothing off");
+        assert_eq!(shrink_image(&path, Bytes::mib(2)).unwrap(), Bytes::mib(3));
+        assert_eq!(shrink_image(&path, Bytes::mib(4)).unwrap(), Bytes::mib(2));
         let mut stop = |_| ControlFlow::Break(());
-        set_image_size(&path, Bytes::mib(9), Provision::Written, &mut stop).unwrap_err();
+        grow_image(&path, Bytes::mib(9), Provision::Written, &mut stop).unwrap_err();
         assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(2).0);
     }
 

@@ -19,7 +19,7 @@ mod report;
 pub use erase::{wipe, write_zeroes};
 use report::{parse_dumpe2fs, parse_minimum_blocks, parse_xfs_db, xfs_log_is_dirty};
 
-/// How long mkfs, a check or a resize may take: these read or move all metadata of a volume on a busy device.
+/// How long mkfs, a check or a look may take: these read or write all metadata of a volume on a busy device.
 const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Block size of the file systems made here, in bytes: the page size, and the unit in which clones share data.
@@ -314,7 +314,7 @@ pub fn grow(device: &Path, kind: FsKind, mount_point: Option<&Path>) -> Result<(
             return Err(FsError::Unsupported { operation: GROW, device: device.to_owned(), reason });
         }
     };
-    tool.limit(LONG_LIMIT).run().map(drop).map_err(|source| tool_error(GROW, device, source))
+    run_to_end(GROW, device, tool)
 }
 
 /// Shrinks an unmounted ext4 to `size` (rounded down to whole blocks), after a check; returns its new size.
@@ -352,7 +352,7 @@ pub fn shrink(device: &Path, size: Bytes) -> Result<Bytes, FsError> {
         return Err(FsError::TooSmall { device: device.to_owned(), wanted: size, minimum });
     }
     // A number without unit is in blocks of the file system.
-    run(SHRINK, device, Tool::new("resize2fs").arg(device).arg(blocks.to_string()))?;
+    run_to_end(SHRINK, device, Tool::new("resize2fs").arg(device).arg(blocks.to_string()))?;
     Ok(info(device)?.size)
 }
 
@@ -372,7 +372,7 @@ pub fn new_uuid(device: &Path, kind: FsKind, uuid: &str) -> Result<UuidOutcome, 
         return Ok(UuidOutcome::Unchanged);
     }
     preen(CHANGE, device)?;
-    run(CHANGE, device, Tool::new("tune2fs").args(["-U", uuid]).arg(device))?;
+    run_to_end(CHANGE, device, Tool::new("tune2fs").args(["-U", uuid]).arg(device))?;
     Ok(UuidOutcome::Changed)
 }
 
@@ -550,6 +550,11 @@ fn check_uuid(kind: FsKind, uuid: &str) -> Result<(), FsError> {
 
 fn run(operation: &'static str, device: &Path, tool: Tool) -> Result<ToolOutput, FsError> {
     tool.limit(LONG_LIMIT).run().map_err(|source| tool_error(operation, device, source))
+}
+
+/// Without a time limit: a program that moves blocks or rewrites checksums leaves a broken file system when it is killed.
+fn run_to_end(operation: &'static str, device: &Path, tool: Tool) -> Result<(), FsError> {
+    tool.unlimited().run().map(drop).map_err(|source| tool_error(operation, device, source))
 }
 
 fn tool_error(operation: &'static str, device: &Path, source: ToolError) -> FsError {

@@ -1,7 +1,7 @@
 //! How long fsync(2) took inside ext4, for every caller: the tracepoints `ext4_sync_file_enter` and `_exit`.
 //!
-//! Owns a tracefs instance of its own, so that other users of tracing are not disturbed; it is removed on drop. Does not
-//! choose whose calls matter: each carries its thread's id.
+//! Owns a tracefs instance, so that other users of tracing are not disturbed; it is removed on drop, and by the next trace
+//! when this one is killed. There is one trace at a time. Does not choose whose calls matter: each carries its thread's id.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,6 +13,8 @@ use rustix::mount::{MountFlags, mount};
 
 use crate::roots::Roots;
 
+/// Name of the instance: always the same, so that one that a killed trace left is found.
+const INSTANCE: &str = "bulkhead";
 const EVENTS: [&str; 2] = ["ext4_sync_file_enter", "ext4_sync_file_exit"];
 /// Size of the ring buffer of each CPU: about 60 000 calls.
 const BUFFER_KIB: &str = "8192";
@@ -58,17 +60,10 @@ impl FsyncTrace {
             mount("tracefs", &base, "tracefs", MountFlags::NOSUID | MountFlags::NODEV, None)
                 .map_err(|errno| FsyncTraceError { path: base.clone(), source: errno.into() })?;
         }
-        let dir = base.join("instances").join(format!("bulkhead-{}", std::process::id()));
-        let at = |path: PathBuf| move |source| FsyncTraceError { path, source };
-        match fs::create_dir(&dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(at(dir)(error)),
-            _ => {}
-        }
-        let trace = Self { dir };
+        let trace = Self { dir: make_anew(base.join("instances").join(INSTANCE))? };
         // The kernel's dev_t: 12 bits of major, 20 of minor.
         let filter = format!("dev == {}", (u64::from(dev.major) << 20) | u64::from(dev.minor));
         trace.write("buffer_size_kb", BUFFER_KIB)?;
-        trace.write("trace", "")?;
         for event in EVENTS {
             trace.write(&format!("events/ext4/{event}/filter"), &filter)?;
             trace.write(&format!("events/ext4/{event}/enable"), "1")?;
@@ -95,10 +90,22 @@ impl FsyncTrace {
 
 impl Drop for FsyncTrace {
     fn drop(&mut self) {
-        // An instance that cannot be removed is used again by the next trace of this process.
+        // An instance that cannot be removed is removed by the next trace.
         if let Err(error) = fs::remove_dir(&self.dir) {
             tracing::warn!(dir = %self.dir.display(), %error, "cannot remove a tracing instance");
         }
+    }
+}
+
+/// Makes an instance, after removing one that a killed trace left.
+fn make_anew(dir: PathBuf) -> Result<PathBuf, FsyncTraceError> {
+    let removed = match fs::remove_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    match removed.and_then(|()| fs::create_dir(&dir)) {
+        Ok(()) => Ok(dir),
+        Err(source) => Err(FsyncTraceError { path: dir, source }),
     }
 }
 
@@ -148,6 +155,17 @@ mod tests {
       odd [a-b] -77      [000] .....   100.101000: ext4_sync_file_exit: dev 253,0 ino 16 ret 0
         mariadbd-1234    [001] .....   100.200000: ext4_sync_file_enter: dev 253,0 ino 15 parent 2 datasync 1
 ";
+
+    #[test]
+    fn an_instance_that_was_left_is_made_anew() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join(INSTANCE);
+        for _ in 0..2 {
+            assert_eq!(make_anew(dir.clone()).unwrap(), dir);
+        }
+        let error = make_anew(base.path().join("absent/x")).unwrap_err();
+        assert_eq!(error.source.kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn calls_are_paired_by_thread() {

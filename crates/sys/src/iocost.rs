@@ -217,8 +217,11 @@ impl QosLine {
     #[must_use]
     pub fn parse(line: &str) -> Option<(DevNo, Self)> {
         let (dev, fields) = split_line(line)?;
-        let pct = |key| field(&fields, key)?.parse::<Percent>().ok();
-        let us = |key| field(&fields, key)?.parse::<u64>().ok();
+        let ctrl = Ctrl::parse(field(&fields, "ctrl")?)?;
+        // What `parameters` leaves out.
+        let absent = (ctrl == Ctrl::Auto).then_some("0");
+        let pct = |key| field(&fields, key).or(absent)?.parse::<Percent>().ok();
+        let us = |key| field(&fields, key).or(absent)?.parse::<u64>().ok();
         let enable = match field(&fields, "enable")? {
             "0" => false,
             "1" => true,
@@ -226,7 +229,7 @@ impl QosLine {
         };
         let line = Self {
             enable,
-            ctrl: Ctrl::parse(field(&fields, "ctrl")?)?,
+            ctrl,
             rpct: pct("rpct")?,
             rlat_us: us("rlat")?,
             wpct: pct("wpct")?,
@@ -269,12 +272,15 @@ impl ModelLine {
     #[must_use]
     pub fn parse(line: &str) -> Option<(DevNo, Self)> {
         let (dev, fields) = split_line(line)?;
-        if field(&fields, "model")? != "linear" {
+        let ctrl = Ctrl::parse(field(&fields, "ctrl")?)?;
+        // What `parameters` leaves out.
+        let absent = |value| (ctrl == Ctrl::Auto).then_some(value);
+        if field(&fields, "model").or(absent("linear"))? != "linear" {
             return None;
         }
-        let number = |key| field(&fields, key)?.parse::<u64>().ok();
+        let number = |key| field(&fields, key).or(absent("0"))?.parse::<u64>().ok();
         let line = Self {
-            ctrl: Ctrl::parse(field(&fields, "ctrl")?)?,
+            ctrl,
             rbps: number("rbps")?,
             rseqiops: number("rseqiops")?,
             rrandiops: number("rrandiops")?,
@@ -336,6 +342,12 @@ pub fn write_model(roots: &Roots, dev: DevNo, wanted: &ModelLine) -> Result<Opti
     Err(IocostError::NotInForce { path, wanted: line, found: found.unwrap_or_default() })
 }
 
+/// Whether the kernel has io.cost, on cgroup v2.
+#[must_use]
+pub fn is_supported(roots: &Roots) -> bool {
+    qos_path(roots).exists()
+}
+
 /// Whether io.cost works on the device now. A kernel without io.cost answers no.
 ///
 /// # Errors
@@ -350,14 +362,15 @@ pub fn is_active(roots: &Roots, dev: DevNo) -> Result<bool, IocostError> {
 
 /// Turns io.cost off on the device and keeps its parameters; returns the line that was there before.
 ///
-/// Does nothing when the device has no line, or is off already.
+/// Does nothing when the device has no line, or is off already, or the kernel has no io.cost.
 ///
 /// # Errors
 /// As [`write_qos`].
 pub fn disable(roots: &Roots, dev: DevNo) -> Result<Option<QosLine>, IocostError> {
-    match read_qos(roots, dev)? {
-        Some(old) if old.enable => write_qos(roots, dev, &QosLine { enable: false, ..old }),
-        other => Ok(other),
+    match read_qos(roots, dev) {
+        Ok(Some(old)) if old.enable => write_qos(roots, dev, &QosLine { enable: false, ..old }),
+        Err(IocostError::Unsupported { .. }) => Ok(None),
+        other => other,
     }
 }
 
@@ -497,6 +510,7 @@ mod tests {
         assert!(matches!(read(&roots, VDA), Err(IocostError::Unsupported { .. })));
         assert!(!is_active(&roots, VDA).unwrap());
         assert!(matches!(write_qos(&roots, VDA, &QOS), Err(IocostError::Unsupported { .. })));
-        assert!(matches!(disable(&roots, VDA), Err(IocostError::Unsupported { .. })));
+        assert_eq!(disable(&roots, VDA).unwrap(), None);
+        assert!(!is_supported(&roots));
     }
 }

@@ -15,6 +15,8 @@ use std::time::Duration;
 use bulkhead_core::units::{Bytes, DevNo};
 
 use crate::block;
+use crate::mount;
+use crate::roots::Roots;
 use crate::tool::{Tool, ToolError, ToolOutput};
 
 mod report;
@@ -28,6 +30,9 @@ const PROGRAM: &str = "lvm";
 
 /// How long one command may take: LVM waits for locks, and reads every device.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Commands without a limit: killed between suspending a device and resuming it, they leave all I/O on it blocked.
+const SUSPENDING: [&str; 4] = ["lvcreate", "lvextend", "lvreduce", "lvremove"];
 
 /// Longest name of a group or volume in bytes. The dm name is built of both with `-` doubled (`DM_NAME_LEN` 128).
 const MAX_NAME_BYTES: usize = 63;
@@ -233,6 +238,8 @@ pub struct Lv {
     pub read_only: bool,
     /// Whether it is left out when the group is activated (thin snapshots made by others; lvchange(8), `--setactivationskip`).
     pub activation_skip: bool,
+    /// Whether a thin pool gives out blocks zeroed (lvcreate(8), `--zero`); without it a volume shows what its blocks held before.
+    pub zeroes: bool,
     /// LVM's word for what is wrong with it (`lv_health_status`): `partial`, `failed`, `out_of_data`,
     /// `metadata_read_only` …; empty when it is well.
     pub health: String,
@@ -315,12 +322,16 @@ pub fn create_thin(vg: &str, pool: &str, name: &str, virtual_size: Bytes, tags: 
 /// Makes a thin snapshot of a thin volume, active, without the flag that would leave it out at the next activation.
 ///
 /// The kernel freezes a mounted file system on the origin for the moment, so that the snapshot is consistent (an ext4 comes
-/// out with an empty journal, XFS with a log to replay).
+/// out with an empty journal, XFS with a log to replay). What is dirty is written out before, so that the moment is short.
 ///
 /// # Errors
 /// As [`create_thin`], with the origin in place of the pool.
 pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_only: bool) -> Result<Lv, LvmError> {
     let command = snapshot_args(vg, origin, name, tags, read_only)?;
+    // When there is no such device, LVM says so.
+    if let Ok(dev) = block::devno_of(&node(vg, origin)) {
+        mount::sync_device(&Roots::host(), dev);
+    }
     // Without a size LVM makes a thin snapshot, and only of a thin volume.
     create("snapshot", vg, name, Need::Lv(origin), &command)
 }
@@ -378,7 +389,13 @@ pub fn remove(vg: &str, name: &str) -> Result<(), LvmError> {
         let reason = format!("{} volumes depend on it, for example {}", dependent.len(), first.name);
         return Err(LvmError::InUse { operation: "remove", object: full_name(vg, name), reason, source: None });
     }
-    change("remove", vg, name, &["lvremove", "--yes"]).map(drop)
+    change("remove", vg, name, &["lvremove", "--yes"]).map(drop).map_err(|error| match error {
+        LvmError::Other { operation, object, source } if lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) => {
+            let reason = "it is open: mounted, or used by a program or another volume".to_owned();
+            LvmError::InUse { operation, object, reason, source: Some(source) }
+        }
+        error => error,
+    })
 }
 
 /// Activates a volume, also one with the activation skip flag; returns it. Does nothing to an active one.
@@ -390,14 +407,16 @@ pub fn activate(vg: &str, name: &str) -> Result<Lv, LvmError> {
     lv(vg, name)?.ok_or_else(|| no_volume("activate", &full_name(vg, name)))
 }
 
-/// Makes a volume group on one blank block device, which becomes its physical volume; returns it.
+/// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change;
+/// returns it.
 ///
 /// # Errors
-/// [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
+/// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
 /// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
-pub fn vg_create(name: &str, device: &Path) -> Result<Vg, LvmError> {
+pub fn vg_create(name: &str, device: &Path, tags: &[&str]) -> Result<Vg, LvmError> {
     const CREATE: &str = "create a volume group on";
     check_vg(name)?;
+    tags.iter().try_for_each(|tag| check_tag(tag))?;
     let object = device.display().to_string();
     let probe = |source| LvmError::Device { operation: CREATE, object: object.clone(), source: Box::new(source) };
     block::devno_of(device).map_err(probe)?;
@@ -410,7 +429,8 @@ pub fn vg_create(name: &str, device: &Path) -> Result<Vg, LvmError> {
         return Err(LvmError::InUse { operation: CREATE, object, reason, source: None });
     }
     // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
-    if let Err(source) = run(&Command::new("vgcreate").arg(name).arg("--").arg(device)) {
+    let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
+    if let Err(source) = run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
         return Err(match vg(name) {
             Ok(Some(_)) => LvmError::AlreadyExists { operation: "create volume group", object: name.to_owned() },
             _ => other(CREATE, &object, source),
@@ -568,14 +588,8 @@ fn change(operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Resu
     run(&Command::new(first).args(rest).arg(&object)).map_err(|source| match lvs(vg) {
         Err(LvmError::NotFound { .. }) => no_group(operation, &object, vg),
         Err(_) => other(operation, &object, source),
-        Ok(volumes) => match volumes.iter().find(|volume| volume.name == name) {
-            None => no_volume(operation, &object),
-            Some(volume) if volume.open && *first == "lvremove" => {
-                let reason = "it is open: mounted, or used by a program or another volume".to_owned();
-                LvmError::InUse { operation, object, reason, source: Some(Box::new(source)) }
-            }
-            Some(_) => other(operation, &object, source),
-        },
+        Ok(volumes) if volumes.iter().all(|volume| volume.name != name) => no_volume(operation, &object),
+        Ok(_) => other(operation, &object, source),
     })
 }
 
@@ -691,7 +705,13 @@ impl Command {
         let (name, args) = self.0.split_at(1.min(self.0.len()));
         // In front of the other arguments, which may end the options with `--`.
         let config: &[&str] = if udev { &[] } else { &["--config", WITHOUT_UDEV] };
-        Tool::new(PROGRAM).args(name).args(config).args(args).limit(LIMIT)
+        let tool = Tool::new(PROGRAM).args(name).args(config).args(args);
+        if self.suspends() { tool.unlimited() } else { tool.limit(LIMIT) }
+    }
+
+    /// Whether it may suspend a device.
+    fn suspends(&self) -> bool {
+        self.0.first().is_some_and(|name| SUSPENDING.iter().any(|command| name == command))
     }
 }
 
@@ -855,6 +875,8 @@ mod tests {
         );
         let without = Command::new("vgcreate").arg("vg").arg("--").tool(false).command_line();
         assert!(without.starts_with("lvm vgcreate --config activation{") && without.ends_with("} vg --"), "{without}");
+        assert!(snapshot_args("vg", "lv", "snap", &[], true).unwrap().suspends());
+        assert!(Command::new("lvremove").suspends() && !Command::new("lvs").suspends());
         assert!(matches!(linear_args("vg", "lv", Bytes(0), &[]), Err(LvmError::ZeroSize { .. })));
         assert!(matches!(linear_args("vg", "lv", Bytes(1), &["-x"]), Err(LvmError::BadTag(_))));
         assert!(matches!(thin_args("vg", "-p", "lv", Bytes(1), &[]), Err(LvmError::BadName { .. })));

@@ -13,13 +13,14 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::DevNo;
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
     fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
+use crate::block::dev_from_raw;
 use crate::raw;
 use crate::roots::Roots;
 
@@ -309,6 +310,19 @@ pub fn make_slave(target: &Path) -> Result<(), MountError> {
     propagate(target, MountPropagationFlags::DOWNSTREAM, "a slave")
 }
 
+/// Writes out what is dirty in the file system on a device, through one of its mounts in our own mount namespace; `false`
+/// when there is none, or it could not be done.
+pub fn sync_device(roots: &Roots, dev: DevNo) -> bool {
+    let mounts = mountinfo(roots).unwrap_or_default();
+    mounts.iter().filter(|mount| mount.dev == dev).any(|mount| {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(fd) = open(&mount.mount_point, flags, Mode::empty()) else { return false };
+        // Another file system may be mounted over it.
+        let is_it = fstat(&fd).is_ok_and(|stat| dev_from_raw(stat.st_dev) == dev);
+        is_it && syncfs(&fd).is_ok()
+    })
+}
+
 /// The mounts of our own mount namespace.
 ///
 /// # Errors
@@ -573,6 +587,14 @@ mod tests {
         let seen: Vec<_> = users.mounts.iter().map(|u| (u.pid, u.namespace, u.mount.mount_id)).collect();
         assert_eq!(seen, [(9, 100, 36), (9, 100, 37), (20, 200, 1)]);
         assert_eq!(users.unreadable, [31]);
+    }
+
+    #[test]
+    fn a_mounted_file_system_is_written_out() {
+        let roots = Roots::host();
+        let proc = mountinfo(&roots).unwrap().into_iter().find(|mount| mount.mount_point == roots.proc).unwrap();
+        assert!(sync_device(&roots, proc.dev));
+        assert!(!sync_device(&roots, DevNo::new(4095, 1_048_575)));
     }
 
     /// Runs `test` in a thread with a mount namespace of its own, so that nothing is seen outside.

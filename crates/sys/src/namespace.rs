@@ -5,9 +5,11 @@
 //!
 //! # Signals
 //! The payload stays in the supervisor's process group, so that job control works without our help: the terminal's Ctrl-C,
-//! Ctrl-\, Ctrl-Z and hang-up reach both at once. Signals from the terminal come from the kernel itself (`si_code` is
+//! Ctrl-\ and Ctrl-Z reach both at once. Signals from the terminal come from the kernel itself (`si_code` is
 //! `SI_KERNEL`); forwarding those too would deliver them twice, so they are not forwarded as long as the payload is in our
-//! process group. A signal that some process sent with `kill` (`SI_USER`, `SI_QUEUE`, `SI_TKILL`) is forwarded, unless the
+//! process group. A hang-up of the terminal is different: it reaches the session leader alone (kernel
+//! `tty_signal_session_leader`), usually a shell, which hands it on. Where the supervisor is the session leader itself, it
+//! forwards it. A signal that some process sent with `kill` (`SI_USER`, `SI_QUEUE`, `SI_TKILL`) is forwarded, unless the
 //! payload itself sent it (`kill 0` in a script). The sender's pid alone would not do: it is 0 for the kernel, but also for a
 //! process outside our PID namespace. A `kill` of the whole process group cannot be told from one of the supervisor alone, so
 //! then the payload gets the signal twice; this errs on the side of delivery.
@@ -30,7 +32,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, getpgid, getpgrp, getpid, getppid, pidfd_open, pidfd_send_signal,
+    Pid, PidfdFlags, Signal, getpgid, getpgrp, getpid, getppid, getsid, pidfd_open, pidfd_send_signal,
     set_parent_process_death_signal,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -298,9 +300,12 @@ fn watch(child: &mut Child, incoming: BorrowedFd<'_>) -> io::Result<ExitOutcome>
             return child.wait().map(outcome);
         }
         while let Some(info) = read_signal(incoming)? {
-            let in_our_group = getpgid(Some(pid)).is_ok_and(|group| group == getpgrp());
+            let terminal = Terminal {
+                in_our_group: getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()),
+                we_lead: getsid(None).is_ok_and(|leader| leader == getpid()),
+            };
             let Some(signal) = Signal::from_named_raw(info.signal) else { continue };
-            if is_for_child(info, child.id(), in_our_group) {
+            if is_for_child(info, child.id(), terminal) {
                 match pidfd_send_signal(&pidfd, signal) {
                     // It has ended: the next poll says so.
                     Ok(()) | Err(Errno::SRCH) => {}
@@ -321,11 +326,22 @@ struct SignalInfo {
     sender: u32,
 }
 
+/// Whom the terminal's signals reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Terminal {
+    /// The child is in our process group.
+    in_our_group: bool,
+    /// We are the session leader.
+    we_lead: bool,
+}
+
 /// Whether a signal is handed on; the module's page says why.
-fn is_for_child(info: SignalInfo, child: u32, in_our_group: bool) -> bool {
-    let from_terminal = info.code == SI_KERNEL;
-    let from_child = !from_terminal && info.sender == child;
-    !(from_child || from_terminal && in_our_group)
+fn is_for_child(info: SignalInfo, child: u32, terminal: Terminal) -> bool {
+    if info.code != SI_KERNEL {
+        return info.sender != child;
+    }
+    let is_hang_up = info.signal == Signal::HUP.as_raw();
+    !terminal.in_our_group || is_hang_up && terminal.we_lead
 }
 
 /// The next pending signal; `None` when there is none.
@@ -478,16 +494,23 @@ mod tests {
 
     #[test]
     fn the_terminals_signals_are_not_doubled() {
-        let info = |code, sender| SignalInfo { signal: 2, code, sender };
+        let info = |code, sender| SignalInfo { signal: Signal::INT.as_raw(), code, sender };
         let (si_user, si_queue, si_tkill) = (0, -1, -6);
-        assert!(!is_for_child(info(SI_KERNEL, 0), 50, true));
+        let below_a_shell = Terminal { in_our_group: true, we_lead: false };
+        let leading = Terminal { we_lead: true, ..below_a_shell };
+        assert!(!is_for_child(info(SI_KERNEL, 0), 50, below_a_shell));
+        assert!(!is_for_child(info(SI_KERNEL, 0), 50, leading));
         // The payload moved to a process group of its own (an interactive shell): the terminal did not reach it.
-        assert!(is_for_child(info(SI_KERNEL, 0), 50, false));
+        assert!(is_for_child(info(SI_KERNEL, 0), 50, Terminal { in_our_group: false, ..below_a_shell }));
+        let hang_up = SignalInfo { signal: Signal::HUP.as_raw(), ..info(SI_KERNEL, 0) };
+        assert!(!is_for_child(hang_up, 50, below_a_shell));
+        // Only the session leader gets it.
+        assert!(is_for_child(hang_up, 50, leading));
         // Sent from outside our PID namespace.
-        assert!(is_for_child(info(si_user, 0), 50, true));
+        assert!(is_for_child(info(si_user, 0), 50, below_a_shell));
         for code in [si_user, si_queue, si_tkill] {
-            assert!(is_for_child(info(code, 7), 50, true));
-            assert!(!is_for_child(info(code, 50), 50, true));
+            assert!(is_for_child(info(code, 7), 50, below_a_shell));
+            assert!(!is_for_child(info(code, 50), 50, below_a_shell));
         }
     }
 

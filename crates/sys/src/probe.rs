@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::cgroup::{self, Mode};
+use crate::iocost;
 use crate::roots::Roots;
 use crate::tool;
 
@@ -107,7 +108,7 @@ pub fn probe(roots: &Roots) -> HostFacts {
     HostFacts {
         cgroup_mode: cgroup::mode(roots),
         psi: has_psi(roots, &mut notes),
-        iocost: roots.cgroup.join("io.cost.qos").exists(),
+        iocost: iocost::is_supported(roots),
         bfq: if schedulers.contains("bfq") { Presence::Ready } else { modules.presence("bfq") },
         // A node of a module that is not loaded yet may exist (kmod static nodes); opening it loads the module.
         loopdev: device("loop-control", "loop"),

@@ -13,6 +13,16 @@ pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     parse_start_time(&stat)
 }
 
+/// Whether this process ignores a signal (by number): `nohup`, and shells without job control, start programs that way.
+#[must_use]
+pub fn is_ignored(roots: &Roots, signal: i32) -> bool {
+    let status = fs::read_to_string(roots.proc.join("self/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    // Bit 0 is signal 1.
+    let bit = u32::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+    mask.zip(bit).and_then(|(mask, bit)| mask.checked_shr(bit)).is_some_and(|rest| rest & 1 == 1)
+}
+
 /// Field 22. The name in parentheses may itself contain parentheses and spaces, so the fields are counted from the last one.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let end = stat.iter().rposition(|&byte| byte == b')')?;
@@ -38,6 +48,18 @@ mod tests {
         assert_eq!(parse_start_time(&line("sh", "Z")), None);
         assert_eq!(parse_start_time(b"7 (sh) S 1 2"), None);
         assert_eq!(parse_start_time(b""), None);
+    }
+
+    #[test]
+    fn ignored_signals_are_seen() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        fs::create_dir_all(roots.proc.join("self")).unwrap();
+        assert!(!is_ignored(&roots, 1));
+        // nohup, in a Rust program: SIGHUP (1) and SIGPIPE (13).
+        fs::write(roots.proc.join("self/status"), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n").unwrap();
+        let ignored: Vec<i32> = (-1..70).filter(|signal| is_ignored(&roots, *signal)).collect();
+        assert_eq!(ignored, [1, 13]);
     }
 
     #[test]

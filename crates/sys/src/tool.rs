@@ -1,10 +1,11 @@
-//! Runs helper programs (`mkfs.ext4`, `lvm`, `fsck` …): without a shell, with a fixed environment and a time limit.
+//! Runs helper programs (`mkfs.ext4`, `lvm`, `fsck` …): without a shell, with a fixed environment, in a process group
+//! of their own, and with a time limit unless it would do harm to kill them.
 //!
 //! Owns the only place in the shipped programs that starts a helper. Does not interpret what a program prints.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -80,14 +81,14 @@ pub struct Tool {
     program: &'static str,
     args: Vec<OsString>,
     ok_codes: Vec<i32>,
-    limit: Duration,
+    limit: Option<Duration>,
 }
 
 impl Tool {
     /// A run of `program`, found in [`PATH`].
     #[must_use]
     pub fn new(program: &'static str) -> Self {
-        Self { program, args: Vec::new(), ok_codes: vec![0], limit: DEFAULT_LIMIT }
+        Self { program, args: Vec::new(), ok_codes: vec![0], limit: Some(DEFAULT_LIMIT) }
     }
 
     /// Adds one argument.
@@ -114,7 +115,14 @@ impl Tool {
     /// How long it may run (default [`DEFAULT_LIMIT`]).
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
-        self.limit = limit;
+        self.limit = Some(limit);
+        self
+    }
+
+    /// It may run as long as it needs, because killed half way it would leave data or devices unusable.
+    #[must_use]
+    pub fn unlimited(mut self) -> Self {
+        self.limit = None;
         self
     }
 
@@ -143,21 +151,9 @@ impl Tool {
         })?;
         let stdout = child.stdout.take().map(drain);
         let stderr = child.stderr.take().map(drain);
-        let ended = wait_with_limit(&mut child, self.limit);
-        let status = match ended {
-            Ok(Some(status)) => status,
-            Ok(None) | Err(_) => {
-                // The child is ours and not yet reaped, so the pid cannot have been reused.
-                let killed = child.kill().and_then(|()| child.wait());
-                return match ended {
-                    Err(source) => Err(start_error(source)),
-                    Ok(_) => {
-                        killed.map_err(start_error)?;
-                        let limit_seconds = self.limit.as_secs();
-                        Err(ToolError::TimedOut { command: self.command_line(), limit_seconds })
-                    }
-                };
-            }
+        let status = match self.limit {
+            None => child.wait().map_err(start_error)?,
+            Some(limit) => self.wait_or_kill(&mut child, limit)?,
         };
         let collect = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
             let bytes = reader.and_then(|handle| handle.join().ok()).unwrap_or_default();
@@ -178,12 +174,26 @@ impl Tool {
         })
     }
 
+    fn wait_or_kill(&self, child: &mut Child, limit: Duration) -> Result<ExitStatus, ToolError> {
+        let start_error = |source| ToolError::Start { program: self.program.to_owned(), source };
+        let ended = wait_with_limit(child, limit);
+        if let Ok(Some(status)) = ended {
+            return Ok(status);
+        }
+        // The child is ours and not yet reaped, so the pid cannot have been reused.
+        let killed = child.kill().and_then(|()| child.wait());
+        ended.and(killed).map_err(start_error)?;
+        Err(ToolError::TimedOut { command: self.command_line(), limit_seconds: limit.as_secs() })
+    }
+
     #[expect(clippy::disallowed_methods, reason = "the one place that starts helper programs")]
     fn command(&self) -> Command {
         let mut command = Command::new(self.program);
         command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
         // LVM complains about every descriptor that it inherits; ours are close-on-exec.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
+        // A Ctrl-C at our terminal is for us: it must not end a helper half way.
+        command.process_group(0);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -277,5 +287,20 @@ mod tests {
         let result = Tool::new("sleep").arg("60").limit(Duration::from_millis(50)).run();
         assert!(matches!(result, Err(ToolError::TimedOut { .. })), "{result:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_program_without_a_limit_ends_by_itself() {
+        let tool = Tool::new("sleep").arg("0.2");
+        assert!(tool.clone().limit(Duration::ZERO).run().is_err());
+        assert_eq!(tool.unlimited().run().unwrap().code, 0);
+    }
+
+    #[test]
+    fn a_helper_has_a_process_group_of_its_own() {
+        // proc_pid_stat(5): fields 1 and 5 are the process and its process group.
+        let output = Tool::new("cut").args(["-d", " ", "-f1,5", "/proc/self/stat"]).run().unwrap();
+        let (pid, group) = output.stdout.trim().split_once(' ').unwrap();
+        assert_eq!(pid, group);
     }
 }

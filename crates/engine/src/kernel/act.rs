@@ -23,7 +23,6 @@ use bulkhead_sys::{block, iocost, jbd2, loopdev, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
-use crate::devices::COST_OFF;
 use crate::store;
 
 /// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
@@ -63,10 +62,14 @@ impl Kernel {
                 file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
             }
             A::CreateImage { path, size_bytes, provision } => create_image(path, *size_bytes, *provision),
-            A::SetImageSize { path, size_bytes, provision } => {
-                let old = file::set_image_size(path, *size_bytes, fill(*provision), &mut go_on)
+            A::GrowImage { path, size_bytes, provision } => {
+                let old = file::grow_image(path, *size_bytes, fill(*provision), &mut go_on)
                     .map_err(|e| e.fault(file_object(path)))?;
-                Ok(Outcome { old: Some(old.to_string()), changed: old != *size_bytes })
+                Ok(Outcome { old: Some(old.to_string()), changed: old < *size_bytes })
+            }
+            A::ShrinkImage { path, size_bytes } => {
+                let old = file::shrink_image(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome { old: Some(old.to_string()), changed: old > *size_bytes })
             }
             A::AttachLoop { image, read_only } => self.attach_loop(image, *read_only),
             A::RefreshLoop { image } => match self.loop_of(image)? {
@@ -92,7 +95,8 @@ impl Kernel {
             | A::SnapshotLv { .. }
             | A::ActivateLv { .. }
             | A::TagLv { .. }
-            | A::ResizeLv { .. }
+            | A::GrowLv { .. }
+            | A::ShrinkLv { .. }
             | A::RemoveLv { .. } => act_on_lvm(action),
             A::Mkfs { .. } | A::CheckFs { .. } | A::NewFsUuid { .. } | A::GrowFs { .. } | A::ShrinkFs { .. } => {
                 self.act_on_fs(action)
@@ -136,7 +140,7 @@ impl Kernel {
                     iocost::write_model(&self.roots, dev, &wanted).map_err(|e| e.fault(format!("device {device}")))?;
                 Ok(Outcome { changed: old != Some(wanted), old: old.map(|old| old.line(dev)) })
             }
-            A::SetCostQos { device, line } if line == COST_OFF => {
+            A::DisableCost { device } => {
                 let dev = self.dev_of(device)?;
                 let old = iocost::disable(&self.roots, dev).map_err(|e| e.fault(format!("device {device}")))?;
                 Ok(Outcome { changed: old.is_some_and(|old| old.enable), old: old.map(|old| old.line(dev)) })
@@ -298,12 +302,9 @@ impl Kernel {
     fn write_cgroup(&self, cgroup: &str, file: &str, value: &str) -> Result<Outcome, Fault> {
         let object = || format!("cgroup {cgroup}");
         let path = cgroup_path(cgroup)?;
-        // io.max shows nothing for a device without limits, so that only weights can be compared before writing.
-        if file != "io.max" {
-            let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
-            if now.lines().any(|line| line.trim() == value) {
-                return Ok(Outcome::UNCHANGED);
-            }
+        let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
+        if now.lines().any(|line| line.trim() == value) {
+            return Ok(Outcome::UNCHANGED);
         }
         let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
         Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
@@ -326,11 +327,12 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
     let of_vg = |vg: &str| format!("volume group {vg}");
     let of_lv = |vg: &str, lv: &str| format!("logical volume {vg}/{lv}");
     let changed = match action {
-        A::CreateVg { vg, device, erase } => {
+        A::CreateVg { vg, device, tags, erase } => {
             if *erase {
                 fsutil::wipe(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))?;
             }
-            lvm::vg_create(vg, Path::new(device)).map_err(|e| e.fault(of_vg(vg)))?;
+            let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
+            lvm::vg_create(vg, Path::new(device), &tags).map_err(|e| e.fault(of_vg(vg)))?;
             true
         }
         A::CreateThinPool { vg, lv } => {
@@ -344,7 +346,7 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
             lvm::change_vg_tags(vg, add, remove).map_err(|e| e.fault(of_vg(vg)))?;
             true
         }
-        A::RemoveVg { vg, device } => remove_vg(vg, device.as_deref())?,
+        A::RemoveVg { vg, owner_tag, thin_pool, device } => remove_vg(vg, owner_tag, thin_pool.as_deref(), device)?,
         A::CreateLv { vg, lv, thin_pool, size_bytes, tags } => {
             let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
             match thin_pool {
@@ -375,20 +377,24 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
             lvm::change_lv_tags(vg, lv, add, remove).map_err(|e| e.fault(of_lv(vg, lv)))?;
             true
         }
-        A::ResizeLv { vg, lv, size_bytes } => {
+        A::GrowLv { vg, lv, size_bytes } | A::ShrinkLv { vg, lv, size_bytes } => {
             let found = lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
             let Some(found) = found else {
                 return Err(Fault::new(Code::NotFound, of_lv(vg, lv), "there is no such logical volume"));
             };
-            if found.size == *size_bytes {
+            let shrink = matches!(action, A::ShrinkLv { .. });
+            if found.size == *size_bytes || (found.size < *size_bytes) == shrink {
                 return Ok(Outcome::UNCHANGED);
             }
-            lvm::resize(vg, lv, *size_bytes, *size_bytes < found.size).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            lvm::resize(vg, lv, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
             return Ok(Outcome { old: Some(found.size.to_string()), changed: true });
         }
-        A::RemoveLv { vg, lv } => match lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))? {
-            Some(_) => lvm::remove(vg, lv).map(|()| true).map_err(|e| e.fault(of_lv(vg, lv)))?,
-            None => false,
+        // One of that name without the tag is somebody else's.
+        A::RemoveLv { vg, lv, owner_tag } => match lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))? {
+            Some(found) if found.tags.contains(owner_tag) => {
+                lvm::remove(vg, lv).map(|()| true).map_err(|e| e.fault(of_lv(vg, lv)))?
+            }
+            _ => false,
         },
         other => unreachable!("dispatched as an LVM action: {other}"),
     };
@@ -396,18 +402,20 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
 }
 
 /// Removes a group that Bulkhead made: its thin pool first, which must hold no volume any more, then the label.
-fn remove_vg(vg: &str, device: Option<&str>) -> Result<bool, Fault> {
+fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -> Result<bool, Fault> {
     let object = format!("volume group {vg}");
-    if lvm::vg(vg).map_err(|e| e.fault(&object))?.is_some() {
-        for lv in lvm::lvs(vg).map_err(|e| e.fault(&object))? {
-            lvm::remove(vg, &lv.name).map_err(|e| e.fault(&object))?;
+    if let Some(group) = lvm::vg(vg).map_err(|e| e.fault(&object))? {
+        if !group.tags.iter().any(|tag| tag == owner_tag) {
+            return Ok(false);
+        }
+        if let Some(thin_pool) = thin_pool
+            && lvm::lv(vg, thin_pool).map_err(|e| e.fault(&object))?.is_some()
+        {
+            lvm::remove(vg, thin_pool).map_err(|e| e.fault(&object))?;
         }
         lvm::vg_remove(vg).map_err(|e| e.fault(&object))?;
     }
-    if let Some(device) = device {
-        lvm::pv_remove(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))?;
-    }
-    Ok(true)
+    lvm::pv_remove(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))
 }
 
 /// Whether a device that was just made reads as zeroes: images and thin volumes do, a thick volume shows old data.

@@ -22,7 +22,7 @@ use bulkhead_sys::{file, iocost, jbd2, mount, process};
 
 use self::act::cgroup_path;
 use self::faults::Classify;
-use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space};
+use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::store;
 
 /// How long killed processes may take to go.
@@ -81,6 +81,19 @@ impl Kernel {
         }
     }
 
+    fn device_at(&self, path: &Path, object: &str) -> Result<BlockDevice, Fault> {
+        if !path.is_absolute() {
+            return Err(Fault::new(Code::InvalidArgument, object, "its path is not absolute")
+                .cure("name it as in /dev, for example /dev/sdb"));
+        }
+        block::by_path(&self.roots, path).map_err(|e| match e {
+            block::BlockError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Fault::new(Code::NotFound, object, "there is no such device").cure("`lsblk` lists the block devices")
+            }
+            other => other.fault(object),
+        })
+    }
+
     fn is_physical(&self, dev: DevNo) -> bool {
         block::stack(&self.roots, dev).is_ok_and(|stack| stack.physical == [dev])
     }
@@ -107,7 +120,28 @@ impl Host for Kernel {
 
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
         let volumes = lvm::lvs(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
-        Ok(volumes.into_iter().map(|lv| LogicalVolume { name: lv.name, size: lv.size, tags: lv.tags }).collect())
+        let volume = |lv: lvm::Lv| LogicalVolume {
+            thin_pool: matches!(lv.kind, LvKind::ThinPool).then_some(ThinPool { zeroes: lv.zeroes }),
+            name: lv.name,
+            size: lv.size,
+            tags: lv.tags,
+        };
+        Ok(volumes.into_iter().map(volume).collect())
+    }
+
+    fn vg_devices(&self, vg: &str) -> Result<Vec<DevNo>, Fault> {
+        let paths = lvm::pv_devices(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        // One that is missing has no node, and is not the device that somebody asks for.
+        Ok(paths.iter().filter_map(|path| block::devno_of(path).ok()).collect())
+    }
+
+    fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault> {
+        match std::fs::metadata(image) {
+            Ok(found) => Ok(Some(Bytes(found.len()))),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(file::FileError::Io { operation: "stat", path: image.to_owned(), source }
+                .fault(format!("file {}", image.display()))),
+        }
     }
 
     fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault> {
@@ -160,16 +194,7 @@ impl Host for Kernel {
 
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {
         let object = format!("device {}", path.display());
-        if !path.is_absolute() {
-            return Err(Fault::new(Code::InvalidArgument, object, "its path is not absolute")
-                .cure("name it as in /dev, for example /dev/sdb"));
-        }
-        let found = block::by_path(&self.roots, path).map_err(|e| match e {
-            block::BlockError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Fault::new(Code::NotFound, &object, "there is no such device").cure("`lsblk` lists the block devices")
-            }
-            other => other.fault(&object),
-        })?;
+        let found = self.device_at(path, &object)?;
         let in_use = block::is_in_use(&self.roots, found.dev).map_err(|e| e.fault(&object))?;
         let signatures = block::signatures(path).map_err(|e| e.fault(&object))?;
         // The kernel holds a physical volume only while a logical volume on it is active: its group may be full of data.
@@ -182,6 +207,20 @@ impl Host for Kernel {
             signatures: signatures.into_iter().map(|signature| signature.kind).collect(),
             in_use: in_use.map(|reason| reason.to_string()).or(in_group),
         })
+    }
+
+    fn limited_device(&self, path: &Path) -> Result<DevNo, Fault> {
+        let object = format!("device {}", path.display());
+        let found = self.device_at(path, &object)?;
+        if found.partition_of.is_some() {
+            return Err(Fault::new(
+                Code::InvalidArgument,
+                object,
+                "it is a partition, and limits are those of whole devices",
+            )
+            .cure("name the device that it is a part of"));
+        }
+        Ok(found.dev)
     }
 
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault> {
@@ -279,6 +318,12 @@ impl Host for Kernel {
                 || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())
         };
         WEIGHT_FILES.iter().copied().filter(|file| has(file)).collect()
+    }
+
+    fn runs(&self, payload: &str) -> Vec<u32> {
+        let children = cgroup_path(payload).ok().and_then(|path| cgroup::children(&self.roots, &path).ok());
+        let pid = |path: &CgroupPath| path.to_string().rsplit_once("/run-")?.1.parse().ok();
+        children.unwrap_or_default().iter().filter_map(pid).collect()
     }
 
     fn processes(&self, cgroup: &str) -> Vec<u32> {

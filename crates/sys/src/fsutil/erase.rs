@@ -3,7 +3,6 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::Duration;
 
 use rustix::fs::OFlags;
 
@@ -22,7 +21,7 @@ const ALIGN_BYTES: usize = 4096;
 /// [`FsError::InUse`], [`FsError::Tool`].
 pub fn wipe(device: &Path) -> Result<(), FsError> {
     refuse_in_use("erase", device)?;
-    let tool = Tool::new("wipefs").args(["--all", "--"]).arg(device).limit(Duration::from_secs(300));
+    let tool = Tool::new("wipefs").args(["--all", "--"]).arg(device);
     run("erase", device, tool).map(drop)
 }
 

@@ -115,6 +115,8 @@ fn parse_lv(line: LvLine) -> Result<Lv, String> {
     };
     // The second letter of lv_attr is the permission in the metadata; lv_permissions is unknown while inactive.
     let read_only = matches!(line.lv_attr.as_bytes().get(1), Some(b'r'));
+    // The eighth letter says whether new blocks are zeroed before use.
+    let zeroes = matches!(line.lv_attr.as_bytes().get(7), Some(b'z'));
     // -1 while it is inactive.
     let dev = match (line.lv_kernel_major.parse(), line.lv_kernel_minor.parse()) {
         (Ok(major), Ok(minor)) => Some(DevNo::new(major, minor)),
@@ -131,6 +133,7 @@ fn parse_lv(line: LvLine) -> Result<Lv, String> {
         metadata_percent: percent("metadata_percent", &line.metadata_percent)?,
         dev,
         read_only,
+        zeroes,
         activation_skip: !line.lv_skip_activation.is_empty(),
         health: line.lv_health_status,
         name: line.lv_name,

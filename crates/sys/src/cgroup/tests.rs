@@ -1,0 +1,264 @@
+//! Against a fake hierarchy in a temporary directory.
+
+use super::*;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+fn path(text: &str) -> CgroupPath {
+    text.parse().unwrap()
+}
+
+/// A fake v2 hierarchy with io and memory, and the cgroups given.
+fn fake(cgroups: &[&str]) -> (TempDir, Roots) {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    fs::create_dir_all(&roots.proc).unwrap();
+    for cgroup in ["/"].iter().chain(cgroups) {
+        let dir = path(cgroup).dir(&roots);
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("cgroup.controllers", "cpu io memory pids\n"),
+            ("cgroup.subtree_control", ""),
+            ("cgroup.procs", ""),
+            ("cgroup.events", "populated 0\nfrozen 0\n"),
+            ("cgroup.freeze", "0\n"),
+            ("cgroup.kill", ""),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+    }
+    (base, roots)
+}
+
+fn put(roots: &Roots, cgroup: &str, file: &str, text: &str) {
+    fs::write(path(cgroup).dir(roots).join(file), text).unwrap();
+}
+
+#[test]
+fn paths_stay_below_the_root() {
+    for good in ["a", "bulkhead.slice/db.slice/payload", "/system.slice", "a b"] {
+        assert!(good.parse::<CgroupPath>().is_ok(), "{good}");
+    }
+    for bad in ["", "..", "a/../b", "a//b", "a/", "//a", "./a", "a\nb", "a\0b", &"n".repeat(256)] {
+        assert!(bad.parse::<CgroupPath>().is_err(), "{bad:?}");
+    }
+    assert_eq!(path("/").to_string(), "/");
+    assert_eq!(path("/a/b").to_string(), "a/b");
+    assert_eq!(path("a/b").parent(), Some(path("a")));
+    assert_eq!(path("a").parent(), Some(CgroupPath::root()));
+    assert_eq!(CgroupPath::root().parent(), None);
+    assert_eq!(CgroupPath::root().join("a/b").unwrap(), path("a/b"));
+    assert!(path("a").join("").is_err() && path("a").join("/b").is_err() && path("a").join("..").is_err());
+    assert_eq!((path("a/b").name(), CgroupPath::root().name()), ("b", ""));
+    assert!(path("a/b").is_within(&path("a")) && path("a").is_within(&path("a")));
+    assert!(!path("ab").is_within(&path("a")) && path("ab").is_within(&CgroupPath::root()));
+}
+
+#[test]
+fn the_mode_is_seen_from_the_files() {
+    let (_base, roots) = fake(&[]);
+    assert_eq!(mode(&roots), Mode::V2);
+    assert_eq!(controllers(&roots).unwrap().into_iter().collect::<Vec<_>>().join(" "), "cpu io memory pids");
+
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    assert_eq!(mode(&roots), Mode::None);
+    fs::create_dir_all(roots.cgroup.join("blkio")).unwrap();
+    fs::write(roots.cgroup.join("blkio/tasks"), "").unwrap();
+    assert_eq!(mode(&roots), Mode::V1);
+    assert!(controllers(&roots).unwrap().is_empty());
+    fs::create_dir_all(roots.cgroup.join("unified")).unwrap();
+    fs::write(roots.cgroup.join("unified/cgroup.controllers"), "hugetlb\n").unwrap();
+    assert_eq!(mode(&roots), Mode::Hybrid);
+    assert_eq!(controllers(&roots).unwrap().len(), 1);
+}
+
+#[test]
+fn create_enables_controllers_in_the_parents_only() {
+    let (_base, roots) = fake(&["b.slice", "b.slice/db.slice"]);
+    put(&roots, "b.slice", "cgroup.subtree_control", "memory\n");
+    let leaf = path("b.slice/db.slice/payload");
+    assert!(create(&roots, &leaf, &["io", "memory"]).unwrap());
+    assert!(!create(&roots, &leaf, &["io", "memory"]).unwrap());
+    assert_eq!(read(&roots, &path("/"), "cgroup.subtree_control").unwrap(), "+io +memory");
+    // What is enabled already is not written again.
+    put(&roots, "b.slice", "cgroup.subtree_control", "memory io\n");
+    create(&roots, &leaf, &["io", "memory"]).unwrap();
+    assert_eq!(read(&roots, &path("b.slice"), "cgroup.subtree_control").unwrap(), "memory io\n");
+    assert_eq!(read(&roots, &path("b.slice/db.slice"), "cgroup.subtree_control").unwrap(), "+io +memory");
+    assert!(fs::read_dir(leaf.dir(&roots)).unwrap().next().is_none());
+}
+
+#[test]
+fn a_missing_controller_is_named() {
+    let (_base, roots) = fake(&["b.slice"]);
+    put(&roots, "/", "cgroup.controllers", "cpu memory\n");
+    let error = create(&roots, &path("b.slice/x"), &["memory", "io"]).unwrap_err();
+    assert_eq!(error.to_string(), "controller io is not available in cgroup / (available: cpu memory)");
+    assert!(!exists(&roots, &path("b.slice/x")));
+}
+
+#[test]
+fn a_write_returns_the_old_value_and_misses_are_told_apart() {
+    let (_base, roots) = fake(&["a"]);
+    put(&roots, "a", "io.weight", "default 100\n");
+    assert_eq!(write(&roots, &path("a"), "io.weight", "50").unwrap(), "default 100");
+    assert_eq!(read(&roots, &path("a"), "io.weight").unwrap(), "50");
+    let check = |cgroup: &str, file: &str| write(&roots, &path(cgroup), file, "1").unwrap_err();
+    assert!(matches!(check("a", "io.max"), CgroupError::NoFile { .. }));
+    assert!(matches!(check("nowhere", "io.max"), CgroupError::NotFound { .. }));
+    assert!(matches!(check("a", "../cgroup.procs"), CgroupError::BadFile { .. }));
+    assert!(matches!(check("a", "x/y"), CgroupError::BadFile { .. }));
+}
+
+#[test]
+fn removal_names_who_is_inside_and_removes_nothing_then() {
+    let (_base, roots) = fake(&[]);
+    // No files: a directory of a fake kernel can only be removed when it is empty.
+    fs::create_dir_all(roots.cgroup.join("t/payload/deep")).unwrap();
+    fs::create_dir_all(roots.cgroup.join("t/journal")).unwrap();
+    put(&roots, "t/journal", "cgroup.procs", "77\n0\n12\n");
+    let error = remove_tree(&roots, &path("t")).unwrap_err();
+    assert_eq!(error.to_string(), "cgroup t is in use by processes (12 77)");
+    assert!(exists(&roots, &path("t/payload/deep")));
+    fs::remove_file(roots.cgroup.join("t/journal/cgroup.procs")).unwrap();
+    assert!(remove_tree(&roots, &path("t")).unwrap());
+    assert!(!remove_tree(&roots, &path("t")).unwrap());
+    assert!(!remove(&roots, &path("t")).unwrap());
+    assert!(remove_tree(&roots, &CgroupPath::root()).is_err());
+}
+
+#[test]
+fn children_are_the_directories() {
+    let (_base, roots) = fake(&["t/b", "t/a"]);
+    assert_eq!(children(&roots, &path("t")).unwrap(), [path("t/a"), path("t/b")]);
+    assert!(matches!(children(&roots, &path("no")), Err(CgroupError::NotFound { .. })));
+}
+
+#[test]
+fn waiting_ends_at_the_limit_with_the_processes() {
+    let (_base, roots) = fake(&["t", "t/payload"]);
+    put(&roots, "t/payload", "cgroup.procs", "5\n");
+    put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
+    let error = kill_all(&roots, &path("t"), Duration::from_millis(30)).unwrap_err();
+    assert_eq!(error.to_string(), "cgroup t did not reach 'populated 0' within 30 ms (processes: 5)");
+    assert_eq!(read(&roots, &path("t"), "cgroup.kill").unwrap(), "1");
+    assert!(is_populated(&roots, &path("t")).unwrap());
+    assert!(matches!(
+        freeze(&roots, &path("t"), Duration::from_millis(1)),
+        Err(CgroupError::TimedOut { wanted, .. }) if wanted == "frozen 1"
+    ));
+    thaw(&roots, &path("t"), Duration::ZERO).unwrap();
+    assert!(!is_frozen(&roots, &path("t")).unwrap());
+    put(&roots, "t", "cgroup.events", "nonsense\n");
+    assert!(matches!(is_frozen(&roots, &path("t")), Err(CgroupError::Parse { .. })));
+}
+
+#[test]
+fn waiting_sees_a_change() {
+    let (_base, roots) = fake(&["t"]);
+    put(&roots, "t", "cgroup.events", "populated 1\nfrozen 0\n");
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| kill_all(&roots, &path("t"), Duration::from_secs(20)));
+        // Whichever comes first, the change or the first look, the waiter ends well before its limit.
+        let file = OpenOptions::new().write(true).open(path("t").dir(&roots).join("cgroup.events")).unwrap();
+        file.write_all_at(b"0", "populated ".len() as u64).unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn the_cgroup_of_a_process_is_the_line_with_hierarchy_0() {
+    let (_base, roots) = fake(&[]);
+    let set = |pid: u32, text: &str| {
+        fs::create_dir_all(roots.proc.join(pid.to_string())).unwrap();
+        fs::write(roots.proc.join(format!("{pid}/cgroup")), text).unwrap();
+    };
+    set(1, "12:blkio:/x\n1:name=systemd:/init\n0::/init.scope\n");
+    set(2, "0::/\n");
+    set(3, "12:blkio:/x\n");
+    set(4, "0::/gone (deleted)\n");
+    set(5, "0::/../../outside\n");
+    assert_eq!(cgroup_of(&roots, 1).unwrap(), path("init.scope"));
+    assert_eq!(cgroup_of(&roots, 2).unwrap(), CgroupPath::root());
+    assert!(matches!(cgroup_of(&roots, 3), Err(CgroupError::NotUnified { pid: 3 })));
+    assert!(matches!(cgroup_of(&roots, 4), Err(CgroupError::Removed { pid: 4 })));
+    assert!(matches!(cgroup_of(&roots, 5), Err(CgroupError::Unnameable { pid: 5, .. })));
+    assert!(matches!(cgroup_of(&roots, 6), Err(CgroupError::NoProcess { pid: 6 })));
+}
+
+#[test]
+fn io_stat_is_read_with_unknown_keys_and_run_together_lines() {
+    // Written by hand after blkcg_print_stat: with iocost's debug keys, and with devices that have no line of their own.
+    let text = "254:0 rbytes=4096 wbytes=8192 rios=1 wios=2 dbytes=0 dios=0 cost.vrate=100.00 cost.usage=77\n\
+                8:16 rbytes=1 wbytes=18446744073709551615 rios=3 wios=4 dbytes=5 dios=6\n\
+                7:0 7:1 253:3 rbytes=9 wbytes=0 rios=1 wios=0 dbytes=0 dios=0\n\
+                8:32 \nnonsense rbytes=1\n";
+    let stat = parse_io_stat(text);
+    assert_eq!(stat.len(), 3);
+    assert_eq!(stat[&DevNo::new(254, 0)].wbytes, 8192);
+    assert_eq!(stat[&DevNo::new(8, 16)], IoStat { rbytes: 1, wbytes: u64::MAX, rios: 3, wios: 4, dbytes: 5, dios: 6 });
+    assert_eq!(stat[&DevNo::new(253, 3)].rbytes, 9);
+    assert!(parse_io_stat("").is_empty());
+}
+
+/// A writable v2 hierarchy of this machine (its controllers do not matter), or why there is none.
+fn real_hierarchy() -> Result<Roots, &'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("not root");
+    }
+    let mut roots = Roots::host();
+    for dir in ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"] {
+        if Path::new(dir).join("cgroup.controllers").exists() {
+            roots.cgroup = dir.into();
+            return Ok(roots);
+        }
+    }
+    Err("no cgroup v2 hierarchy is mounted")
+}
+
+/// Removes the cgroup, with what is in it, also when a test fails.
+struct Guard<'a>(&'a Roots, CgroupPath);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let _ = thaw(self.0, &self.1, Duration::from_secs(5));
+        let _ = kill_all(self.0, &self.1, Duration::from_secs(5));
+        let _ = remove_tree(self.0, &self.1);
+    }
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the test needs a process to freeze and kill")]
+fn root_a_real_process_is_moved_frozen_and_killed() {
+    let roots = match real_hierarchy() {
+        Ok(roots) => roots,
+        Err(why) => return println!("skipped: {why}"),
+    };
+    let top = path(&format!("bulkhead-test-{}", std::process::id()));
+    let leaf = top.join("payload").unwrap();
+    match create(&roots, &leaf, &[]) {
+        Ok(created) => assert!(created),
+        Err(error) => return println!("skipped: {error}"),
+    }
+    let _guard = Guard(&roots, top.clone());
+    let limit = Duration::from_secs(10);
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let pid = child.id();
+    move_pid(&roots, pid, &leaf).unwrap();
+    assert_eq!(procs(&roots, &leaf).unwrap(), [pid]);
+    assert_eq!(cgroup_of(&roots, pid).unwrap(), leaf);
+    assert!(matches!(remove_tree(&roots, &top), Err(CgroupError::Busy { pids, .. }) if pids == [pid]));
+    assert!(matches!(remove(&roots, &leaf), Err(CgroupError::Busy { pids, .. }) if pids == [pid]));
+    freeze(&roots, &top, limit).unwrap();
+    assert!(is_frozen(&roots, &leaf).unwrap());
+    thaw(&roots, &top, limit).unwrap();
+    assert!(!is_frozen(&roots, &leaf).unwrap());
+    kill_all(&roots, &top, limit).unwrap();
+    child.wait().unwrap();
+    assert!(!is_populated(&roots, &top).unwrap());
+    assert!(matches!(move_pid(&roots, pid, &leaf), Err(CgroupError::NoProcess { .. })));
+    assert!(remove_tree(&roots, &top).unwrap());
+    assert!(!exists(&roots, &top));
+}
