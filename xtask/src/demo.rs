@@ -2,22 +2,23 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bulkhead_lab::DiskModel;
+use bulkhead_lab::{DiskModel, DiskSpec};
 
 use crate::lab;
+
+const LIMIT: Duration = Duration::from_secs(1500);
 
 /// Boots, runs `bulkhead demo`, and leaves the report in `target/demo`.
 ///
 /// # Errors
 /// When the machine does not boot, or the demo fails.
 pub(crate) fn run() -> Result<ExitCode> {
-    let described = DiskModel::Hdd.describe();
-    let command = ["/lab/bin/bulkhead", "demo", "--lab-disk", described, "--report", "/lab/out/demo"];
-    let device = ["--device", "/dev/vda", "--erase", "/dev/vda"];
-    let words: Vec<String> = command.iter().chain(&device).map(ToString::to_string).collect();
-    let (code, artifacts) = lab::exec_on("hdd:8192", 3072, 1500, words)?;
+    let words = ["demo", "--report", "/lab/out/demo", "--device", "/dev/vda", "--erase", "/dev/vda"].map(str::to_owned);
+    let disk = DiskSpec::new(DiskModel::Hdd, lab::BENCH_DISK_MIB);
+    let (code, artifacts) = lab::bulkhead_on(disk, words.to_vec(), LIMIT)?;
     let out = artifacts.join("out/demo");
     if out.is_dir() {
         let target = lab::target_dir().join("demo");

@@ -4,23 +4,20 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_bench::experiment::NAMES;
 use bulkhead_bench::judge::{Verdict, judge};
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
-use bulkhead_lab::{DiskSpec, say};
+use bulkhead_lab::say;
 use clap::Args;
 
 use crate::lab;
 
-/// Memory of the guest in MiB: MariaDB and the page cache of eight writers.
-const MEMORY_MIB: u32 = 3072;
-/// Size of the disks in MiB.
-const DISK_MIB: u32 = 8192;
-/// How long one experiment on one disk may take, in seconds.
-const LIMIT_SECONDS: u64 = 3 * 3600;
+/// How long one experiment on one disk may take.
+const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -73,19 +70,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
-    let disks: &[&str] = if name == "fsync-probe" { &["hdd", "ssd"] } else { &["hdd"] };
+    let disks: &[&str] = if name == "fsync-probe" || name == "volume-overhead" { &["hdd", "ssd"] } else { &["hdd"] };
     let disks = arguments.disk.as_deref().map_or(disks.to_vec(), |disk| vec![disk]);
     let mut experiments = Vec::new();
     for disk in disks {
-        let described = disk.parse::<DiskSpec>()?.model.describe();
-        let command = ["/lab/bin/bulkhead", "__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"];
-        let mut words: Vec<String> = command.iter().chain(&["--disk", described]).map(ToString::to_string).collect();
+        let mut words = ["__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"].map(str::to_owned).to_vec();
         words.extend(arguments.quick.then(|| "--quick".to_owned()));
         for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
             words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));
         }
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
-        let (_, artifacts) = lab::exec_on(&format!("{disk}:{DISK_MIB}"), MEMORY_MIB, LIMIT_SECONDS, words)?;
+        let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
+        let (_, artifacts) = lab::bulkhead_on(disk, words, LIMIT)?;
         // One that was cut short has written what it had after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

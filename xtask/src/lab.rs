@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    DiskSpec, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream, cases, host_command, say,
+    DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream, cases,
+    host_command, say,
 };
 use clap::{Args, Subcommand};
 
@@ -20,6 +21,10 @@ use clap::{Args, Subcommand};
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
 const LEAK_GRACE: Duration = Duration::from_secs(15);
+/// Memory of a guest that runs experiments: MariaDB and the page cache of eight writers.
+const BENCH_MEMORY_MIB: u32 = 3072;
+/// Size of the disks that experiments run on.
+pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -128,16 +133,21 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     result
 }
 
-/// Runs a command in a machine with one disk, as `lab exec` does; returns its exit code and the artifacts folder.
-pub(crate) fn exec_on(disk: &str, memory_mib: u32, limit: u64, command: Vec<String>) -> Result<(ExitCode, PathBuf)> {
+/// Runs `bulkhead` in a machine with one disk, told what that disk simulates and what io.cost needs to know of it, as `lab exec`
+/// does; returns its exit code and the artifacts folder.
+pub(crate) fn bulkhead_on(disk: DiskSpec, arguments: Vec<String>, limit: Duration) -> Result<(ExitCode, PathBuf)> {
     let programs = Programs { release: false, no_build: false };
-    let machine = MachineArgs { disks: vec![disk.parse()?], kernel: Kernel::V6_12, memory: memory_mib, cpus: 2 };
+    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, memory: BENCH_MEMORY_MIB, cpus: 2 };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
         let run = async {
             let lab = open(&programs).await?;
-            let code = exec(&lab, &machine.spec(), Duration::from_secs(limit), &command).await?;
+            let mut command = vec![format!("{GUEST_BIN}/bulkhead")];
+            command.extend(arguments);
+            command.extend(["--disk".to_owned(), disk.model.describe().to_owned()]);
+            command.extend(disk.model.iocost(lab.kvm()).into_iter().flat_map(IocostLines::options));
+            let code = exec(&lab, &machine.spec(), limit, &command).await?;
             Ok((code, lab.config().artifacts.clone()))
         };
         tokio::select! {

@@ -3,12 +3,16 @@
 //! Owns: the other side of the protocol of [`crate::load`], and the way an experiment is called off.
 //! Does not: start processes itself (`bulkhead_sys::spawn`), or know what a load does.
 
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_sys::process::is_ignored;
+use bulkhead_sys::roots::Roots;
 use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
 
 use crate::load::{LoadArgs, LoadResult, READY, WAITING};
@@ -45,8 +49,9 @@ impl Cancel {
         Ok(())
     }
 
-    /// Calls off when SIGINT or SIGTERM comes, from now to the end of the process. A child in a process group of its own
-    /// does not get the terminal's Ctrl-C, so that the experiment can end it in order.
+    /// Calls off when SIGINT, SIGTERM, SIGHUP or SIGQUIT comes, from now to the end of the process; one that is ignored
+    /// (`nohup`) stays so. A child in a process group of its own does not get the terminal's Ctrl-C, so that the
+    /// experiment can end it in order.
     ///
     /// # Errors
     /// When the signals cannot be watched.
@@ -54,19 +59,19 @@ impl Cancel {
         use tokio::signal::unix::{SignalKind, signal};
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("cannot start a runtime to watch signals")?;
-        let (mut interrupt, mut terminate) = {
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+        let roots = Roots::host();
+        let wanted = kinds.into_iter().filter(|kind| !is_ignored(&roots, kind.as_raw_value()));
+        let mut signals = {
             let _guard = runtime.enter();
-            let interrupt = signal(SignalKind::interrupt()).context("cannot watch SIGINT")?;
-            (interrupt, signal(SignalKind::terminate()).context("cannot watch SIGTERM")?)
+            wanted.map(signal).collect::<Result<Vec<_>, _>>().context("cannot watch signals")?
         };
         let cancel = self.clone();
         std::thread::spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-            });
+            runtime.block_on(poll_fn(|context| {
+                let comes = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
+                if comes { Poll::Ready(()) } else { Poll::Pending }
+            }));
             cancel.call_off();
         });
         Ok(())

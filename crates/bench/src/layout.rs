@@ -20,17 +20,16 @@ use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::kernel::Kernel;
 use bulkhead_sys::cgroup::{self, CgroupPath};
-use bulkhead_sys::file::{self, LockFile};
+use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, iocost, iosched, jbd2, lvm};
 use serde::{Deserialize, Serialize};
 
+use crate::cleanup::{RUN_DIR, forget, keep, kept, lock, with_removal};
 use crate::pair::Pair;
 
 /// Where a run keeps its records: what is in it after a killed run is removed by the next one.
 pub const STATE_DIR: &str = "/var/lib/bulkhead-bench";
-/// Mount points of a run.
-pub(crate) const RUN_DIR: &str = "/run/bulkhead-bench";
 /// Name of the pool; its volume group is `bulkhead-bench`, and so is the directory made in a directory target.
 const POOL: &str = "bench";
 /// A pool of loop devices on the shared volume, only for [`Bench::add_loop`].
@@ -95,19 +94,6 @@ impl Controller {
     }
 }
 
-/// What `bulkhead device calibrate` found on the lab's spinning disk (`cargo xtask lab run calibrate_hdd`, 6.12.107, emulated):
-/// fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
-#[must_use]
-pub fn lab_hdd() -> Calibration {
-    Calibration {
-        model:
-            "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210"
-                .to_owned(),
-        qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00".to_owned(),
-        measured: vec!["lab-hdd".to_owned()],
-    }
-}
-
 /// On what an experiment runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -164,15 +150,12 @@ impl Bench {
     /// When the target cannot be used, another run is under way, or Bulkhead's tenants are on this host.
     pub fn set_up(target: &Target, shares: (Share, Share)) -> Result<Self> {
         let roots = Roots::host();
-        for dir in [STATE_DIR, RUN_DIR] {
-            fs::create_dir_all(dir).with_context(|| format!("cannot create {dir}"))?;
-        }
-        let lock = file::lock_exclusive(&Path::new(RUN_DIR).join("lock")).context("another experiment is under way")?;
+        let lock = lock()?;
+        fs::create_dir_all(STATE_DIR).with_context(|| format!("cannot create {STATE_DIR}"))?;
         let dirs = Dirs { state: STATE_DIR.into(), run: RUN_DIR.into() };
         let engine = Engine::new(dirs, Executor::new(Box::new(Kernel::host()), None));
         remove_all(&engine, &roots).context("cannot remove what an earlier run left")?;
         refuse_foreign_tenants(&roots)?;
-        // From here on `Drop` removes what was made, also when a step fails.
         let nowhere = Places { a: PathBuf::new(), b: PathBuf::new() };
         let mut bench = Self {
             engine,
@@ -187,8 +170,10 @@ impl Bench {
             removed: false,
             _lock: lock,
         };
-        bench.make(target, shares)?;
-        Ok(bench)
+        match bench.make(target, shares) {
+            Ok(()) => Ok(bench),
+            Err(error) => with_removal(Err(error), bench.remove()),
+        }
     }
 
     fn make(&mut self, target: &Target, shares: (Share, Share)) -> Result<()> {
@@ -205,7 +190,7 @@ impl Bench {
                     bail!("{} is there already and not from an earlier run: remove it", base.display());
                 }
                 leftover.directory = Some(base.clone());
-                write_leftover(&leftover)?;
+                keep(&leftover_path(), &leftover)?;
                 fs::create_dir(&base).with_context(|| format!("cannot create {}", base.display()))?;
                 NewPoolSource::Directory { path: base.join("pool") }
             }
@@ -229,7 +214,7 @@ impl Bench {
         let before = block::inspect(&self.roots, self.dev).context("the physical device")?.scheduler;
         leftover.device.clone_from(&self.device);
         leftover.scheduler = before.map(|scheduler| scheduler.active);
-        write_leftover(leftover)?;
+        keep(&leftover_path(), leftover)?;
         if let Err(error) = block::set_scheduler(&self.roots, self.dev, "bfq") {
             self.notes.push(format!("bfq cannot be had: {error}"));
         }
@@ -314,7 +299,7 @@ impl Bench {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn arrange(&self, layout: Layout, controller: Controller, model: &Calibration) -> Result<Places> {
+    pub fn arrange(&self, layout: Layout, controller: Controller, model: Option<&Calibration>) -> Result<Places> {
         for (index, (device, journal)) in self.journals.iter().enumerate() {
             // Index 2 is the shared volume: its thread is nobody's.
             let accounted = layout == Layout::OwnAccounted && index < 2;
@@ -328,6 +313,7 @@ impl Bench {
             Controller::None => Policy::None,
             Controller::Bfq | Controller::BfqStrict => Policy::Bfq,
             Controller::Iocost => {
+                let model = model.context("io.cost needs a model of the device: give `--model` and `--qos`")?;
                 self.engine.device_calibrated(&self.device, model.clone(), false)?;
                 Policy::Iocost
             }
@@ -475,12 +461,7 @@ fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
         engine.pool_remove(&pool.name, false)?;
     }
     let path = leftover_path();
-    if !path.exists() {
-        return Ok(());
-    }
-    let text = file::read_limited(&path, Bytes(1 << 16)).context("what is to be restored")?;
-    let leftover: Leftover =
-        serde_json::from_slice(&text).with_context(|| format!("cannot read {}", path.display()))?;
+    let Some(leftover) = kept::<Leftover>(&path)? else { return Ok(()) };
     if let Ok(dev) = block::devno_of(&roots.dev.join(&leftover.device)) {
         if !leftover.device.is_empty() {
             iocost::disable(roots, dev).context("cannot switch io.cost off")?;
@@ -496,8 +477,7 @@ fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
     {
         fs::remove_dir_all(directory).with_context(|| format!("cannot remove {}", directory.display()))?;
     }
-    file::remove_durable(&path).context("the record of what was to be restored")?;
-    Ok(())
+    forget(&path)
 }
 
 /// Our tenants share `bulkhead.slice` with the daemon's: their I/O would be measured, and ours would disturb them.
@@ -520,30 +500,10 @@ fn leftover_path() -> PathBuf {
     Path::new(STATE_DIR).join("restore.json")
 }
 
-fn write_leftover(leftover: &Leftover) -> Result<()> {
-    let text = serde_json::to_vec(leftover).context("cannot encode what is to be restored")?;
-    file::write_atomic(&leftover_path(), &text).context("cannot record what is to be restored")
-}
-
 fn name(text: &str) -> Result<Name> {
     text.parse().with_context(|| format!("{text:?} is no name"))
 }
 
 fn reference(volume: &str) -> Result<VolumeRef> {
     Ok(VolumeRef { pool: name(POOL)?, name: name(volume)? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use bulkhead_sys::iocost::{ModelLine, QosLine};
-
-    #[test]
-    fn the_model_is_lines_that_the_kernel_prints_back() {
-        let (dev, model) = (DevNo::new(254, 0), lab_hdd());
-        let (_, line) = ModelLine::parse(&format!("{dev} {}", model.model)).unwrap();
-        assert_eq!(line.line(dev), format!("{dev} {}", model.model));
-        let (_, line) = QosLine::parse(&format!("{dev} {}", model.qos)).unwrap();
-        assert_eq!(line.line(dev), format!("{dev} {}", model.qos));
-    }
 }

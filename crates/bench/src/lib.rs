@@ -8,6 +8,7 @@
 
 pub mod calibrate;
 pub mod cgroup_run;
+mod cleanup;
 pub mod experiment;
 pub mod judge;
 pub mod layout;

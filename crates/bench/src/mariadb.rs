@@ -84,7 +84,7 @@ impl Server {
         let mariadbd = find_program("mariadbd").context("mariadbd is not installed (Debian package mariadb-server)")?;
         fs::create_dir_all(data).with_context(|| format!("cannot create {}", data.display()))?;
         // Not in the data directory, whose path may be too long for a socket.
-        let socket = PathBuf::from(crate::layout::RUN_DIR).join("mariadb.sock");
+        let socket = PathBuf::from(crate::cleanup::RUN_DIR).join("mariadb.sock");
         let spec = SpawnSpec {
             program: mariadbd,
             args: server_args(data, &socket).into_iter().map(Into::into).collect(),

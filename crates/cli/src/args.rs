@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use bulkhead_core::model::{FsKind, Policy, Provision};
+use bulkhead_core::model::{Calibration, FsKind, Policy, Provision};
 use bulkhead_engine::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -19,7 +19,9 @@ Exit codes:
   3  not found                       9  permission denied
   4  already exists                 10  damaged
   5  in use                         11  the daemon does not answer
-`bulkhead run` ends with the exit code of its command (128 + the number of the signal that ended it).";
+`bulkhead run` ends with the exit code of its command (128 + the number of the signal that ended
+it), 127 when there is no such command, 126 when it cannot be executed, 125 when anything else
+failed before it, and 2 only when its own arguments cannot be read.";
 
 /// Storage isolation for containers: own journal, held shares, nothing shared that one could block
 #[derive(Debug, Parser)]
@@ -104,9 +106,30 @@ pub(crate) struct DemoArgs {
     /// Where the report, the figures and the pictures go
     #[arg(long, value_name = "DIR", default_value = "bulkhead-demo")]
     pub(crate) report: PathBuf,
-    /// The disk is the lab's spinning one: what it simulates, in words. Its io.cost model is used
-    #[arg(long, hide = true, value_name = "WORDS")]
-    pub(crate) lab_disk: Option<String>,
+    #[command(flatten)]
+    pub(crate) iocost: IocostLines,
+    /// What a simulated disk simulates, in words
+    #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
+    pub(crate) disk: String,
+}
+
+/// What io.cost is told about a device.
+#[derive(Debug, Args)]
+pub(crate) struct IocostLines {
+    /// The line for io.cost.model (without the device number), as `device inspect` shows it
+    #[arg(long, value_name = "LINE", requires = "qos")]
+    model: Option<String>,
+    /// The line for io.cost.qos that goes with it
+    #[arg(long, value_name = "LINE", requires = "model")]
+    qos: Option<String>,
+}
+
+impl IocostLines {
+    /// The lines, if they were given, as a calibration that was not measured.
+    pub(crate) fn calibration(&self) -> Option<Calibration> {
+        let (model, qos) = (self.model.clone()?, self.qos.clone()?);
+        Some(Calibration { model, qos, measured: vec!["given on the command line, not measured".to_owned()] })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -131,6 +154,8 @@ pub(crate) struct ExperimentArgs {
     /// Only these neighbours
     #[arg(long = "neighbour", value_name = "KIND")]
     pub(crate) neighbours: Vec<String>,
+    #[command(flatten)]
+    pub(crate) iocost: IocostLines,
     /// What the disk simulates, in words
     #[arg(long, default_value = "")]
     pub(crate) disk: String,
@@ -444,7 +469,7 @@ pub(crate) enum DeviceCommand {
     ///
     /// Takes minutes. Two scratch volumes, each in a tenant of its own (both named bulkhead-calibrate-a and -b, which are
     /// reserved), are made in a pool on the device and removed at the end. The device should have nothing else to do; its
-    /// controller is off meanwhile. fio has to be installed.
+    /// controller is off meanwhile. fio has to be installed. With --model and --qos nothing is measured: they are stored.
     Calibrate(CalibrateArgs),
 }
 
@@ -455,12 +480,8 @@ pub(crate) struct CalibrateArgs {
     /// The pool whose room is used [default: the one with most room on the device]
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
-    /// Measure nothing, store this line for io.cost.model (without the device number)
-    #[arg(long, value_name = "LINE", requires = "qos")]
-    pub(crate) model: Option<String>,
-    /// The line for io.cost.qos that goes with it
-    #[arg(long, value_name = "LINE", requires = "model")]
-    pub(crate) qos: Option<String>,
+    #[command(flatten)]
+    pub(crate) iocost: IocostLines,
     #[command(flatten)]
     pub(crate) write: Write,
 }

@@ -16,22 +16,21 @@ use crate::show;
 /// Measures a device, or takes the lines that were given, and has them stored.
 ///
 /// # Errors
-/// Wrong arguments, `Unsupported` without root, what the measurement failed with, and the daemon's faults.
+/// Wrong arguments, `PermissionDenied` without root, what the measurement failed with, and the daemon's faults.
 pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let object = format!("device {}", args.device);
-    let calibration = match (&args.model, &args.qos) {
-        (Some(model), Some(qos)) => {
-            let measured = vec!["given on the command line, not measured".to_owned()];
-            Calibration { model: model.clone(), qos: qos.clone(), measured }
-        }
-        _ if args.write.dry_run => {
+    let given = args.iocost.calibration();
+    let was_measured = given.is_none();
+    let calibration = match given {
+        Some(calibration) => calibration,
+        None if args.write.dry_run => {
             return Err(invalid(object, "measuring uses the device, which a dry run must not")
                 .cure("leave `--dry-run` away, or give `--model` and `--qos`"));
         }
-        _ => measure(&args, client, output)?,
+        None => measure(&args, client, output)?,
     };
     let done = client.device_calibrate(&args.device, &calibration, args.write.dry_run).await?;
-    if args.model.is_none() && !output.is_json() {
+    if was_measured && !output.is_json() {
         // The figures were shown as they came.
         output.say(&format!("{object}: calibrated"));
         return Ok(());
@@ -43,7 +42,7 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
 fn measure(args: &CalibrateArgs, client: &Client, output: &Output) -> Result<Calibration, Fault> {
     let object = format!("device {}", args.device);
     if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new(Code::Unsupported, object, "measuring needs root").cure("run it with sudo"));
+        return Err(Fault::new(Code::PermissionDenied, object, "measuring needs root").cure("run it with sudo"));
     }
     let request = Request {
         device: args.device.clone(),

@@ -14,10 +14,15 @@ use bulkhead_sys::tool::find_program;
 
 use crate::args::{DemoArgs, ExperimentArgs};
 use crate::output::Output;
+use crate::parse::invalid;
 use crate::progress::Steps;
 
 /// What the database part needs beside Bulkhead.
 const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
+
+/// Said when io.cost cannot be used.
+const WITHOUT_MODEL: &str = "without `--model` and `--qos` BFQ holds the shares, which it does badly on some disks: \
+    `bulkhead device calibrate` finds the lines for this one";
 
 /// An error of `bulkhead-bench` as a fault: the one it carries, or one about `object`.
 pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
@@ -37,9 +42,14 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
     fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
     options.out_dir = Some(args.report.clone());
-    // A model is measured for one disk; on any other, bfq needs none.
-    let controller = if args.lab_disk.is_some() { "iocost" } else { "bfq" };
-    options.disk_parameters = args.lab_disk.clone().unwrap_or_default();
+    options.model = args.iocost.calibration();
+    options.disk_parameters.clone_from(&args.disk);
+    let controller = if options.model.is_some() {
+        "iocost"
+    } else {
+        output.say(WITHOUT_MODEL);
+        "bfq"
+    };
     let ours = format!("own+accounting/{controller}");
 
     options.neighbours = vec!["streams".to_owned()];
@@ -75,6 +85,7 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
         configs: args.configs.clone(),
         neighbours: args.neighbours.clone(),
         out_dir: Some(args.out.clone()),
+        model: args.iocost.calibration(),
         disk_parameters: args.disk.clone(),
         ..Options::new(target)
     };
@@ -86,7 +97,10 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
 
 fn target(args: &DemoArgs) -> Result<Target, Fault> {
     match (&args.on, &args.device) {
-        (Some(directory), _) => Ok(Target::Directory(directory.clone())),
+        (Some(directory), _) => match std::path::absolute(directory) {
+            Ok(directory) => Ok(Target::Directory(directory)),
+            Err(error) => Err(invalid(format!("directory {}", directory.display()), error)),
+        },
         (None, Some(device)) if args.erase.as_ref() == Some(device) => {
             Ok(Target::Device { path: device.clone(), erase: true })
         }
@@ -122,4 +136,22 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
     let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
     Fault::new(code, format!("file {}", path.display()), format!("it cannot be written ({error})"))
         .cure("name another place with `--report`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn a_relative_directory_is_one_of_here() {
+        let target = |on: &str| match Cli::try_parse_from(["bulkhead", "demo", "--on", on]).unwrap().command {
+            Command::Demo(args) => super::target(&args),
+            other => panic!("{other:?}"),
+        };
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(target("a/b"), Ok(Target::Directory(here.join("a/b"))));
+        assert_eq!(target("/a"), Ok(Target::Directory("/a".into())));
+    }
 }

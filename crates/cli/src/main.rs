@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
     match cli.command {
         Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
-        Command::Run(args) => run::run(&args, &Client::new(cli.socket), output),
+        Command::Run(args) => Ok(run::run(&args, &Client::new(cli.socket), output)),
         Command::Enter(args) => Ok(run::enter(args, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_bench::load::main(&args)

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::wire::{LeaseCreate, LeaseReply};
+use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
 use bulkhead_engine::client::Client;
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::namespace::{self, Bind, EnterSpec, SuperviseSpec};
@@ -31,11 +31,18 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// How long a daemon that is just being restarted may take until it answers again.
 const RESTART: Duration = Duration::from_secs(2);
 
-/// Runs the command; its exit code is ours.
-///
-/// # Errors
-/// Wrong arguments, faults of the daemon, and a command that cannot be started.
-pub(crate) fn run(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitCode, Fault> {
+/// The exit code of failures that are ours, as of `env`, `timeout` and `docker run`: all others are the command's.
+const NOT_RUN: u8 = 125;
+
+/// Runs the command; its exit code is ours. What fails before the command runs is told, and is [`NOT_RUN`].
+pub(crate) fn run(args: &RunArgs, client: &Client, output: &Output) -> ExitCode {
+    run_command(args, client, output).unwrap_or_else(|fault| {
+        output.fail(&fault);
+        ExitCode::from(NOT_RUN)
+    })
+}
+
+fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitCode, Fault> {
     let tenant = parse::tenant_name(&args.tenant)?;
     let wanted: Vec<RunVolume> = args.volumes.iter().map(|text| parse::run_volume(text)).collect::<Result<_, _>>()?;
     for (i, volume) in wanted.iter().enumerate() {
@@ -82,13 +89,7 @@ fn in_cgroup(
     let own = format!("{}/run-{}", reply.payload_cgroup, std::process::id());
     let own: CgroupPath = own.parse().map_err(|error| failed("cgroup", &error))?;
     cgroup::create(&roots, &own, &[]).map_err(|error| failed(&format!("cgroup {own}"), &error))?;
-    let mut args = vec!["__enter".into(), "--cgroup".into(), own.dir(&roots).into_os_string()];
-    for (volume, lease) in wanted.iter().zip(&reply.leases) {
-        let mode = if volume.read_only { "ro" } else { "rw" };
-        let (source, target) = (lease.mounted_at.clone().into_os_string(), volume.target.clone().into_os_string());
-        args.extend(["--bind".into(), source, target, mode.into()]);
-    }
-    args.push("--".into());
+    let mut args = enter_args(&own.dir(&roots), wanted, &reply.leases, output);
     args.extend_from_slice(command);
     let spec = SuperviseSpec {
         program: PathBuf::from("/proc/self/exe"),
@@ -101,6 +102,21 @@ fn in_cgroup(
         output.warn(&fault);
     }
     outcome.map(|outcome| ExitCode::from(outcome.code))
+}
+
+/// The arguments of `__enter` up to the command. A directory comes before those below it, which it would hide.
+fn enter_args(cgroup: &Path, wanted: &[RunVolume], leases: &[LeaseView], output: &Output) -> Vec<OsString> {
+    let format = if output.is_json() { "json" } else { "table" };
+    let mut args = vec!["__enter".into(), "--output".into(), format.into(), "--cgroup".into(), cgroup.into()];
+    let mut binds: Vec<(&RunVolume, &LeaseView)> = wanted.iter().zip(leases).collect();
+    binds.sort_by_key(|(volume, _)| volume.target.components().count());
+    for (volume, lease) in binds {
+        let mode = if volume.read_only { "ro" } else { "rw" };
+        let (source, target) = (lease.mounted_at.clone().into_os_string(), volume.target.clone().into_os_string());
+        args.extend(["--bind".into(), source, target, mode.into()]);
+    }
+    args.push("--".into());
+    args
 }
 
 /// Ends what the command left behind, and removes the cgroup.
@@ -170,4 +186,28 @@ fn failed(object: &str, error: &(dyn Error + 'static)) -> Fault {
 fn chain(error: &(dyn Error + 'static)) -> String {
     let chain = std::iter::successors(Some(error), |&error| error.source());
     chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::Format;
+
+    #[test]
+    fn a_directory_is_mounted_before_those_below_it() {
+        let wanted: Vec<RunVolume> =
+            ["b:/srv/sub", "c:/srv/sub/deep:ro", "a:/srv/"].map(|text| parse::run_volume(text).unwrap()).into();
+        let lease = |name: &str| {
+            let (id, volume) = ("01234567-89ab-cdef-0123-456789abcdef", format!("p/{name}"));
+            let view = serde_json::json!({"id": id, "volume": volume, "mounted_at": format!("/mnt/{name}")});
+            serde_json::from_value::<LeaseView>(view).unwrap()
+        };
+        let args = enter_args(Path::new("/cg"), &wanted, &["b", "c", "a"].map(lease), &Output::new(Format::Json));
+        let words: Vec<&str> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
+        assert_eq!(
+            words.join(" "),
+            "__enter --output json --cgroup /cg --bind /mnt/a /srv/ rw --bind /mnt/b /srv/sub rw \
+             --bind /mnt/c /srv/sub/deep ro --"
+        );
+    }
 }

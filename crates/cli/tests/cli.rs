@@ -332,7 +332,7 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "--volume", "data:relative", "--", "true"],
         &expect![[r#"
-        exit 2
+        exit 125
         ----- stderr
         error: --volume "data:relative": the directory is not an absolute path
         hint: write it like data:/var/lib/mysql or data:/srv:ro
@@ -341,7 +341,7 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "--volume", "data:/nonexistent", "--", "true"],
         &expect![[r#"
-        exit 3
+        exit 125
         ----- stderr
         error: directory /nonexistent: there is no such directory to mount the volume over
         hint: make it first: `mkdir -p /nonexistent`
@@ -350,7 +350,7 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "--volume", "data:/dev/null", "--", "true"],
         &expect![[r#"
-        exit 2
+        exit 125
         ----- stderr
         error: directory /dev/null: it is not a directory
         hint: volumes are mounted over directories
@@ -359,7 +359,7 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "-v", "a:/srv", "-v", "b:/srv", "--", "true"],
         &expect![[r#"
-        exit 2
+        exit 125
         ----- stderr
         error: directory /srv: two volumes are to be mounted there
     "#]],
@@ -367,10 +367,18 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "--", "true", "--help"],
         &expect![[r#"
-        exit 11
+        exit 125
         ----- stderr
         error: daemon: it does not run: there is no socket /nonexistent/bulkhead.sock
         hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
+    "#]],
+    );
+    check(
+        &["__enter", "--output", "json", "--cgroup", "/nonexistent", "--", "true"],
+        &expect![[r#"
+        exit 125
+        ----- stderr
+        {"code":"internal","object":"command","cause":"cannot join cgroup /nonexistent: No such file or directory (os error 2)"}
     "#]],
     );
 }
@@ -817,7 +825,7 @@ fn a_day_with_the_daemon() {
     check(
         &["run", "--tenant", "nobody", "--", "true"],
         expect![[r#"
-        exit 3
+        exit 125
         ----- stderr
         error: tenant nobody: there is no tenant of that name
         hint: `bulkhead tenant ls` lists them, `bulkhead tenant create` makes one

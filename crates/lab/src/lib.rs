@@ -31,7 +31,7 @@ mod wait;
 
 pub use cache::Cache;
 pub use command::{command as host_command, output as host_output};
-pub use disk::{DiskModel, DiskSpec, Disks};
+pub use disk::{DiskModel, DiskSpec, Disks, IocostLines};
 pub use guest_root::GuestRoot;
 pub use kernels::{Kernel, KernelImage};
 pub use lab::{Lab, LabConfig};

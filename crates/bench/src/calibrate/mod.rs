@@ -7,6 +7,7 @@
 //! Does not: store the result (the daemon does), or put it in force.
 
 mod fio;
+mod queue;
 mod scratch;
 mod search;
 
@@ -18,9 +19,11 @@ use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
 use bulkhead_engine::client::Client;
 use bulkhead_sys::iocost::{self, ModelLine};
+use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::find_program;
 
 use crate::cgroup_run::{Cancel, Starter};
+use crate::cleanup::with_removal;
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::measure;
 use scratch::Scratch;
@@ -74,6 +77,11 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
             .cure("install the Debian package fio")
             .into());
     }
+    if !iocost::is_supported(&Roots::host()) {
+        let cause = "the kernel has no io.cost (CONFIG_BLK_CGROUP_IOCOST), so there is nothing to calibrate";
+        let bfq = format!("use bfq instead: `bulkhead device control {} --policy bfq`", request.device);
+        return Err(Fault::new(Code::Unsupported, format!("device {}", request.device), cause).cure(bfq).into());
+    }
     on_step(Told::Step(0, 1, "setting up volumes and tenants"));
     let scratch = Scratch::set_up(client, &request.device, request.pool.as_ref())?;
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
@@ -86,10 +94,8 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
         of: fio::N_STEPS + 2 + VRATES_PCT.len() + N_HALVINGS + N_AROUND + N_FINALISTS,
         lines: Vec::new(),
     };
-    let found = session.find()?;
-    let calibration = session.calibration(&found);
-    session.scratch.remove()?;
-    Ok(calibration)
+    let calibration = session.find().map(|found| session.calibration(&found));
+    with_removal(calibration, session.scratch.remove())
 }
 
 struct Session<'a> {
@@ -104,7 +110,6 @@ struct Session<'a> {
 struct Found {
     measured: ModelLine,
     best: Trial,
-    fair_bytes_per_s: f64,
 }
 
 impl Session<'_> {
@@ -130,6 +135,7 @@ impl Session<'_> {
         }
         let most = trials.iter().map(|trial| trial.bytes_per_s).fold(greedy, f64::max);
         let fair_bytes_per_s = (1.0 - busy) * most;
+        self.figure(format!("fair for the writers: {:.1} MB/s", fair_bytes_per_s / 1e6));
         let finalists = self.finalists(&measured, trials, fair_bytes_per_s)?;
         let best = choose(&finalists, fair_bytes_per_s).context("nothing was tried")?;
         self.figure(format!(
@@ -138,7 +144,7 @@ impl Session<'_> {
             best.mean_ms / idle_ms,
             100.0 * best.bytes_per_s / fair_bytes_per_s
         ));
-        Ok(Found { measured, best, fair_bytes_per_s })
+        Ok(Found { measured, best })
     }
 
     /// Tries pinned vrates: all trials, and the fastest that does not saturate the device.
@@ -251,11 +257,10 @@ impl Session<'_> {
 
     fn calibration(&self, found: &Found) -> Calibration {
         let candidate = found.best.candidate;
-        let fair = format!("fair for the writers: {:.1} MB/s", found.fair_bytes_per_s / 1e6);
         Calibration {
             model: candidate.model(&found.measured).parameters(),
             qos: candidate.qos().parameters(),
-            measured: self.lines.iter().cloned().chain([fair]).collect(),
+            measured: self.lines.clone(),
         }
     }
 

@@ -3,16 +3,20 @@
 //! Their names are [`NAMES`], for tenants and volumes alike, and reserved: what a killed calibration left under them is
 //! removed by the next one.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, Policy, VolumeRef};
+use bulkhead_core::model::{FsKind, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{DeviceControl, DeviceView, PoolView, TenantCreate, VolumeCreate};
+use bulkhead_core::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
 use bulkhead_engine::client::{Client, Removal};
-use bulkhead_sys::iocost;
+use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 
+use super::queue;
+use crate::cleanup::{RUN_DIR, lock, with_removal};
 use crate::layout::Places;
 use crate::pair::Pair;
 
@@ -29,11 +33,12 @@ pub(super) struct Scratch {
     daemon: Daemon,
     pub(super) roots: Roots,
     pub(super) dev: DevNo,
-    before: DeviceView,
     pub(super) places: Places,
     pub(super) pair: Pair,
     pub(super) volume: Bytes,
     removed: bool,
+    // Given up last: another calibration must not find ours half removed.
+    _lock: LockFile,
 }
 
 /// The daemon, asked by a thread that may wait.
@@ -49,39 +54,45 @@ impl Daemon {
 }
 
 impl Scratch {
-    /// Removes what a killed calibration left, and sets up. The device's controller is switched off meanwhile.
+    /// Removes what a killed calibration left, and sets up.
     ///
     /// # Errors
-    /// When no pool with room lies on the device, or the daemon refuses.
+    /// When another calibration or experiment is under way, no pool with room is on the device, or the daemon refuses.
     pub(super) fn set_up(client: Client, device: &str, pool: Option<&Name>) -> Result<Self> {
+        let lock = lock()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let daemon = Daemon { client, runtime: runtime.context("cannot start a runtime")? };
-        let before = daemon.ask(async |client| client.device_inspect(device).await)?;
         let roots = Roots::host();
-        let dev = before.dev.parse().context("the device's number")?;
+        queue::put_back(&roots, &kept_queue())?;
+        let view = daemon.ask(async |client| client.device_inspect(device).await)?;
+        let dev = view.dev.parse().context("the device's number")?;
         remove(&daemon)?;
-        let pool = choose_pool(&daemon, &before, pool)?;
+        let pool = choose_pool(&daemon, &view, pool)?;
         let volume = volume_size(&pool)?;
-        let nowhere = Places { a: "".into(), b: "".into() };
         let [a, b] = NAMES.map(str::parse::<Name>);
         let names = [a?, b?];
         let pair = Pair::new(&roots, dev, (&names[0], &names[1]), Vec::new())?;
-        // From here on `Drop` removes what was made, also when a step fails.
-        let mut scratch = Self { daemon, roots, dev, before, places: nowhere, pair, volume, removed: false };
-        scratch.daemon.ask(async |client| {
-            client.device_control(device, &DeviceControl { policy: Some(Policy::None) }, false).await
-        })?;
-        let [a, b] = [scratch.make(&pool.name, &names[0])?, scratch.make(&pool.name, &names[1])?];
-        scratch.pair.file_systems = vec![a.clone(), b.clone()];
-        scratch.places = Places { a: a.join("files"), b: b.join("files") };
-        for dir in [&scratch.places.a, &scratch.places.b] {
+        let places = Places { a: PathBuf::new(), b: PathBuf::new() };
+        let mut scratch = Self { daemon, roots, dev, places, pair, volume, removed: false, _lock: lock };
+        match scratch.make(&view, &pool.name, &names) {
+            Ok(()) => Ok(scratch),
+            Err(error) => with_removal(Err(error), scratch.remove()),
+        }
+    }
+
+    fn make(&mut self, device: &DeviceView, pool: &Name, names: &[Name; 2]) -> Result<()> {
+        queue::switch_off(&self.roots, &kept_queue(), device)?;
+        let [a, b] = [self.make_volume(pool, &names[0])?, self.make_volume(pool, &names[1])?];
+        self.pair.file_systems = vec![a.clone(), b.clone()];
+        self.places = Places { a: a.join("files"), b: b.join("files") };
+        for dir in [&self.places.a, &self.places.b] {
             std::fs::create_dir(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         }
-        Ok(scratch)
+        Ok(())
     }
 
     /// Makes a volume and its tenant: where it is mounted.
-    fn make(&self, pool: &Name, name: &Name) -> Result<std::path::PathBuf> {
+    fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
         let (size_bytes, fs, provision, fast_commit) = (self.volume, FsKind::Ext4, None, false);
         let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
@@ -96,21 +107,15 @@ impl Scratch {
     /// Removes everything, and puts the controller back that was in force.
     ///
     /// # Errors
-    /// The first thing that could not be removed; the next calibration tries again.
+    /// What could not be put back or removed; the next calibration tries again.
     pub(super) fn remove(mut self) -> Result<()> {
         self.removed = true;
         self.take_back()
     }
 
     fn take_back(&self) -> Result<()> {
-        iocost::disable(&self.roots, self.dev).context("cannot switch io.cost off")?;
-        remove(&self.daemon)?;
-        // io.cost that somebody set by hand has no calibration: restoring puts its lines back.
-        let by_hand = self.before.policy == Policy::Iocost && self.before.calibration.is_none();
-        let policy = Some(self.before.policy).filter(|policy| *policy != Policy::None && !by_hand);
-        let request = DeviceControl { policy };
-        self.daemon.ask(async |client| client.device_control(&self.before.name, &request, false).await)?;
-        Ok(())
+        let put_back = queue::put_back(&self.roots, &kept_queue());
+        with_removal(put_back, remove(&self.daemon).context("cannot remove what the calibration had set up"))
     }
 }
 
@@ -122,6 +127,11 @@ impl Drop for Scratch {
             tracing::error!(error = format!("{error:#}"), "not everything could be removed; the next run tries again");
         }
     }
+}
+
+/// Where the device's settings are kept while others are in force.
+fn kept_queue() -> PathBuf {
+    Path::new(RUN_DIR).join("calibrate.json")
 }
 
 fn remove(daemon: &Daemon) -> Result<()> {

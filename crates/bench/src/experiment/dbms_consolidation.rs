@@ -60,13 +60,16 @@ pub(super) fn seconds(quick: bool) -> f64 {
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     check_programs()?;
-    let mut frame = Frame::new("dbms-consolidation", ABOUT, options, progress);
-    let bench = frame.set_up((700, 300))?;
+    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench((700, 300), work)
+}
+
+fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
+    let options = frame.options;
     let plans = chosen(&cells(options.quick), options);
     for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own")] {
         if plans.iter().any(|plan| (plan.layout == Layout::Shared) == (layout == Layout::Shared)) {
             frame.say(&format!("filling the database on the {what} volume"));
-            let places = bench.arrange(layout, Controller::None, &options.model)?;
+            let places = bench.arrange(layout, Controller::None, options.model.as_ref())?;
             let server = Server::start(&places.a.join("db"), &bench.pair()?.payload_a, &options.cancel)?;
             server.prepare()?;
             server.stop()?;
@@ -79,13 +82,12 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
         .experiment
         .commands
         .push(format!("sysbench oltp_insert, {CLIENTS} clients, warm-up {warm_up} s, window {window} s"));
-    frame.rounds(&plans, |frame, plan| round(frame, &bench, plan, (warm_up, window)))?;
-    frame.finish(Some(bench))
+    frame.rounds(&plans, |frame, plan| round(frame, bench, plan, (warm_up, window)))
 }
 
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window): (u32, u32)) -> Result<Round> {
     let options = frame.options;
-    let places = bench.arrange(plan.layout, plan.controller, &options.model)?;
+    let places = bench.arrange(plan.layout, plan.controller, options.model.as_ref())?;
     let (starter, pair) = (frame.starter(), bench.pair()?);
     let kind = match plan.neighbour {
         "no-fsync" => Some(LoadKind::NoFsync),

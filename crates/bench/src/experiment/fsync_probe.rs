@@ -66,21 +66,21 @@ pub(super) fn seconds(quick: bool) -> f64 {
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new("fsync-probe", ABOUT, options, progress);
-    let bench = frame.set_up((100, 100))?;
-    for (name, kind) in NEIGHBOURS {
-        let times = times(kind, options.quick);
-        for (what, (warm_up, window)) in [("A alone", times.idle), ("B alone", times.alone), ("both", times.loaded)] {
-            frame.experiment.commands.push(format!("{name}: {what}: warm-up {warm_up} s, window {window} s"));
+    let frame = Frame::new("fsync-probe", ABOUT, options, progress);
+    frame.with_bench((100, 100), |frame, bench| {
+        for (name, kind) in NEIGHBOURS {
+            let times = times(kind, options.quick);
+            for (what, (warm_up, window)) in [("A alone", times.idle), ("B alone", times.alone), ("both", times.loaded)]
+            {
+                frame.experiment.commands.push(format!("{name}: {what}: warm-up {warm_up} s, window {window} s"));
+            }
         }
-    }
-    let plans = chosen(&cells(), options);
-    frame.rounds(&plans, |frame, plan| round(frame, &bench, plan))?;
-    frame.finish(Some(bench))
+        frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, plan))
+    })
 }
 
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan) -> Result<Round> {
-    let places = bench.arrange(plan.layout, plan.controller, &frame.options.model)?;
+    let places = bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let kind = NEIGHBOURS.iter().find(|(name, _)| *name == plan.neighbour).map_or(LoadKind::Streams, |(_, kind)| *kind);
     let times = times(kind, frame.options.quick);
     let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);

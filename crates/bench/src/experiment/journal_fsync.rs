@@ -42,16 +42,17 @@ pub(super) fn seconds(quick: bool) -> f64 {
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new("journal-fsync", ABOUT, options, progress);
-    let bench = frame.set_up((700, 300))?;
+    let frame = Frame::new("journal-fsync", ABOUT, options, progress);
     let times = if options.quick { QUICK } else { FULL };
-    frame.experiment.commands.push(format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1));
-    frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, &bench, plan, times))?;
-    frame.finish(Some(bench))
+    let command = format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1);
+    frame.with_bench((700, 300), |frame, bench| {
+        frame.experiment.commands.push(command);
+        frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, plan, times))
+    })
 }
 
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, times: (f64, f64)) -> Result<Round> {
-    let places = bench.arrange(plan.layout, plan.controller, &frame.options.model)?;
+    let places = bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let [a, b] = [&places.a, &places.b].map(|dir| LoadArgs::new(LoadKind::HighFsync, dir, 0.0));
     let measured = measure(&frame.starter(), &bench.pair()?, Some(&a), Some(&b), times)?;
     let mut round = Round::default();

@@ -18,7 +18,8 @@ use bulkhead_core::model::Calibration;
 use bulkhead_core::units::Share;
 
 use crate::cgroup_run::{Cancel, Starter};
-use crate::layout::{Bench, Controller, Layout, Target, lab_hdd};
+use crate::cleanup::with_removal;
+use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 
 /// The experiments that can be run.
@@ -37,8 +38,8 @@ pub struct Options {
     pub neighbours: Vec<String>,
     /// Only these configurations, as `shared/none`; all when it is empty.
     pub configs: Vec<String>,
-    /// What io.cost is told about the device.
-    pub model: Calibration,
+    /// What io.cost is told about the device; configurations with io.cost fail without.
+    pub model: Option<Calibration>,
     /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
     pub out_dir: Option<PathBuf>,
     /// The `bulkhead` program, for the loads.
@@ -50,7 +51,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The full form on a target, with the model of the lab's disk; loads are run by this program itself.
+    /// The full form on a target, without a model for io.cost; loads are run by this program itself.
     #[must_use]
     pub fn new(target: Target) -> Self {
         Self {
@@ -59,7 +60,7 @@ impl Options {
             rounds: None,
             neighbours: Vec::new(),
             configs: Vec::new(),
-            model: lab_hdd(),
+            model: None,
             out_dir: None,
             program: "/proc/self/exe".into(),
             disk_parameters: String::new(),
@@ -221,8 +222,9 @@ impl<'a, 'p> Frame<'a, 'p> {
             shares.0,
             shares.1
         ));
-        let model = &self.options.model;
-        self.experiment.commands.push(format!("io.cost.model {}; io.cost.qos {}", model.model, model.qos));
+        if let Some(model) = &self.options.model {
+            self.experiment.commands.push(format!("io.cost.model {}; io.cost.qos {}", model.model, model.qos));
+        }
         Ok(bench)
     }
 
@@ -269,10 +271,15 @@ impl<'a, 'p> Frame<'a, 'p> {
         write_json(dir, &self.experiment)
     }
 
-    fn finish(self, bench: Option<Bench>) -> Result<Experiment> {
-        if let Some(bench) = bench {
-            bench.remove()?;
-        }
+    /// Sets up, works, and removes what was set up, also when the work fails; the file is written once more at the end.
+    fn with_bench(
+        mut self,
+        shares: (u32, u32),
+        work: impl FnOnce(&mut Self, &Bench) -> Result<()>,
+    ) -> Result<Experiment> {
+        let bench = self.set_up(shares)?;
+        let worked = work(&mut self, &bench);
+        with_removal(worked, bench.remove())?;
         self.write()?;
         Ok(self.experiment)
     }

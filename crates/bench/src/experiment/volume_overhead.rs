@@ -50,9 +50,12 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     if !matches!(options.target, Target::Device { .. }) {
         bail!("volume-overhead needs a whole device, so that there is a raw logical volume to compare with");
     }
-    let mut frame = Frame::new("volume-overhead", ABOUT, options, progress);
-    let bench = frame.set_up((100, 100))?;
-    let places = bench.arrange(Layout::OwnAccounted, Controller::None, &options.model)?;
+    Frame::new("volume-overhead", ABOUT, options, progress).with_bench((100, 100), work)
+}
+
+fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
+    let options = frame.options;
+    let places = bench.arrange(Layout::OwnAccounted, Controller::None, options.model.as_ref())?;
     let raw = bench.add_raw()?;
     let looped = bench.add_loop()?;
     let host_journal = bench.shared_device().map(str::to_owned);
@@ -86,14 +89,14 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     for number in 1..=n_rounds {
         for (index, row) in rows.iter().enumerate() {
             frame.say(&format!("round {number} of {n_rounds}: {}", LAYOUTS[index]));
-            let round = round(&frame, &bench, row, times)?;
+            let round = round(frame, bench, row, times)?;
             frame.experiment.cells[index].rounds.push(round.clone());
             frame.done += 1;
             frame.tell("done", Some((LAYOUTS[index].to_owned(), round)));
             frame.write()?;
         }
     }
-    frame.finish(Some(bench))
+    Ok(())
 }
 
 fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> Result<Round> {

@@ -13,6 +13,7 @@
 
 mod clock;
 mod direct;
+mod files;
 mod fsyncs;
 mod probe;
 mod sequential;

@@ -4,20 +4,19 @@
 //! `time_based`. The paper does not say how often its low-fsync workload syncs; here it is after each MiB, and after each
 //! write in high-fsync.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::{Load, LoadArgs, LoadKind, Tally, Window, ms_between, noise};
+use super::files::{Files, timed_sync};
+use super::{Load, LoadArgs, LoadKind, Tally, Window, noise};
 
 /// Size of each write.
 const BLOCK_BYTES: usize = 4096;
 
 pub(super) struct Sequential {
-    paths: Vec<PathBuf>,
+    files: Files,
     limit_bytes: u64,
     /// Bytes between two fsyncs.
     sync_bytes: Option<u64>,
@@ -25,31 +24,25 @@ pub(super) struct Sequential {
 
 impl Sequential {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
-        let paths: Vec<PathBuf> =
-            (0..args.threads.unwrap_or(4)).map(|index| args.dir.join(format!("sequential-{index}"))).collect();
-        for path in &paths {
-            let file = File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
-            file.sync_all().with_context(|| format!("cannot sync {}", path.display()))?;
-        }
         let sync_bytes = match args.kind {
             LoadKind::HighFsync => Some(BLOCK_BYTES as u64),
             LoadKind::LowFsync => Some(1 << 20),
             _ => None,
         };
-        Ok(Self { paths, limit_bytes: args.file_bytes.unwrap_or(128 << 20), sync_bytes })
+        let files = Files::create(args, "sequential", 4)?;
+        Ok(Self { files, limit_bytes: args.file_bytes.unwrap_or(128 << 20), sync_bytes })
     }
 }
 
 impl Load for Sequential {
     fn n_threads(&self) -> usize {
-        self.paths.len()
+        self.files.count()
     }
 
     fn work(&self, index: usize, window: &Window) -> Result<Tally> {
-        let path = &self.paths[index];
-        let context = || format!("cannot write {}", path.display());
+        let context = || format!("cannot write {}", self.files.path(index).display());
         let block = noise(BLOCK_BYTES, index as u64 + 1);
-        let mut file = OpenOptions::new().write(true).open(path).with_context(context)?;
+        let mut file = self.files.open(index)?;
         let mut tally = Tally::default();
         let (mut at_bytes, mut unsynced_bytes) = (0u64, 0u64);
         while !window.is_over() {
@@ -65,13 +58,7 @@ impl Load for Sequential {
                 tally.written_bytes += BLOCK_BYTES as u64;
             }
             if self.sync_bytes.is_some_and(|limit| unsynced_bytes >= limit) {
-                let begin = Instant::now();
-                file.sync_all().with_context(context)?;
-                let end = Instant::now();
-                if window.holds(begin) {
-                    tally.fsync_ms.push(ms_between(begin, end));
-                }
-                if window.holds(end) {
+                if timed_sync(&file, window, &mut tally).with_context(context)? {
                     tally.synced_bytes += unsynced_bytes;
                 }
                 unsynced_bytes = 0;
@@ -80,20 +67,11 @@ impl Load for Sequential {
         Ok(tally)
     }
 
-    /// Drops the dirty pages that are not on their way yet, so that they do not disturb the next measurement.
     fn cut_short(&self) {
-        std::thread::scope(|scope| {
-            for path in &self.paths {
-                // The measurement is over; when this fails the pages are written for nothing.
-                scope.spawn(move || OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0)));
-            }
-        });
+        self.files.truncate();
     }
 
     fn clean_up(&self) {
-        for path in &self.paths {
-            // A file that cannot be removed goes with the volume.
-            let _ = fs::remove_file(path);
-        }
+        self.files.remove();
     }
 }

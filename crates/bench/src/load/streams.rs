@@ -1,43 +1,36 @@
 //! `streams`: threads that write large files through the page cache, each ending in an fsync: a backup, a bulk load.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, Write};
-use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::{Load, LoadArgs, Tally, Window, ms_between, noise};
+use super::files::{Files, timed_sync};
+use super::{Load, LoadArgs, Tally, Window, noise};
 
 /// Size of each write(2).
 const WRITE_BYTES: usize = 1 << 20;
 
 pub(super) struct Streams {
-    paths: Vec<PathBuf>,
+    files: Files,
     file_bytes: u64,
 }
 
 impl Streams {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
-        let paths: Vec<PathBuf> =
-            (0..args.threads.unwrap_or(8)).map(|index| args.dir.join(format!("stream-{index}"))).collect();
-        for path in &paths {
-            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
-        }
-        Ok(Self { paths, file_bytes: args.file_bytes.unwrap_or(128 << 20) })
+        Ok(Self { files: Files::create(args, "stream", 8)?, file_bytes: args.file_bytes.unwrap_or(128 << 20) })
     }
 }
 
 impl Load for Streams {
     fn n_threads(&self) -> usize {
-        self.paths.len()
+        self.files.count()
     }
 
     fn work(&self, index: usize, window: &Window) -> Result<Tally> {
-        let path = &self.paths[index];
-        let context = || format!("cannot write {}", path.display());
+        let context = || format!("cannot write {}", self.files.path(index).display());
         let block = noise(WRITE_BYTES, index as u64 + 1);
-        let mut file = OpenOptions::new().write(true).open(path).with_context(context)?;
+        let mut file = self.files.open(index)?;
         let mut tally = Tally::default();
         while !window.is_over() {
             file.set_len(0).and_then(|()| file.rewind()).with_context(context)?;
@@ -52,13 +45,7 @@ impl Load for Streams {
             if window.is_over() {
                 break;
             }
-            let begin = Instant::now();
-            file.sync_all().with_context(context)?;
-            let end = Instant::now();
-            if window.holds(begin) {
-                tally.fsync_ms.push(ms_between(begin, end));
-            }
-            if window.holds(end) {
+            if timed_sync(&file, window, &mut tally).with_context(context)? {
                 tally.ops += 1;
                 tally.synced_bytes += size_bytes;
             }
@@ -66,20 +53,11 @@ impl Load for Streams {
         Ok(tally)
     }
 
-    /// Drops the dirty pages that are not on their way yet: an fsync of 128 MiB on a slow disk would take very long.
     fn cut_short(&self) {
-        std::thread::scope(|scope| {
-            for path in &self.paths {
-                // The measurement is over; when this fails the worker only ends later.
-                scope.spawn(move || OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0)));
-            }
-        });
+        self.files.truncate();
     }
 
     fn clean_up(&self) {
-        for path in &self.paths {
-            // A file that cannot be removed goes with the volume.
-            let _ = fs::remove_file(path);
-        }
+        self.files.remove();
     }
 }

@@ -8,10 +8,11 @@ use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon, start_d
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "bad_host",
-    about: "not root, cgroup v1 and hybrid, no lvm2, no xfsprogs: refused with cause and cure, and nothing is left",
+    about: "not root, cgroup v1 and hybrid, no io controller, no lvm2, no xfsprogs: refused with cause and cure, and nothing is left",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(300),
@@ -23,6 +24,8 @@ const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/syste
     mount -t cgroup -o none,name=lab none /sys/fs/cgroup/systemd";
 /// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
 const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
+/// A v1 hierarchy elsewhere that has taken the io controller (its v1 name is blkio).
+const WITHOUT_IO: &str = "mkdir /run/blkio; mount -t cgroup -o blkio none /run/blkio";
 /// Programs that are not installed: everything else of their directory is bound over it.
 const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
 
@@ -39,6 +42,14 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
         let script = format!("set -e; {prepare}; exec {program} daemon");
         refused_as(ctx, 8, &words, &["unshare", "--mount", "bash", "-c", &script]).await?;
     }
+    ctx.machine.sh(WITHOUT_IO).await?;
+    refused_as(ctx, 8, &["no io controller", "findmnt -t cgroup"], &[&program, "daemon"]).await?;
+    ctx.machine.sh("umount /run/blkio; rmdir /run/blkio").await?;
+    wait_until("the io controller is back", Duration::from_secs(60), async || {
+        let controllers = ctx.machine.read_text("/sys/fs/cgroup/cgroup.controllers").await?;
+        Ok(controllers.split_whitespace().any(|controller| controller == "io").then_some(()))
+    })
+    .await?;
     let daemon = start_daemon(ctx, &[]).await?;
     let words = &["/run/bulkhead/bulkhead.sock", "run this as root"];
     refused_as(ctx, 9, words, &[&nobody[..], &["pool", "ls"]].concat()).await?;

@@ -9,6 +9,7 @@ use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
 
 pub(super) const SOAK: &[Case] = &[
     case("calibrate_hdd", &[DiskSpec::new(DiskModel::Hdd, 8192)]),
@@ -26,6 +27,22 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
     }
 }
 
+/// Starts a calibration and kills it as soon as both its scratch volumes are mounted: the next one removes what it left.
+async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
+    let process = ctx.machine.spawn(argv, &[]).await?;
+    wait_until("both scratch volumes are mounted", Duration::from_secs(300), async || {
+        let volumes = json(ctx, &["volume", "ls"]).await?;
+        let mounted = volumes.as_array().into_iter().flatten().filter(|volume| !volume["mounted_at"].is_null()).count();
+        Ok((mounted == 2).then_some(()))
+    })
+    .await?;
+    process.kill(9).await?;
+    process.wait(Duration::from_secs(60)).await?;
+    let left = json(ctx, &["tenant", "ls"]).await?;
+    ensure!(left.as_array().is_some_and(|tenants| !tenants.is_empty()), "it was killed too late to leave anything");
+    Ok(())
+}
+
 async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
@@ -37,6 +54,7 @@ async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     let before = json(ctx, &["device", "inspect", &device]).await?;
 
     let program = ctx.program("bulkhead");
+    killed_on_the_way(ctx, &[&program, "device", "calibrate", &device]).await?;
     let output = ctx.machine.run_within(&[&program, "device", "calibrate", &device], Duration::from_secs(1500)).await?;
     ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
     for line in output.stderr.lines().filter(|line| !line.starts_with("calibrate: ")) {

@@ -9,14 +9,24 @@ use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "crash_after_each_step",
-    about: "a daemon that dies between two steps of create, attach, resize, detach or rm is made good by the next start (file)",
-    kernels: &[Kernel::V6_12],
-    profile: PROFILE,
-    limit: Duration::from_secs(1500),
-    run: |ctx| Box::pin(crash_after_each_step(ctx, "file")),
-}];
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "crash_after_each_step",
+        about: "a daemon that dies between two steps of create, attach, resize, detach or rm is made good by the next start (file)",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1500),
+        run: |ctx| Box::pin(crash_after_each_step(ctx, "file")),
+    },
+    Case {
+        name: "crash_at_random",
+        about: "kill -9 of the daemon at 20 random moments of create, run, resize and rm: nothing lost, nothing leaked",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1500),
+        run: |ctx| Box::pin(crash_at_random(ctx, 20)),
+    },
+];
 
 pub(super) const SOAK: &[Case] = &[
     Case {
@@ -28,12 +38,12 @@ pub(super) const SOAK: &[Case] = &[
         run: |ctx| Box::pin(crash_after_each_step(ctx, "thin")),
     },
     Case {
-        name: "crash_at_random",
-        about: "kill -9 of the daemon at 200 random moments of create, run, resize and rm: nothing lost, nothing leaked",
+        name: "crash_at_random_200",
+        about: "the same as crash_at_random at 200 moments",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(3600),
-        run: |ctx| Box::pin(crash_at_random(ctx)),
+        run: |ctx| Box::pin(crash_at_random(ctx, 200)),
     },
 ];
 
@@ -128,11 +138,10 @@ for i in $(seq KILLS); do
     kill -9 $pid; wait $pid || true
 done
 "#;
-/// Kills in all, and between two lines of progress.
-const N_KILLS: u32 = 200;
+/// Kills between two lines of progress.
 const KILLS_A_LINE: u32 = 20;
 
-async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
+async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
@@ -141,7 +150,7 @@ async fn crash_at_random(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log").await?;
     let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
     let mut killed = Ok(());
-    for n in (KILLS_A_LINE..=N_KILLS).step_by(KILLS_A_LINE as usize) {
+    for n in (KILLS_A_LINE..=n_kills).step_by(KILLS_A_LINE as usize) {
         let script = KILLER.replace("KILLS", &KILLS_A_LINE.to_string());
         killed = ctx.machine.sh_within(&script, Duration::from_secs(600)).await.map(drop);
         if killed.is_err() {

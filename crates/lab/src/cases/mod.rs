@@ -3,6 +3,7 @@
 mod bad_host;
 mod calibration;
 mod crash;
+mod demo;
 mod host;
 mod lab_self;
 mod tenants;
@@ -21,7 +22,7 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    crash::SOAK.iter().chain(calibration::SOAK).collect()
+    crash::SOAK.iter().chain(calibration::SOAK).chain(demo::SOAK).collect()
 }
 
 /// Disks for cases that want one of each kind.
