@@ -112,11 +112,13 @@ async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
 }
 
 /// One client that asks for operations in turn until it is told to stop. It notes what was acknowledged: in `/run/have` the
-/// volumes that are there, in `/run/acked/` the last number that a command wrote to each and had synced.
+/// volumes that are there, in `/run/acked/` the last number that a command wrote to each and had synced. Before each it waits
+/// for the lock that the killer holds while there is no daemon: under emulation, asking in vain would leave little time for more.
 const CLIENT: &str = r#"
 b=/lab/bin/bulkhead
 count='n=$(cat /run/target/n 2>/dev/null || echo 0); echo $((n + 1)) > /run/target/new; sync /run/target/new; mv /run/target/new /run/target/n; sync -f /run/target; echo $((n + 1))'
 while [ ! -e /run/stop ]; do
+    flock --shared /run/alive true
     v=$((RANDOM % 3)); n=$((RANDOM % 3)); kinds=(file thick thin); ref=${kinds[$v]}/r$n; acked=/run/acked/${kinds[$v]}-r$n
     case $((RANDOM % 5)) in
         0) $b volume create $ref --size 32M && { grep -qx "$ref" /run/have || echo $ref >> /run/have; } ;;
@@ -131,10 +133,13 @@ done >> /run/client.log 2>&1
 /// Kills the daemon again and again at moments that nothing is synchronised with.
 const KILLER: &str = r#"
 b=/lab/bin/bulkhead
+exec 9> /run/alive
 for i in $(seq KILLS); do
-    $b daemon > /run/daemon.log 2>&1 & pid=$!
-    for t in $(seq 600); do $b host > /dev/null 2>&1 && break; kill -0 $pid || { cat /run/daemon.log; exit 1; }; done
-    python3 -c "import time, random; time.sleep(random.random() * 1.5)"
+    flock 9
+    $b daemon > /run/daemon.log 2>&1 9>&- & pid=$!
+    for t in $(seq 600); do $b host > /dev/null 2>&1 9>&- && break; kill -0 $pid || { cat /run/daemon.log; exit 1; }; done
+    flock --unlock 9
+    python3 -c "import time, random; time.sleep(random.random() * 4)"
     kill -9 $pid; wait $pid || true
 done
 "#;
@@ -147,7 +152,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     make_pools(ctx).await?;
     json(ctx, &["tenant", "create", "rt"]).await?;
     daemon.kill().await?;
-    ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log").await?;
+    ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log; touch /run/alive").await?;
     let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
     let mut killed = Ok(());
     for n in (KILLS_A_LINE..=n_kills).step_by(KILLS_A_LINE as usize) {
@@ -182,7 +187,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     let log = ctx.machine.sh("cat /run/client.log | sort | uniq -c | sort -rn | head -40").await?;
     ctx.save("client.txt", &log)?;
     ctx.machine
-        .sh("rmdir /run/target; rm -rf /run/acked /run/stop /run/have /run/done /run/client.log /run/daemon.log")
+        .sh("rmdir /run/target; rm -rf /run/acked /run/stop /run/have /run/done /run/alive /run/client.log /run/daemon.log")
         .await?;
     json(ctx, &["tenant", "rm", "rt"]).await?;
     unmake_pools(ctx).await?;
