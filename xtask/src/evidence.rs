@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_bench::experiment::NAMES;
+use bulkhead_bench::experiment::{NAMES, disks};
 use bulkhead_bench::judge::{Verdict, judge};
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
@@ -70,8 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
-    let disks: &[&str] = if name == "fsync-probe" || name == "volume-overhead" { &["hdd", "ssd"] } else { &["hdd"] };
-    let disks = arguments.disk.as_deref().map_or(disks.to_vec(), |disk| vec![disk]);
+    let disks = arguments.disk.as_deref().map_or(disks(name).to_vec(), |disk| vec![disk]);
     let mut experiments = Vec::new();
     for disk in disks {
         let mut words = ["__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"].map(str::to_owned).to_vec();

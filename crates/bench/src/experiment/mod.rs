@@ -25,6 +25,15 @@ use crate::result::{Cell, Experiment, FORMAT, Round};
 /// The experiments that can be run.
 pub const NAMES: [&str; 4] = ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead"];
 
+/// The disk models of the lab on which TARGETS wants an experiment.
+#[must_use]
+pub fn disks(name: &str) -> &'static [&'static str] {
+    match name {
+        "fsync-probe" | "volume-overhead" => &["hdd", "ssd"],
+        _ => &["hdd"],
+    }
+}
+
 /// How an experiment is to be run.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -107,7 +116,7 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
 pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
     let rounds = u64::from(n_rounds(options));
     let (n_cells, windows) = match name {
-        "fsync-probe" => (chosen(&fsync_probe::cells(), options).len(), fsync_probe::seconds(options.quick)),
+        "fsync-probe" => (chosen(&fsync_probe::cells(options), options).len(), fsync_probe::seconds(options.quick)),
         "dbms-consolidation" => (
             chosen(&dbms_consolidation::cells(options.quick), options).len(),
             dbms_consolidation::seconds(options.quick),
@@ -311,7 +320,7 @@ mod tests {
 
     #[test]
     fn filters_choose_cells() {
-        let all = fsync_probe::cells();
+        let all = fsync_probe::cells(&options());
         assert_eq!(chosen(&all, &options()).len(), 18);
         let some = Options {
             neighbours: vec!["streams".into()],
@@ -326,7 +335,7 @@ mod tests {
     fn short_forms_stay_within_ten_minutes() {
         let quick = Options { quick: true, ..options() };
         for name in NAMES {
-            let expected = expected_duration(name, &quick).unwrap();
+            let expected = expected_duration(name, &quick).unwrap() * u32::try_from(disks(name).len()).unwrap();
             assert!(expected <= Duration::from_secs(600), "{name}: {expected:?}");
             let full = expected_duration(name, &options()).unwrap();
             assert!(full <= Duration::from_secs(3600), "{name}: {full:?}");
