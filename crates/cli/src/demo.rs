@@ -97,10 +97,18 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
 
 fn target(args: &DemoArgs) -> Result<Target, Fault> {
     match (&args.on, &args.device) {
-        (Some(directory), _) => match std::path::absolute(directory) {
-            Ok(directory) => Ok(Target::Directory(directory)),
-            Err(error) => Err(invalid(format!("directory {}", directory.display()), error)),
-        },
+        (Some(directory), _) => {
+            let object = format!("directory {}", directory.display());
+            match std::path::absolute(directory).and_then(|path| Ok((fs::metadata(&path)?.is_dir(), path))) {
+                Ok((true, path)) => Ok(Target::Directory(path)),
+                Ok((false, _)) => Err(invalid(object, "it is not a directory")),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    Err(Fault::new(Code::NotFound, object, "there is no such directory")
+                        .cure("name one on the disk that is to be tried"))
+                }
+                Err(error) => Err(invalid(object, error)),
+            }
+        }
         (None, Some(device)) if args.erase.as_ref() == Some(device) => {
             Ok(Target::Device { path: device.clone(), erase: true })
         }
@@ -145,13 +153,15 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn a_relative_directory_is_one_of_here() {
+    fn a_directory_must_be_there_and_a_relative_one_is_one_of_here() {
         let target = |on: &str| match Cli::try_parse_from(["bulkhead", "demo", "--on", on]).unwrap().command {
             Command::Demo(args) => super::target(&args),
             other => panic!("{other:?}"),
         };
         let here = std::env::current_dir().unwrap();
-        assert_eq!(target("a/b"), Ok(Target::Directory(here.join("a/b"))));
-        assert_eq!(target("/a"), Ok(Target::Directory("/a".into())));
+        assert_eq!(target("src"), Ok(Target::Directory(here.join("src"))));
+        assert_eq!(target("/"), Ok(Target::Directory("/".into())));
+        assert_eq!(target("absent").unwrap_err().code, Code::NotFound);
+        assert_eq!(target("Cargo.toml").unwrap_err().code, Code::InvalidArgument);
     }
 }

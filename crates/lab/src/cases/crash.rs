@@ -152,7 +152,9 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     make_pools(ctx).await?;
     json(ctx, &["tenant", "create", "rt"]).await?;
     daemon.kill().await?;
-    ctx.machine.sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log; touch /run/alive").await?;
+    ctx.machine
+        .sh("mkdir -p /run/target /run/acked; touch /run/have; rm -f /run/stop /run/client.log; touch /run/alive")
+        .await?;
     let client = ctx.machine.spawn(&["bash", "-c", CLIENT], &[]).await?;
     let mut killed = Ok(());
     for n in (KILLS_A_LINE..=n_kills).step_by(KILLS_A_LINE as usize) {

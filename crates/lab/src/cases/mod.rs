@@ -6,6 +6,7 @@ mod crash;
 mod demo;
 mod host;
 mod lab_self;
+mod service;
 mod tenants;
 mod volumes;
 
@@ -15,7 +16,7 @@ use crate::disk::{DiskModel, DiskSpec};
 /// The cases of `--all`, in the order in which they are listed and run.
 #[must_use]
 pub fn all() -> Vec<&'static Case> {
-    let topics = [lab_self::CASES, volumes::CASES, bad_host::CASES, tenants::CASES, crash::CASES];
+    let topics = [lab_self::CASES, volumes::CASES, bad_host::CASES, service::CASES, tenants::CASES, crash::CASES];
     topics.into_iter().flatten().collect()
 }
 

@@ -1,0 +1,84 @@
+//! The daemon as a service: what it tells its supervisor (sd_notify(3)), and that stopping it changes nothing for tenants.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "service",
+    about: "the daemon says when it is ready, alive and stopping; while it is stopped, tenants run on and volumes stay mounted",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(300),
+    run: |ctx| Box::pin(service(ctx)),
+}];
+
+/// A supervisor's end of the notification socket; ends when the daemon says that it stops.
+const SUPERVISOR: &str = "
+import socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind('/run/notify')
+with open('/run/notified', 'w') as log:
+    message = ''
+    while 'STOPPING=1' not in message:
+        message = s.recv(4096).decode()
+        print(message.strip(), file=log, flush=True)
+";
+
+async fn service(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
+    let said = async |word: &'static str| {
+        wait_until(word, Duration::from_secs(60), async || {
+            let text = ctx.machine.sh("cat /run/notified || true").await?;
+            Ok(text.contains(word).then_some(text))
+        })
+        .await
+    };
+    wait_until("the supervisor listens", Duration::from_secs(60), async || {
+        let found = ctx.machine.run(&["test", "-S", "/run/notify"]).await?;
+        Ok(found.status.success().then_some(()))
+    })
+    .await?;
+    // Half of the watchdog's time is between two signs of life.
+    let daemon = start_daemon(ctx, &[("NOTIFY_SOCKET", "/run/notify"), ("WATCHDOG_USEC", "1000000")]).await?;
+    said("READY=1").await?;
+    let text = said("WATCHDOG=1").await?;
+    ensure!(text.trim_start().starts_with("READY=1"), "{text:?}");
+
+    make_pools(ctx).await?;
+    json(ctx, &["volume", "create", "thick/v", "--size", "64M"]).await?;
+    json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", "thick/v"]).await?;
+    let program = ctx.program("bulkhead");
+    let running = ctx.machine.spawn(&[&program, "run", "--tenant", "db", "--", "sleep", "1000"], &[]).await?;
+    wait_until("the command runs", Duration::from_secs(60), async || {
+        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
+        Ok((view["n_processes"] == 1).then_some(()))
+    })
+    .await?;
+    let state = "findmnt -no SOURCE /run/bulkhead/mnt/thick/v; cd /sys/fs/cgroup/bulkhead.slice/db.slice; cat io.weight journal/cgroup.procs \
+                 payload/run-*/cgroup.procs";
+    let before = ctx.machine.sh(state).await?;
+    daemon.stop().await?;
+    said("STOPPING=1").await?;
+    supervisor.wait(Duration::from_secs(60)).await?;
+    let stopped = ctx.machine.sh(state).await?;
+    ensure!(before == stopped && before.lines().count() == 4, "before {before:?}, after the stop {stopped:?}");
+    let daemon = start_daemon(ctx, &[]).await?;
+    let again = ctx.machine.sh(state).await?;
+    ensure!(before == again, "before {before:?}, after the next start {again:?}");
+
+    running.kill(15).await?;
+    running.wait(Duration::from_secs(60)).await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "rm", "thick/v"]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    ctx.machine.sh("rm /run/notify /run/notified").await?;
+    Ok(Outcome::Passed)
+}
