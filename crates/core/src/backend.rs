@@ -313,6 +313,12 @@ pub fn pool_uuid_tag(pool: &Pool) -> String {
     format!("{TAG_PREFIX}pool_uuid={}", pool.uuid)
 }
 
+/// The pool's UUID in the tags of its volume group; `None` when that is no pool.
+#[must_use]
+pub fn pool_uuid_from_tags(tags: &[String]) -> Option<Uuid> {
+    tags.iter().find_map(|tag| Uuid::parse_str(tag.strip_prefix(TAG_PREFIX)?.strip_prefix("pool_uuid=")?).ok())
+}
+
 /// The tags by which a volume group describes itself as a pool.
 #[must_use]
 pub fn pool_tags(pool: &Pool) -> Vec<String> {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bulkhead_core::action::{Action, Record};
-use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_tag};
+use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource};
 use bulkhead_core::name::Name;
@@ -179,10 +179,7 @@ impl Engine {
         if let Some(thin) = thin_pool {
             self.check_thin_pool(vg, thin)?;
         }
-        let uuid = tags
-            .iter()
-            .find_map(|tag| Uuid::parse_str(tag.strip_prefix("bulkhead.pool_uuid=")?).ok())
-            .unwrap_or_else(Uuid::new_v4);
+        let uuid = pool_uuid_from_tags(&tags).unwrap_or_else(Uuid::new_v4);
         let source = PoolSource::Lvm { vg: vg.to_owned(), thin_pool: thin_pool.map(str::to_owned), device: None };
         let pool = Pool { name: name.clone(), uuid, source };
         let mark = |add, remove| Action::TagVg { vg: vg.to_owned(), add, remove };
@@ -213,8 +210,7 @@ impl Engine {
     /// The group that a creation which was cut off left on this device, if there is one: it is completed.
     fn plan_resumed_pool(&self, name: &Name, vg: &str, device: &str, thin: bool) -> Result<(Pool, Plan), Fault> {
         let tags = self.host().vg_tags(vg)?.unwrap_or_default();
-        let uuid = tags.iter().find_map(|tag| Uuid::parse_str(tag.strip_prefix("bulkhead.pool_uuid=")?).ok());
-        let pool = device_pool(name, vg, device, thin, uuid.unwrap_or_default());
+        let pool = device_pool(name, vg, device, thin, pool_uuid_from_tags(&tags).unwrap_or_default());
         let dev = self.host().named_device(Path::new(device))?.dev;
         if !pool_tags(&pool).iter().all(|tag| tags.contains(tag)) || !self.host().vg_devices(vg)?.contains(&dev) {
             return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")

@@ -7,6 +7,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant::{self, ResolvedLimits};
+use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
 
 use crate::engine::Engine;
@@ -168,8 +169,8 @@ impl Engine {
     pub(crate) fn restore_cgroups(&self, tenant: &Tenant) -> Result<Vec<Applied>, Fault> {
         let (mut there, mut absent) = (ResolvedLimits::new(), None);
         for limit in &tenant.limits {
-            match self.resolve(std::slice::from_ref(limit)) {
-                Ok(limit) => there.extend(limit),
+            match self.resolve_one(limit) {
+                Ok(limit) => there.push(limit),
                 Err(fault) => absent = Some(fault),
             }
         }
@@ -193,16 +194,17 @@ impl Engine {
     }
 
     fn resolve(&self, limits: &[IoLimit]) -> Result<ResolvedLimits, Fault> {
-        let resolve = |limit: &IoLimit| {
-            let values = [limit.read_bytes_per_second, limit.write_bytes_per_second, limit.read_iops, limit.write_iops];
-            if values.contains(&Some(0)) {
-                let object = format!("limit on {}", limit.device);
-                return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good")
-                    .cure("leave it away for no limit, or freeze the tenant"));
-            }
-            Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
-        };
-        limits.iter().map(resolve).collect()
+        limits.iter().map(|limit| self.resolve_one(limit)).collect()
+    }
+
+    fn resolve_one(&self, limit: &IoLimit) -> Result<(DevNo, IoLimit), Fault> {
+        let values = [limit.read_bytes_per_second, limit.write_bytes_per_second, limit.read_iops, limit.write_iops];
+        if values.contains(&Some(0)) {
+            let object = format!("limit on {}", limit.device);
+            return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good")
+                .cure("leave it away for no limit, or freeze the tenant"));
+        }
+        Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
     }
 
     fn tenant_view(&self, tenant: &Tenant) -> TenantView {

@@ -68,18 +68,21 @@ impl DiskModel {
     /// where that was not measured: for the others, and with KVM, where the disks are faster.
     #[must_use]
     pub fn iocost(self, kvm: bool) -> Option<IocostLines> {
+        if kvm {
+            return None;
+        }
         match self {
             // Fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
-            Self::Hdd if !kvm => Some(IocostLines {
+            Self::Hdd => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00",
             }),
             // 3.0 times as long, the writers at 92 % of what is fair: the emulated CPUs take part in both.
-            Self::Ssd if !kvm => Some(IocostLines {
+            Self::Ssd => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=211377956 rseqiops=13428 rrandiops=12394 wbps=211210495 wseqiops=8870 wrandiops=9733",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=14883 wpct=95.00 wlat=14883 min=58.00 max=78.00",
             }),
-            Self::Hdd | Self::Ssd | Self::Fast | Self::Faulty => None,
+            Self::Fast | Self::Faulty => None,
         }
     }
 

@@ -94,7 +94,7 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
         of: fio::N_STEPS + 2 + VRATES_PCT.len() + N_HALVINGS + N_AROUND + N_FINALISTS,
         lines: Vec::new(),
     };
-    let calibration = session.find().map(|found| session.calibration(&found));
+    let calibration = session.find();
     with_removal(calibration, session.scratch.remove())
 }
 
@@ -105,11 +105,6 @@ struct Session<'a> {
     done: usize,
     of: usize,
     lines: Vec<String>,
-}
-
-struct Found {
-    measured: ModelLine,
-    best: Trial,
 }
 
 impl Session<'_> {
@@ -125,7 +120,7 @@ impl Session<'_> {
         self.lines.push(line);
     }
 
-    fn find(&mut self) -> Result<Found> {
+    fn find(&mut self) -> Result<Calibration> {
         let measured = self.coefficients()?;
         let (idle_ms, busy) = self.alone()?;
         let greedy = self.greedy()?;
@@ -144,7 +139,11 @@ impl Session<'_> {
             best.mean_ms / idle_ms,
             100.0 * best.bytes_per_s / fair_bytes_per_s
         ));
-        Ok(Found { measured, best })
+        Ok(Calibration {
+            model: best.candidate.model(&measured).parameters(),
+            qos: best.candidate.qos().parameters(),
+            measured: std::mem::take(&mut self.lines),
+        })
     }
 
     /// Tries pinned vrates: all trials, and the fastest that does not saturate the device.
@@ -253,15 +252,6 @@ impl Session<'_> {
             });
         }
         Ok(finalists)
-    }
-
-    fn calibration(&self, found: &Found) -> Calibration {
-        let candidate = found.best.candidate;
-        Calibration {
-            model: candidate.model(&found.measured).parameters(),
-            qos: candidate.qos().parameters(),
-            measured: self.lines.clone(),
-        }
     }
 
     fn probe(&self) -> LoadArgs {
