@@ -592,7 +592,8 @@ mod tests {
     #[test]
     fn a_mounted_file_system_is_written_out() {
         let roots = Roots::host();
-        let proc = mountinfo(&roots).unwrap().into_iter().find(|mount| mount.mount_point == roots.proc).unwrap();
+        // The uppermost, where several are mounted over each other.
+        let proc = mountinfo(&roots).unwrap().into_iter().rfind(|mount| mount.mount_point == roots.proc).unwrap();
         assert!(sync_device(&roots, proc.dev));
         assert!(!sync_device(&roots, DevNo::new(4095, 1_048_575)));
     }

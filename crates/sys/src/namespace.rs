@@ -32,8 +32,7 @@ use std::process::{Child, Command, ExitStatus};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, Signal, getpgid, getpgrp, getpid, getppid, getsid, pidfd_open, pidfd_send_signal,
-    set_parent_process_death_signal,
+    Pid, PidfdFlags, Signal, getpid, getppid, pidfd_open, pidfd_send_signal, set_parent_process_death_signal,
 };
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -301,8 +300,8 @@ fn watch(child: &mut Child, incoming: BorrowedFd<'_>) -> io::Result<ExitOutcome>
         }
         while let Some(info) = read_signal(incoming)? {
             let terminal = Terminal {
-                in_our_group: getpgid(Some(pid)).is_ok_and(|group| group == getpgrp()),
-                we_lead: getsid(None).is_ok_and(|leader| leader == getpid()),
+                in_our_group: raw::process_group(Some(pid))? == raw::process_group(None)?,
+                we_lead: raw::session()? == getpid().as_raw_pid(),
             };
             let Some(signal) = Signal::from_named_raw(info.signal) else { continue };
             if is_for_child(info, child.id(), terminal) {

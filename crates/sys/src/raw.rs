@@ -1,4 +1,5 @@
-//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks and `signalfd(2)`.
+//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks, `signalfd(2)`, and the process group
+//! and session of a process where their leader is outside our PID namespace (`rustix` takes the kernel's 0 for impossible).
 //!
 //! Owns their declarations and the structures they take. Offers safe functions to the other modules of this crate; not public.
 
@@ -8,7 +9,7 @@ use std::io;
 use std::mem::{align_of, offset_of, size_of};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 /// `mount_setattr` has this number on every architecture but alpha (`scripts/syscall.tbl` of the kernel).
 const SYS_MOUNT_SETATTR: c_long = 442;
@@ -58,6 +59,8 @@ unsafe extern "C" {
     fn pthread_sigmask(how: c_int, set: *const SignalSet, old: *mut SignalSet) -> c_int;
     fn signalfd(fd: c_int, mask: *const SignalSet, flags: c_int) -> c_int;
     fn signal(signal: c_int, handler: usize) -> usize;
+    fn getpgid(pid: c_int) -> c_int;
+    fn getsid(pid: c_int) -> c_int;
 }
 
 impl fmt::Debug for SignalSet {
@@ -118,6 +121,18 @@ pub(crate) fn reset_disposition(which: Signal) -> io::Result<()> {
     }
 }
 
+/// Process group of a process, or our own; 0 when its leader is outside our PID namespace.
+pub(crate) fn process_group(of: Option<Pid>) -> io::Result<i32> {
+    // SAFETY: takes and returns plain numbers; 0 means the caller.
+    checked(unsafe { getpgid(Pid::as_raw(of)) })
+}
+
+/// Our session; 0 when its leader is outside our PID namespace.
+pub(crate) fn session() -> io::Result<i32> {
+    // SAFETY: takes and returns plain numbers; 0 means the caller.
+    checked(unsafe { getsid(0) })
+}
+
 /// `mount_setattr(2)` on the mount that `mount` is open on; `flags` are `AT_RECURSIVE` or 0, `AT_EMPTY_PATH` is added.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr) -> io::Result<()> {
     const AT_EMPTY_PATH: c_uint = 0x1000;
@@ -133,5 +148,9 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr)
 }
 
 fn check(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    checked(result).map(drop)
+}
+
+fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
