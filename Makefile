@@ -1,16 +1,25 @@
 # The two commands of a newcomer. Everything they need is installed by them; downloads are cached outside the checkout.
 
-.PHONY: test demo check lab
+.PHONY: test demo check lab needs
+
+# What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
+NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
 
 # Lints, unit tests, then acceptance cases on a real kernel in a virtual machine.
 test: check lab
 
-check:
+check: needs
 	cargo xtask check
 
-lab:
+lab: needs
 	cargo xtask lab run --all
 
 # The before/after experiment on a simulated spinning disk in a virtual machine: table, JSON, plots and an HTML report.
-demo:
+demo: needs
 	cargo xtask demo
+
+needs:
+	@if command -v dpkg-query >/dev/null && ! dpkg-query -W $(NEEDS) >/dev/null 2>&1; then \
+		echo "installing on this host: $(NEEDS)"; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NEEDS); \
+	fi

@@ -12,6 +12,7 @@ pub mod backend;
 pub mod error;
 pub mod model;
 pub mod name;
+pub mod observe;
 pub mod tenant;
 pub mod units;
 pub mod volume;

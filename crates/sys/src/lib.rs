@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 pub mod block;
+pub mod bpf;
 pub mod cgroup;
 pub mod file;
 pub mod fsutil;
@@ -21,6 +22,7 @@ pub mod namespace;
 pub mod probe;
 pub mod process;
 pub mod roots;
+pub mod scratch;
 pub mod spawn;
 pub mod tool;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::units::{Bytes, DevNo};
 use rustix::event::{Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, flock, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
@@ -451,16 +451,33 @@ fn configure_free(
     let mode = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let image_fd = rustix::fs::open(image, mode | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| LoopError::Image { image: image.to_owned(), source: error.into() })?;
+    let config = config(&image_fd, image, block_bytes_for(image_bytes, options.block_bytes), options)?;
+    let (number, node) = configure(roots, image, &image_fd, config)?;
+    let vanished = || LoopError::Device {
+        operation: "read the settings of",
+        path: node.path.clone(),
+        source: std::io::ErrorKind::NotFound.into(),
+    };
+    info(roots, number)?.ok_or_else(vanished)
+}
+
+/// An open loop device node.
+struct Node {
+    path: PathBuf,
+    fd: OwnedFd,
+}
+
+/// Gives a file to a free loop device. The file is borrowed to keep it open: the request has only its number.
+fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfig) -> Result<(u32, Node), LoopError> {
     let control_path = roots.dev.join("loop-control");
     let control = rustix::fs::open(&control_path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| LoopError::Unavailable { path: control_path.clone(), source: error.into() })?;
-    let config = config(&image_fd, image, block_bytes_for(image_bytes, options.block_bytes), options)?;
     for _ in 0..MAX_RACES {
         // SAFETY: `control` is the loop control node, and LOOP_CTL_GET_FREE takes no argument and returns a number.
         let number = unsafe { ioctl(&control, GetFree) }
             .map_err(|error| device_error("LOOP_CTL_GET_FREE", &control_path, error))?;
-        let dev_path = roots.dev.join(format!("loop{number}"));
-        let node = match wait_for_node(&dev_path, !options.read_only) {
+        let path = roots.dev.join(format!("loop{number}"));
+        let fd = match wait_for_node(&path, config.info.lo_flags & LO_FLAGS_READ_ONLY == 0) {
             // Somebody removed the device again (LOOP_CTL_REMOVE).
             Err(LoopError::Device { source, .. }) if source.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => {
                 continue;
@@ -469,22 +486,42 @@ fn configure_free(
         };
         // SAFETY: `LoopConfig` has the size and layout that LOOP_CONFIGURE reads (asserted below).
         let request = unsafe { Setter::<{ request::LOOP_CONFIGURE }, LoopConfig>::new(config) };
-        // SAFETY: `node` is a loop device node, and `image_fd`, whose number is in the request, is open during the call.
-        match unsafe { ioctl(&node, request) } {
-            Ok(()) => {
-                let vanished = || LoopError::Device {
-                    operation: "read the settings of",
-                    path: dev_path.clone(),
-                    source: std::io::ErrorKind::NotFound.into(),
-                };
-                return info(roots, number)?.ok_or_else(vanished);
-            }
+        // SAFETY: `fd` is a loop device node; the file whose number is in the request is borrowed, hence open, for the call.
+        match unsafe { ioctl(&fd, request) } {
+            Ok(()) => return Ok((number, Node { path, fd })),
             // Another process configured it first.
             Err(Errno::BUSY) => {}
-            Err(error) => return Err(device_error("LOOP_CONFIGURE", &dev_path, error)),
+            Err(error) => return Err(device_error("LOOP_CONFIGURE", &path, error)),
         }
     }
     Err(LoopError::NoneFree { image: image.to_owned() })
+}
+
+/// A block device in memory. It goes with this value, and with the process when that is killed.
+#[derive(Debug)]
+pub struct MemoryDevice {
+    /// Its node in `/dev`.
+    pub path: PathBuf,
+    /// Its number.
+    pub dev: DevNo,
+    // Holds the device: it is cleared when the last one closes it.
+    _node: OwnedFd,
+}
+
+/// Makes a block device of this size in memory (swappable, taken as it is written).
+///
+/// # Errors
+/// [`LoopError`]; the image is called `memory` there.
+pub fn in_memory(roots: &Roots, size: Bytes) -> Result<MemoryDevice, LoopError> {
+    let image = Path::new("memory");
+    let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
+    let memory = memfd_create("bulkhead", MemfdFlags::CLOEXEC).map_err(image_error)?;
+    ftruncate(&memory, size.0).map_err(image_error)?;
+    let mut config = config(&memory, image, block_bytes_for(size.0, None), AttachOptions::default())?;
+    config.info.lo_flags |= LO_FLAGS_AUTOCLEAR;
+    let (_, node) = configure(roots, image, &memory, config)?;
+    let dev = dev_from_raw(fstat(&node.fd).map_err(image_error)?.st_rdev);
+    Ok(MemoryDevice { path: node.path, dev, _node: node.fd })
 }
 
 fn config(image_fd: &OwnedFd, image: &Path, block_bytes: u32, options: AttachOptions) -> Result<LoopConfig, LoopError> {

@@ -230,6 +230,37 @@ pub fn mount(
     options: &[(&str, Option<&str>)],
 ) -> Result<(), MountError> {
     let place = open_target(target)?;
+    let mount = make(device, fs_type, target, flags, options)?;
+    attach(mount.as_fd(), place.as_fd()).map_err(|errno| MountError::Mount {
+        device: device.to_owned(),
+        fs_type: fs_type.to_owned(),
+        target: target.to_owned(),
+        detail: "move_mount".to_owned(),
+        source: errno.into(),
+    })
+}
+
+/// Mounts the file system on `device` nowhere: it is reached through the returned descriptor of its root only, and unmounted
+/// when that and all that was opened below it is closed.
+///
+/// # Errors
+/// [`MountError::UnknownFs`] or [`MountError::Mount`].
+pub fn mount_nowhere(
+    device: &Path,
+    fs_type: &str,
+    flags: MountFlags,
+    options: &[(&str, Option<&str>)],
+) -> Result<OwnedFd, MountError> {
+    make(device, fs_type, Path::new("(nowhere)"), flags, options)
+}
+
+fn make(
+    device: &Path,
+    fs_type: &str,
+    target: &Path,
+    flags: MountFlags,
+    options: &[(&str, Option<&str>)],
+) -> Result<OwnedFd, MountError> {
     let context = fsopen(fs_type, FsOpenFlags::FSOPEN_CLOEXEC);
     let error = |detail: String, errno: Errno| MountError::Mount {
         device: device.to_owned(),
@@ -255,9 +286,7 @@ pub fn mount(
         }
     }
     fsconfig_create(&context).map_err(|errno| fail("reading the file system", errno))?;
-    let mount =
-        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))?;
-    attach(mount.as_fd(), place.as_fd()).map_err(|errno| fail("move_mount", errno))
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))
 }
 
 /// Unmounts what is mounted at `target` (its topmost mount). Never lazily: after success the file system is not in use

@@ -1,0 +1,14 @@
+//! Who wrote which journal bytes, and who waited for whom: the arithmetic from what the kernel counts to charges and blame.
+//!
+//! Owns: the records as values ([`record`]), the charges of a commit ([`charge`]), the causes of a wait ([`blame`]), the names
+//! of containers ([`identity`]), latency histograms ([`histogram`]), and the [`Observer`], which keeps the sums.
+//! Does not: know BPF, read a clock or look a cgroup up. Every function here can replay a recorded trace.
+
+pub mod blame;
+pub mod charge;
+pub mod histogram;
+pub mod identity;
+mod observer;
+pub mod record;
+
+pub use observer::{Observer, Totals};

@@ -1,0 +1,299 @@
+//! From a commit to charges: who pays for which of its bytes. The charges of a commit sum to its bytes exactly.
+//!
+//! The rule: each owner pays for the blocks that it was the first to dirty in the transaction; what remains (descriptor and
+//! commit blocks, the journal's superblock) goes to who forced the commit, because without that one there would have been
+//! none. If the timer did, all pay in proportion. Checkpoint writes happen later, once for many commits of a block: they are
+//! split like the transactions that are not checkpointed yet. What nobody can be named for has no owner, and is never spread.
+//!
+//! Source: Tobimatsu et al. for charging containers at all; the first-dirtier rule is ours (docs/attribution.md).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::record::{CgroupId, Commit, Kind, Tid};
+
+/// Bytes somebody pays for; `cgroup` is `None` where nobody can be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The payer.
+    pub cgroup: Option<CgroupId>,
+    /// What was written.
+    pub kind: Kind,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Sums per owner.
+pub type Parts = BTreeMap<Option<CgroupId>, u64>;
+
+/// Most transactions of a journal whose owners are remembered one by one until they are checkpointed.
+const MAX_UNCHECKPOINTED: usize = 1024;
+
+/// Splits `total` like `parts`, exactly: each gets its share rounded down, and the largest remainders one more.
+/// Nothing when there are no parts (or all are 0) or nothing to split.
+#[must_use]
+pub fn pro_rata(total: u64, parts: &Parts) -> Vec<(Option<CgroupId>, u64)> {
+    let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
+    if sum == 0 || total == 0 {
+        return Vec::new();
+    }
+    let mut split: Vec<(Option<CgroupId>, u64, u128)> = parts
+        .iter()
+        .filter(|(_, part)| **part > 0)
+        .map(|(&owner, &part)| {
+            let scaled = u128::from(total) * u128::from(part);
+            let whole = u64::try_from(scaled / sum).expect("a part of a u64 fits a u64");
+            (owner, whole, scaled % sum)
+        })
+        .collect();
+    let given: u64 = split.iter().map(|(_, whole, _)| whole).sum();
+    // Stable: among equal remainders the first owner wins, so that the same input gives the same output.
+    split.sort_by_key(|&(_, _, remainder)| std::cmp::Reverse(remainder));
+    let left = usize::try_from(total - given).unwrap_or(usize::MAX);
+    for (_, whole, _) in split.iter_mut().take(left) {
+        *whole += 1;
+    }
+    split.into_iter().map(|(owner, whole, _)| (owner, whole)).filter(|(_, whole)| *whole > 0).collect()
+}
+
+/// Whose blocks and bytes are in a transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transaction {
+    /// Blocks first dirtied.
+    pub dirtied_blocks: Parts,
+    /// Bytes of file data written inside the commit.
+    pub ordered_bytes: Parts,
+}
+
+/// What is known of one journal between commits.
+#[derive(Clone, Debug, Default)]
+pub struct Journal {
+    /// Blocks dirtied in committed transactions that are not checkpointed, oldest first.
+    uncheckpointed: VecDeque<(Tid, Parts)>,
+    /// Bytes of its superblock that no commit has paid for yet.
+    superblock_bytes: u64,
+}
+
+impl Journal {
+    /// The superblock was written: the next commit's requester pays.
+    pub fn superblock(&mut self, bytes: u64) {
+        self.superblock_bytes += bytes;
+    }
+
+    /// Charges a commit, whose transaction has these parts.
+    pub fn commit(&mut self, commit: &Commit, parts: Transaction) -> Vec<Charge> {
+        let mut charges = Vec::new();
+        let superblock = std::mem::take(&mut self.superblock_bytes);
+        for (cgroup, bytes) in journal_charges(commit, superblock, &parts.dirtied_blocks) {
+            charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
+        }
+        let mut ordered = parts.ordered_bytes;
+        let known: u64 = ordered.values().sum();
+        *ordered.entry(None).or_default() += commit.ordered_bytes.saturating_sub(known);
+        for (cgroup, bytes) in pro_rata(commit.ordered_bytes, &ordered) {
+            charges.push(Charge { cgroup, kind: Kind::Ordered, bytes });
+        }
+        if !parts.dirtied_blocks.is_empty() {
+            self.uncheckpointed.push_back((commit.tid, parts.dirtied_blocks));
+        }
+        if self.uncheckpointed.len() > MAX_UNCHECKPOINTED {
+            self.merge_oldest();
+        }
+        charges
+    }
+
+    /// A transaction needs no more checkpointing.
+    pub fn dropped(&mut self, tid: Tid) {
+        self.uncheckpointed.retain(|(other, _)| *other != tid);
+    }
+
+    /// Charges metadata that was written to its place.
+    #[must_use]
+    pub fn checkpoint(&self, bytes: u64) -> Vec<Charge> {
+        let mut owed = Parts::new();
+        for (_, parts) in &self.uncheckpointed {
+            add(&mut owed, parts);
+        }
+        charged(bytes, &owed, Kind::Checkpoint)
+    }
+
+    /// Charges what no commit will pay for any more, because the file system is gone.
+    pub fn close(&mut self) -> Option<Charge> {
+        let bytes = std::mem::take(&mut self.superblock_bytes);
+        (bytes > 0).then_some(Charge { cgroup: None, kind: Kind::Commit, bytes })
+    }
+
+    /// Bounds the memory: the two oldest transactions become one, under the later one's number.
+    fn merge_oldest(&mut self) {
+        if let Some((_, oldest)) = self.uncheckpointed.pop_front()
+            && let Some((_, next)) = self.uncheckpointed.front_mut()
+        {
+            add(next, &oldest);
+        }
+    }
+}
+
+/// Splits bytes like `parts`, and gives them to nobody when there is nobody.
+fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
+    let mut split = pro_rata(bytes, parts);
+    if split.is_empty() && bytes > 0 {
+        split.push((None, bytes));
+    }
+    split.into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
+}
+
+fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Parts) -> Parts {
+    let block = u64::from(commit.block_bytes);
+    let dirtied: u64 = dirtied_blocks.values().sum();
+    // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
+    let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
+    let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
+    let mut charges: Parts = pro_rata(blocks_bytes, dirtied_blocks).into_iter().collect();
+    let payers: Vec<_> = match commit.requester {
+        Some(requester) => vec![(Some(requester), fixed)],
+        None if dirtied > 0 => pro_rata(fixed, dirtied_blocks),
+        None => vec![(None, fixed)],
+    };
+    for (cgroup, bytes) in payers.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        *charges.entry(cgroup).or_default() += bytes;
+    }
+    charges
+}
+
+/// Adds one set of parts to another.
+pub fn add(to: &mut Parts, parts: &Parts) {
+    for (&owner, part) in parts {
+        *to.entry(owner).or_default() += part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::DevNo;
+    use proptest::prelude::*;
+
+    const A: Option<CgroupId> = Some(CgroupId(1));
+    const B: Option<CgroupId> = Some(CgroupId(2));
+
+    fn commit(journal_bytes: u64, ordered_bytes: u64, requester: Option<CgroupId>) -> Commit {
+        Commit {
+            dev: DevNo::new(8, 1),
+            journal_dev: DevNo::new(8, 1),
+            tid: 7,
+            start_ns: 0,
+            flush_ns: 0,
+            log_ns: 0,
+            end_ns: 1,
+            journal_bytes,
+            ordered_bytes,
+            requester,
+            block_bytes: 4096,
+        }
+    }
+
+    fn of(parts: &[(Option<CgroupId>, u64)]) -> Parts {
+        parts.iter().copied().collect()
+    }
+
+    fn paid(charges: &[Charge], kind: Kind) -> Vec<(Option<CgroupId>, u64)> {
+        charges.iter().filter(|c| c.kind == kind).map(|c| (c.cgroup, c.bytes)).collect()
+    }
+
+    #[test]
+    fn each_pays_its_blocks_and_the_requester_the_rest() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
+        let mut journal = Journal::default();
+        journal.superblock(4096);
+        let charges = journal.commit(&commit(8 * 4096, 0, A), parts);
+        // Descriptor and commit block, and the superblock.
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 4 * 4096), (B, 5 * 4096)]);
+    }
+
+    #[test]
+    fn the_timers_commit_is_paid_in_proportion_and_an_empty_one_by_nobody() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 3)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(6 * 4096, 0, None), parts);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 6 * 1024), (B, 18 * 1024)]);
+        let charges = Journal::default().commit(&commit(4096, 0, None), Transaction::default());
+        assert_eq!(paid(&charges, Kind::Commit), [(None, 4096)]);
+    }
+
+    #[test]
+    fn blocks_that_were_never_written_cost_nothing() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 6), (B, 2)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(4 * 4096, 0, A), parts);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 4096), (B, 4096)]);
+    }
+
+    #[test]
+    fn ordered_data_without_an_owner_stays_without() {
+        let parts = Transaction { ordered_bytes: of(&[(B, 3 << 20)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(0, 4 << 20, A), parts);
+        let mut ordered = paid(&charges, Kind::Ordered);
+        ordered.sort();
+        assert_eq!(ordered, [(None, 1 << 20), (B, 3 << 20)]);
+    }
+
+    #[test]
+    fn a_checkpoint_is_split_like_what_waits_for_it() {
+        let mut journal = Journal::default();
+        let parts = |a, b| Transaction { dirtied_blocks: of(&[(A, a), (B, b)]), ..Transaction::default() };
+        journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0, A) }, parts(1, 1));
+        journal.commit(&Commit { tid: 0, ..commit(8192, 0, A) }, parts(0, 2));
+        assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(A, 1024), (B, 3072)]);
+        journal.dropped(u32::MAX);
+        assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(B, 4096)]);
+        journal.dropped(0);
+        assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(None, 4096)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_nobody_is_forgotten() {
+        let mut journal = Journal::default();
+        for tid in 0..3000 {
+            let parts = Transaction {
+                dirtied_blocks: of(&[(A, u64::from(tid < 1500)), (B, u64::from(tid >= 1500))]),
+                ..Transaction::default()
+            };
+            journal.commit(&Commit { tid, ..commit(8192, 0, A) }, parts);
+        }
+        assert!(journal.uncheckpointed.len() <= MAX_UNCHECKPOINTED);
+        let mut checkpoint = paid(&journal.checkpoint(3000), Kind::Checkpoint);
+        checkpoint.sort();
+        assert_eq!(checkpoint, [(A, 1500), (B, 1500)]);
+    }
+
+    fn any_parts() -> impl Strategy<Value = Parts> {
+        let owner = prop_oneof![Just(None), (1u64..6).prop_map(|id| Some(CgroupId(id)))];
+        proptest::collection::btree_map(owner, prop_oneof![0u64..100, any::<u32>().prop_map(u64::from)], 0..6)
+    }
+
+    proptest! {
+        #[test]
+        fn charges_sum_to_the_bytes_of_the_device(
+            dirtied_blocks in any_parts(), ordered_bytes in any_parts(), superblock in 0u64..100_000,
+            journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40, requester in proptest::option::of(1u64..4),
+        ) {
+            let mut journal = Journal::default();
+            journal.superblock(superblock);
+            let commit = commit(journal_bytes, ordered, requester.map(CgroupId));
+            let charges = journal.commit(&commit, Transaction { dirtied_blocks, ordered_bytes });
+            let sum = |kind| charges.iter().filter(|c| c.kind == kind).map(|c| c.bytes).sum::<u64>();
+            prop_assert_eq!(sum(Kind::Commit), journal_bytes + superblock);
+            prop_assert_eq!(sum(Kind::Ordered), ordered);
+            let checkpoint: u64 = journal.checkpoint(journal_bytes).iter().map(|c| c.bytes).sum();
+            prop_assert_eq!(checkpoint, journal_bytes);
+        }
+
+        #[test]
+        fn a_split_is_exact_and_fair(total in 0u64..u64::MAX / 2, parts in any_parts()) {
+            let split = pro_rata(total, &parts);
+            let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
+            prop_assert_eq!(split.iter().map(|(_, part)| part).sum::<u64>(), if sum == 0 { 0 } else { total });
+            for (owner, part) in split {
+                let exact = u128::from(total) * u128::from(parts[&owner]) / sum;
+                prop_assert!(u128::from(part) - exact <= 1);
+            }
+        }
+    }
+}

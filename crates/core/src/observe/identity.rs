@@ -1,0 +1,231 @@
+//! Which container a cgroup is: read off its path, the same whichever runtime made it.
+//!
+//! Sources of the patterns: the cgroup drivers of runc and crun (`docker-ID.scope`, `libpod-ID.scope`, `cri-containerd-ID.scope`,
+//! `crio-ID.scope`), the kubelet's `kubepods` hierarchy, LXC's `lxc.payload.NAME`, and systemd.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::tenant::ROOT_SLICE;
+
+/// What kind of thing runs in a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ContainerKind {
+    /// A tenant of Bulkhead.
+    Tenant,
+    /// A Docker container.
+    Docker,
+    /// A Podman container.
+    Podman,
+    /// A container of a Kubernetes pod.
+    Kubernetes,
+    /// A container of containerd outside Kubernetes (nerdctl, ctr).
+    Containerd,
+    /// An LXC or Incus container, or one of systemd-nspawn.
+    Machine,
+    /// A systemd service, scope or other unit.
+    Unit,
+    /// Any other cgroup.
+    Cgroup,
+    /// The root cgroup: the kernel's own threads and what was never put into a cgroup.
+    Root,
+}
+
+/// Who a cgroup belongs to. Equal identities are one line in `bulkhead top`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+pub struct Identity {
+    /// What it is.
+    pub kind: ContainerKind,
+    /// What it is called: a tenant's, unit's or machine's name, the first 12 digits of a container's id, or a cgroup's path.
+    /// Printable whatever the cgroup is called.
+    pub name: String,
+    /// The container's full id, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// The UID of its Kubernetes pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+}
+
+impl Identity {
+    fn new(kind: ContainerKind, name: &str) -> Self {
+        Self { kind, name: printable(name), id: None, pod_uid: None }
+    }
+
+    fn container(kind: ContainerKind, id: &str) -> Self {
+        Self { id: Some(id.to_owned()), ..Self::new(kind, &id[..id.len().min(SHORT_ID)]) }
+    }
+}
+
+/// Digits of a container's id that people use.
+const SHORT_ID: usize = 12;
+/// Digits of a container's id as Docker, containerd, CRI-O and Podman make them.
+const ID_DIGITS: usize = 64;
+
+/// Who the cgroup with this path (from the root of the unified hierarchy, `/` for itself) belongs to.
+#[must_use]
+pub fn identify(path: &str) -> Identity {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() {
+        return Identity::new(ContainerKind::Root, "/");
+    }
+    tenant(&parts)
+        .or_else(|| container(&parts))
+        .or_else(|| unit(&parts))
+        .unwrap_or_else(|| Identity::new(ContainerKind::Cgroup, path))
+}
+
+fn tenant(parts: &[&str]) -> Option<Identity> {
+    let (&root, rest) = parts.split_first()?;
+    let name = rest.first()?.strip_suffix(".slice")?;
+    (root == ROOT_SLICE).then(|| Identity::new(ContainerKind::Tenant, name))
+}
+
+/// The outermost container: one inside another is the outer one's business.
+fn container(parts: &[&str]) -> Option<Identity> {
+    let pod_uid = parts.iter().find_map(|part| pod(part));
+    let mut parents = [""].into_iter().chain(parts.iter().copied());
+    parts.iter().find_map(|&part| {
+        let parent = parents.next().unwrap_or_default();
+        let mut found = scope(part).or_else(|| bare(parent, part))?;
+        if pod_uid.is_some() {
+            found.kind = ContainerKind::Kubernetes;
+            found.pod_uid.clone_from(&pod_uid);
+        }
+        Some(found)
+    })
+}
+
+/// A scope that the systemd cgroup driver made.
+fn scope(part: &str) -> Option<Identity> {
+    let name = part.strip_suffix(".scope").unwrap_or(part);
+    let prefixes = [
+        ("docker-", ContainerKind::Docker),
+        ("libpod-", ContainerKind::Podman),
+        ("cri-containerd-", ContainerKind::Kubernetes),
+        ("crio-", ContainerKind::Kubernetes),
+        ("nerdctl-", ContainerKind::Containerd),
+    ];
+    let of_runtime = prefixes.into_iter().find_map(|(prefix, kind)| {
+        let id = name.strip_prefix(prefix)?;
+        is_id(id).then(|| Identity::container(kind, id))
+    });
+    of_runtime.or_else(|| {
+        let machine =
+            name.strip_prefix("lxc.payload.").or_else(|| part.strip_suffix(".scope")?.strip_prefix("machine-"))?;
+        Some(Identity::new(ContainerKind::Machine, &machine.replace("\\x2d", "-")))
+    })
+}
+
+/// A cgroup that the cgroupfs driver made: the id alone, below a folder that tells the runtime.
+fn bare(parent: &str, part: &str) -> Option<Identity> {
+    if !is_id(part) {
+        return None;
+    }
+    let kind = match parent {
+        "docker" => ContainerKind::Docker,
+        "libpod_parent" => ContainerKind::Podman,
+        _ => ContainerKind::Containerd,
+    };
+    Some(Identity::container(kind, part))
+}
+
+/// The UID in `kubepods-burstable-pod0a1b_….slice` or `pod0a1b-…`.
+fn pod(part: &str) -> Option<String> {
+    let name = part.strip_suffix(".slice").unwrap_or(part);
+    let uid = match name.strip_prefix("kubepods") {
+        Some(rest) => &rest[rest.rfind("-pod")? + 4..],
+        None => name.strip_prefix("pod")?,
+    };
+    let uid = uid.replace('_', "-");
+    // A UUID, or the hash that static pods have instead.
+    let is_uid =
+        (uid.len() == 36 || uid.len() == 32) && uid.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    is_uid.then_some(uid)
+}
+
+/// The systemd unit; of a user's units the inner one.
+fn unit(parts: &[&str]) -> Option<Identity> {
+    let is_unit =
+        |part: &&&str| [".service", ".scope", ".socket", ".mount"].iter().any(|suffix| part.ends_with(suffix));
+    let unit = match parts.iter().find(is_unit)? {
+        manager if manager.starts_with("user@") => parts.iter().filter(is_unit).nth(1).unwrap_or(manager),
+        unit => unit,
+    };
+    Some(Identity::new(ContainerKind::Unit, unit))
+}
+
+fn is_id(text: &str) -> bool {
+    text.len() == ID_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// A name as it can be shown on a terminal: control characters are escaped. Anybody who may make cgroups chooses their names.
+#[must_use]
+pub fn printable(name: &str) -> String {
+    let is_harmless = |c: char| {
+        !c.is_control() && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    name.chars().map(|c| if is_harmless(c) { c.to_string() } else { c.escape_unicode().to_string() }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+
+    fn check(path: &str, expected: Expect) {
+        let Identity { kind, name, id, pod_uid } = identify(path);
+        let id = id.map(|id| format!(" id={}…", &id[..4])).unwrap_or_default();
+        let pod = pod_uid.map(|uid| format!(" pod={uid}")).unwrap_or_default();
+        expected.assert_eq(&format!("{kind:?} {name}{id}{pod}"));
+    }
+
+    #[test]
+    fn containers_are_known_by_their_paths() {
+        let id = "0123456789abcdef".repeat(4);
+        check("/", expect!["Root /"]);
+        check("/bulkhead.slice/db.slice/payload", expect!["Tenant db"]);
+        check(&format!("/bulkhead.slice/db.slice/payload/docker-{id}.scope"), expect!["Tenant db"]);
+        check("/bulkhead.slice", expect!["Cgroup /bulkhead.slice"]);
+        check(&format!("/system.slice/docker-{id}.scope"), expect!["Docker 0123456789ab id=0123…"]);
+        check(&format!("/system.slice/docker-{id}.scope/init.scope"), expect!["Docker 0123456789ab id=0123…"]);
+        check(&format!("/docker/{id}"), expect!["Docker 0123456789ab id=0123…"]);
+        check(&format!("/machine.slice/libpod-{id}.scope/container"), expect!["Podman 0123456789ab id=0123…"]);
+        check(
+            &format!("/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{id}.scope"),
+            expect!["Podman 0123456789ab id=0123…"],
+        );
+        check(
+            &format!(
+                "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f.slice/cri-containerd-{id}.scope"
+            ),
+            expect!["Kubernetes 0123456789ab id=0123… pod=0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"],
+        );
+        check(
+            &format!("/kubepods/besteffort/pod0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f/{id}"),
+            expect!["Kubernetes 0123456789ab id=0123… pod=0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f"],
+        );
+        check(&format!("/default/{id}"), expect!["Containerd 0123456789ab id=0123…"]);
+        check("/lxc.payload.web/system.slice/nginx.service", expect!["Machine web"]);
+        check("/machine.slice/machine-build\\x2d1.scope/payload", expect!["Machine build-1"]);
+        check("/system.slice/mariadb.service", expect!["Unit mariadb.service"]);
+        check(
+            "/system.slice/system-postgresql.slice/postgresql@15-main.service",
+            expect!["Unit postgresql@15-main.service"],
+        );
+        check("/user.slice/user-0.slice/session-3.scope", expect!["Unit session-3.scope"]);
+        check("/user.slice/user-1000.slice/user@1000.service/app.slice/backup.service", expect!["Unit backup.service"]);
+        check("/user.slice/user-1000.slice/user@1000.service/init.scope", expect!["Unit init.scope"]);
+        check("/batch/job 7", expect!["Cgroup /batch/job 7"]);
+    }
+
+    #[test]
+    fn hostile_names_are_shown_and_not_obeyed() {
+        check("/evil\u{1b}[2Jname", expect![[r"Cgroup /evil\u{1b}[2Jname"]]);
+        check("/gro\u{202e}up\r", expect![[r"Cgroup /gro\u{202e}up\u{d}"]]);
+        check("/docker/xyz", expect!["Cgroup /docker/xyz"]);
+        check("/kubepods-pod.slice/docker-.scope", expect!["Unit docker-.scope"]);
+        check("/kubepods", expect!["Cgroup /kubepods"]);
+    }
+}

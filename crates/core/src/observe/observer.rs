@@ -1,0 +1,313 @@
+//! Keeps the sums: looks at the tracer come in, totals per cgroup come out.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::blame::Causes;
+use super::charge::{Charge, Journal, Transaction, add};
+use super::histogram::Histogram;
+use super::record::{
+    Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceKey, ShareKey, ShareKind, Sync, Tid, WriteKey,
+    WriteKind,
+};
+use crate::units::DevNo;
+
+/// Sums since the start of the observation.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Journal bytes by payer, file system and kind.
+    pub journal_bytes: BTreeMap<(Option<CgroupId>, DevNo, Kind), u64>,
+    /// What devices did, by whom the kernel charged.
+    pub service: BTreeMap<(Option<CgroupId>, DevNo), Service>,
+    /// How long fsync took, by caller.
+    pub syncs: BTreeMap<CgroupId, Histogram>,
+    /// Nanoseconds that the first waited in fsync because of the second.
+    pub blame_ns: BTreeMap<(CgroupId, Option<CgroupId>), u64>,
+    /// Commits by file system.
+    pub commits: BTreeMap<DevNo, u64>,
+    /// What found no room to be counted.
+    pub losses: Losses,
+    /// Transactions whose commit was not seen; their owners' blocks are charged to nobody.
+    pub unseen_commits: u64,
+}
+
+/// Turns looks at the tracer into [`Totals`].
+#[derive(Debug, Default)]
+pub struct Observer {
+    totals: Totals,
+    journals: HashMap<DevNo, Journal>,
+    /// The last transaction of each journal whose commit was seen.
+    last_tids: HashMap<DevNo, Tid>,
+    disks: HashMap<DevNo, Vec<DevNo>>,
+    causes: Causes,
+    last_ns: Option<u64>,
+    writes: HashMap<WriteKey, u64>,
+    services: HashMap<ServiceKey, Service>,
+}
+
+impl Observer {
+    /// The sums.
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Says which file systems are mounted, and on which physical devices each lies. What is known of others is forgotten.
+    pub fn set_file_systems(&mut self, disks: HashMap<DevNo, Vec<DevNo>>) {
+        let gone: Vec<DevNo> = self.journals.keys().filter(|dev| !disks.contains_key(dev)).copied().collect();
+        for dev in gone {
+            if let Some(charge) = self.journals.remove(&dev).and_then(|mut journal| journal.close()) {
+                self.pay(dev, &[charge]);
+            }
+            self.last_tids.remove(&dev);
+        }
+        self.disks = disks;
+    }
+
+    /// Takes a look into account. Returns the shares that are used up, which the tracer can forget.
+    pub fn step(&mut self, batch: Batch) -> Vec<ShareKey> {
+        self.writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
+        let mut open: HashMap<(DevNo, Tid), Transaction> = HashMap::new();
+        for (key, amount) in &batch.shares {
+            let transaction = open.entry((key.dev, key.tid)).or_default();
+            let parts = match key.kind {
+                ShareKind::OrderedBytes => &mut transaction.ordered_bytes,
+                ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut transaction.dirtied_blocks,
+            };
+            *parts.entry(key.cgroup).or_default() += amount;
+        }
+        let (mut syncs, mut dropped) = (Vec::new(), Vec::new());
+        let mut ended = BTreeSet::new();
+        for record in &batch.records {
+            match record {
+                Record::Commit(commit) => {
+                    let transaction = open.remove(&(commit.dev, commit.tid)).unwrap_or_default();
+                    ended.insert((commit.dev, commit.tid));
+                    self.commit(commit, transaction);
+                }
+                Record::Dropped { dev, tid } => dropped.push((*dev, *tid)),
+                Record::Sync(sync) => syncs.push(*sync),
+            }
+        }
+        // A block is written to its place after its commit and before its transaction is dropped.
+        self.writes(&batch.writes, |kind| kind == WriteKind::Checkpoint);
+        for (dev, tid) in dropped {
+            self.journals.entry(dev).or_default().dropped(tid);
+        }
+        self.services(batch.now_ns, &batch.services);
+        for sync in syncs {
+            self.sync(&sync);
+        }
+        self.totals.losses = batch.losses;
+        let unseen: Vec<_> = open.into_keys().filter(|(dev, tid)| self.is_over(*dev, *tid)).collect();
+        self.totals.unseen_commits += u64::try_from(unseen.len()).unwrap_or(u64::MAX);
+        ended.extend(unseen);
+        batch.shares.into_iter().map(|(key, _)| key).filter(|key| ended.contains(&(key.dev, key.tid))).collect()
+    }
+
+    /// Counts a cgroup's sums under another one from now on, because it is gone; nothing is lost from the totals.
+    pub fn fold(&mut self, gone: CgroupId, into: CgroupId) {
+        let moved = |cgroup: Option<CgroupId>| if cgroup == Some(gone) { Some(into) } else { cgroup };
+        let totals = &mut self.totals;
+        totals.journal_bytes =
+            fold_keys(std::mem::take(&mut totals.journal_bytes), |(owner, dev, kind)| (moved(owner), dev, kind));
+        totals.blame_ns = fold_keys(std::mem::take(&mut totals.blame_ns), |(victim, culprit)| {
+            (if victim == gone { into } else { victim }, moved(culprit))
+        });
+        if let Some(histogram) = totals.syncs.remove(&gone) {
+            totals.syncs.entry(into).or_default().merge(&histogram);
+        }
+        let of_gone: Vec<_> = totals.service.keys().filter(|(owner, _)| *owner == Some(gone)).copied().collect();
+        for key in of_gone {
+            let service = totals.service.remove(&key).unwrap_or_default();
+            totals.service.entry((Some(into), key.1)).or_default().add(service);
+        }
+        self.writes.retain(|key, _| key.cgroup != Some(gone));
+        self.services.retain(|key, _| key.cgroup != Some(gone));
+    }
+
+    fn commit(&mut self, commit: &Commit, transaction: Transaction) {
+        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction);
+        self.pay(commit.dev, &charges);
+        let mut bytes = super::charge::Parts::new();
+        for charge in charges {
+            add(&mut bytes, &[(charge.cgroup, charge.bytes)].into());
+        }
+        self.causes.commit(*commit, bytes);
+        *self.totals.commits.entry(commit.dev).or_default() += 1;
+        self.last_tids.insert(commit.dev, commit.tid);
+    }
+
+    fn sync(&mut self, sync: &Sync) {
+        let wait_us = sync.end_ns.saturating_sub(sync.start_ns) / 1000;
+        self.totals.syncs.entry(sync.cgroup).or_default().record(wait_us);
+        let disks = self.disks.get(&sync.dev).cloned().unwrap_or_default();
+        let neighbours = self.neighbours(sync.dev, &disks);
+        for (culprit, ns) in self.causes.of(sync, &disks, &neighbours).causes {
+            *self.totals.blame_ns.entry((sync.cgroup, culprit)).or_default() += ns;
+        }
+    }
+
+    fn neighbours(&self, dev: DevNo, disks: &[DevNo]) -> Vec<DevNo> {
+        let shares_a_disk = |others: &Vec<DevNo>| others.iter().any(|disk| disks.contains(disk));
+        let others = self.disks.iter().filter(|(_, others)| shares_a_disk(others)).map(|(dev, _)| *dev);
+        others.filter(|other| *other != dev).chain([dev]).collect()
+    }
+
+    fn writes(&mut self, writes: &[(WriteKey, u64)], wanted: impl Fn(WriteKind) -> bool) {
+        for (key, sum) in writes.iter().filter(|(key, _)| wanted(key.kind)) {
+            let before = self.writes.insert(*key, *sum).unwrap_or(0);
+            // A sum that fell began anew.
+            let bytes = if *sum < before { *sum } else { sum - before };
+            if bytes == 0 {
+                continue;
+            }
+            let journal = self.journals.entry(key.dev).or_default();
+            let charges = match key.kind {
+                WriteKind::Superblock => {
+                    journal.superblock(bytes);
+                    continue;
+                }
+                WriteKind::FastCommit => vec![Charge { cgroup: key.cgroup, kind: Kind::FastCommit, bytes }],
+                WriteKind::Checkpoint => journal.checkpoint(bytes),
+            };
+            self.pay(key.dev, &charges);
+        }
+    }
+
+    fn services(&mut self, now_ns: u64, services: &[(ServiceKey, Service)]) {
+        let mut busy = Vec::new();
+        for (key, sum) in services {
+            let new = sum.since(self.services.insert(*key, *sum).unwrap_or_default());
+            if new == Service::default() {
+                continue;
+            }
+            self.totals.service.entry((key.cgroup, key.dev)).or_default().add(new);
+            busy.push((*key, new.busy_ns));
+        }
+        if let Some(last_ns) = self.last_ns.replace(now_ns) {
+            self.causes.interval(last_ns, now_ns, busy);
+        }
+    }
+
+    fn pay(&mut self, dev: DevNo, charges: &[Charge]) {
+        for charge in charges {
+            *self.totals.journal_bytes.entry((charge.cgroup, dev, charge.kind)).or_default() += charge.bytes;
+        }
+    }
+
+    /// Whether a later transaction of the journal has been committed already. Transaction numbers wrap around.
+    fn is_over(&self, dev: DevNo, tid: Tid) -> bool {
+        self.last_tids.get(&dev).is_some_and(|last| last.wrapping_sub(tid).wrapping_sub(1) < Tid::MAX / 2)
+    }
+}
+
+fn fold_keys<K: Ord>(sums: BTreeMap<K, u64>, key: impl Fn(K) -> K) -> BTreeMap<K, u64> {
+    let mut folded = BTreeMap::new();
+    for (old, sum) in sums {
+        *folded.entry(key(old)).or_default() += sum;
+    }
+    folded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FS: DevNo = DevNo::new(8, 1);
+    const DISK: DevNo = DevNo::new(8, 0);
+    const A: CgroupId = CgroupId(10);
+    const B: CgroupId = CgroupId(20);
+
+    fn commit(tid: Tid, journal_bytes: u64) -> Record {
+        Record::Commit(Commit {
+            dev: FS,
+            journal_dev: FS,
+            tid,
+            start_ns: 0,
+            flush_ns: 0,
+            log_ns: 0,
+            end_ns: 1,
+            journal_bytes,
+            ordered_bytes: 0,
+            requester: Some(A),
+            block_bytes: 4096,
+        })
+    }
+
+    fn dirtied(tid: Tid, cgroup: CgroupId, blocks: u64) -> (ShareKey, u64) {
+        (ShareKey { dev: FS, tid, kind: ShareKind::DirtiedBlocks, cgroup: Some(cgroup) }, blocks)
+    }
+
+    fn observer() -> Observer {
+        let mut observer = Observer::default();
+        observer.set_file_systems(HashMap::from([(FS, vec![DISK])]));
+        observer
+    }
+
+    #[test]
+    fn a_running_transaction_waits_and_a_committed_one_is_used_up() {
+        let mut observer = observer();
+        let shares = vec![dirtied(7, A, 1), dirtied(7, B, 2), dirtied(8, B, 1)];
+        let done =
+            observer.step(Batch { records: vec![commit(7, 5 * 4096)], shares: shares.clone(), ..Batch::default() });
+        assert_eq!(done, [shares[0].0, shares[1].0]);
+        let paid = &observer.totals().journal_bytes;
+        assert_eq!(paid[&(Some(A), FS, Kind::Commit)], 3 * 4096);
+        assert_eq!(paid[&(Some(B), FS, Kind::Commit)], 2 * 4096);
+        assert_eq!(observer.totals().commits[&FS], 1);
+    }
+
+    #[test]
+    fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
+        let mut observer = observer();
+        observer.step(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
+        let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
+        // Number 0 follows: it is not over.
+        let done = observer.step(Batch { shares: shares.clone(), ..Batch::default() });
+        assert_eq!((done, observer.totals().unseen_commits), (vec![shares[0].0], 1));
+    }
+
+    #[test]
+    fn writes_outside_commits_are_differences_of_sums() {
+        let mut observer = observer();
+        let write = |kind, sum| (WriteKey { dev: FS, kind, cgroup: Some(B) }, sum);
+        let look = |writes| Batch { writes, ..Batch::default() };
+        observer.step(look(vec![write(WriteKind::FastCommit, 8192), write(WriteKind::Checkpoint, 100)]));
+        observer.step(look(vec![write(WriteKind::FastCommit, 12288)]));
+        // Began anew.
+        observer.step(look(vec![write(WriteKind::FastCommit, 4096), write(WriteKind::Superblock, 4096)]));
+        let paid = &observer.totals().journal_bytes;
+        assert_eq!(paid[&(Some(B), FS, Kind::FastCommit)], 4 * 4096);
+        // The kernel charged B for what it wrote, but nobody knows whose blocks those were.
+        assert_eq!(paid[&(None, FS, Kind::Checkpoint)], 100);
+        // An unmounted file system's last superblock is nobody's.
+        observer.set_file_systems(HashMap::new());
+        assert_eq!(observer.totals().journal_bytes[&(None, FS, Kind::Commit)], 4096);
+    }
+
+    #[test]
+    fn waits_are_blamed_on_what_the_same_look_shows() {
+        let mut observer = observer();
+        observer.step(Batch { now_ns: 1_000_000, ..Batch::default() });
+        let key = ServiceKey { dev: DISK, cgroup: Some(B), meta: false };
+        let service = Service { busy_ns: 9_000_000, read_bytes: 0, written_bytes: 1 << 20, requests: 3 };
+        let sync = Sync { dev: FS, tid: 1, start_ns: 2_000_000, end_ns: 10_000_000, cgroup: A };
+        let records = vec![Record::Sync(sync)];
+        observer.step(Batch { now_ns: 11_000_000, records, services: vec![(key, service)], ..Batch::default() });
+        assert_eq!(observer.totals().blame_ns, BTreeMap::from([((A, Some(B)), 8_000_000)]));
+        assert_eq!(observer.totals().syncs[&A].count(), 1);
+        assert_eq!(observer.totals().service[&(Some(B), DISK)], service);
+    }
+
+    #[test]
+    fn a_cgroup_that_is_gone_leaves_its_sums() {
+        let mut observer = observer();
+        observer.step(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
+        observer.sync(&Sync { dev: FS, tid: 1, start_ns: 0, end_ns: 1000, cgroup: A });
+        observer.fold(A, B);
+        let totals = observer.totals();
+        assert_eq!(totals.journal_bytes, BTreeMap::from([((Some(B), FS, Kind::Commit), 4096)]));
+        assert_eq!(totals.blame_ns.keys().copied().collect::<Vec<_>>(), [(B, Some(B))], "its own commit was the cause");
+        assert_eq!(totals.syncs.keys().copied().collect::<Vec<_>>(), [B]);
+    }
+}

@@ -1,0 +1,311 @@
+//! The kernel's own account of journals: BPF programs on the tracepoints of jbd2, ext4 and the block layer.
+//!
+//! Owns loading and attaching them and reading what they counted. Does not decide who pays (`bulkhead_core::observe`).
+//!
+//! Loading takes a while (0.2 s, under emulation up to a minute): do it once. As long as the programs are not attached they
+//! cost nothing. They go with the [`Tracer`], also when its process is killed: nothing is pinned.
+
+mod decode;
+
+#[expect(non_camel_case_types, unreachable_pub, dead_code, reason = "generated from record.h by bindgen")]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/record.rs"));
+}
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc;
+
+use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
+use bulkhead_core::units::DevNo;
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::roots::Roots;
+
+/// The compiled programs, aligned as libelf wants them.
+#[repr(align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bulkhead.bpf.o")));
+
+/// Elements that are read from a map with one call; more than any bucket can hold of the largest.
+const BATCH: u32 = 1024;
+
+/// The journals cannot be traced.
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    /// The kernel does not describe its structures, so that the programs cannot find their fields.
+    #[error("the kernel has no type information: {path} is not there (CONFIG_DEBUG_INFO_BTF)")]
+    NoBtf {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// ext4 is not in the kernel, or its module is not loaded.
+    #[error("ext4 is not loaded (mount an ext4 file system, or `modprobe ext4`)")]
+    NoExt4,
+    /// The list of file systems cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel refused the programs.
+    #[error("cannot load the BPF programs{hint}")]
+    Load {
+        /// What probably stands in the way, as a text to append; empty when that is not known.
+        hint: &'static str,
+        /// The kernel's reason.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// The kernel refused to run a program.
+    #[error("cannot attach BPF program {program}")]
+    Attach {
+        /// Its name, which is the tracepoint's.
+        program: String,
+        /// The kernel's reason.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A map could not be read or written.
+    #[error("cannot access BPF map {map}")]
+    Map {
+        /// Its name.
+        map: &'static str,
+        /// The kernel's reason.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+}
+
+/// The programs in the kernel. Not attached at first.
+pub struct Tracer {
+    // Before the programs that they keep running.
+    links: Vec<Link>,
+    ring: RingBuffer<'static>,
+    records: mpsc::Receiver<Vec<u8>>,
+    maps: Maps,
+    object: Object,
+}
+
+struct Maps {
+    shares: MapHandle,
+    writes: MapHandle,
+    services: MapHandle,
+    journals: MapHandle,
+    losses: MapHandle,
+    /// State of what is under way, which is void when the programs have missed a part of it.
+    transient: Vec<(&'static str, MapHandle)>,
+}
+
+impl std::fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracer").field("attached", &self.is_attached()).finish_non_exhaustive()
+    }
+}
+
+impl Tracer {
+    /// Loads the programs.
+    ///
+    /// # Errors
+    /// [`BpfError`], which says what the kernel lacks.
+    pub fn load(roots: &Roots) -> Result<Self, BpfError> {
+        let btf = roots.sys.join("kernel/btf/vmlinux");
+        if !btf.exists() {
+            return Err(BpfError::NoBtf { path: btf });
+        }
+        if !has_ext4(roots)? {
+            return Err(BpfError::NoExt4);
+        }
+        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log)));
+        let load_error = |source: libbpf_rs::Error| BpfError::Load { hint: hint(&source), source };
+        let object = ObjectBuilder::default()
+            .name("bulkhead")
+            .and_then(|builder| builder.open_memory(&OBJECT.0))
+            .and_then(libbpf_rs::OpenObject::load)
+            .map_err(load_error)?;
+        let map = |name: &'static str| {
+            let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
+            MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
+        };
+        let transient = ["commits", "syncs", "writing", "errands", "devices"];
+        let maps = Maps {
+            shares: map("shares")?,
+            writes: map("writes")?,
+            services: map("services")?,
+            journals: map("journals")?,
+            losses: map("losses")?,
+            transient: transient.into_iter().map(|name| Ok((name, map(name)?))).collect::<Result<_, _>>()?,
+        };
+        let (sender, records) = mpsc::channel();
+        let mut builder = RingBufferBuilder::new();
+        let records_map = map("records")?;
+        let ring_error = |source| BpfError::Map { map: "records", source };
+        // The receiver lives as long as the buffer: a send cannot fail.
+        builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
+        let ring = builder.build().map_err(ring_error)?;
+        Ok(Self { links: Vec::new(), ring, records, maps, object })
+    }
+
+    /// Whether the programs run.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        !self.links.is_empty()
+    }
+
+    /// Lets the programs run. `journals` are the devices whose file systems have a journal by now; later ones are found by their
+    /// first commit. Idempotent.
+    ///
+    /// # Errors
+    /// [`BpfError::Attach`], and then none of them runs; [`BpfError::Map`].
+    pub fn attach(&mut self, journals: &[DevNo]) -> Result<(), BpfError> {
+        if self.is_attached() {
+            return Ok(());
+        }
+        for (name, map) in &self.maps.transient {
+            clear(map).map_err(|source| BpfError::Map { map: name, source })?;
+        }
+        self.add_journals(journals)?;
+        let mut links = Vec::new();
+        for program in self.object.progs_mut() {
+            let attached = program.attach().map_err(|source| BpfError::Attach {
+                program: program.name().to_string_lossy().into_owned(),
+                source,
+            })?;
+            links.push(attached);
+        }
+        self.links = links;
+        Ok(())
+    }
+
+    /// Enters devices that hold a journal, so that writes to them count before their first commit.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn add_journals(&self, journals: &[DevNo]) -> Result<(), BpfError> {
+        for journal in journals {
+            let dev = decode::dev_to_kernel(*journal).to_ne_bytes();
+            let entered = self.maps.journals.update(&dev, &dev, MapFlags::ANY);
+            entered.map_err(|source| BpfError::Map { map: "journals", source })?;
+        }
+        Ok(())
+    }
+
+    /// Stops the programs; what they counted stays.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// What happened since the last look, and the sums as they stand.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn look(&mut self) -> Result<Batch, BpfError> {
+        self.ring.consume().map_err(|source| BpfError::Map { map: "records", source })?;
+        let records = self.records.try_iter().filter_map(|bytes| decode::record(&bytes)).collect();
+        let shares = entries("shares", &self.maps.shares, decode::share)?;
+        let writes = entries("writes", &self.maps.writes, decode::write)?;
+        let services = entries("services", &self.maps.services, decode::device_service)?;
+        let counter = |index: u32| {
+            let value = self.maps.losses.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+            value.and_then(|value| decode::sum(&value)).unwrap_or(0)
+        };
+        Ok(Batch { now_ns: now_ns(), records, shares, writes, services, losses: decode::losses(counter) })
+    }
+
+    /// Forgets shares of transactions whose commit is over.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn forget_shares(&self, keys: &[ShareKey]) -> Result<(), BpfError> {
+        for key in keys {
+            let raw = decode::share_to_raw(key);
+            remove("shares", &self.maps.shares, decode::bytes_of(&raw))?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the sums of a cgroup that is gone.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn forget_cgroup(&self, cgroup: CgroupId) -> Result<(), BpfError> {
+        for (name, map) in [("writes", &self.maps.writes), ("services", &self.maps.services)] {
+            let of_it = entries(name, map, |key, _| (decode::key_cgroup(key) == Some(cgroup)).then(|| key.to_vec()))?;
+            for key in of_it {
+                remove(name, map, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Name and number of instructions of each program, before the verifier changes them.
+    #[must_use]
+    pub fn programs(&self) -> Vec<(String, usize)> {
+        self.object.progs().map(|program| (program.name().to_string_lossy().into_owned(), program.insn_cnt())).collect()
+    }
+}
+
+/// The clock of the records, in nanoseconds (kernel `ktime_get_ns`).
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds * 1_000_000_000 + ns
+}
+
+fn has_ext4(roots: &Roots) -> Result<bool, BpfError> {
+    let path = roots.proc.join("filesystems");
+    let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
+    Ok(text.lines().any(|line| line.trim() == "ext4"))
+}
+
+/// What an operator can do about a refusal.
+fn hint(source: &libbpf_rs::Error) -> &'static str {
+    match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            "; it takes root with CAP_BPF and CAP_PERFMON, and a kernel that is not locked down for confidentiality"
+        }
+        _ => "",
+    }
+}
+
+fn entries<T>(
+    name: &'static str,
+    map: &MapHandle,
+    decode: impl Fn(&[u8], &[u8]) -> Option<T>,
+) -> Result<Vec<T>, BpfError> {
+    let batches = map.lookup_batch(BATCH.min(map.max_entries()), MapFlags::ANY, MapFlags::ANY);
+    let batches = batches.map_err(|source| BpfError::Map { map: name, source })?;
+    Ok(batches.filter_map(|(key, value)| decode(&key, &value)).collect())
+}
+
+fn remove(name: &'static str, map: &MapHandle, key: &[u8]) -> Result<(), BpfError> {
+    match map.delete(key) {
+        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(BpfError::Map { map: name, source: error }),
+        _ => Ok(()),
+    }
+}
+
+fn clear(map: &MapHandle) -> libbpf_rs::Result<()> {
+    debug_assert!(matches!(map.map_type(), MapType::Hash | MapType::LruHash));
+    let keys: Vec<Vec<u8>> = map.keys().collect();
+    for key in keys {
+        match map.delete(&key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn log(_level: libbpf_rs::PrintLevel, message: String) {
+    tracing::debug!(target: "libbpf", "{}", message.trim_end());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * What the BPF programs hand to user space: the keys and values of their maps and the records of their ring buffer.
+ *
+ * Included by the programs, and turned into Rust by bindgen when the crate is built (sys::bpf::generated). Fields have fixed
+ * widths, padding is explicit and zero, so that a struct can be a map key. Times are CLOCK_MONOTONIC nanoseconds. A device
+ * number is the kernel's own (MAJOR << 20 | MINOR). A cgroup is the id of its kernfs node, 0 where nobody is known.
+ */
+#ifndef BULKHEAD_RECORD_H
+#define BULKHEAD_RECORD_H
+
+/* The kernel's own header has these types too; there is nothing to include on the BPF side. */
+#ifndef __VMLINUX_H__
+#include <linux/types.h>
+#endif
+
+/* What a key of `shares` counts. */
+enum share_kind {
+	SHARE_DIRTIED = 0, /* journal blocks that a handle was the first to dirty in its transaction */
+	SHARE_ORDERED = 1, /* bytes of file data that the journal thread wrote inside the commit */
+	SHARE_LOST = 2, /* blocks whose own entry found no room; cgroup is 0 */
+};
+
+/* Who had how much in a transaction. Entries live until user space has read them after the end of the commit. */
+struct share_key {
+	__u64 cgroup;
+	__u32 dev; /* of the file system */
+	__u32 tid; /* of the transaction; wraps around */
+	__u32 kind; /* enum share_kind */
+	__u32 pad;
+};
+
+/* Journal writes outside commits; the value is a sum of bytes. */
+enum write_kind {
+	WRITE_SUPERBLOCK = 0, /* of the journal; cgroup is 0 */
+	WRITE_FAST_COMMIT = 1, /* fast-commit blocks, written by the caller of fsync */
+	WRITE_CHECKPOINT = 2, /* metadata at its place in the file system, by whoever wrote it */
+};
+
+struct write_key {
+	__u64 cgroup; /* the writer */
+	__u32 dev; /* of the file system */
+	__u32 kind; /* enum write_kind */
+};
+
+/* Whose requests a device served. */
+struct service_key {
+	__u64 cgroup; /* of the bio: the io controller's, 0 for a flush */
+	__u32 dev; /* the whole device */
+	__u32 meta; /* 1: metadata (REQ_META) or a flush */
+};
+
+struct service {
+	__u64 busy_ns; /* time that the device spent; over all keys of a device the time that it was not idle */
+	__u64 read_bytes;
+	__u64 written_bytes;
+	__u64 requests;
+};
+
+enum record_type {
+	RECORD_COMMIT = 1,
+	RECORD_SYNC = 2,
+	RECORD_DROPPED = 3,
+};
+
+/* The end of a commit. */
+struct commit_record {
+	__u32 type; /* RECORD_COMMIT */
+	__u32 dev; /* of the file system */
+	__u32 journal_dev; /* of the journal: another one if it is external */
+	__u32 tid;
+	__u64 start_ns; /* the transaction takes no new handles from here on */
+	__u64 flush_ns; /* its handles are finished; ordered data is written */
+	__u64 log_ns; /* metadata is written to the journal */
+	__u64 end_ns;
+	__u64 journal_bytes; /* what the journal thread wrote to the journal */
+	__u64 ordered_bytes;
+	__u64 requester; /* cgroup of the first fsync for this transaction; 0 if nobody forced it */
+	__u32 block_bytes; /* size of a journal block */
+	__u32 pad;
+};
+
+/* The end of an fsync, fdatasync or O_SYNC write. */
+struct sync_record {
+	__u32 type; /* RECORD_SYNC */
+	__u32 dev; /* of the file system */
+	__u32 tid; /* the last transaction that changed the file, which is the one that it needed */
+	__u32 pad;
+	__u64 start_ns;
+	__u64 end_ns;
+	__u64 cgroup;
+};
+
+/* A transaction is checkpointed: all its blocks are at their places. */
+struct dropped_record {
+	__u32 type; /* RECORD_DROPPED */
+	__u32 dev;
+	__u32 tid;
+	__u32 pad;
+};
+
+/* Indices of `losses`. */
+enum loss {
+	LOSS_RING_FULL = 0, /* records that found no room */
+	LOSS_SHARES_FULL = 1, /* first-dirtied counts that were put under SHARE_LOST */
+	LOSS_SHARES_GONE = 2, /* and those that even that had no room for */
+	LOSS_WRITES_FULL = 3, /* superblock, fast-commit, checkpoint writes */
+	LOSS_SERVICE_FULL = 4, /* requests */
+	LOSS_COMMITS_FULL = 5, /* commits that were not followed */
+	LOSS_KINDS = 6,
+};
+
+#endif

@@ -1,0 +1,67 @@
+//! On this host's own kernel, where it allows that.
+
+use std::collections::BTreeMap;
+
+use bulkhead_core::observe::Observer;
+use bulkhead_core::observe::record::Kind;
+use bulkhead_core::units::Bytes;
+use rustix::fs::{Mode, OFlags, fsync, mkdirat, openat, syncfs};
+
+use super::*;
+use crate::scratch::Scratch;
+
+#[test]
+fn root_the_charges_are_what_the_journals_device_saw() {
+    let roots = Roots::host();
+    let mut tracer = match Tracer::load(&roots) {
+        Ok(tracer) => tracer,
+        Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
+    };
+    let scratch = match Scratch::ext4(&roots, Bytes(16 << 20), &[], &[]) {
+        Ok(scratch) => scratch,
+        Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
+    };
+    syncfs(scratch.root()).unwrap();
+    tracer.attach(&[scratch.fs_dev()]).unwrap();
+    let before = scratch.journal_written(&roots).unwrap();
+    for i in 0..200 {
+        mkdirat(scratch.root(), format!("d{i}"), Mode::RWXU).unwrap();
+    }
+    let file = openat(scratch.root(), "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+    for _ in 0..20 {
+        rustix::io::write(&file, &[1; 4096]).unwrap();
+        fsync(&file).unwrap();
+    }
+    syncfs(scratch.root()).unwrap();
+    let written = scratch.journal_written(&roots).unwrap() - before;
+    let mut observer = Observer::default();
+    observer.set_file_systems([(scratch.fs_dev(), vec![])].into());
+    let done = observer.step(tracer.look().unwrap());
+    tracer.forget_shares(&done).unwrap();
+    tracer.detach();
+    let totals = observer.totals();
+    assert!(!totals.losses.any(), "{:?}", totals.losses);
+    let mut charged: BTreeMap<_, u64> = BTreeMap::new();
+    for ((cgroup, dev, kind), bytes) in &totals.journal_bytes {
+        if *dev == scratch.fs_dev() && *kind == Kind::Commit {
+            *charged.entry(*cgroup).or_default() += bytes;
+        }
+    }
+    println!("{totals:#?} {charged:?} of {written}");
+    assert_eq!(charged.values().sum::<u64>(), written);
+    assert!(written > 200 * 4096);
+    // Nearly all of it is ours; the kernel's own threads may have had a part.
+    let most = charged.iter().filter(|(cgroup, _)| cgroup.is_some()).map(|(_, bytes)| *bytes).max();
+    assert!(most.unwrap_or(0) > written / 10 * 9, "{charged:?}");
+    assert_eq!(totals.syncs.values().map(|histogram| histogram.count()).max(), Some(20));
+    // What is committed is used up.
+    let left = tracer.look().unwrap().shares;
+    assert!(left.iter().all(|(key, _)| key.dev != scratch.fs_dev()), "{left:?}");
+}
+
+#[test]
+fn a_kernel_without_type_information_is_named() {
+    let base = tempfile::tempdir().unwrap();
+    let error = Tracer::load(&Roots::under(base.path())).unwrap_err();
+    assert!(matches!(&error, BpfError::NoBtf { path } if path.ends_with("sys/kernel/btf/vmlinux")), "{error}");
+}

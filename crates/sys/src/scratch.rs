@@ -1,0 +1,99 @@
+//! A file system in memory with its journal on a device of its own, to measure what the kernel writes there.
+//!
+//! Owns two loop devices over memory and a mount that is attached nowhere. All of it is reached through descriptors only, so
+//! that it goes with the value, and with the process when that is killed; nothing is seen in any directory but `/dev`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use bulkhead_core::units::{Bytes, DevNo};
+use rustix::fs::{Mode, OFlags, openat};
+
+use crate::block::{self, BlockError};
+use crate::loopdev::{self, LoopError, MemoryDevice};
+use crate::mount::{self, MountError, MountFlags};
+use crate::roots::Roots;
+use crate::tool::{Tool, ToolError};
+
+/// Size of the file system: enough for some ten thousand files.
+const FS_SIZE: Bytes = Bytes(256 << 20);
+
+/// The scratch file system could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ScratchError {
+    /// No device.
+    #[error("cannot make a block device in memory")]
+    Device(#[from] LoopError),
+    /// No file system on it.
+    #[error("cannot make the scratch file system")]
+    Make(#[from] ToolError),
+    /// It cannot be mounted.
+    #[error("cannot mount the scratch file system")]
+    Mount(#[from] MountError),
+    /// It is mounted, but cannot be used.
+    #[error("cannot open the scratch file system")]
+    Open(#[source] std::io::Error),
+}
+
+/// A mounted scratch file system.
+#[derive(Debug)]
+pub struct Scratch {
+    // First what is in the mount, then the mount, then the devices that it is on.
+    root: OwnedFd,
+    _mount: OwnedFd,
+    fs: MemoryDevice,
+    journal: MemoryDevice,
+}
+
+impl Scratch {
+    /// Makes an ext4 whose journal has this size. `mkfs` are further arguments of `mke2fs`, for example `["-O", "fast_commit"]`,
+    /// `options` those of the mount.
+    ///
+    /// # Errors
+    /// [`ScratchError`].
+    pub fn ext4(
+        roots: &Roots,
+        journal: Bytes,
+        mkfs: &[&str],
+        options: &[(&str, Option<&str>)],
+    ) -> Result<Self, ScratchError> {
+        let journal = loopdev::in_memory(roots, journal)?;
+        let fs = loopdev::in_memory(roots, FS_SIZE)?;
+        Tool::new("mke2fs").args(["-q", "-F", "-b", "4096", "-O", "journal_dev"]).arg(&journal.path).run()?;
+        let lazy = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        let on_journal = format!("device={}", journal.path.display());
+        let make = Tool::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", lazy, "-J", &on_journal]);
+        make.args(mkfs).arg(&fs.path).run()?;
+        let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: false };
+        let mount = mount::mount_nowhere(&fs.path, "ext4", flags, options)?;
+        // The mount's own descriptor is one for looking up names only.
+        let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(&mount, ".", directory, Mode::empty()).map_err(|errno| ScratchError::Open(errno.into()))?;
+        Ok(Self { root, _mount: mount, fs, journal })
+    }
+
+    /// Its root directory.
+    #[must_use]
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// The device of its data.
+    #[must_use]
+    pub fn fs_dev(&self) -> DevNo {
+        self.fs.dev
+    }
+
+    /// The device of its journal.
+    #[must_use]
+    pub fn journal_dev(&self) -> DevNo {
+        self.journal.dev
+    }
+
+    /// How many bytes have been written to its journal's device.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub fn journal_written(&self, roots: &Roots) -> Result<u64, BlockError> {
+        Ok(block::diskstat(roots, self.journal.dev)?.write_sectors * 512)
+    }
+}
