@@ -11,6 +11,8 @@ use bulkhead_engine::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::parse;
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done, or nothing to do          6  there is data on it that is not Bulkhead's
@@ -66,6 +68,10 @@ pub(crate) enum Command {
     /// Block devices, and the controllers that make shares work on them
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Show live who reads, writes and journals how much, and who waits for whom in fsync
+    Top(TopArgs),
+    /// Show whose writes made whose fsync slow
+    Blame(BlameArgs),
     /// Show what the daemon found on this host, and what is wrong
     Host,
     /// Show on this machine what a noisy neighbour does to an fsync, and what Bulkhead changes
@@ -90,6 +96,52 @@ pub(crate) enum Command {
         /// Where to
         directory: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Print one table and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Seconds between two looks
+    #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds)]
+    pub(crate) interval: f64,
+    /// What the lines are sorted by at first
+    #[arg(long, short, value_enum, default_value_t = SortKey::Journal)]
+    pub(crate) sort: SortKey,
+}
+
+/// Columns to sort by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SortKey {
+    /// Journal bytes that it caused
+    Journal,
+    /// Data that it reads and writes
+    Data,
+    /// Device time
+    Device,
+    /// 99th percentile of fsync
+    Fsync,
+    /// Time that it waited in fsync because of others
+    Waited,
+    /// Name
+    Name,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BlameArgs {
+    /// Seconds to watch
+    #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total")]
+    pub(crate) watch: f64,
+    /// Print a table after each such time, until interrupted
+    #[arg(long, conflicts_with = "total")]
+    pub(crate) follow: bool,
+    /// Everything since the daemon began to observe, at once
+    #[arg(long)]
+    pub(crate) total: bool,
+    /// Only what this container waited for
+    #[arg(value_name = "VICTIM")]
+    pub(crate) victim: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -1,12 +1,14 @@
 //! `bulkhead daemon`: options and log for the daemon, which is `bulkhead_engine::daemon`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_engine::carry_out::FAULT_VARIABLE;
 use bulkhead_engine::daemon::{self, DaemonOptions};
 use bulkhead_engine::engine::Dirs;
 use bulkhead_engine::kernel::Kernel;
+use bulkhead_engine::observe::Observatory;
 use bulkhead_sys::probe::probe;
 use bulkhead_sys::roots::Roots;
 use tracing_subscriber::EnvFilter;
@@ -38,8 +40,9 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         socket_group: args.socket_group,
         fault_after,
     };
+    let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
-    runtime.block_on(daemon::run(options, Box::new(Kernel::host()), told))
+    runtime.block_on(daemon::run(options, Box::new(Kernel::host()), observe, told))
 }
 
 fn start_log(format: LogFormat) -> Result<(), Fault> {

@@ -6,16 +6,19 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod blame;
 mod calibrate;
 mod commands;
 mod daemon;
 mod demo;
 mod docs;
+mod observe;
 mod output;
 mod parse;
 mod progress;
 mod run;
 mod show;
+mod top;
 
 use std::process::ExitCode;
 
@@ -24,6 +27,7 @@ use bulkhead_engine::client::Client;
 use clap::Parser as _;
 
 use crate::args::{Cli, Command, Format};
+use crate::observe::Source;
 use crate::output::Output;
 
 fn main() -> ExitCode {
@@ -48,6 +52,10 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
         Command::Experiment(args) => demo::experiment(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args, Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS),
+        Command::Blame(args) => {
+            blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)
+        }
         Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
         Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),
         command => {

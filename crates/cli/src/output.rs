@@ -105,7 +105,7 @@ fn stderr(text: &str) {
 }
 
 /// Control characters as Rust writes them, and characters that turn the direction of writing.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         if c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') {
@@ -117,14 +117,19 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// Columns that are two spaces apart, headers in upper case, no borders.
+/// A table with its headers in upper case.
 pub(crate) fn table(headers: &[&str], rows: &[Vec<String>]) -> Vec<String> {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
     let head = headers.iter().map(|header| header.to_uppercase()).collect();
-    let all: Vec<&Vec<String>> = std::iter::once(&head).chain(&rows).collect();
-    let width = |i: usize| all.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..headers.len()).map(width).collect();
-    all.iter()
+    columns(&std::iter::once(head).chain(rows.iter().cloned()).collect::<Vec<_>>())
+}
+
+/// Columns that are two spaces apart, no borders.
+pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
+    let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |i: usize| rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..n_columns).map(width).collect();
+    rows.iter()
         .map(|row| {
             let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()

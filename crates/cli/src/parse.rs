@@ -154,6 +154,19 @@ pub(crate) fn run_volume(text: &str) -> Result<RunVolume, Fault> {
     Ok(RunVolume { volume: volume(reference)?, target: target.into(), read_only })
 }
 
+/// A time in seconds, for clap.
+///
+/// # Errors
+/// When it is not a number from 0.2 to 86400.
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is not a number of seconds".to_owned())?;
+    if (0.2..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("it is not from 0.2 to 86400 seconds".to_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host};
+use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host, simulated_observation};
 use bulkhead_engine::engine::Dirs;
 use expect_test::{Expect, expect, expect_file};
 use tempfile::TempDir;
@@ -423,7 +423,7 @@ impl Daemon {
             let stop = async {
                 let _ = stopped.await;
             };
-            runtime.block_on(run_until(options, simulated_host(), facts, stop)).unwrap();
+            runtime.block_on(run_until(options, simulated_host(), simulated_observation(), facts, stop)).unwrap();
         });
         let daemon = Self { dir, stop: Some(stop), thread: Some(thread) };
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -960,4 +960,78 @@ fn json_is_what_the_api_says() {
         ----- stderr
         {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create` makes one"}
     "#]]);
+}
+
+#[test]
+fn what_is_observed_is_shown_per_second_and_by_culprit() {
+    let daemon = Daemon::start();
+    let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
+    check(
+        &["top", "--once", "--interval", "0.2"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  FSYNC   P50      P99      WAITED   MOSTLY FOR
+        noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    -       -        -        -
+        db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
+        ----- stderr
+        1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
+    "#]],
+    );
+    check(
+        &["top", "--once", "--interval", "0.2", "--sort", "fsync"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  FSYNC   P50      P99      WAITED   MOSTLY FOR
+        db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
+        noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    -       -        -        -
+        ----- stderr
+        1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
+    "#]],
+    );
+    check(
+        &["blame", "--for", "0.2"],
+        expect![[r#"
+            exit 0
+            ----- stdout
+            VICTIM  WAITED   ITSELF   noise\u{1b}[2J.service  OTHERS  UNKNOWN
+            db      0.300 s  0.020 s  0.270 s                 -       0.010 s
+            ----- stderr
+            watching for 0.2 s
+        "#]],
+    );
+    check(
+        &["blame", "--for", "0.2", "nobody"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        watching for 0.2 s
+        error: container nobody: no container of that name did anything in this time
+        hint: `bulkhead top --once` lists those that did
+    "#]],
+    );
+    check(
+        &["top"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: top: it needs a terminal
+        hint: `--once` prints one table, and `--output json` the figures
+    "#]],
+    );
+    check(
+        &["top", "--interval", "0"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: invalid value '0' for '--interval <SECONDS>': it is not from 0.2 to 86400 seconds
+
+        For more information, try '--help'.
+    "#]],
+    );
+    let json = daemon.screen(&["blame", "--for", "0.2", "db", "--output", "json"]);
+    let json: serde_json::Value = serde_json::from_str(json.strip_prefix("exit 0\n----- stdout\n").unwrap()).unwrap();
+    assert_eq!(json[1]["culprit"]["kind"], "unit");
+    assert_eq!(json[1]["seconds"].as_f64().map(|seconds| (seconds * 100.0).round()), Some(27.0));
 }

@@ -10,5 +10,6 @@ pub mod histogram;
 pub mod identity;
 mod observer;
 pub mod record;
+pub mod view;
 
 pub use observer::{Observer, Totals};

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
     API_VERSION, DeviceControl, DeviceView, Done, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
     TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
@@ -192,6 +193,11 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
         self.write(Method::POST, &format!("devices/{}/calibrate{}", path_part(name), query(dry_run)), calibration).await
+    }
+
+    /// What goes on on the host.
+    pub async fn observation(&self) -> Result<Observation, Fault> {
+        self.get("observation").await
     }
 
     /// What the daemon is and sees.

@@ -14,6 +14,7 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
@@ -30,6 +31,7 @@ use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
 use crate::host::Host;
 use crate::http::{self, Api};
+use crate::observe::Observe;
 
 /// How often the daemon looks at what may drift.
 const TICK: Duration = Duration::from_secs(2);
@@ -86,12 +88,24 @@ pub fn simulated_host() -> Box<dyn Host> {
     Box::new(crate::sim::Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]))
 }
 
+/// What is observed on that host: always the same.
+#[cfg(feature = "sim")]
+#[must_use]
+pub fn simulated_observation() -> Arc<dyn Observe> {
+    Arc::new(crate::sim::Observed::default())
+}
+
 /// Runs until `SIGTERM` or `SIGINT`. Call [`check_host`] first. `facts` is what `GET /v1/host` tells.
 ///
 /// # Errors
 /// `InUse` when another daemon runs, `InvalidArgument` for a group that is not there, `Internal` for the rest. After a start
 /// that succeeded there are none: problems with pools, volumes and tenants do not end the daemon.
-pub async fn run(options: DaemonOptions, host: Box<dyn Host>, facts: serde_json::Value) -> Result<(), Fault> {
+pub async fn run(
+    options: DaemonOptions,
+    host: Box<dyn Host>,
+    observe: Arc<dyn Observe>,
+    facts: serde_json::Value,
+) -> Result<(), Fault> {
     let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "daemon", format!("signals: {error}")));
     let (terminate, interrupt) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     // Kept, not read: a handler that does nothing is how it is ignored, and helper programs do not inherit that.
@@ -103,7 +117,7 @@ pub async fn run(options: DaemonOptions, host: Box<dyn Host>, facts: serde_json:
             _ = interrupt.recv() => tracing::info!("SIGINT: stopping"),
         }
     };
-    run_until(options, host, facts, stop).await
+    run_until(options, host, observe, facts, stop).await
 }
 
 /// The same, until `stop` resolves.
@@ -113,6 +127,7 @@ pub async fn run(options: DaemonOptions, host: Box<dyn Host>, facts: serde_json:
 pub async fn run_until(
     options: DaemonOptions,
     host: Box<dyn Host>,
+    observe: Arc<dyn Observe>,
     facts: serde_json::Value,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
@@ -131,7 +146,7 @@ pub async fn run_until(
         Fault::new(Code::Internal, "daemon", format!("reaching the recorded state broke off: {error}"))
     })?;
     let n_problems = engine.problems().len();
-    let api = Api::new(engine, facts);
+    let api = Api::new(engine, facts, observe);
     let listener = listen(&options.socket, group).await?;
     let (close, closed) = oneshot::channel::<()>();
     let server = tokio::spawn(http::serve(listener, api.clone(), async move {

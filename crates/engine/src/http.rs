@@ -24,6 +24,7 @@ use axum::serve::IncomingStream;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView, TenantCreate, TenantSet,
     TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
@@ -35,7 +36,8 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use crate::engine::Engine;
-use crate::openapi::{ListFaults, ObjectFaults, WriteFaults};
+use crate::observe::Observe;
+use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, WriteFaults};
 
 /// Largest request body that is read, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
@@ -48,14 +50,26 @@ pub struct Api(Arc<Inner>);
 struct Inner {
     engine: Arc<Mutex<Engine>>,
     facts: serde_json::Value,
+    observe: Arc<dyn Observe>,
     closed: AtomicBool,
 }
 
 impl Api {
     /// On this engine, which should be reconciled. `facts` is what `GET /v1/host` tells about the host.
     #[must_use]
-    pub fn new(engine: Engine, facts: serde_json::Value) -> Self {
-        Self(Arc::new(Inner { engine: Arc::new(Mutex::new(engine)), facts, closed: AtomicBool::new(false) }))
+    pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
+        let engine = Arc::new(Mutex::new(engine));
+        Self(Arc::new(Inner { engine, facts, observe, closed: AtomicBool::new(false) }))
+    }
+
+    /// What goes on on the host; operations do not hold it up.
+    ///
+    /// # Errors
+    /// Those of [`Observe::observe`].
+    pub async fn observe(&self) -> Result<Observation, Fault> {
+        let observe = Arc::clone(&self.0.observe);
+        let seen = tokio::task::spawn_blocking(move || observe.observe()).await;
+        seen.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "observation", error)))
     }
 
     /// Looks after what may drift; does nothing once closed.
@@ -146,6 +160,7 @@ pub fn router(api: Api) -> Router {
         .route("/devices/{name}", get(device_inspect))
         .route("/devices/{name}/control", post(device_control))
         .route("/devices/{name}/calibrate", post(device_calibrate))
+        .route("/observation", get(observation))
         .route("/host", get(host))
         .route("/healthz", get(healthz))
         .route("/openapi.json", get(openapi));
@@ -539,6 +554,14 @@ async fn device_calibrate(
     Ok(Json(api.call(move |engine| engine.device_calibrated(&name, request, query.dry_run)).await?))
 }
 
+/// Shows who wrote which journal bytes and who waited for whom in fsync: sums since the daemon began to observe, which are
+/// compared with an earlier answer to see what happens now. The first question begins the observation.
+#[utoipa::path(get, path = "/v1/observation", tag = "observe",
+    responses((status = 200, body = Observation), ObserveFaults))]
+async fn observation(State(api): State<Api>) -> Reply<Observation> {
+    Ok(Json(api.observe().await?))
+}
+
 /// Shows what the daemon is and sees.
 #[utoipa::path(get, path = "/v1/host", tag = "host", responses((status = 200, body = HostView), ListFaults))]
 async fn host(State(api): State<Api>) -> Reply<HostView> {
@@ -597,6 +620,7 @@ async fn no_such_method(request: Request) -> Failure {
     device_inspect,
     device_control,
     device_calibrate,
+    observation,
     host,
     healthz,
     openapi,
@@ -612,7 +636,7 @@ mod tests {
 
     fn api() -> Api {
         let engine = Engine::new(Dirs::default(), Executor::new(Box::new(Sim::default()), None));
-        Api::new(engine, serde_json::Value::Null)
+        Api::new(engine, serde_json::Value::Null, Arc::new(crate::sim::Observed::default()))
     }
 
     #[tokio::test]

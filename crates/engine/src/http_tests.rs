@@ -23,6 +23,10 @@ use crate::engine::Dirs;
 use crate::http::MAX_BODY_BYTES;
 use crate::sim::Sim;
 
+fn observed() -> std::sync::Arc<crate::sim::Observed> {
+    std::sync::Arc::default()
+}
+
 /// A daemon that runs on the simulated host.
 struct Daemon {
     client: Client,
@@ -36,7 +40,7 @@ impl Daemon {
         let options = options(dir);
         let client = Client::new(&options.socket);
         let facts = serde_json::json!({ "kernel_release": "simulated" });
-        let task = tokio::spawn(run_until(options, Box::new(sim.clone()), facts, async move {
+        let task = tokio::spawn(run_until(options, Box::new(sim.clone()), observed(), facts, async move {
             let _ = stopped.await;
         }));
         let answers = async {
@@ -223,7 +227,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 25);
+    assert_eq!(n_operations, 26);
     daemon.stop().await.unwrap();
 }
 
@@ -244,7 +248,9 @@ async fn the_socket_is_for_root_and_its_group() {
 async fn two_daemons_cannot_run() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
-    let run = |options| run_until(options, Box::new(sim.clone()), serde_json::Value::Null, std::future::pending());
+    let run = |options| {
+        run_until(options, Box::new(sim.clone()), observed(), serde_json::Value::Null, std::future::pending())
+    };
     let fault = run(options(&dir)).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
     assert!(fault.cause.contains(&format!("process id {}", std::process::id())), "{fault}");
@@ -269,7 +275,7 @@ async fn a_stale_socket_is_replaced_and_another_file_is_not() {
 
     std::fs::write(&socket, "precious").unwrap();
     let stop = std::future::pending();
-    let fault = run_until(options(&dir), Box::new(sim), serde_json::Value::Null, stop).await.unwrap_err();
+    let fault = run_until(options(&dir), Box::new(sim), observed(), serde_json::Value::Null, stop).await.unwrap_err();
     assert_eq!(fault.code, Code::HasData);
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
 }

@@ -27,6 +27,9 @@ pub fn document() -> OpenApi {
 /// Errors of operations that only list.
 pub(crate) struct ListFaults;
 
+/// Errors of observing.
+pub(crate) struct ObserveFaults;
+
 /// Errors of operations that look at one object.
 pub(crate) struct ObjectFaults;
 
@@ -36,6 +39,12 @@ pub(crate) struct WriteFaults;
 impl IntoResponses for ListFaults {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         faults(&[Code::Corrupt, Code::Unavailable, Code::Internal])
+    }
+}
+
+impl IntoResponses for ObserveFaults {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        faults(&[Code::Unsupported, Code::Unavailable, Code::Internal])
     }
 }
 

@@ -5,15 +5,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::observe::histogram::Histogram;
+use bulkhead_core::observe::identity::{Identity, identify};
+use bulkhead_core::observe::view::{
+    BlameView, ContainerView, FileSystemShare, FileSystemView, JournalBytes, Observation,
+};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 
 use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::observe::Observe;
 use crate::store;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +50,57 @@ struct World {
 /// The host, shared between the engines that live and die on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sim(Arc<Mutex<World>>);
+
+/// An observation of that host: each second the same happens, and each question comes a second later.
+#[derive(Debug, Default)]
+pub(crate) struct Observed(AtomicU32);
+
+impl Observe for Observed {
+    fn observe(&self) -> Result<Observation, Fault> {
+        let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
+        let db = identify("/bulkhead.slice/db.slice/payload");
+        let noise = identify("/system.slice/noise\u{1b}[2J.service");
+        let journal = |commit_bytes: u64, ordered_bytes: u64| JournalBytes {
+            commit_bytes: commit_bytes * u64::from(n),
+            ordered_bytes: ordered_bytes * u64::from(n),
+            ..JournalBytes::default()
+        };
+        let container =
+            |identity: &Identity, journal: JournalBytes, written_bytes: u64, device_seconds: f64| ContainerView {
+                identity: identity.clone(),
+                journal: vec![FileSystemShare { device: "vda1".to_owned(), journal }],
+                read_bytes: 0,
+                written_bytes: written_bytes * u64::from(n),
+                device_seconds: device_seconds * f64::from(n),
+                fsync: Histogram::default(),
+            };
+        let mut waiting = container(&db, journal(40 << 10, 0), 160 << 10, 0.05);
+        for _ in 0..n * 10 {
+            waiting.fsync.record(30_000);
+        }
+        waiting.fsync.record(900_000);
+        let blame = |culprit: Option<&Identity>, seconds: f64| BlameView {
+            victim: db.clone(),
+            culprit: culprit.cloned(),
+            seconds: seconds * f64::from(n),
+        };
+        Ok(Observation {
+            observed_seconds: f64::from(n),
+            method: "tp_btf".to_owned(),
+            containers: vec![waiting, container(&noise, journal(2 << 20, 1 << 20), 90 << 20, 0.9)],
+            file_systems: vec![FileSystemView {
+                device: "vda1".to_owned(),
+                mount_point: Some("/".into()),
+                disks: vec!["vda".to_owned()],
+                commits: u64::from(n) * 11,
+                journal: journal((40 << 10) + (2 << 20) + 4096, 1 << 20),
+                unattributed: journal(4096, 0),
+            }],
+            blame: vec![blame(Some(&db), 0.02), blame(Some(&noise), 0.27), blame(None, 0.01)],
+            ..Observation::default()
+        })
+    }
+}
 
 /// What is left on a host, for assertions.
 #[derive(Debug, PartialEq, Eq)]

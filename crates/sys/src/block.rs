@@ -277,6 +277,13 @@ pub fn name_of(roots: &Roots, dev: DevNo) -> Result<String, BlockError> {
     kernel_name(&device_dir(roots, dev)?)
 }
 
+/// The number of the device with this kernel name; `None` when there is none.
+#[must_use]
+pub fn devno_of_name(roots: &Roots, name: &str) -> Option<DevNo> {
+    let name = name.replace('/', "!");
+    fs::read_to_string(roots.sys.join("class/block").join(name).join("dev")).ok()?.trim().parse().ok()
+}
+
 /// Splits a `dev_t` of `stat(2)`.
 pub(crate) fn dev_from_raw(raw: u64) -> DevNo {
     DevNo::new(rustix::fs::major(raw), rustix::fs::minor(raw))

@@ -217,6 +217,24 @@ impl Tracer {
         Ok(Batch { now_ns: now_ns(), records, shares, writes, services, losses: decode::losses(counter) })
     }
 
+    /// Forgets everything that was counted.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub fn reset(&mut self) -> Result<(), BpfError> {
+        self.look()?;
+        let Maps { shares, writes, services, journals, losses, transient } = &self.maps;
+        let counted = [("shares", shares), ("writes", writes), ("services", services), ("journals", journals)];
+        for (name, map) in counted.into_iter().chain(transient.iter().map(|(name, map)| (*name, map))) {
+            clear(map).map_err(|source| BpfError::Map { map: name, source })?;
+        }
+        for key in losses.keys() {
+            let cleared = losses.update(&key, &0u64.to_ne_bytes(), MapFlags::ANY);
+            cleared.map_err(|source| BpfError::Map { map: "losses", source })?;
+        }
+        Ok(())
+    }
+
     /// Forgets shares of transactions whose commit is over.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! (kernel `Documentation/admin-guide/cgroup-v2.rst`).
 
 mod error;
+mod ids;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 pub use self::error::CgroupError;
+pub use self::ids::all_ids;
 use crate::roots::Roots;
 
 /// Longest wait between two looks at `cgroup.events`: a lost notification costs no more than this.
@@ -194,17 +196,24 @@ pub fn mode(roots: &Roots) -> Mode {
     }
 }
 
+/// Where the v2 hierarchy is mounted: below the v1 ones on a hybrid host.
+#[must_use]
+pub fn v2_root(roots: &Roots) -> PathBuf {
+    match mode(roots) {
+        Mode::Hybrid => roots.cgroup.join("unified"),
+        Mode::V2 | Mode::V1 | Mode::None => roots.cgroup.clone(),
+    }
+}
+
 /// The controllers that the v2 hierarchy has to give; empty where there is no such hierarchy.
 ///
 /// # Errors
 /// The operating system's reason when the file is there and cannot be read.
 pub fn controllers(roots: &Roots) -> io::Result<BTreeSet<String>> {
-    let file = match mode(roots) {
-        Mode::V2 => roots.cgroup.join("cgroup.controllers"),
-        Mode::Hybrid => roots.cgroup.join("unified/cgroup.controllers"),
-        Mode::V1 | Mode::None => return Ok(BTreeSet::new()),
-    };
-    Ok(words(&fs::read_to_string(file)?))
+    match mode(roots) {
+        Mode::V2 | Mode::Hybrid => Ok(words(&fs::read_to_string(v2_root(roots).join("cgroup.controllers"))?)),
+        Mode::V1 | Mode::None => Ok(BTreeSet::new()),
+    }
 }
 
 /// Creates a cgroup with its parents, and enables `controllers` for it in `cgroup.subtree_control` of every cgroup above,

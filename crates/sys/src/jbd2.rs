@@ -105,6 +105,23 @@ pub fn find_xfsaild(roots: &Roots, dev_name: &str) -> Result<Option<u32>, Jbd2Er
     find_kthread(roots, "xfsaild", dev_name)
 }
 
+/// Kernel names of the devices that hold the journal of a mounted file system, in whatever mount namespace (`/proc/fs/jbd2`).
+/// Empty where jbd2 is not loaded.
+#[must_use]
+pub fn journal_devices(roots: &Roots) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(roots.proc.join("fs/jbd2")) else { return Vec::new() };
+    let name = |entry: fs::DirEntry| {
+        // `<device>-<inode of the journal>`, or the device alone when all of it is a journal.
+        let name = entry.file_name().into_string().ok()?;
+        let device = match name.rsplit_once('-') {
+            Some((device, inode)) if inode.bytes().all(|byte| byte.is_ascii_digit()) => device,
+            _ => &name,
+        };
+        Some(device.replace('!', "/"))
+    };
+    entries.filter_map(Result::ok).filter_map(name).collect()
+}
+
 /// The kernel thread named `prefix/dev_name` or `prefix/dev_name-<number>`; `None` when there is none.
 ///
 /// # Errors

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bulkhead_core::units::{Bytes, DevNo};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Mode, OFlags, fsync, mkdirat, openat, syncfs};
 
 use crate::block::{self, BlockError};
 use crate::loopdev::{self, LoopError, MemoryDevice};
@@ -14,8 +14,11 @@ use crate::mount::{self, MountError, MountFlags};
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
 
-/// Size of the file system: enough for some ten thousand files.
-const FS_SIZE: Bytes = Bytes(256 << 20);
+/// Size of the file system: room for 16 000 files.
+const FS_SIZE: Bytes = Bytes(64 << 20);
+/// What [`Scratch::exercise`] does how often.
+const DIRECTORIES: u32 = 64;
+const SYNCS: u32 = 8;
 
 /// The scratch file system could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +90,22 @@ impl Scratch {
     #[must_use]
     pub fn journal_dev(&self) -> DevNo {
         self.journal.dev
+    }
+
+    /// Makes directories, appends with fsync, and writes everything out: commits of either kind, by the caller.
+    ///
+    /// # Errors
+    /// The operating system's reason.
+    pub fn exercise(&self) -> std::io::Result<()> {
+        for i in 0..DIRECTORIES {
+            mkdirat(&self.root, format!("d{i}"), Mode::RWXU)?;
+        }
+        let file = openat(&self.root, "file", OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR)?;
+        for _ in 0..SYNCS {
+            rustix::io::write(&file, &[1; 4096])?;
+            fsync(&file)?;
+        }
+        Ok(syncfs(&self.root)?)
     }
 
     /// How many bytes have been written to its journal's device.

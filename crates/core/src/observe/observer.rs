@@ -51,6 +51,12 @@ impl Observer {
         &self.totals
     }
 
+    /// File systems whose journal was written while it was observed, and that are not gone.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DevNo> {
+        self.journals.keys().copied().collect()
+    }
+
     /// Says which file systems are mounted, and on which physical devices each lies. What is known of others is forgotten.
     pub fn set_file_systems(&mut self, disks: HashMap<DevNo, Vec<DevNo>>) {
         let gone: Vec<DevNo> = self.journals.keys().filter(|dev| !disks.contains_key(dev)).copied().collect();

@@ -1,0 +1,143 @@
+//! Where observations come from, and how their figures are written: for `top` and `blame`.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::observe::view::Observation;
+use bulkhead_engine::client::Client;
+use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::roots::Roots;
+
+use crate::block_on;
+use crate::output::Output;
+
+/// The daemon, or where none runs this process itself: it takes no setting up to find out what is slow.
+pub(crate) enum Source {
+    Daemon(Client),
+    Here(Box<Observatory>),
+}
+
+impl Source {
+    /// The daemon at this socket if it answers.
+    ///
+    /// # Errors
+    /// `PermissionDenied` when it may not be asked, or when there is none and we are not root.
+    pub(crate) fn open(socket: PathBuf, output: &Output) -> Result<Self, Fault> {
+        let client = Client::new(socket);
+        match block_on(client.healthz()) {
+            Err(fault) if fault.code == Code::Unavailable => {
+                if !rustix::process::geteuid().is_root() {
+                    return Err(Fault::new(
+                        Code::PermissionDenied,
+                        "observation",
+                        "no daemon runs, and without one it needs root",
+                    )
+                    .cure("run it with sudo"));
+                }
+                if !output.is_json() {
+                    output
+                        .say("no daemon runs: observing from here, with programs in the kernel that go when this ends");
+                }
+                Ok(Self::Here(Box::new(Observatory::new(Roots::host()))))
+            }
+            Err(fault) => Err(fault),
+            Ok(_) => Ok(Self::Daemon(client)),
+        }
+    }
+
+    /// What was observed up to now.
+    ///
+    /// # Errors
+    /// Those of the daemon, or of this kernel.
+    pub(crate) fn observe(&self) -> Result<Observation, Fault> {
+        match self {
+            Self::Daemon(client) => block_on(client.observation()),
+            Self::Here(observatory) => observatory.observe(),
+        }
+    }
+
+    /// What happens in so many seconds from now on.
+    ///
+    /// # Errors
+    /// As [`Source::observe`].
+    #[expect(clippy::disallowed_methods, reason = "watching for a time is what the user asked for")]
+    pub(crate) fn watch(&self, seconds: f64) -> Result<Observation, Fault> {
+        let before = self.observe()?;
+        thread::sleep(Duration::from_secs_f64(seconds));
+        Ok(self.observe()?.since(&before))
+    }
+}
+
+/// Bytes per second, in IEC units with three digits.
+pub(crate) fn rate(bytes: u64, seconds: f64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let mut value = bytes as f64 / seconds.max(1e-9);
+    if bytes == 0 {
+        return "-".to_owned();
+    }
+    for unit in ["B/s", "KiB/s", "MiB/s", "GiB/s"] {
+        if value < 1000.0 {
+            return format!("{} {unit}", three_digits(value));
+        }
+        value /= 1024.0;
+    }
+    format!("{} TiB/s", three_digits(value))
+}
+
+/// A latency in microseconds, with its unit.
+pub(crate) fn latency(us: Option<u64>) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    match us.map(|us| us as f64) {
+        None => "-".to_owned(),
+        Some(us) if us < 1000.0 => format!("{us:.0} us"),
+        Some(us) if us < 1e6 => format!("{} ms", three_digits(us / 1e3)),
+        Some(us) => format!("{} s", three_digits(us / 1e6)),
+    }
+}
+
+/// A time of waiting.
+pub(crate) fn waited(seconds: f64) -> String {
+    if seconds < 0.0005 { "-".to_owned() } else { format!("{seconds:.3} s") }
+}
+
+fn three_digits(value: f64) -> String {
+    if value < 9.995 {
+        format!("{value:.2}")
+    } else if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.0}")
+    }
+}
+
+/// What is missing or limited, as lines to show above the figures.
+pub(crate) fn warnings(seen: &Observation) -> Vec<String> {
+    let mut lines = seen.notes.clone();
+    if seen.partial {
+        let losses = &seen.losses;
+        lines.push(format!(
+            "the figures are partial since the observation began: lost {} records, {} counts, {} requests, {} commits; {} owners \
+             are unknown",
+            losses.records, losses.counts, losses.requests, losses.unseen_commits, losses.owners
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits_and_a_unit() {
+        assert_eq!([rate(0, 1.0), rate(500, 1.0), rate(3 << 20, 2.0)], ["-", "500 B/s", "1.50 MiB/s"]);
+        assert_eq!([rate(1023, 1.0), rate(u64::MAX, 1.0)], ["1.00 KiB/s", "16777216 TiB/s"]);
+        assert_eq!(
+            [latency(None), latency(Some(15)), latency(Some(1999)), latency(Some(12_345_678))],
+            ["-", "15 us", "2.00 ms", "12.3 s"]
+        );
+        assert_eq!([waited(0.0001), waited(1.25)], ["-", "1.250 s"]);
+    }
+}

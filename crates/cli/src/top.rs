@@ -1,0 +1,103 @@
+//! `bulkhead top`: who does how much, and who waits for whom.
+//!
+//! Owns: the lines of the table, which `--once` prints and the screen (`top/screen.rs`) shows.
+
+mod screen;
+
+use std::io::IsTerminal as _;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::observe::view::{ContainerView, Observation};
+
+use crate::args::{SortKey, TopArgs};
+use crate::observe::{self, Source, latency, rate, waited};
+use crate::output::{Output, table};
+
+/// Titles of the columns.
+const HEADERS: [&str; 11] =
+    ["container", "kind", "read", "written", "journal", "device", "fsync", "p50", "p99", "waited", "mostly for"];
+
+/// Shows it live, or once.
+///
+/// # Errors
+/// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
+pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(), Fault> {
+    if args.once || output.is_json() {
+        let seen = source.watch(args.interval)?;
+        if output.is_json() {
+            return output.json(&seen);
+        }
+        for line in observe::warnings(&seen) {
+            output.say(&format!("note: {line}"));
+        }
+        let rows: Vec<Vec<String>> = sorted(&seen, args.sort).into_iter().map(|view| row(&seen, view)).collect();
+        output.say(&summary(&seen));
+        return output.lines(&table(&HEADERS, &rows));
+    }
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Fault::new(Code::InvalidArgument, "top", "it needs a terminal")
+            .cure("`--once` prints one table, and `--output json` the figures"));
+    }
+    screen::run(args, source)
+}
+
+/// One line about the whole.
+fn summary(seen: &Observation) -> String {
+    let seconds = seen.observed_seconds;
+    let journal: u64 = seen.file_systems.iter().map(|view| view.journal.total()).sum();
+    let unattributed: u64 = seen.file_systems.iter().map(|view| view.unattributed.total()).sum();
+    let commits: u64 = seen.file_systems.iter().map(|view| view.commits).sum();
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let percent = if journal == 0 { 0.0 } else { 100.0 * unattributed as f64 / journal as f64 };
+    #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let commits = commits as f64 / seconds.max(1e-9);
+    format!(
+        "{seconds:.1} s: {commits:.1} commits/s, journal {}, {percent:.1} % of it unattributed",
+        rate(journal, seconds)
+    )
+}
+
+/// Those that did something, the largest first.
+fn sorted(seen: &Observation, key: SortKey) -> Vec<&ContainerView> {
+    let mut views: Vec<&ContainerView> = seen.containers.iter().collect();
+    #[expect(clippy::cast_precision_loss, reason = "order of sizes, of which the largest 16 digits decide")]
+    let size = |view: &ContainerView| match key {
+        SortKey::Journal => view.journal_total().total() as f64,
+        SortKey::Data => (view.read_bytes + view.written_bytes) as f64,
+        SortKey::Device => view.device_seconds,
+        SortKey::Fsync => view.fsync.quantile_us(0.99).unwrap_or(0) as f64,
+        SortKey::Waited => waited_for_others(seen, view),
+        SortKey::Name => 0.0,
+    };
+    views.sort_by(|a, b| size(b).total_cmp(&size(a)).then_with(|| a.identity.name.cmp(&b.identity.name)));
+    views
+}
+
+fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
+    let seconds = seen.observed_seconds;
+    let n_syncs = view.fsync.count();
+    let culprit = seen.top_culprit(&view.identity).filter(|(_, seconds)| *seconds >= 0.0005);
+    #[expect(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let syncs = if n_syncs == 0 { "-".to_owned() } else { format!("{:.1}/s", n_syncs as f64 / seconds.max(1e-9)) };
+    vec![
+        view.identity.name.clone(),
+        format!("{:?}", view.identity.kind).to_lowercase(),
+        rate(view.read_bytes, seconds),
+        rate(view.written_bytes, seconds),
+        rate(view.journal_total().total(), seconds),
+        format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9)),
+        syncs,
+        latency(view.fsync.quantile_us(0.5)),
+        latency(view.fsync.quantile_us(0.99)),
+        waited(waited_for_others(seen, view)),
+        culprit.map_or_else(String::new, |(culprit, _)| culprit.name.clone()),
+    ]
+}
+
+fn waited_for_others(seen: &Observation, view: &ContainerView) -> f64 {
+    let others = seen.blame.iter().filter(|blame| blame.victim == view.identity);
+    others
+        .filter(|blame| blame.culprit.as_ref().is_some_and(|culprit| *culprit != view.identity))
+        .map(|b| b.seconds)
+        .sum()
+}

@@ -1,0 +1,440 @@
+//! What was observed, as the API, the command line and the metrics show it: sums per container, not per cgroup.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Totals;
+use super::histogram::Histogram;
+use super::identity::{ContainerKind, Identity};
+use super::record::{CgroupId, Kind};
+use crate::units::DevNo;
+
+/// Journal bytes by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JournalBytes {
+    /// Blocks of the journal.
+    pub commit_bytes: u64,
+    /// File data that the journal thread wrote inside commits.
+    pub ordered_bytes: u64,
+    /// Metadata written to its place in the file system.
+    pub checkpoint_bytes: u64,
+    /// Fast-commit blocks.
+    pub fast_commit_bytes: u64,
+}
+
+impl JournalBytes {
+    /// Those of one kind.
+    #[must_use]
+    pub const fn of(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Commit => self.commit_bytes,
+            Kind::Ordered => self.ordered_bytes,
+            Kind::Checkpoint => self.checkpoint_bytes,
+            Kind::FastCommit => self.fast_commit_bytes,
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        Kind::ALL.iter().map(|kind| self.of(*kind)).sum()
+    }
+
+    fn at(&mut self, kind: Kind) -> &mut u64 {
+        match kind {
+            Kind::Commit => &mut self.commit_bytes,
+            Kind::Ordered => &mut self.ordered_bytes,
+            Kind::Checkpoint => &mut self.checkpoint_bytes,
+            Kind::FastCommit => &mut self.fast_commit_bytes,
+        }
+    }
+
+    fn since(mut self, before: &Self) -> Self {
+        for kind in Kind::ALL {
+            *self.at(kind) = self.of(kind).saturating_sub(before.of(kind));
+        }
+        self
+    }
+}
+
+/// Journal bytes that a container caused on one file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileSystemShare {
+    /// The file system's device, as in [`FileSystemView`].
+    #[schema(value_type = String)]
+    pub device: String,
+    /// What it caused there.
+    #[serde(flatten)]
+    pub journal: JournalBytes,
+}
+
+/// One container, tenant, unit or other cgroup that did something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ContainerView {
+    /// Who it is.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Journal bytes that it caused, whoever wrote them.
+    pub journal: Vec<FileSystemShare>,
+    /// Bytes that devices read for it, as the kernel charged them.
+    pub read_bytes: u64,
+    /// Bytes that devices wrote for it, as the kernel charged them: without the journal writes of threads in other cgroups.
+    pub written_bytes: u64,
+    /// Device time that its requests took.
+    pub device_seconds: f64,
+    /// Its calls of fsync, fdatasync, and `O_SYNC` writes.
+    pub fsync: Histogram,
+}
+
+/// A file system that is observed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileSystemView {
+    /// Name of its device, for example `dm-3`.
+    pub device: String,
+    /// Where it is mounted; `None` when it is not mounted in the daemon's mount namespace.
+    #[schema(value_type = Option<String>)]
+    pub mount_point: Option<PathBuf>,
+    /// Names of the physical devices below it.
+    pub disks: Vec<String>,
+    /// Commits.
+    pub commits: u64,
+    /// All its journal bytes, as the block layer saw them.
+    pub journal: JournalBytes,
+    /// The part of them that nobody can be named for.
+    pub unattributed: JournalBytes,
+}
+
+/// How long one container waited in fsync because of another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct BlameView {
+    /// Who waited.
+    pub victim: Identity,
+    /// Because of whom (of itself, too); `None` for time that nobody can be named for.
+    pub culprit: Option<Identity>,
+    /// How long.
+    pub seconds: f64,
+}
+
+/// What the tracer had no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LossView {
+    /// Commits and fsyncs that are missing.
+    pub records: u64,
+    /// Counts of blocks that are kept as unattributed.
+    pub owners: u64,
+    /// Counts of blocks and writes that are missing.
+    pub counts: u64,
+    /// Requests to devices that are missing.
+    pub requests: u64,
+    /// Transactions whose commit was not seen.
+    pub unseen_commits: u64,
+}
+
+/// Sums since the observation began. The difference of two observations ([`Observation::since`]) is what happened between them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Observation {
+    /// How long was observed.
+    pub observed_seconds: f64,
+    /// The way of tracing that is in force.
+    pub method: String,
+    /// Why it is not a better one, and what else limits the figures.
+    pub notes: Vec<String>,
+    /// Whether something was lost, so that the figures are too small.
+    pub partial: bool,
+    /// What was lost.
+    pub losses: LossView,
+    /// Who did something, by name.
+    pub containers: Vec<ContainerView>,
+    /// The file systems that are observed.
+    pub file_systems: Vec<FileSystemView>,
+    /// Who waited for whom.
+    pub blame: Vec<BlameView>,
+}
+
+/// What is known about a file system apart from its figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSystemFacts {
+    /// Name of its device.
+    pub device: String,
+    /// Where it is mounted.
+    pub mount_point: Option<PathBuf>,
+    /// Names of the physical devices below it.
+    pub disks: Vec<String>,
+}
+
+/// Names for the numbers in [`Totals`].
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Whose cgroup it is.
+    pub cgroups: HashMap<CgroupId, Identity>,
+    /// Which file system it is.
+    pub file_systems: HashMap<DevNo, FileSystemFacts>,
+}
+
+impl Names {
+    fn cgroup(&self, id: CgroupId) -> Identity {
+        self.cgroups.get(&id).cloned().unwrap_or_else(|| Identity {
+            kind: ContainerKind::Cgroup,
+            name: format!("cgroup {} (gone)", id.0),
+            id: None,
+            pod_uid: None,
+        })
+    }
+
+    fn file_system(&self, dev: DevNo) -> FileSystemFacts {
+        self.file_systems
+            .get(&dev)
+            .cloned()
+            .unwrap_or_else(|| FileSystemFacts { device: dev.to_string(), ..FileSystemFacts::default() })
+    }
+}
+
+/// Puts names to sums.
+#[must_use]
+pub fn observation(totals: &Totals, names: &Names) -> Observation {
+    let mut containers: BTreeMap<Identity, ContainerView> = BTreeMap::new();
+    let mut file_systems: BTreeMap<String, FileSystemView> = BTreeMap::new();
+    let mut container = |identity: Identity, change: &mut dyn FnMut(&mut ContainerView)| {
+        let new = ContainerView {
+            identity: identity.clone(),
+            journal: Vec::new(),
+            read_bytes: 0,
+            written_bytes: 0,
+            device_seconds: 0.0,
+            fsync: Histogram::default(),
+        };
+        change(containers.entry(identity).or_insert(new));
+    };
+    for (dev, commits) in &totals.commits {
+        file_system(&mut file_systems, names.file_system(*dev)).commits += commits;
+    }
+    for (&(owner, dev, kind), bytes) in &totals.journal_bytes {
+        let facts = names.file_system(dev);
+        let device = facts.device.clone();
+        let view = file_system(&mut file_systems, facts);
+        *view.journal.at(kind) += bytes;
+        let Some(owner) = owner else {
+            *view.unattributed.at(kind) += bytes;
+            continue;
+        };
+        container(names.cgroup(owner), &mut |view| {
+            let at = view.journal.iter().position(|share| share.device == device).unwrap_or_else(|| {
+                view.journal.push(FileSystemShare { device: device.clone(), journal: JournalBytes::default() });
+                view.journal.len() - 1
+            });
+            *view.journal[at].journal.at(kind) += bytes;
+        });
+    }
+    for (&(owner, _), service) in &totals.service {
+        // Flushes have no owner; their device time shows in the blame.
+        let Some(owner) = owner else { continue };
+        container(names.cgroup(owner), &mut |view| {
+            view.read_bytes += service.read_bytes;
+            view.written_bytes += service.written_bytes;
+            view.device_seconds += seconds(service.busy_ns);
+        });
+    }
+    for (&cgroup, histogram) in &totals.syncs {
+        container(names.cgroup(cgroup), &mut |view| view.fsync.merge(histogram));
+    }
+    let losses = totals.losses;
+    Observation {
+        partial: losses.any() || totals.unseen_commits > 0,
+        losses: LossView {
+            records: losses.records,
+            owners: losses.owners,
+            counts: losses.counts,
+            requests: losses.requests,
+            unseen_commits: totals.unseen_commits,
+        },
+        containers: containers.into_values().collect(),
+        file_systems: file_systems.into_values().collect(),
+        blame: blame(totals, names),
+        ..Observation::default()
+    }
+}
+
+fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFacts) -> &mut FileSystemView {
+    views.entry(facts.device.clone()).or_insert_with(|| FileSystemView {
+        device: facts.device,
+        mount_point: facts.mount_point,
+        disks: facts.disks,
+        commits: 0,
+        journal: JournalBytes::default(),
+        unattributed: JournalBytes::default(),
+    })
+}
+
+fn blame(totals: &Totals, names: &Names) -> Vec<BlameView> {
+    let mut sums: BTreeMap<(Identity, Option<Identity>), u64> = BTreeMap::new();
+    for (&(victim, culprit), ns) in &totals.blame_ns {
+        *sums.entry((names.cgroup(victim), culprit.map(|culprit| names.cgroup(culprit)))).or_default() += ns;
+    }
+    sums.into_iter().map(|((victim, culprit), ns)| BlameView { victim, culprit, seconds: seconds(ns) }).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^52 ns are 52 days of waiting, and only digits below 1 ns are lost")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+impl Observation {
+    /// What happened since an earlier observation of the same observer. Who did nothing is left out.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut new = self.clone();
+        new.observed_seconds -= before.observed_seconds;
+        for view in &mut new.containers {
+            let Some(old) = before.containers.iter().find(|old| old.identity == view.identity) else { continue };
+            for share in &mut view.journal {
+                if let Some(old) = old.journal.iter().find(|old| old.device == share.device) {
+                    share.journal = share.journal.since(&old.journal);
+                }
+            }
+            view.journal.retain(|share| share.journal.total() > 0);
+            view.read_bytes = view.read_bytes.saturating_sub(old.read_bytes);
+            view.written_bytes = view.written_bytes.saturating_sub(old.written_bytes);
+            view.device_seconds = (view.device_seconds - old.device_seconds).max(0.0);
+            view.fsync = view.fsync.since(&old.fsync);
+        }
+        new.containers.retain(ContainerView::did_something);
+        for view in &mut new.file_systems {
+            let Some(old) = before.file_systems.iter().find(|old| old.device == view.device) else { continue };
+            view.commits = view.commits.saturating_sub(old.commits);
+            view.journal = view.journal.since(&old.journal);
+            view.unattributed = view.unattributed.since(&old.unattributed);
+        }
+        for view in &mut new.blame {
+            let same = |old: &&BlameView| old.victim == view.victim && old.culprit == view.culprit;
+            view.seconds -= before.blame.iter().find(same).map_or(0.0, |old| old.seconds);
+        }
+        // Less is rounding.
+        new.blame.retain(|view| view.seconds > 1e-9);
+        new
+    }
+
+    /// Who made a container wait most, apart from itself, and for how long; `None` when nobody did.
+    #[must_use]
+    pub fn top_culprit(&self, victim: &Identity) -> Option<(&Identity, f64)> {
+        let others = self.blame.iter().filter(|view| view.victim == *victim && view.culprit.as_ref() != Some(victim));
+        let named = others.filter_map(|view| Some((view.culprit.as_ref()?, view.seconds)));
+        named.max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+impl ContainerView {
+    /// All journal bytes that it caused.
+    #[must_use]
+    pub fn journal_total(&self) -> JournalBytes {
+        let mut total = JournalBytes::default();
+        for share in &self.journal {
+            for kind in Kind::ALL {
+                *total.at(kind) += share.journal.of(kind);
+            }
+        }
+        total
+    }
+
+    fn did_something(&self) -> bool {
+        self.read_bytes + self.written_bytes + self.journal_total().total() + self.fsync.count() > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::identity::identify;
+    use super::super::record::Service;
+    use super::*;
+
+    const FS: DevNo = DevNo::new(254, 1);
+
+    fn names() -> Names {
+        let cgroup = |id, path| (CgroupId(id), identify(path));
+        Names {
+            cgroups: HashMap::from([
+                cgroup(1, "/"),
+                cgroup(2, "/bulkhead.slice/db.slice/payload"),
+                cgroup(3, "/bulkhead.slice/db.slice/journal"),
+                cgroup(4, "/system.slice/noise.service"),
+            ]),
+            file_systems: HashMap::from([(
+                FS,
+                FileSystemFacts { device: "dm-1".into(), mount_point: Some("/srv".into()), disks: vec!["sda".into()] },
+            )]),
+        }
+    }
+
+    fn totals() -> Totals {
+        let cgroup = |id| Some(CgroupId(id));
+        let mut syncs = Histogram::default();
+        syncs.record(9000);
+        Totals {
+            journal_bytes: BTreeMap::from([
+                ((cgroup(2), FS, Kind::Commit), 4096),
+                ((cgroup(2), FS, Kind::Checkpoint), 100),
+                ((cgroup(9), FS, Kind::Commit), 10),
+                ((None, FS, Kind::Checkpoint), 7),
+            ]),
+            service: BTreeMap::from([
+                ((cgroup(2), FS), Service { busy_ns: 500_000_000, read_bytes: 1, written_bytes: 2, requests: 1 }),
+                ((cgroup(3), FS), Service { busy_ns: 250_000_000, read_bytes: 0, written_bytes: 5, requests: 1 }),
+                ((None, FS), Service { busy_ns: 1, read_bytes: 0, written_bytes: 0, requests: 1 }),
+            ]),
+            syncs: BTreeMap::from([(CgroupId(2), syncs)]),
+            blame_ns: BTreeMap::from([
+                ((CgroupId(2), cgroup(4)), 7_000_000),
+                ((CgroupId(2), cgroup(3)), 1_000_000),
+                ((CgroupId(2), None), 9_000_000),
+            ]),
+            commits: BTreeMap::from([(FS, 3)]),
+            ..Totals::default()
+        }
+    }
+
+    #[test]
+    fn the_cgroups_of_a_container_are_one_line() {
+        let seen = observation(&totals(), &names());
+        let shown: Vec<&str> = seen.containers.iter().map(|view| view.identity.name.as_str()).collect();
+        assert_eq!(shown, ["db", "cgroup 9 (gone)"]);
+        let db = &seen.containers[0];
+        assert_eq!((db.read_bytes, db.written_bytes, db.device_seconds), (1, 7, 0.75));
+        assert_eq!(
+            db.journal_total(),
+            JournalBytes { commit_bytes: 4096, checkpoint_bytes: 100, ..Default::default() }
+        );
+        let fs = &seen.file_systems[0];
+        assert_eq!((fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()), ("dm-1", 3, 4213, 7));
+        let (culprit, seconds) = seen.top_culprit(&db.identity).unwrap();
+        assert_eq!((culprit.name.as_str(), seconds), ("noise.service", 0.007));
+        assert!(!seen.partial);
+    }
+
+    #[test]
+    fn differences_leave_out_what_did_not_happen() {
+        let (mut totals, names) = (totals(), names());
+        let before = Observation { observed_seconds: 2.0, ..observation(&totals, &names) };
+        totals.journal_bytes.insert((Some(CgroupId(4)), FS, Kind::Ordered), 512);
+        totals.syncs.get_mut(&CgroupId(2)).unwrap().record(10);
+        let after = Observation { observed_seconds: 3.5, ..observation(&totals, &names) };
+        let new = after.since(&before);
+        assert_eq!(new.observed_seconds, 1.5);
+        let shown: Vec<_> =
+            new.containers.iter().map(|view| (view.identity.name.as_str(), view.fsync.count())).collect();
+        assert_eq!(shown, [("db", 1), ("noise.service", 0)]);
+        assert_eq!((new.file_systems[0].commits, new.file_systems[0].journal.total()), (0, 512));
+        assert_eq!(new.blame, []);
+        assert_eq!(after.since(&after).containers, []);
+    }
+
+    #[test]
+    fn json_carries_units_and_comes_back() {
+        let seen = observation(&totals(), &names());
+        let json = serde_json::to_value(&seen).unwrap();
+        assert_eq!(json["containers"][0]["journal"][0]["commit_bytes"], 4096);
+        assert_eq!(json["containers"][0]["fsync"]["sum_us"], 9000);
+        assert_eq!(serde_json::from_value::<Observation>(json).unwrap(), seen);
+    }
+}

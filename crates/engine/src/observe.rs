@@ -1,0 +1,351 @@
+//! Observing: a thread that looks at the tracer while somebody wants to know, and puts names to what it sees.
+//!
+//! Owns: the tracer (`bulkhead_sys::bpf`), when it is loaded (once, at the first question), attached and detached; the names
+//! of cgroups and file systems. Does not: turn counts into charges or blame (`bulkhead_core::observe`), nor write anything to
+//! the host: the only thing that it makes is a scratch file system in memory, for the self-test.
+//!
+//! Nothing runs in the kernel unless somebody asks: each question keeps the programs attached for a while.
+
+mod names;
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::observe::Observer;
+use bulkhead_core::observe::record::Kind;
+use bulkhead_core::observe::view::{Names, Observation, observation};
+use bulkhead_core::units::Bytes;
+use bulkhead_sys::bpf::{BpfError, Tracer};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::scratch::{Scratch, ScratchError};
+
+use self::names::Namer;
+
+/// How often the tracer is looked at: often enough that its ring buffer does not overrun.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often names are looked up.
+const NAMES: Duration = Duration::from_secs(2);
+/// How long a question keeps the programs attached: longer than Prometheus waits between two scrapes by default (60 s).
+pub const LEASE: Duration = Duration::from_secs(150);
+/// How long loading may take (it is slow where the processor is emulated).
+const LOAD_LIMIT: Duration = Duration::from_secs(180);
+/// How long after a failure the next question tries again.
+const RETRY: Duration = Duration::from_secs(10);
+/// Size of the self-test's journal: the smallest that jbd2 takes, and some.
+const SELF_TEST_JOURNAL: Bytes = Bytes(16 << 20);
+
+/// Whoever can say what is going on: the [`Observatory`], and a canned answer in tests.
+pub trait Observe: Send + Sync + std::fmt::Debug {
+    /// What was observed up to now. May block while the observation starts.
+    ///
+    /// # Errors
+    /// `Unsupported` with the reason when this host cannot be observed, `Unavailable` when it takes too long.
+    fn observe(&self) -> Result<Observation, Fault>;
+}
+
+/// Answers what is going on, from its own thread. The thread ends, and the programs go, with this value.
+#[derive(Debug)]
+pub struct Observatory {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted_until: Option<Instant>,
+    stop: bool,
+    /// Looks that were asked for, and those that were done: a look answers what was asked before it began.
+    asked: u64,
+    answered: u64,
+    /// Why there are no looks.
+    failure: Option<(Instant, Fault)>,
+    observer: Observer,
+    names: Names,
+    notes: Vec<String>,
+    observed: Duration,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of the thread leaves sums that are at worst one look behind; the failure is told besides.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Observatory {
+    /// For this host. Nothing is loaded yet.
+    #[must_use]
+    pub fn new(roots: Roots) -> Self {
+        let shared = Arc::new(Shared::default());
+        let worker = Arc::clone(&shared);
+        let spawned = std::thread::Builder::new().name("observe".to_owned()).spawn(move || {
+            let guard = Ended(&worker);
+            Worker::new(roots, &worker).run();
+            drop(guard);
+        });
+        if let Err(error) = &spawned {
+            let fault = Fault::new(Code::Internal, "observation", format!("cannot start its thread ({error})"));
+            shared.lock().failure = Some((Instant::now(), fault));
+        }
+        Self { shared, thread: spawned.ok() }
+    }
+
+    fn is_alive(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+}
+
+impl Observe for Observatory {
+    fn observe(&self) -> Result<Observation, Fault> {
+        let shared = &*self.shared;
+        let mut state = shared.lock();
+        state.wanted_until = Some(Instant::now() + LEASE);
+        state.asked += 1;
+        let number = state.asked;
+        if state.failure.as_ref().is_some_and(|(when, _)| when.elapsed() >= RETRY) && self.is_alive() {
+            state.failure = None;
+        }
+        shared.changed.notify_all();
+        let deadline = Instant::now() + LOAD_LIMIT;
+        while state.answered < number {
+            if let Some((_, fault)) = &state.failure {
+                return Err(fault.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Fault::new(Code::Unavailable, "observation", "the programs are still being loaded")
+                    .cure("ask again in a while"));
+            }
+            state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let seen = observation(state.observer.totals(), &state.names);
+        Ok(Observation {
+            observed_seconds: state.observed.as_secs_f64(),
+            method: "tp_btf".to_owned(),
+            notes: state.notes.clone(),
+            ..seen
+        })
+    }
+}
+
+impl Drop for Observatory {
+    fn drop(&mut self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It has told its panic already.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells that the thread has ended, also by a panic.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let fault = Fault::new(Code::Internal, "observation", "its thread has ended")
+            .cure("restart the daemon; if that was a panic, report it with the daemon's log");
+        self.0.lock().failure = Some((Instant::now(), fault));
+        self.0.changed.notify_all();
+    }
+}
+
+/// What the thread has for itself.
+struct Worker<'a> {
+    roots: Roots,
+    shared: &'a Shared,
+    tracer: Option<Tracer>,
+    namer: Namer,
+    last_look: Option<Instant>,
+    last_names: Option<Instant>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(roots: Roots, shared: &'a Shared) -> Self {
+        let namer = Namer::new(roots.clone());
+        Self { roots, shared, tracer: None, namer, last_look: None, last_names: None }
+    }
+
+    fn run(&mut self) {
+        while self.wait() {
+            if let Err(fault) = self.look() {
+                tracing::warn!(%fault, "cannot observe");
+                self.rest();
+                self.shared.lock().failure = Some((Instant::now(), fault));
+                self.shared.changed.notify_all();
+            }
+        }
+    }
+
+    /// Waits until a look is due; false when there is to be none any more.
+    fn wait(&mut self) -> bool {
+        loop {
+            let mut state = self.shared.lock();
+            if state.stop {
+                return false;
+            }
+            let now = Instant::now();
+            let wanted = state.wanted_until.is_some_and(|until| now < until) && state.failure.is_none();
+            if !wanted {
+                drop(state);
+                self.rest();
+                state = self.shared.lock();
+                if !state.stop && (state.failure.is_some() || state.answered == state.asked) {
+                    drop(self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
+                }
+                continue;
+            }
+            let due = self.last_look.map_or(Duration::ZERO, |last| (last + LOOK).saturating_duration_since(now));
+            if due.is_zero() || state.answered < state.asked {
+                return true;
+            }
+            drop(self.shared.changed.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Nobody wants to know: the programs do not run.
+    fn rest(&mut self) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.detach();
+        }
+        self.last_look = None;
+    }
+
+    fn look(&mut self) -> Result<(), Fault> {
+        let asked = self.shared.lock().asked;
+        let mut tracer = match self.tracer.take() {
+            Some(tracer) => tracer,
+            None => self.load()?,
+        };
+        let looked = self.look_with(&mut tracer);
+        self.tracer = Some(tracer);
+        looked.map_err(|error| fault(&error))?;
+        self.shared.lock().answered = asked;
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    fn look_with(&mut self, tracer: &mut Tracer) -> Result<(), BpfError> {
+        let began = Instant::now();
+        if !tracer.is_attached() {
+            self.names(tracer)?;
+            tracer.attach(&self.namer.journals())?;
+        }
+        let batch = tracer.look()?;
+        let mut state = self.shared.lock();
+        if let Some(last) = self.last_look.replace(began) {
+            state.observed += began - last;
+        }
+        let unknown = batch.records.len() + batch.shares.len() > 0 && self.namer.has_unknown(&batch);
+        let used_up = state.observer.step(batch);
+        drop(state);
+        tracer.forget_shares(&used_up)?;
+        if unknown || self.last_names.is_none_or(|last| last.elapsed() >= NAMES) {
+            self.names(tracer)?;
+        }
+        Ok(())
+    }
+
+    /// Looks names up, and forgets cgroups and file systems that are gone.
+    fn names(&mut self, tracer: &Tracer) -> Result<(), BpfError> {
+        self.last_names = Some(Instant::now());
+        let mut state = self.shared.lock();
+        let seen = state.observer.devices();
+        let changes = self.namer.refresh(&seen);
+        for cgroup in &changes.gone {
+            tracer.forget_cgroup(*cgroup)?;
+        }
+        for (gone, into) in changes.fold {
+            state.observer.fold(gone, into);
+        }
+        state.observer.set_file_systems(changes.disks);
+        state.names = self.namer.names();
+        tracer.add_journals(&self.namer.journals())
+    }
+
+    /// Loads the programs and lets them prove themselves.
+    fn load(&mut self) -> Result<Tracer, Fault> {
+        let began = Instant::now();
+        let mut tracer = Tracer::load(&self.roots).map_err(|error| fault(&error))?;
+        let mut notes = Vec::new();
+        match self_test(&self.roots, &mut tracer) {
+            Ok(()) => {}
+            Err(SelfTest::NotMade(error)) => {
+                notes.push(format!("the self-test could not be made: {error}{}", source_of(&error)));
+            }
+            Err(SelfTest::Failed(cause)) => {
+                return Err(Fault::new(Code::Unsupported, "observation", cause)
+                    .cure("report this with the kernel's version (`uname -a`)"));
+            }
+            Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
+        }
+        tracing::info!(took_ms = began.elapsed().as_millis(), ?notes, "the BPF programs are loaded");
+        self.shared.lock().notes = notes;
+        Ok(tracer)
+    }
+}
+
+enum SelfTest {
+    NotMade(ScratchError),
+    Failed(String),
+    Bpf(BpfError),
+}
+
+/// Writes to a scratch file system and compares what is charged with what its journal's device saw.
+fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
+    let scratch = Scratch::ext4(roots, SELF_TEST_JOURNAL, &[], &[]).map_err(SelfTest::NotMade)?;
+    let failed = |cause: String| SelfTest::Failed(format!("its self-test failed: {cause}"));
+    let written = || scratch.journal_written(roots).map_err(|error| failed(error.to_string()));
+    tracer.attach(&[scratch.fs_dev()]).map_err(SelfTest::Bpf)?;
+    let before = written()?;
+    scratch.exercise().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;
+    let saw = written()? - before;
+    let batch = tracer.look().map_err(SelfTest::Bpf)?;
+    tracer.detach();
+    let mut observer = Observer::default();
+    observer.set_file_systems([(scratch.fs_dev(), Vec::new())].into());
+    observer.step(batch);
+    let charges = observer.totals().journal_bytes.iter();
+    let ours = charges.filter(|((_, dev, kind), _)| *dev == scratch.fs_dev() && *kind == Kind::Commit);
+    let (owned, unowned): (Vec<_>, Vec<_>) = ours.partition(|((owner, _, _), _)| owner.is_some());
+    let sum = |charges: Vec<(_, &u64)>| charges.into_iter().map(|(_, bytes)| *bytes).sum::<u64>();
+    let (owned, unowned) = (sum(owned), sum(unowned));
+    if owned != saw || unowned != 0 {
+        let cause = format!(
+            "the journal's device saw {saw} bytes, {owned} were charged to their owners and {unowned} to nobody"
+        );
+        return Err(failed(cause));
+    }
+    tracer.reset().map_err(SelfTest::Bpf)
+}
+
+fn fault(error: &BpfError) -> Fault {
+    let (code, cure) = match error {
+        BpfError::NoBtf { .. } => {
+            (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
+        }
+        BpfError::NoExt4 => (Code::Unsupported, "ask again when an ext4 file system is mounted"),
+        BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
+        BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
+    };
+    Fault::new(code, "observation", format!("{error}{}", source_of(error))).cure(cure)
+}
+
+fn source_of(error: &dyn std::error::Error) -> String {
+    let mut text = String::new();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

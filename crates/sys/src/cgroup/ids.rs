@@ -1,0 +1,53 @@
+//! The numbers by which the kernel's own records name cgroups.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+
+use bulkhead_core::observe::record::CgroupId;
+
+use super::v2_root;
+use crate::roots::Roots;
+
+/// All cgroups of the v2 hierarchy: the number of each, which is its directory's inode number, and its path from the root,
+/// with a leading slash. Cgroups that go away meanwhile are left out; names that are not UTF-8 are shown as well as can be.
+///
+/// # Errors
+/// The operating system's reason when the root cannot be read.
+pub fn all_ids(roots: &Roots) -> io::Result<Vec<(CgroupId, String)>> {
+    let root = v2_root(roots);
+    let mut found = vec![(CgroupId(fs::metadata(&root)?.ino()), "/".to_owned())];
+    let mut pending = vec![(root.clone(), String::new())];
+    while let Some((dir, path)) = pending.pop() {
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if dir == root => return Err(error),
+            Err(_) => continue,
+        };
+        for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            let path = format!("{path}/{}", entry.file_name().to_string_lossy());
+            found.push((CgroupId(entry.ino()), path.clone()));
+            pending.push((entry.path(), path));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_cgroups_are_found_by_their_inodes() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        assert!(all_ids(&roots).is_err());
+        let leaf = roots.cgroup.join("a.slice/b");
+        fs::create_dir_all(&leaf).unwrap();
+        fs::write(roots.cgroup.join("cgroup.controllers"), "").unwrap();
+        let mut all = all_ids(&roots).unwrap();
+        all.sort_by(|a, b| a.1.cmp(&b.1));
+        assert_eq!(all.iter().map(|(_, path)| path.as_str()).collect::<Vec<_>>(), ["/", "/a.slice", "/a.slice/b"]);
+        assert_eq!(all[2].0, CgroupId(fs::metadata(leaf).unwrap().ino()));
+    }
+}
