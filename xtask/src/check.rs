@@ -28,6 +28,8 @@ fn deny() -> Result<()> {
         let root = root.to_str().context("the cache folder's path is not UTF-8")?;
         cargo(&["install", "cargo-deny", "--version", CARGO_DENY_VERSION, "--locked", "--root", root])?;
     }
+    // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
+    cargo(&["fetch", "--locked"])?;
     // Advisories need the network: deny.toml says why they are left out here.
     run_command(&program, &["deny", "--locked", "--offline", "check", "bans", "licenses", "sources"])
 }
