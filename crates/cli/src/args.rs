@@ -103,6 +103,9 @@ pub(crate) struct TopArgs {
     /// Print one table and end
     #[arg(long)]
     pub(crate) once: bool,
+    /// Print everything since the observation began, and end
+    #[arg(long, conflicts_with_all = ["once", "interval"])]
+    pub(crate) total: bool,
     /// Seconds between two looks
     #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds)]
     pub(crate) interval: f64,

@@ -22,8 +22,8 @@ const HEADERS: [&str; 11] =
 /// # Errors
 /// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
 pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(), Fault> {
-    if args.once || output.is_json() {
-        let seen = source.watch(args.interval)?;
+    if args.once || args.total || output.is_json() {
+        let seen = if args.total { source.observe()? } else { source.watch(args.interval)? };
         if output.is_json() {
             return output.json(&seen);
         }

@@ -126,7 +126,7 @@ impl Observe for Observatory {
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let seen = observation(state.observer.totals(), &state.names);
+        let seen = observation(state.observer.totals(), state.observer.pending_bytes(), &state.names);
         Ok(Observation {
             observed_seconds: state.observed.as_secs_f64(),
             method: "tp_btf".to_owned(),

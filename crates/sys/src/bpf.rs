@@ -189,8 +189,13 @@ impl Tracer {
     pub fn add_journals(&self, journals: &[DevNo]) -> Result<(), BpfError> {
         for journal in journals {
             let dev = decode::dev_to_kernel(*journal).to_ne_bytes();
-            let entered = self.maps.journals.update(&dev, &dev, MapFlags::ANY);
-            entered.map_err(|source| BpfError::Map { map: "journals", source })?;
+            // The programs may know already that it is the journal of another device's file system.
+            match self.maps.journals.update(&dev, &dev, MapFlags::NO_EXIST) {
+                Err(source) if source.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+                    return Err(BpfError::Map { map: "journals", source });
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -79,6 +79,12 @@ impl Journal {
         self.superblock_bytes += bytes;
     }
 
+    /// Bytes of its superblock that no commit has paid for yet.
+    #[must_use]
+    pub fn pending_bytes(&self) -> u64 {
+        self.superblock_bytes
+    }
+
     /// Charges a commit, whose transaction has these parts.
     pub fn commit(&mut self, commit: &Commit, parts: Transaction) -> Vec<Charge> {
         let mut charges = Vec::new();

@@ -11,6 +11,9 @@ use super::record::{
 };
 use crate::units::DevNo;
 
+/// How long after a later commit a transaction's commit is still expected (ns).
+const GIVE_UP_NS: u64 = 60_000_000_000;
+
 /// Sums since the start of the observation.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -37,6 +40,8 @@ pub struct Observer {
     journals: HashMap<DevNo, Journal>,
     /// The last transaction of each journal whose commit was seen.
     last_tids: HashMap<DevNo, Tid>,
+    /// Since when (ns, monotonic) a later transaction than these has been committed.
+    overdue_since: HashMap<(DevNo, Tid), u64>,
     disks: HashMap<DevNo, Vec<DevNo>>,
     causes: Causes,
     last_ns: Option<u64>,
@@ -49,6 +54,11 @@ impl Observer {
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
+    }
+
+    /// Bytes of each journal's superblock that the next commit's requester will be charged.
+    pub fn pending_bytes(&self) -> impl Iterator<Item = (DevNo, u64)> {
+        self.journals.iter().map(|(dev, journal)| (*dev, journal.pending_bytes()))
     }
 
     /// File systems whose journal was written while it was observed, and that are not gone.
@@ -104,7 +114,7 @@ impl Observer {
             self.sync(&sync);
         }
         self.totals.losses = batch.losses;
-        let unseen: Vec<_> = open.into_keys().filter(|(dev, tid)| self.is_over(*dev, *tid)).collect();
+        let unseen = self.unseen(batch.now_ns, open.into_keys());
         self.totals.unseen_commits += u64::try_from(unseen.len()).unwrap_or(u64::MAX);
         ended.extend(unseen);
         batch.shares.into_iter().map(|(key, _)| key).filter(|key| ended.contains(&(key.dev, key.tid))).collect()
@@ -201,6 +211,17 @@ impl Observer {
         }
     }
 
+    /// Transactions whose commit is not to be expected any more: a later one was committed long ago. Not at once, because a file
+    /// system that has been made anew on a device begins with small numbers again.
+    fn unseen(&mut self, now_ns: u64, open: impl Iterator<Item = (DevNo, Tid)>) -> Vec<(DevNo, Tid)> {
+        let before = std::mem::take(&mut self.overdue_since);
+        let overdue = open.filter(|(dev, tid)| self.is_over(*dev, *tid));
+        let since = overdue.map(|key| (key, before.get(&key).copied().unwrap_or(now_ns)));
+        let (given_up, waiting): (HashMap<_, _>, _) = since.partition(|(_, since)| now_ns - since >= GIVE_UP_NS);
+        self.overdue_since = waiting;
+        given_up.into_keys().collect()
+    }
+
     /// Whether a later transaction of the journal has been committed already. Transaction numbers wrap around.
     fn is_over(&self, dev: DevNo, tid: Tid) -> bool {
         self.last_tids.get(&dev).is_some_and(|last| last.wrapping_sub(tid).wrapping_sub(1) < Tid::MAX / 2)
@@ -267,10 +288,22 @@ mod tests {
     fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
         let mut observer = observer();
         observer.step(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
-        let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
         // Number 0 follows: it is not over.
-        let done = observer.step(Batch { shares: shares.clone(), ..Batch::default() });
-        assert_eq!((done, observer.totals().unseen_commits), (vec![shares[0].0], 1));
+        let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
+        let mut look = |now_ns| observer.step(Batch { now_ns, shares: shares.clone(), ..Batch::default() });
+        assert_eq!((look(0), look(GIVE_UP_NS - 1)), (vec![], vec![]));
+        assert_eq!(look(GIVE_UP_NS), [shares[0].0]);
+        assert_eq!(observer.totals().unseen_commits, 1);
+    }
+
+    #[test]
+    fn a_file_system_made_anew_on_the_same_device_begins_with_small_numbers() {
+        let mut observer = observer();
+        observer.step(Batch { records: vec![commit(100, 4096)], ..Batch::default() });
+        let shares = vec![dirtied(2, B, 3)];
+        assert_eq!(observer.step(Batch { shares: shares.clone(), ..Batch::default() }), []);
+        observer.step(Batch { records: vec![commit(2, 3 * 4096)], shares, ..Batch::default() });
+        assert_eq!(observer.totals().journal_bytes[&(Some(B), FS, Kind::Commit)], 3 * 4096);
     }
 
     #[test]

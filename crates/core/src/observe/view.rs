@@ -192,9 +192,9 @@ impl Names {
     }
 }
 
-/// Puts names to sums.
+/// Puts names to sums. `pending` bytes of journals are part of the device's, and are charged to nobody until their commit.
 #[must_use]
-pub fn observation(totals: &Totals, names: &Names) -> Observation {
+pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, names: &Names) -> Observation {
     let mut containers: BTreeMap<Identity, ContainerView> = BTreeMap::new();
     let mut file_systems: BTreeMap<String, FileSystemView> = BTreeMap::new();
     let mut container = |identity: Identity, change: &mut dyn FnMut(&mut ContainerView)| {
@@ -210,6 +210,11 @@ pub fn observation(totals: &Totals, names: &Names) -> Observation {
     };
     for (dev, commits) in &totals.commits {
         file_system(&mut file_systems, names.file_system(*dev)).commits += commits;
+    }
+    for (dev, bytes) in pending.filter(|(_, bytes)| *bytes > 0) {
+        let view = file_system(&mut file_systems, names.file_system(dev));
+        view.journal.commit_bytes += bytes;
+        view.unattributed.commit_bytes += bytes;
     }
     for (&(owner, dev, kind), bytes) in &totals.journal_bytes {
         let facts = names.file_system(dev);
@@ -396,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_cgroups_of_a_container_are_one_line() {
-        let seen = observation(&totals(), &names());
+        let seen = observation(&totals(), [(FS, 5)].into_iter(), &names());
         let shown: Vec<&str> = seen.containers.iter().map(|view| view.identity.name.as_str()).collect();
         assert_eq!(shown, ["db", "cgroup 9 (gone)"]);
         let db = &seen.containers[0];
@@ -406,7 +411,10 @@ mod tests {
             JournalBytes { commit_bytes: 4096, checkpoint_bytes: 100, ..Default::default() }
         );
         let fs = &seen.file_systems[0];
-        assert_eq!((fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()), ("dm-1", 3, 4213, 7));
+        assert_eq!(
+            (fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()),
+            ("dm-1", 3, 4218, 12)
+        );
         let (culprit, seconds) = seen.top_culprit(&db.identity).unwrap();
         assert_eq!((culprit.name.as_str(), seconds), ("noise.service", 0.007));
         assert!(!seen.partial);
@@ -415,10 +423,10 @@ mod tests {
     #[test]
     fn differences_leave_out_what_did_not_happen() {
         let (mut totals, names) = (totals(), names());
-        let before = Observation { observed_seconds: 2.0, ..observation(&totals, &names) };
+        let before = Observation { observed_seconds: 2.0, ..observation(&totals, std::iter::empty(), &names) };
         totals.journal_bytes.insert((Some(CgroupId(4)), FS, Kind::Ordered), 512);
         totals.syncs.get_mut(&CgroupId(2)).unwrap().record(10);
-        let after = Observation { observed_seconds: 3.5, ..observation(&totals, &names) };
+        let after = Observation { observed_seconds: 3.5, ..observation(&totals, std::iter::empty(), &names) };
         let new = after.since(&before);
         assert_eq!(new.observed_seconds, 1.5);
         let shown: Vec<_> =
@@ -431,7 +439,7 @@ mod tests {
 
     #[test]
     fn json_carries_units_and_comes_back() {
-        let seen = observation(&totals(), &names());
+        let seen = observation(&totals(), [(FS, 5)].into_iter(), &names());
         let json = serde_json::to_value(&seen).unwrap();
         assert_eq!(json["containers"][0]["journal"][0]["commit_bytes"], 4096);
         assert_eq!(json["containers"][0]["fsync"]["sum_us"], 9000);

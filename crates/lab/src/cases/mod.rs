@@ -6,6 +6,7 @@ mod crash;
 mod demo;
 mod host;
 mod lab_self;
+mod observe;
 mod service;
 mod tenants;
 mod volumes;
@@ -16,7 +17,15 @@ use crate::disk::{DiskModel, DiskSpec};
 /// The cases of `--all`, in the order in which they are listed and run.
 #[must_use]
 pub fn all() -> Vec<&'static Case> {
-    let topics = [lab_self::CASES, volumes::CASES, bad_host::CASES, service::CASES, tenants::CASES, crash::CASES];
+    let topics = [
+        lab_self::CASES,
+        volumes::CASES,
+        bad_host::CASES,
+        service::CASES,
+        tenants::CASES,
+        observe::CASES,
+        crash::CASES,
+    ];
     topics.into_iter().flatten().collect()
 }
 

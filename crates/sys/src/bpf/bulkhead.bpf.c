@@ -92,7 +92,7 @@ struct {
 	__type(value, struct device);
 } devices SEC(".maps");
 
-/* Devices that hold a journal: number of the file system's device. User space enters those that are mounted already. */
+/* Devices of file systems with a journal, and of journals: number of the file system's. User space enters those there are. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 4096);
@@ -108,7 +108,9 @@ struct {
 	__type(value, struct errand);
 } errands SEC(".maps");
 
-/* Which kind of write (enum write_kind) a thread submits next. */
+/* What a thread is about to write: WRITING_* bits. */
+#define WRITING_SUPERBLOCK 1u /* its next bio is the journal's superblock */
+#define WRITING_FAST_COMMIT 2u /* until ext4_fc_commit_stop */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
@@ -264,6 +266,13 @@ int BPF_PROG(jbd2_handle_stats, __u32 dev, __u32 tid, unsigned int type, unsigne
 	return 0;
 }
 
+/* Remembers which file system a journal belongs to; the two devices are the same one unless the journal is external. */
+static __always_inline void know_journal(__u32 dev, __u32 journal_dev)
+{
+	bpf_map_update_elem(&journals, &dev, &dev, BPF_ANY);
+	bpf_map_update_elem(&journals, &journal_dev, &dev, BPF_ANY);
+}
+
 /* Looks for the fsync that forced a commit: the longest-running one whose file this transaction changed. */
 struct search {
 	__u64 start_ns;
@@ -300,12 +309,12 @@ int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s 
 	dev = BPF_CORE_READ(journal, j_fs_dev, bd_dev);
 	search.dev = dev;
 	search.tid = BPF_CORE_READ(transaction, t_tid);
-	bpf_map_update_elem(&journals, &dev, &dev, BPF_ANY);
+	commit.journal_dev = BPF_CORE_READ(journal, j_dev, bd_dev);
+	know_journal(dev, commit.journal_dev);
 	bpf_for_each_map_elem(&syncs, search_requester, &search, 0);
 	commit.start_ns = bpf_ktime_get_ns();
 	commit.requester = search.cgroup;
 	commit.dev = dev;
-	commit.journal_dev = BPF_CORE_READ(journal, j_dev, bd_dev);
 	commit.tid = search.tid;
 	commit.block_bytes = BPF_CORE_READ(journal, j_blocksize);
 	if (bpf_map_update_elem(&commits, &thread, &commit, BPF_ANY))
@@ -387,12 +396,23 @@ int BPF_PROG(jbd2_drop_transaction, struct journal_s *journal, struct transactio
 	return 0;
 }
 
-/* Counts what a thread writes outside commits until it is done with it. */
-static __always_inline void start_writing(__u32 kind)
+static __always_inline void start_writing(__u32 what)
 {
-	__u32 thread = thread_id();
+	__u32 thread = thread_id(), *before = bpf_map_lookup_elem(&writing, &thread);
 
-	bpf_map_update_elem(&writing, &thread, &kind, BPF_ANY);
+	if (before)
+		what |= *before;
+	bpf_map_update_elem(&writing, &thread, &what, BPF_ANY);
+}
+
+static __always_inline void end_writing(__u32 what)
+{
+	__u32 thread = thread_id(), *before = bpf_map_lookup_elem(&writing, &thread);
+
+	if (before && *before == what)
+		bpf_map_delete_elem(&writing, &thread);
+	else if (before)
+		*before &= ~what;
 }
 
 static __always_inline void add_write(__u32 dev, __u32 kind, __u64 cgroup, __u64 bytes)
@@ -410,23 +430,29 @@ int BPF_PROG(jbd2_write_superblock, struct journal_s *journal)
 		return 0;
 	add_write(BPF_CORE_READ(journal, j_fs_dev, bd_dev), WRITE_SUPERBLOCK, 0, BPF_CORE_READ(journal, j_blocksize));
 	/* Its bio, which is the thread's next, is not counted again. */
-	start_writing(WRITE_SUPERBLOCK);
+	start_writing(WRITING_SUPERBLOCK);
 	return 0;
 }
 
 SEC("tp_btf/ext4_fc_commit_start")
-int BPF_PROG(ext4_fc_commit_start)
+int BPF_PROG(ext4_fc_commit_start, struct super_block *sb)
 {
-	start_writing(WRITE_FAST_COMMIT);
+	struct ext4_sb_info *ext4;
+	struct journal_s *journal;
+
+	if (!sb)
+		return 0;
+	ext4 = BPF_CORE_READ(sb, s_fs_info);
+	journal = BPF_CORE_READ(ext4, s_journal);
+	know_journal(BPF_CORE_READ(sb, s_dev), BPF_CORE_READ(journal, j_dev, bd_dev));
+	start_writing(WRITING_FAST_COMMIT);
 	return 0;
 }
 
 SEC("tp_btf/ext4_fc_commit_stop")
 int BPF_PROG(ext4_fc_commit_stop)
 {
-	__u32 thread = thread_id();
-
-	bpf_map_delete_elem(&writing, &thread);
+	end_writing(WRITING_FAST_COMMIT);
 	return 0;
 }
 
@@ -447,7 +473,7 @@ static __always_inline bool is_meta(unsigned int flags)
 SEC("tp_btf/block_bio_queue")
 int BPF_PROG(block_bio_queue, struct bio *bio)
 {
-	__u32 thread, dev, *kind;
+	__u32 thread, dev, *what, *fs_dev;
 	unsigned int flags, bytes;
 	struct commit *commit;
 
@@ -459,9 +485,9 @@ int BPF_PROG(block_bio_queue, struct bio *bio)
 	bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
 	thread = thread_id();
 	dev = BPF_CORE_READ(bio, bi_bdev, bd_dev);
-	kind = bpf_map_lookup_elem(&writing, &thread);
-	if (kind && *kind == WRITE_SUPERBLOCK) {
-		bpf_map_delete_elem(&writing, &thread);
+	what = bpf_map_lookup_elem(&writing, &thread);
+	if (what && *what & WRITING_SUPERBLOCK) {
+		end_writing(WRITING_SUPERBLOCK);
 		return 0;
 	}
 	commit = bpf_map_lookup_elem(&commits, &thread);
@@ -475,9 +501,11 @@ int BPF_PROG(block_bio_queue, struct bio *bio)
 		}
 		return 0;
 	}
-	if (!is_meta(flags) || !bpf_map_lookup_elem(&journals, &dev))
+	if (!is_meta(flags))
 		return 0;
-	add_write(dev, kind ? WRITE_FAST_COMMIT : WRITE_CHECKPOINT, bio_cgroup(bio), bytes);
+	fs_dev = bpf_map_lookup_elem(&journals, &dev);
+	if (fs_dev)
+		add_write(*fs_dev, what ? WRITE_FAST_COMMIT : WRITE_CHECKPOINT, bio_cgroup(bio), bytes);
 	return 0;
 }
 

@@ -1,0 +1,193 @@
+//! Attribution and blame on real kernels: charges against what the journal's device saw, blame against known culprits.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::host::{PROFILE, json, start_daemon};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::kernels::Kernel;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "journal_attribution",
+        about: "what containers on a shared ext4 are charged is what the journal's device saw, to the byte",
+        kernels: &Kernel::ALL,
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(journal_attribution(ctx)),
+    },
+    Case {
+        name: "blame_known_culprit",
+        about: "the container that makes another one's fsync slow is named, and an innocent one is not",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(blame_known_culprit(ctx)),
+    },
+];
+
+/// A disk that is a bottleneck.
+const SLOW: Profile =
+    Profile { name: "slow", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], memory_mib: 2048, cpus: 2 };
+
+/// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
+const SHARED: &str = "
+mke2fs -q -F -b 4096 -O journal_dev $JOURNAL 65536
+mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 -J device=$JOURNAL $FEATURES $DATA
+mkdir -p /run/shared; mount $DATA /run/shared";
+
+/// What two containers do beside each other, each of them in other ways; and one with a name that is not harmless.
+const LOADS: &str = r#"
+in_cgroup() { bash -c "echo \$\$ > '/sys/fs/cgroup/test.slice/$1/cgroup.procs'; cd /run/shared; $2" & }
+in_cgroup a.service 'mkdir a; cd a; mkdir $(seq 400); for i in $(seq 20); do echo x >> log; sync log; done; rmdir $(seq 200)'
+in_cgroup b.service 'for i in $(seq 4); do head -c 2097152 /dev/zero > b$i; sync b$i; done; touch b-$(seq -s " b-" 300); rm b-1*'
+in_cgroup "$HOSTILE" 'head -c 8388608 /dev/zero > c; mv c d; ln d e'
+wait; sync -f /run/shared"#;
+
+/// A name that tries to move the cursor, with spaces and a quote.
+const HOSTILE: &str = "c \u{1b}[2J\"x";
+
+async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
+    let daemon = start_daemon(ctx, &[]).await?;
+    let vars = format!("DATA={data}; JOURNAL={journal}; HOSTILE=$'{}'", HOSTILE.replace('\u{1b}', "\\e"));
+    ctx.machine
+        .sh(&format!(
+            "{vars}; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir test.slice; echo '+io +memory' > \
+             test.slice/cgroup.subtree_control; cd test.slice; mkdir a.service b.service \"$HOSTILE\""
+        ))
+        .await?;
+    for features in ["", "-O fast_commit"] {
+        ctx.machine.sh(&format!("{vars}; FEATURES='{features}'{SHARED}; sync -f /run/shared")).await?;
+        // The first question begins the observation, after the self-test.
+        let before = json(ctx, &["top", "--total"]).await?;
+        let written = "awk '{ print $7 * 512 }' /sys/class/block/$(basename $JOURNAL)/stat";
+        let loads = format!("{vars}; {written}; {LOADS}; {written}");
+        let output = ctx.machine.sh(&loads).await?;
+        let after = json(ctx, &["top", "--total"]).await?;
+        ctx.save(&format!("observation{}.json", features.replace(' ', "")), &serde_json::to_string_pretty(&after)?)?;
+        let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        let [first, last] = numbers[..] else { anyhow::bail!("unexpected output {output:?}") };
+        compare(ctx, features, last - first, &charges(&before, &data)?, &charges(&after, &data)?)?;
+        ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
+        ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
+    }
+    // What is gone is still there in the sums, under its name.
+    ctx.machine
+        .sh(&format!(
+            "{vars}; cd /sys/fs/cgroup/test.slice; rmdir a.service b.service \"$HOSTILE\"; cd ..; rmdir test.slice"
+        ))
+        .await?;
+    let after = charges(&json(ctx, &["top", "--total"]).await?, &data)?;
+    ensure!(after.keys().any(|name| name == "a.service"), "a.service was forgotten with its cgroup: {after:?}");
+    ctx.machine.sh(&format!("wipefs -qa {data}; wipefs -qa {journal}")).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Journal bytes on a file system by who is charged, and under the empty name what nobody is; with fast commits, without the rest.
+fn charges(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
+    let device = device.trim_start_matches("/dev/");
+    let bytes =
+        |view: &Value| view["commit_bytes"].as_i64().unwrap_or(0) + view["fast_commit_bytes"].as_i64().unwrap_or(0);
+    let mut charges = BTreeMap::new();
+    for view in seen["containers"].as_array().context("no containers")? {
+        let name = view["name"].as_str().context("a container without a name")?;
+        for share in view["journal"].as_array().into_iter().flatten().filter(|share| share["device"] == device) {
+            *charges.entry(name.to_owned()).or_default() += bytes(share);
+        }
+    }
+    for view in seen["file_systems"].as_array().into_iter().flatten().filter(|view| view["device"] == device) {
+        *charges.entry(String::new()).or_default() += bytes(&view["unattributed"]);
+    }
+    Ok(charges)
+}
+
+fn compare(
+    ctx: &Ctx,
+    features: &str,
+    written: i64,
+    before: &BTreeMap<String, i64>,
+    after: &BTreeMap<String, i64>,
+) -> Result<()> {
+    let new: BTreeMap<&str, i64> =
+        after.iter().map(|(name, bytes)| (name.as_str(), bytes - before.get(name).copied().unwrap_or(0))).collect();
+    let (sum, unattributed) = (new.values().sum::<i64>(), new.get("").copied().unwrap_or(0));
+    ctx.log(format!("{features}: the journal's device saw {written} B, charged are {sum} B: {new:?}"));
+    ensure!(written > 500_000, "only {written} B of journal");
+    ensure!(sum == written, "{sum} B are charged, the device saw {written} B");
+    ensure!(unattributed * 100 < written, "{unattributed} B of {written} B are unattributed");
+    let of = |name: &str| new.get(name).copied().unwrap_or(0);
+    let hostile = bulkhead_printable(HOSTILE);
+    ensure!(of("a.service") > 2 * of("b.service") && of("b.service") > 0 && of(&hostile) > 0, "not plausible: {new:?}");
+    Ok(())
+}
+
+/// How the hostile name must be shown, with the path that a cgroup of no known kind is called by.
+fn bulkhead_printable(name: &str) -> String {
+    format!("/test.slice/{}", name.replace('\u{1b}', "\\u{1b}"))
+}
+
+/// The victim's appends with fsync, an innocent that writes a little, and one of several culprits; the names are theirs.
+const SCENARIOS: [(&str, &str); 3] = [
+    (
+        "streams",
+        "while :; do for i in 1 2 3 4; do (head -c 16777216 /dev/zero > $DIR/s$i; sync $DIR/s$i) & done; wait; done",
+    ),
+    ("storm", "while :; do touch $DIR/f-$(seq -s \" $DIR/f-\" 400); sync -f $DIR; rm -f $DIR/f-*; sync -f $DIR; done"),
+    ("neighbour", "while :; do head -c 33554432 /dev/zero > /run/other/s; sync /run/other/s; done"),
+];
+
+async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let disk = ctx.machine.disk(0).await?;
+    // Two file systems on one disk, so that a culprit can be on another one.
+    ctx.machine
+        .sh(&format!(
+            "modprobe dm_mod; for n in 0 1; do echo 0 4194304 linear {disk} $((n * 4194304)) | dmsetup create fs$n; mkfs.ext4 -q -E \
+             lazy_itable_init=0,lazy_journal_init=0 /dev/mapper/fs$n; done; mkdir -p /run/shared /run/other; mount /dev/mapper/fs0 \
+             /run/shared; mount /dev/mapper/fs1 /run/other; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir \
+             test.slice; echo '+io +memory' > test.slice/cgroup.subtree_control; mkdir test.slice/victim.service \
+             test.slice/innocent.service test.slice/culprit.service"
+        ))
+        .await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    json(ctx, &["top", "--total"]).await?;
+    let load = async |cgroup: &str, script: &str| {
+        let script =
+            format!("echo $$ > /sys/fs/cgroup/test.slice/{cgroup}.service/cgroup.procs; DIR=/run/shared; {script}");
+        ctx.machine.spawn(&["bash", "-c", &script], &[]).await
+    };
+    load("victim", "while :; do echo x >> $DIR/log; sync $DIR/log; sleep 0.1; done").await?;
+    load("innocent", "while :; do echo x > $DIR/innocent; sleep 0.5; done").await?;
+    for (name, script) in SCENARIOS {
+        load("culprit", script).await?;
+        let seen = json(ctx, &["blame", "--for", "15", "victim.service"]).await?;
+        ctx.machine.sh("echo 1 > /sys/fs/cgroup/test.slice/culprit.service/cgroup.kill; sync -f /run/shared; sync -f /run/other").await?;
+        let mut waited: BTreeMap<String, f64> = BTreeMap::new();
+        for view in seen.as_array().context("no list")? {
+            let culprit = view["culprit"]["name"].as_str().unwrap_or("unknown");
+            *waited.entry(culprit.to_owned()).or_default() += view["seconds"].as_f64().unwrap_or(0.0);
+        }
+        let total: f64 = waited.values().sum();
+        ctx.log(format!("{name}: the victim waited {total:.2} s: {waited:.2?}"));
+        let part = |name: &str| waited.get(name).copied().unwrap_or(0.0) / total;
+        ensure!(total > 1.0, "{name}: the victim hardly waited");
+        ensure!(part("culprit.service") > 0.6, "{name}: the culprit has {:.0} %", 100.0 * part("culprit.service"));
+        ensure!(part("innocent.service") < 0.05, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
+    }
+    daemon.stop().await?;
+    ctx.machine
+        .sh(&format!(
+            "for c in victim innocent culprit; do cd /sys/fs/cgroup/test.slice/$c.service; echo 1 > cgroup.kill; while grep -q 'populated 1' \
+             cgroup.events; do :; done; cd ..; rmdir $c.service; done; cd ..; rmdir test.slice; umount /run/shared; umount \
+             /run/other; rmdir /run/shared /run/other; dmsetup remove fs0; dmsetup remove fs1; wipefs -qa {disk}"
+        ))
+        .await?;
+    Ok(Outcome::Passed)
+}
