@@ -18,8 +18,10 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     bindgen::Builder::default()
         .header(sources.join("record.h").display().to_string())
-        .allowlist_type("share_key|write_key|service_key|service|.*_record|share_kind|write_kind|record_type|loss")
-        .allowlist_var("SHARE_.*|WRITE_.*|RECORD_.*|LOSS_.*")
+        .allowlist_type(
+            "share_key|write_key|service_key|service|.*_record|share_kind|write_kind|service_class|record_type|loss",
+        )
+        .allowlist_var("SHARE_.*|WRITE_.*|SERVICE_.*|RECORD_.*|LOSS_.*")
         .prepend_enum_name(false)
         .layout_tests(false)
         .generate()?

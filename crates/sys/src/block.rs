@@ -4,6 +4,7 @@
 //! down to the physical devices, and the look for signatures with `wipefs` and `blkid`.
 //! Does not: attach loop devices (`loopdev`), make volumes (`lvm`) or file systems (`fsutil`).
 
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -275,6 +276,14 @@ pub fn devno_of(path: &Path) -> Result<DevNo, BlockError> {
 /// [`BlockError::NotFound`], [`BlockError::Read`].
 pub fn name_of(roots: &Roots, dev: DevNo) -> Result<String, BlockError> {
     kernel_name(&device_dir(roots, dev)?)
+}
+
+/// Kernel names of all block devices, by number. Those that go away meanwhile are left out.
+#[must_use]
+pub fn names(roots: &Roots) -> HashMap<DevNo, String> {
+    let Ok(entries) = fs::read_dir(roots.sys.join("class/block")) else { return HashMap::new() };
+    let names = entries.filter_map(Result::ok).filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| Some((devno_of_name(roots, &name)?, name.replace('!', "/")))).collect()
 }
 
 /// The number of the device with this kernel name; `None` when there is none.

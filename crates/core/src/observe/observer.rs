@@ -6,8 +6,8 @@ use super::blame::Causes;
 use super::charge::{Charge, Journal, Transaction, add};
 use super::histogram::Histogram;
 use super::record::{
-    Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceKey, ShareKey, ShareKind, Sync, Tid, WriteKey,
-    WriteKind,
+    Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
+    WriteKey, WriteKind,
 };
 use crate::units::DevNo;
 
@@ -21,6 +21,8 @@ pub struct Totals {
     pub journal_bytes: BTreeMap<(Option<CgroupId>, DevNo, Kind), u64>,
     /// What devices did, by whom the kernel charged.
     pub service: BTreeMap<(Option<CgroupId>, DevNo), Service>,
+    /// How long devices were busy (ns), and what with.
+    pub device_ns: BTreeMap<(DevNo, ServiceClass), u64>,
     /// How long fsync took, by caller.
     pub syncs: BTreeMap<CgroupId, Histogram>,
     /// Nanoseconds that the first waited in fsync because of the second.
@@ -191,17 +193,18 @@ impl Observer {
     }
 
     fn services(&mut self, now_ns: u64, services: &[(ServiceKey, Service)]) {
-        let mut busy = Vec::new();
+        let mut done = Vec::new();
         for (key, sum) in services {
             let new = sum.since(self.services.insert(*key, *sum).unwrap_or_default());
             if new == Service::default() {
                 continue;
             }
             self.totals.service.entry((key.cgroup, key.dev)).or_default().add(new);
-            busy.push((*key, new.busy_ns));
+            *self.totals.device_ns.entry((key.dev, key.class)).or_default() += new.busy_ns;
+            done.push((*key, new));
         }
         if let Some(last_ns) = self.last_ns.replace(now_ns) {
-            self.causes.interval(last_ns, now_ns, busy);
+            self.causes.interval(last_ns, now_ns, &done);
         }
     }
 
@@ -328,7 +331,7 @@ mod tests {
     fn waits_are_blamed_on_what_the_same_look_shows() {
         let mut observer = observer();
         observer.step(Batch { now_ns: 1_000_000, ..Batch::default() });
-        let key = ServiceKey { dev: DISK, cgroup: Some(B), meta: false };
+        let key = ServiceKey { dev: DISK, cgroup: Some(B), class: ServiceClass::Data };
         let service = Service { busy_ns: 9_000_000, read_bytes: 0, written_bytes: 1 << 20, requests: 3 };
         let sync = Sync { dev: FS, tid: 1, start_ns: 2_000_000, end_ns: 10_000_000, cgroup: A };
         let records = vec![Record::Sync(sync)];

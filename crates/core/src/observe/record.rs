@@ -149,8 +149,19 @@ pub struct ServiceKey {
     pub dev: DevNo,
     /// Whom the kernel charged; `None` for flushes and where unknown.
     pub cgroup: Option<CgroupId>,
-    /// Metadata or a flush.
-    pub meta: bool,
+    /// What for.
+    pub class: ServiceClass,
+}
+
+/// What a device's time went into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceClass {
+    /// File data.
+    Data,
+    /// Metadata (`REQ_META`): the journal, and metadata on its way to its place.
+    Meta,
+    /// Flushes of the device's cache.
+    Flush,
 }
 
 /// What a device did for somebody.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::Totals;
 use super::histogram::Histogram;
 use super::identity::{ContainerKind, Identity};
-use super::record::{CgroupId, Kind};
+use super::record::{CgroupId, Kind, ServiceClass};
 use crate::units::DevNo;
 
 /// Journal bytes by kind.
@@ -107,6 +107,19 @@ pub struct FileSystemView {
     pub unattributed: JournalBytes,
 }
 
+/// A device whose requests were observed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceTime {
+    /// Its kernel name, for example `sda`; its number when that is not known.
+    pub device: String,
+    /// Time that it was busy with file data.
+    pub data_seconds: f64,
+    /// With metadata: the journal and checkpoints.
+    pub metadata_seconds: f64,
+    /// With flushes of its cache.
+    pub flush_seconds: f64,
+}
+
 /// How long one container waited in fsync because of another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BlameView {
@@ -148,6 +161,8 @@ pub struct Observation {
     pub losses: LossView,
     /// Who did something, by name.
     pub containers: Vec<ContainerView>,
+    /// The devices that did something.
+    pub devices: Vec<DeviceTime>,
     /// The file systems that are observed.
     pub file_systems: Vec<FileSystemView>,
     /// Who waited for whom.
@@ -172,6 +187,8 @@ pub struct Names {
     pub cgroups: HashMap<CgroupId, Identity>,
     /// Which file system it is.
     pub file_systems: HashMap<DevNo, FileSystemFacts>,
+    /// Kernel names of devices.
+    pub devices: HashMap<DevNo, String>,
 }
 
 impl Names {
@@ -256,6 +273,7 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             unseen_commits: totals.unseen_commits,
         },
         containers: containers.into_values().collect(),
+        devices: devices(totals, names),
         file_systems: file_systems.into_values().collect(),
         blame: blame(totals, names),
         ..Observation::default()
@@ -271,6 +289,24 @@ fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFa
         journal: JournalBytes::default(),
         unattributed: JournalBytes::default(),
     })
+}
+
+fn devices(totals: &Totals, names: &Names) -> Vec<DeviceTime> {
+    let mut views: BTreeMap<DevNo, DeviceTime> = BTreeMap::new();
+    for (&(dev, class), &ns) in &totals.device_ns {
+        let view = views.entry(dev).or_insert_with(|| DeviceTime {
+            device: names.devices.get(&dev).cloned().unwrap_or_else(|| dev.to_string()),
+            data_seconds: 0.0,
+            metadata_seconds: 0.0,
+            flush_seconds: 0.0,
+        });
+        *match class {
+            ServiceClass::Data => &mut view.data_seconds,
+            ServiceClass::Meta => &mut view.metadata_seconds,
+            ServiceClass::Flush => &mut view.flush_seconds,
+        } += seconds(ns);
+    }
+    views.into_values().collect()
 }
 
 fn blame(totals: &Totals, names: &Names) -> Vec<BlameView> {
@@ -311,6 +347,12 @@ impl Observation {
             view.commits = view.commits.saturating_sub(old.commits);
             view.journal = view.journal.since(&old.journal);
             view.unattributed = view.unattributed.since(&old.unattributed);
+        }
+        for view in &mut new.devices {
+            let Some(old) = before.devices.iter().find(|old| old.device == view.device) else { continue };
+            view.data_seconds -= old.data_seconds;
+            view.metadata_seconds -= old.metadata_seconds;
+            view.flush_seconds -= old.flush_seconds;
         }
         for view in &mut new.blame {
             let same = |old: &&BlameView| old.victim == view.victim && old.culprit == view.culprit;
@@ -369,6 +411,7 @@ mod tests {
                 FS,
                 FileSystemFacts { device: "dm-1".into(), mount_point: Some("/srv".into()), disks: vec!["sda".into()] },
             )]),
+            devices: HashMap::from([(DevNo::new(8, 0), "sda".to_owned())]),
         }
     }
 
@@ -388,6 +431,7 @@ mod tests {
                 ((cgroup(3), FS), Service { busy_ns: 250_000_000, read_bytes: 0, written_bytes: 5, requests: 1 }),
                 ((None, FS), Service { busy_ns: 1, read_bytes: 0, written_bytes: 0, requests: 1 }),
             ]),
+            device_ns: BTreeMap::from([((DevNo::new(8, 0), ServiceClass::Flush), 250_000_000)]),
             syncs: BTreeMap::from([(CgroupId(2), syncs)]),
             blame_ns: BTreeMap::from([
                 ((CgroupId(2), cgroup(4)), 7_000_000),
@@ -418,6 +462,7 @@ mod tests {
         let (culprit, seconds) = seen.top_culprit(&db.identity).unwrap();
         assert_eq!((culprit.name.as_str(), seconds), ("noise.service", 0.007));
         assert!(!seen.partial);
+        assert_eq!((seen.devices[0].device.as_str(), seen.devices[0].flush_seconds), ("sda", 0.25));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(super) struct Namer {
     roots: Roots,
     cgroups: HashMap<CgroupId, Known>,
     file_systems: HashMap<DevNo, (FileSystemFacts, Vec<DevNo>)>,
+    devices: HashMap<DevNo, String>,
 }
 
 #[derive(Debug)]
@@ -47,7 +48,12 @@ impl Namer {
         let identity =
             Identity { kind: ContainerKind::Cgroup, name: "(removed containers)".to_owned(), id: None, pod_uid: None };
         let forgotten = Known { identity, gone_since: None };
-        Self { roots, cgroups: HashMap::from([(FORGOTTEN, forgotten)]), file_systems: HashMap::new() }
+        Self {
+            roots,
+            cgroups: HashMap::from([(FORGOTTEN, forgotten)]),
+            file_systems: HashMap::new(),
+            devices: HashMap::new(),
+        }
     }
 
     /// Devices that hold a journal; of a file system with an external journal that is the journal's alone.
@@ -73,6 +79,7 @@ impl Namer {
         Names {
             cgroups: self.cgroups.iter().map(|(id, known)| (*id, known.identity.clone())).collect(),
             file_systems: self.file_systems.iter().map(|(dev, (facts, _))| (*dev, facts.clone())).collect(),
+            devices: self.devices.clone(),
         }
     }
 
@@ -81,6 +88,7 @@ impl Namer {
         let mut changes = Changes::default();
         self.refresh_cgroups(&mut changes);
         self.refresh_file_systems(seen);
+        self.devices = block::names(&self.roots);
         changes.disks = self.file_systems.iter().map(|(dev, (_, disks))| (*dev, disks.clone())).collect();
         changes
     }

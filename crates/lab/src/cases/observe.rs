@@ -139,8 +139,11 @@ const SCENARIOS: [(&str, &str); 3] = [
         "streams",
         "while :; do for i in 1 2 3 4; do (head -c 16777216 /dev/zero > $DIR/s$i; sync $DIR/s$i) & done; wait; done",
     ),
-    ("storm", "while :; do touch $DIR/f-$(seq -s \" $DIR/f-\" 400); sync -f $DIR; rm -f $DIR/f-*; sync -f $DIR; done"),
-    ("neighbour", "while :; do head -c 33554432 /dev/zero > /run/other/s; sync /run/other/s; done"),
+    ("storm", "while :; do mkdir $DIR/d-{1..800}; sync -f $DIR; rmdir $DIR/d-*; done"),
+    (
+        "neighbour",
+        "while :; do for i in 1 2 3 4; do (head -c 16777216 /dev/zero > /run/other/s$i; sync /run/other/s$i) & done; wait; done",
+    ),
 ];
 
 async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
@@ -164,10 +167,13 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.machine.spawn(&["bash", "-c", &script], &[]).await
     };
     load("victim", "while :; do echo x >> $DIR/log; sync $DIR/log; sleep 0.1; done").await?;
-    load("innocent", "while :; do echo x > $DIR/innocent; sleep 0.5; done").await?;
+    // Appends without fsync: truncating would make ext4 write the file at once, and take device time.
+    load("innocent", "while :; do echo x >> $DIR/innocent; sleep 0.5; done").await?;
     for (name, script) in SCENARIOS {
         load("culprit", script).await?;
         let seen = json(ctx, &["blame", "--for", "15", "victim.service"]).await?;
+        let top = json(ctx, &["top", "--interval", "3"]).await?;
+        ctx.save(&format!("{name}.json"), &serde_json::to_string_pretty(&top)?)?;
         ctx.machine.sh("echo 1 > /sys/fs/cgroup/test.slice/culprit.service/cgroup.kill; sync -f /run/shared; sync -f /run/other").await?;
         let mut waited: BTreeMap<String, f64> = BTreeMap::new();
         for view in seen.as_array().context("no list")? {
@@ -177,9 +183,10 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
         let total: f64 = waited.values().sum();
         ctx.log(format!("{name}: the victim waited {total:.2} s: {waited:.2?}"));
         let part = |name: &str| waited.get(name).copied().unwrap_or(0.0) / total;
-        ensure!(total > 1.0, "{name}: the victim hardly waited");
+        ensure!(total > 1.0, "{name}: the victim hardly waited: {total:.2} s");
         ensure!(part("culprit.service") > 0.6, "{name}: the culprit has {:.0} %", 100.0 * part("culprit.service"));
-        ensure!(part("innocent.service") < 0.05, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
+        // It has a block in nearly every commit, so that it is not to be free of all blame.
+        ensure!(part("innocent.service") < 0.1, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
     }
     daemon.stop().await?;
     ctx.machine

@@ -620,7 +620,7 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 	if (n_bytes >= BPF_CORE_READ(request, __data_len))
 		__sync_fetch_and_add(&device->n_inflight, -1);
 	key.cgroup = bio_cgroup(BPF_CORE_READ(request, bio));
-	key.meta = is_meta(flags) || op == REQ_OP_FLUSH;
+	key.class = op == REQ_OP_FLUSH ? SERVICE_FLUSH : is_meta(flags) ? SERVICE_META : SERVICE_DATA;
 	service = bpf_map_lookup_elem(&services, &key);
 	if (!service) {
 		struct service none = {};

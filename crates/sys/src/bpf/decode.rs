@@ -1,15 +1,15 @@
 //! From the bytes of maps and ring buffer to values. Pure: nothing here touches BPF.
 
 use bulkhead_core::observe::record::{
-    CgroupId, Commit, Losses, Record, Service, ServiceKey, ShareKey, ShareKind, Sync, WriteKey, WriteKind,
+    CgroupId, Commit, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, WriteKey, WriteKind,
 };
 use bulkhead_core::units::DevNo;
 
 use super::generated::{
     LOSS_COMMITS_FULL, LOSS_RING_FULL, LOSS_SERVICE_FULL, LOSS_SHARES_FULL, LOSS_SHARES_GONE, LOSS_WRITES_FULL,
-    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SHARE_DIRTIED, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT,
-    WRITE_FAST_COMMIT, WRITE_SUPERBLOCK, commit_record, dropped_record, service, service_key, share_key, sync_record,
-    write_key,
+    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_DIRTIED, SHARE_LOST,
+    SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK, commit_record, dropped_record, service,
+    service_key, share_key, sync_record, write_key,
 };
 
 /// A structure of `record.h`: plain numbers without padding between them, for which every pattern of bits is a value.
@@ -132,7 +132,13 @@ pub(super) fn write(key: &[u8], value: &[u8]) -> Option<(WriteKey, u64)> {
 pub(super) fn device_service(key: &[u8], value: &[u8]) -> Option<(ServiceKey, Service)> {
     let raw: service_key = read(key)?;
     let service { busy_ns, read_bytes, written_bytes, requests } = read(value)?;
-    let key = ServiceKey { dev: dev_from_kernel(raw.dev), cgroup: cgroup(raw.cgroup), meta: raw.meta != 0 };
+    let class = match raw.class {
+        SERVICE_DATA => ServiceClass::Data,
+        SERVICE_META => ServiceClass::Meta,
+        SERVICE_FLUSH => ServiceClass::Flush,
+        _ => return None,
+    };
+    let key = ServiceKey { dev: dev_from_kernel(raw.dev), cgroup: cgroup(raw.cgroup), class };
     Some((key, Service { busy_ns, read_bytes, written_bytes, requests }))
 }
 

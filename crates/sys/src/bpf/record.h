@@ -47,7 +47,13 @@ struct write_key {
 struct service_key {
 	__u64 cgroup; /* of the bio: the io controller's, 0 for a flush */
 	__u32 dev; /* the whole device */
-	__u32 meta; /* 1: metadata (REQ_META) or a flush */
+	__u32 class; /* enum service_class */
+};
+
+enum service_class {
+	SERVICE_DATA = 0,
+	SERVICE_META = 1, /* REQ_META */
+	SERVICE_FLUSH = 2,
 };
 
 struct service {
