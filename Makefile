@@ -19,7 +19,8 @@ demo: needs
 	cargo xtask demo
 
 needs:
-	@if command -v dpkg-query >/dev/null && ! dpkg-query -W $(NEEDS) >/dev/null 2>&1; then \
+	@if command -v dpkg-query >/dev/null && \
+		[ $$(dpkg-query -W -f '$${db:Status-Abbrev}\n' $(NEEDS) 2>/dev/null | grep -c '^ii') -ne $(words $(NEEDS)) ]; then \
 		echo "installing on this host: $(NEEDS)"; \
 		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(NEEDS); \
 	fi

@@ -4,6 +4,7 @@
 //! wrong with them is said the same way everywhere, and never printed raw.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bulkhead_core::model::{Calibration, FsKind, Policy, Provision};
@@ -227,6 +228,9 @@ pub(crate) struct DaemonArgs {
     /// The group whose members may use the socket, beside root; its members are as good as root
     #[arg(long, value_name = "GROUP")]
     pub(crate) socket_group: Option<String>,
+    /// Serve /metrics to Prometheus here too, for example 127.0.0.1:9477; it shows the names of all containers that do I/O
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// How the log on standard error is written; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,

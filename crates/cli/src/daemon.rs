@@ -38,6 +38,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         dirs: Dirs { state: args.state_dir, run: args.run_dir },
         socket,
         socket_group: args.socket_group,
+        metrics: args.metrics,
         fault_after,
     };
     let observe = Arc::new(Observatory::new(Roots::host()));

@@ -407,6 +407,7 @@ impl Daemon {
             dirs: Dirs { state: dir.path().join("state"), run: dir.path().join("run") },
             socket: dir.path().join("sock"),
             socket_group: None,
+            metrics: None,
             fault_after: None,
         };
         let (stop, stopped) = oneshot::channel::<()>();

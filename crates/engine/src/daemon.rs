@@ -12,6 +12,7 @@
 //! `SIGKILL` is safe at any time: the next start completes or undoes what was begun.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use bulkhead_sys::cgroup::Mode;
 use bulkhead_sys::file::{FileError, LockFile, lock_exclusive};
 use bulkhead_sys::probe::HostFacts;
 use sd_notify::NotifyState;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -48,6 +49,9 @@ pub struct DaemonOptions {
     pub socket: PathBuf,
     /// The group that may use the socket: a name of `/etc/group`, or a number. Only root when `None`.
     pub socket_group: Option<String>,
+    /// Where Prometheus may scrape `/metrics`, and nothing else; nowhere when `None`. Whoever reaches it sees the names of all
+    /// containers that do I/O.
+    pub metrics: Option<SocketAddr>,
     /// For crash tests: the number of steps after which the process aborts ([`crate::carry_out::FAULT_VARIABLE`]).
     pub fault_after: Option<i64>,
 }
@@ -147,6 +151,11 @@ pub async fn run_until(
     })?;
     let n_problems = engine.problems().len();
     let api = Api::new(engine, facts, observe);
+    // Before the socket, so that nothing is left behind when the address is taken.
+    let metrics = match options.metrics {
+        Some(address) => Some(tokio::spawn(serve_metrics(address, api.clone()).await?)),
+        None => None,
+    };
     let listener = listen(&options.socket, group).await?;
     let (close, closed) = oneshot::channel::<()>();
     let server = tokio::spawn(http::serve(listener, api.clone(), async move {
@@ -167,10 +176,26 @@ pub async fn run_until(
     if timeout(LAST_ANSWERS, server).await.is_err() {
         tracing::warn!("clients kept their connections open; closing them");
     }
+    if let Some(metrics) = metrics {
+        metrics.abort();
+    }
     remove_socket(&options.socket);
     drop(lock);
     tracing::info!("stopped; tenants run on and volumes stay mounted");
     Ok(())
+}
+
+/// Listens for Prometheus; the returned future answers.
+async fn serve_metrics(address: SocketAddr, api: Api) -> Result<impl Future<Output = ()> + Send + 'static, Fault> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| io_fault(&error, format!("address {address}"), "listen for Prometheus"))?;
+    tracing::info!(%address, "serving /metrics");
+    Ok(async move {
+        if let Err(error) = axum::serve(listener, http::metrics_router(api)).await {
+            tracing::error!(%error, "/metrics is not served any more");
+        }
+    })
 }
 
 async fn tick(api: &Api) {

@@ -15,8 +15,9 @@ use axum::body::Bytes as BodyBytes;
 use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, Path, Query, Request, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
@@ -36,6 +37,7 @@ use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use crate::engine::Engine;
+use crate::metrics;
 use crate::observe::Observe;
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, WriteFaults};
 
@@ -166,9 +168,20 @@ pub fn router(api: Api) -> Router {
         .route("/openapi.json", get(openapi));
     Router::new()
         .nest("/v1", v1)
+        .route("/metrics", get(metrics_text))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(middleware::from_fn(log))
+        .with_state(api)
+}
+
+/// Only the metrics, for a listener that others than root may reach.
+pub fn metrics_router(api: Api) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_text))
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn(log))
         .with_state(api)
 }
@@ -562,6 +575,14 @@ async fn observation(State(api): State<Api>) -> Reply<Observation> {
     Ok(Json(api.observe().await?))
 }
 
+/// What was observed, for Prometheus. A scrape every two minutes or more often keeps the observation going.
+#[utoipa::path(get, path = "/metrics", tag = "observe",
+    responses((status = 200, description = "Metrics, in the format that is accepted", content_type = "application/openmetrics-text")))]
+async fn metrics_text(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
+    let format = metrics::Format::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
+    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe().await, format))
+}
+
 /// Shows what the daemon is and sees.
 #[utoipa::path(get, path = "/v1/host", tag = "host", responses((status = 200, body = HostView), ListFaults))]
 async fn host(State(api): State<Api>) -> Reply<HostView> {
@@ -621,6 +642,7 @@ async fn no_such_method(request: Request) -> Failure {
     device_control,
     device_calibrate,
     observation,
+    metrics_text,
     host,
     healthz,
     openapi,

@@ -74,6 +74,7 @@ fn options(dir: &TempDir) -> DaemonOptions {
         dirs: Dirs { state: dir.path().join("state"), run: dir.path().join("run") },
         socket: dir.path().join("run/bulkhead.sock"),
         socket_group: None,
+        metrics: None,
         fault_after: None,
     }
 }
@@ -227,7 +228,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 26);
+    assert_eq!(n_operations, 27);
     daemon.stop().await.unwrap();
 }
 
@@ -260,6 +261,18 @@ async fn two_daemons_cannot_run() {
     assert_eq!((fault.code, fault.cause.as_str()), (Code::InUse, "another daemon answers on it"));
     daemon.client.healthz().await.unwrap();
     daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_address_that_is_taken_is_named() {
+    let (dir, sim) = (dir(), sim());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let options = DaemonOptions { metrics: Some(address), ..options(&dir) };
+    let run = run_until(options, Box::new(sim), observed(), serde_json::Value::Null, std::future::pending());
+    let fault = run.await.unwrap_err();
+    assert_eq!(fault.object, format!("address {address}"));
+    assert!(fault.cause.starts_with("cannot listen for Prometheus (Address already in use"), "{fault}");
 }
 
 #[tokio::test]

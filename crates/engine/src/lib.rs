@@ -17,6 +17,7 @@ pub mod http;
 #[cfg(test)]
 mod http_tests;
 pub mod kernel;
+pub mod metrics;
 pub mod observe;
 pub mod openapi;
 mod pools;

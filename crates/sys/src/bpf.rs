@@ -265,12 +265,6 @@ impl Tracer {
         }
         Ok(())
     }
-
-    /// Name and number of instructions of each program, before the verifier changes them.
-    #[must_use]
-    pub fn programs(&self) -> Vec<(String, usize)> {
-        self.object.progs().map(|program| (program.name().to_string_lossy().into_owned(), program.insn_cnt())).collect()
-    }
 }
 
 /// The clock of the records, in nanoseconds (kernel `ktime_get_ns`).

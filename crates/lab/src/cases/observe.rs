@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, json, start_daemon};
+use super::host::{PROFILE, json, start_daemon, start_daemon_as};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
@@ -48,13 +48,18 @@ in_cgroup b.service 'for i in $(seq 4); do head -c 2097152 /dev/zero > b$i; sync
 in_cgroup "$HOSTILE" 'head -c 8388608 /dev/zero > c; mv c d; ln d e'
 wait; sync -f /run/shared"#;
 
+/// Where the daemon serves its metrics.
+const METRICS: &str = "127.0.0.1:9477";
+
 /// A name that tries to move the cursor, with spaces and a quote.
 const HOSTILE: &str = "c \u{1b}[2J\"x";
 
 async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
-    let daemon = start_daemon(ctx, &[]).await?;
+    ctx.machine.sh("ip link set lo up").await?;
+    let program = ctx.program("bulkhead");
+    let daemon = start_daemon_as(ctx, &[&program, "daemon", "--metrics", METRICS], &[]).await?;
     let vars = format!("DATA={data}; JOURNAL={journal}; HOSTILE=$'{}'", HOSTILE.replace('\u{1b}', "\\e"));
     ctx.machine
         .sh(&format!(
@@ -76,6 +81,17 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
         compare(ctx, features, last - first, &charges(&before, &data)?, &charges(&after, &data)?)?;
         ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
         ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
+    }
+    let scrape = format!(
+        "exec 3<>/dev/tcp/{}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3",
+        METRICS.replace(':', "/")
+    );
+    let scraped = ctx.machine.run(&["bash", "-c", &scrape]).await?.stdout;
+    ctx.save("metrics.txt", &scraped)?;
+    for wanted in
+        ["bulkhead_observing{method=\"tp_btf\",reason=\"\"} 1", "bulkhead_journal_bytes_total{tenant=\"a.service\","]
+    {
+        ensure!(scraped.contains(wanted), "/metrics lacks {wanted}: {scraped:.2000}");
     }
     // What is gone is still there in the sums, under its name.
     ctx.machine

@@ -1,0 +1,375 @@
+//! What is observed as Prometheus metrics, made anew from the sums for each scrape.
+//!
+//! Owns: the names and labels of the metrics. Does not: observe, or listen (`http.rs`, `daemon.rs`).
+
+use std::collections::HashMap;
+use std::fmt;
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::observe::histogram::Histogram;
+use bulkhead_core::observe::identity::{ContainerKind, Identity};
+use bulkhead_core::observe::record::Kind;
+use bulkhead_core::observe::view::{JournalBytes, Observation};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+use prometheus_client::registry::{Registry, Unit};
+
+/// How metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// OpenMetrics 1.0, which Prometheus asks for.
+    OpenMetrics,
+    /// The older text format of Prometheus, which `curl` gets and `promtool check metrics` reads.
+    Text,
+}
+
+impl Format {
+    /// What a client accepts.
+    #[must_use]
+    pub fn accepted(accept: Option<&str>) -> Self {
+        let wants = accept.is_some_and(|accept| accept.contains("application/openmetrics-text"));
+        if wants { Self::OpenMetrics } else { Self::Text }
+    }
+
+    /// Its media type.
+    #[must_use]
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// Bounds of the latency buckets: powers of two, from 2^6 (64 us) to 2^25 us (34 s).
+const BOUNDS: std::ops::RangeInclusive<u32> = 6..=25;
+
+/// All metrics. When the host cannot be observed, they say that and why.
+#[must_use]
+pub fn render(seen: Result<Observation, Fault>, format: Format) -> String {
+    let mut registry = Registry::with_prefix("bulkhead");
+    registry.register_collector(Box::new(Metrics(seen)));
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
+    match format {
+        Format::OpenMetrics => text,
+        Format::Text => older(&text),
+    }
+}
+
+/// OpenMetrics as the older format: there the `_total` of a counter is part of its name, and units and an end are not told.
+fn older(text: &str) -> String {
+    let is_counter = |name: &str| text.contains(&format!("# TYPE {name} counter\n"));
+    let mut lines = String::with_capacity(text.len());
+    for line in text.lines() {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("UNIT" | "EOF"), ..) => continue,
+            (Some("#"), Some(what), Some(name), Some(rest)) if is_counter(name) => {
+                lines.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => lines.push_str(line),
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
+#[derive(Debug)]
+struct Metrics(Result<Observation, Fault>);
+
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let encoder = &mut encoder;
+        let (method, reason) = match &self.0 {
+            Ok(seen) => (seen.method.as_str(), ""),
+            Err(fault) => ("none", fault.cause.as_str()),
+        };
+        let mut observing = encoder.encode_descriptor(
+            "observing",
+            "Whether the journals of this host are observed",
+            None,
+            MetricType::Gauge,
+        )?;
+        let labels: Labels<'_, 2> = [("method", method), ("reason", reason)];
+        observing.encode_family(&labels)?.encode_gauge(&i64::from(self.0.is_ok()))?;
+        let Ok(seen) = &self.0 else { return Ok(()) };
+        journals(encoder, seen)?;
+        containers(encoder, seen)?;
+        devices(encoder, seen)?;
+        losses(encoder, seen)
+    }
+}
+
+fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
+    // A gauge, because promtool does not know the type info.
+    let help = "File systems that are observed; always 1";
+    let mut info = encoder.encode_descriptor("volume_info", help, None, MetricType::Gauge)?;
+    for view in &seen.file_systems {
+        let mount_point = view.mount_point.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        let disks = view.disks.join(",");
+        let labels: Labels<'_, 3> = [("volume", &view.device), ("mount_point", &mount_point), ("disks", &disks)];
+        info.encode_family(&labels)?.encode_gauge(&1_i64)?;
+    }
+    let mut commits = counter(encoder, "journal_commits", "Commits of a journal", None)?;
+    for view in &seen.file_systems {
+        let labels: Labels<'_, 1> = [("volume", &view.device)];
+        commits.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.commits, None)?;
+    }
+    let help = "Journal bytes that a tenant caused, whoever wrote them; without a tenant what nobody can be named for";
+    let mut bytes = counter(encoder, "journal", help, Some(&Unit::Bytes))?;
+    let mut encode = |who: Option<&Identity>, volume: &str, journal: &JournalBytes| -> fmt::Result {
+        for kind in Kind::ALL.into_iter().filter(|kind| journal.of(*kind) > 0) {
+            let [tenant, tenant_kind] = of(who, ["tenant", "tenant_kind"]);
+            let labels: Labels<'_, 4> = [tenant, tenant_kind, ("volume", volume), ("kind", kind.word())];
+            bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&journal.of(kind), None)?;
+        }
+        Ok(())
+    };
+    for view in &seen.containers {
+        for share in &view.journal {
+            encode(Some(&view.identity), &share.device, &share.journal)?;
+        }
+    }
+    seen.file_systems.iter().try_for_each(|view| encode(None, &view.device, &view.unattributed))
+}
+
+fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
+    let help = "How long fsync, fdatasync and O_SYNC writes of a tenant took";
+    let mut latency = encoder.encode_descriptor("fsync_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    for view in seen.containers.iter().filter(|view| view.fsync.count() > 0) {
+        let labels: Labels<'_, 2> = of(Some(&view.identity), ["tenant", "tenant_kind"]);
+        let none: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
+        let mut of_tenant = latency.encode_family(&labels)?;
+        of_tenant.encode_histogram(seconds(view.fsync.sum_us), view.fsync.count(), &buckets(&view.fsync), none)?;
+    }
+    let help =
+        "Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest";
+    let mut blame = counter(encoder, "fsync_blame", help, Some(&Unit::Seconds))?;
+    for view in &seen.blame {
+        let [victim, victim_kind] = of(Some(&view.victim), ["victim", "victim_kind"]);
+        let [culprit, culprit_kind] = of(view.culprit.as_ref(), ["culprit", "culprit_kind"]);
+        let labels: Labels<'_, 4> = [victim, victim_kind, culprit, culprit_kind];
+        blame.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.seconds, None)?;
+    }
+    let help = "Bytes that devices read and wrote for a tenant, as the kernel charges them";
+    let mut bytes = counter(encoder, "device_io", help, Some(&Unit::Bytes))?;
+    for view in &seen.containers {
+        for (direction, n_bytes) in [("read", view.read_bytes), ("write", view.written_bytes)] {
+            let [tenant, tenant_kind] = of(Some(&view.identity), ["tenant", "tenant_kind"]);
+            let labels: Labels<'_, 3> = [tenant, tenant_kind, ("direction", direction)];
+            bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&n_bytes, None)?;
+        }
+    }
+    let mut time = counter(encoder, "device_time", "Device time that a tenant's requests took", Some(&Unit::Seconds))?;
+    for view in &seen.containers {
+        let labels: Labels<'_, 2> = of(Some(&view.identity), ["tenant", "tenant_kind"]);
+        time.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.device_seconds, None)?;
+    }
+    Ok(())
+}
+
+fn devices(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
+    let mut time = counter(encoder, "device_busy", "Time that a device was busy, and what with", Some(&Unit::Seconds))?;
+    for view in &seen.devices {
+        let parts = [("data", view.data_seconds), ("metadata", view.metadata_seconds), ("flush", view.flush_seconds)];
+        for (class, seconds) in parts {
+            let labels: Labels<'_, 2> = [("device", &view.device), ("class", class)];
+            time.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
+    let mut time = counter(encoder, "observed", "How long was observed", Some(&Unit::Seconds))?;
+    time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
+    let mut lost =
+        counter(encoder, "observation_lost", "What there was no room to count: the other figures lack it", None)?;
+    let losses = &seen.losses;
+    for (what, n_lost) in [
+        ("records", losses.records),
+        ("owners", losses.owners),
+        ("counts", losses.counts),
+        ("requests", losses.requests),
+        ("commits", losses.unseen_commits),
+    ] {
+        let labels: Labels<'_, 1> = [("what", what)];
+        lost.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&n_lost, None)?;
+    }
+    Ok(())
+}
+
+fn counter<'e>(
+    encoder: &'e mut DescriptorEncoder<'_>,
+    name: &'e str,
+    help: &str,
+    unit: Option<&'e Unit>,
+) -> Result<MetricEncoder<'e>, fmt::Error> {
+    encoder.encode_descriptor(name, help, unit, MetricType::Counter)
+}
+
+/// Who it is, under these two labels; empty for nobody.
+fn of<'a>(who: Option<&'a Identity>, [name, kind]: [&'static str; 2]) -> Labels<'a, 2> {
+    [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| kind_word(who.kind)))]
+}
+
+const fn kind_word(kind: ContainerKind) -> &'static str {
+    match kind {
+        ContainerKind::Tenant => "tenant",
+        ContainerKind::Docker => "docker",
+        ContainerKind::Podman => "podman",
+        ContainerKind::Kubernetes => "kubernetes",
+        ContainerKind::Containerd => "containerd",
+        ContainerKind::Machine => "machine",
+        ContainerKind::Unit => "unit",
+        ContainerKind::Cgroup => "cgroup",
+        ContainerKind::Root => "root",
+    }
+}
+
+/// Count per bucket by its upper bound in seconds, and the rest under infinity. The bounds are exact: latencies are whole
+/// microseconds, and 2^n - 1 us is a bound of the histogram's own buckets.
+fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
+    let mut before = 0;
+    let mut buckets: Vec<(f64, u64)> = BOUNDS
+        .map(|power| {
+            let up_to = histogram.count_up_to_us((1 << power) - 1);
+            let new = up_to - before;
+            before = up_to;
+            (seconds(1 << power), new)
+        })
+        .collect();
+    buckets.push((f64::INFINITY, histogram.count() - before));
+    buckets
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^52 us are 142 years of waiting")]
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bulkhead_core::error::Code;
+    use expect_test::expect;
+
+    use crate::observe::Observe as _;
+
+    #[test]
+    fn each_figure_has_its_name_and_labels() {
+        let text = render(crate::sim::Observed::default().observe(), Format::OpenMetrics);
+        expect![[r##"
+            # HELP bulkhead_observing Whether the journals of this host are observed
+            # TYPE bulkhead_observing gauge
+            bulkhead_observing{method="tp_btf",reason=""} 1
+            # HELP bulkhead_volume_info File systems that are observed; always 1
+            # TYPE bulkhead_volume_info gauge
+            bulkhead_volume_info{volume="vda1",mount_point="/",disks="vda"} 1
+            # HELP bulkhead_journal_commits Commits of a journal
+            # TYPE bulkhead_journal_commits counter
+            bulkhead_journal_commits_total{volume="vda1"} 11
+            # HELP bulkhead_journal_bytes Journal bytes that a tenant caused, whoever wrote them; without a tenant what nobody can be named for
+            # TYPE bulkhead_journal_bytes counter
+            # UNIT bulkhead_journal_bytes bytes
+            bulkhead_journal_bytes_total{tenant="db",tenant_kind="tenant",volume="vda1",kind="commit"} 40960
+            bulkhead_journal_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",volume="vda1",kind="commit"} 2097152
+            bulkhead_journal_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",volume="vda1",kind="ordered"} 1048576
+            bulkhead_journal_bytes_total{tenant="",tenant_kind="",volume="vda1",kind="commit"} 4096
+            # HELP bulkhead_fsync_duration_seconds How long fsync, fdatasync and O_SYNC writes of a tenant took
+            # TYPE bulkhead_fsync_duration_seconds histogram
+            # UNIT bulkhead_fsync_duration_seconds seconds
+            bulkhead_fsync_duration_seconds_sum{tenant="db",tenant_kind="tenant"} 1.2
+            bulkhead_fsync_duration_seconds_count{tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="0.000064",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.000128",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.000256",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.000512",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.001024",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.002048",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.004096",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.008192",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.016384",tenant="db",tenant_kind="tenant"} 0
+            bulkhead_fsync_duration_seconds_bucket{le="0.032768",tenant="db",tenant_kind="tenant"} 10
+            bulkhead_fsync_duration_seconds_bucket{le="0.065536",tenant="db",tenant_kind="tenant"} 10
+            bulkhead_fsync_duration_seconds_bucket{le="0.131072",tenant="db",tenant_kind="tenant"} 10
+            bulkhead_fsync_duration_seconds_bucket{le="0.262144",tenant="db",tenant_kind="tenant"} 10
+            bulkhead_fsync_duration_seconds_bucket{le="0.524288",tenant="db",tenant_kind="tenant"} 10
+            bulkhead_fsync_duration_seconds_bucket{le="1.048576",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="2.097152",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="4.194304",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="8.388608",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="16.777216",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="33.554432",tenant="db",tenant_kind="tenant"} 11
+            bulkhead_fsync_duration_seconds_bucket{le="+Inf",tenant="db",tenant_kind="tenant"} 11
+            # HELP bulkhead_fsync_blame_seconds Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest
+            # TYPE bulkhead_fsync_blame_seconds counter
+            # UNIT bulkhead_fsync_blame_seconds seconds
+            bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="db",culprit_kind="tenant"} 0.02
+            bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="noise\\u{1b}[2J.service",culprit_kind="unit"} 0.27
+            bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="",culprit_kind=""} 0.01
+            # HELP bulkhead_device_io_bytes Bytes that devices read and wrote for a tenant, as the kernel charges them
+            # TYPE bulkhead_device_io_bytes counter
+            # UNIT bulkhead_device_io_bytes bytes
+            bulkhead_device_io_bytes_total{tenant="db",tenant_kind="tenant",direction="read"} 0
+            bulkhead_device_io_bytes_total{tenant="db",tenant_kind="tenant",direction="write"} 163840
+            bulkhead_device_io_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",direction="read"} 0
+            bulkhead_device_io_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",direction="write"} 94371840
+            # HELP bulkhead_device_time_seconds Device time that a tenant's requests took
+            # TYPE bulkhead_device_time_seconds counter
+            # UNIT bulkhead_device_time_seconds seconds
+            bulkhead_device_time_seconds_total{tenant="db",tenant_kind="tenant"} 0.05
+            bulkhead_device_time_seconds_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit"} 0.9
+            # HELP bulkhead_device_busy_seconds Time that a device was busy, and what with
+            # TYPE bulkhead_device_busy_seconds counter
+            # UNIT bulkhead_device_busy_seconds seconds
+            # HELP bulkhead_observed_seconds How long was observed
+            # TYPE bulkhead_observed_seconds counter
+            # UNIT bulkhead_observed_seconds seconds
+            bulkhead_observed_seconds_total 1.0
+            # HELP bulkhead_observation_lost What there was no room to count: the other figures lack it
+            # TYPE bulkhead_observation_lost counter
+            bulkhead_observation_lost_total{what="records"} 0
+            bulkhead_observation_lost_total{what="owners"} 0
+            bulkhead_observation_lost_total{what="counts"} 0
+            bulkhead_observation_lost_total{what="requests"} 0
+            bulkhead_observation_lost_total{what="commits"} 0
+            # EOF
+        "##]].assert_eq(&text);
+    }
+
+    #[test]
+    fn who_does_not_ask_for_openmetrics_gets_the_older_format() {
+        let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
+        assert_eq!(
+            [Format::accepted(Some(accept)), Format::accepted(Some("*/*"))],
+            [Format::OpenMetrics, Format::Text]
+        );
+        let text = render(crate::sim::Observed::default().observe(), Format::Text);
+        assert!(
+            text.contains("\n# TYPE bulkhead_journal_bytes_total counter\nbulkhead_journal_bytes_total{"),
+            "{text}"
+        );
+        assert!(text.contains("\n# TYPE bulkhead_fsync_duration_seconds histogram\n"), "{text}");
+        assert!(!text.contains("UNIT") && !text.contains("EOF"), "{text}");
+    }
+
+    #[test]
+    fn a_host_that_cannot_be_observed_says_why() {
+        let fault = Fault::new(Code::Unsupported, "observation", "the kernel has \"no\" BTF");
+        let text = render(Err(fault), Format::OpenMetrics);
+        expect![[r##"
+            # HELP bulkhead_observing Whether the journals of this host are observed
+            # TYPE bulkhead_observing gauge
+            bulkhead_observing{method="none",reason="the kernel has \"no\" BTF"} 0
+            # EOF
+        "##]]
+        .assert_eq(&text);
+    }
+}
