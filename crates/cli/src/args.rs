@@ -104,7 +104,7 @@ pub(crate) struct TopArgs {
     /// Print one table and end
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print everything since the observation began, and end
+    /// Print the sums since the observation began as JSON, and end
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     pub(crate) total: bool,
     /// Seconds between two looks

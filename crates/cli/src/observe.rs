@@ -13,6 +13,9 @@ use bulkhead_sys::roots::Roots;
 use crate::block_on;
 use crate::output::Output;
 
+/// How often a long watch asks, so that the observation goes on ([`bulkhead_engine::observe::LEASE`]).
+const RENEW: Duration = Duration::from_secs(60);
+
 /// The daemon, or where none runs this process itself: it takes no setting up to find out what is slow.
 pub(crate) enum Source {
     Daemon(Client),
@@ -65,7 +68,13 @@ impl Source {
     #[expect(clippy::disallowed_methods, reason = "watching for a time is what the user asked for")]
     pub(crate) fn watch(&self, seconds: f64) -> Result<Observation, Fault> {
         let before = self.observe()?;
-        thread::sleep(Duration::from_secs_f64(seconds));
+        let mut left = Duration::from_secs_f64(seconds);
+        while left > RENEW {
+            thread::sleep(RENEW);
+            left -= RENEW;
+            self.observe()?;
+        }
+        thread::sleep(left);
         Ok(self.observe()?.since(&before))
     }
 }

@@ -22,7 +22,15 @@ const HEADERS: [&str; 11] =
 /// # Errors
 /// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
 pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(), Fault> {
-    if args.once || args.total || output.is_json() {
+    if args.total && !output.is_json() {
+        return Err(Fault::new(
+            Code::InvalidArgument,
+            "top",
+            "a table shows what happens per second, and a total does not",
+        )
+        .cure("`--total --output json` prints the sums"));
+    }
+    if args.once || output.is_json() {
         let seen = if args.total { source.observe()? } else { source.watch(args.interval)? };
         if output.is_json() {
             return output.json(&seen);

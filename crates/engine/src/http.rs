@@ -33,7 +33,7 @@ use bulkhead_core::wire::{
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use uuid::Uuid;
 
 use crate::engine::Engine;
@@ -44,6 +44,9 @@ use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, WriteFaults};
 /// Largest request body that is read, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
 
+/// Most questions about what goes on that are answered at a time.
+const MAX_QUESTIONS: usize = 4;
+
 /// What the routes work on: the engine, one operation at a time.
 #[derive(Clone, Debug)]
 pub struct Api(Arc<Inner>);
@@ -53,6 +56,8 @@ struct Inner {
     engine: Arc<Mutex<Engine>>,
     facts: serde_json::Value,
     observe: Arc<dyn Observe>,
+    /// A question blocks a thread while the observation starts: not more of them than this.
+    questions: Semaphore,
     closed: AtomicBool,
 }
 
@@ -61,7 +66,8 @@ impl Api {
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
         let engine = Arc::new(Mutex::new(engine));
-        Self(Arc::new(Inner { engine, facts, observe, closed: AtomicBool::new(false) }))
+        let (questions, closed) = (Semaphore::new(MAX_QUESTIONS), AtomicBool::new(false));
+        Self(Arc::new(Inner { engine, facts, observe, questions, closed }))
     }
 
     /// What goes on on the host; operations do not hold it up.
@@ -69,6 +75,7 @@ impl Api {
     /// # Errors
     /// Those of [`Observe::observe`].
     pub async fn observe(&self) -> Result<Observation, Fault> {
+        let _permit = self.0.questions.acquire().await;
         let observe = Arc::clone(&self.0.observe);
         let seen = tokio::task::spawn_blocking(move || observe.observe()).await;
         seen.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "observation", error)))
@@ -90,6 +97,7 @@ impl Api {
     /// Refuses all further operations, also those that wait for their turn, and waits for the one that runs.
     pub async fn close(&self) {
         self.0.closed.store(true, Ordering::SeqCst);
+        self.0.observe.stop();
         drop(self.0.engine.lock().await);
     }
 

@@ -111,9 +111,9 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
     let help = "File systems that are observed; always 1";
     let mut info = encoder.encode_descriptor("volume_info", help, None, MetricType::Gauge)?;
     for view in &seen.file_systems {
-        let mount_point = view.mount_point.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        let mount_point = view.mount_point.as_deref().unwrap_or_default();
         let disks = view.disks.join(",");
-        let labels: Labels<'_, 3> = [("volume", &view.device), ("mount_point", &mount_point), ("disks", &disks)];
+        let labels: Labels<'_, 3> = [("volume", &view.device), ("mount_point", mount_point), ("disks", &disks)];
         info.encode_family(&labels)?.encode_gauge(&1_i64)?;
     }
     let mut commits = counter(encoder, "journal_commits", "Commits of a journal", None)?;

@@ -17,7 +17,7 @@ use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{Names, Observation, observation};
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::bpf::{BpfError, Tracer};
+use bulkhead_sys::bpf::{self, BpfError, Tracer};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
@@ -27,6 +27,8 @@ use self::names::Namer;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often names are looked up.
 const NAMES: Duration = Duration::from_secs(2);
+/// And when something occurs that has none.
+const NEW_NAMES: Duration = Duration::from_millis(400);
 /// How long a question keeps the programs attached: longer than Prometheus waits between two scrapes by default (60 s).
 pub const LEASE: Duration = Duration::from_secs(150);
 /// How long loading may take (it is slow where the processor is emulated).
@@ -41,8 +43,12 @@ pub trait Observe: Send + Sync + std::fmt::Debug {
     /// What was observed up to now. May block while the observation starts.
     ///
     /// # Errors
-    /// `Unsupported` with the reason when this host cannot be observed, `Unavailable` when it takes too long.
+    /// `Unsupported` with the reason when this host cannot be observed, `Unavailable` when it takes too long, or after
+    /// [`Observe::stop`].
     fn observe(&self) -> Result<Observation, Fault>;
+
+    /// Answers all questions that wait, and further ones, with an error.
+    fn stop(&self) {}
 }
 
 /// Answers what is going on, from its own thread. The thread ends, and the programs go, with this value.
@@ -116,6 +122,9 @@ impl Observe for Observatory {
         shared.changed.notify_all();
         let deadline = Instant::now() + LOAD_LIMIT;
         while state.answered < number {
+            if state.stop {
+                return Err(Fault::new(Code::Unavailable, "observation", "the daemon is stopping"));
+            }
             if let Some((_, fault)) = &state.failure {
                 return Err(fault.clone());
             }
@@ -134,12 +143,16 @@ impl Observe for Observatory {
             ..seen
         })
     }
+
+    fn stop(&self) {
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_all();
+    }
 }
 
 impl Drop for Observatory {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
-        self.shared.changed.notify_all();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             // It has told its panic already.
             let _ = thread.join();
@@ -194,12 +207,14 @@ impl<'a> Worker<'a> {
                 return false;
             }
             let now = Instant::now();
-            let wanted = state.wanted_until.is_some_and(|until| now < until) && state.failure.is_none();
+            let is_leased = state.wanted_until.is_some_and(|until| now < until);
+            let wanted = state.failure.is_none() && (is_leased || state.answered < state.asked);
             if !wanted {
                 drop(state);
                 self.rest();
                 state = self.shared.lock();
-                if !state.stop && (state.failure.is_some() || state.answered == state.asked) {
+                let is_asked = state.failure.is_none() && state.answered < state.asked;
+                if !state.stop && !is_asked {
                     drop(self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner));
                 }
                 continue;
@@ -214,8 +229,13 @@ impl<'a> Worker<'a> {
 
     /// Nobody wants to know: the programs do not run.
     fn rest(&mut self) {
-        if let Some(tracer) = &mut self.tracer {
+        if let Some(tracer) = self.tracer.as_mut().filter(|tracer| tracer.is_attached()) {
             tracer.detach();
+            // What happened since the last look; the shares of its commits are still there.
+            match tracer.look() {
+                Ok(batch) => drop(self.shared.lock().observer.step(batch)),
+                Err(error) => tracing::warn!(%error, "the last look failed"),
+            }
         }
         self.last_look = None;
     }
@@ -239,6 +259,7 @@ impl<'a> Worker<'a> {
         if !tracer.is_attached() {
             self.names(tracer)?;
             tracer.attach(&self.namer.journals())?;
+            self.shared.lock().observer.begin(bpf::now_ns());
         }
         let batch = tracer.look()?;
         let mut state = self.shared.lock();
@@ -249,7 +270,8 @@ impl<'a> Worker<'a> {
         let used_up = state.observer.step(batch);
         drop(state);
         tracer.forget_shares(&used_up)?;
-        if unknown || self.last_names.is_none_or(|last| last.elapsed() >= NAMES) {
+        let due = if unknown { NEW_NAMES } else { NAMES };
+        if self.last_names.is_none_or(|last| last.elapsed() >= due) {
             self.names(tracer)?;
         }
         Ok(())
@@ -258,17 +280,22 @@ impl<'a> Worker<'a> {
     /// Looks names up, and forgets cgroups and file systems that are gone.
     fn names(&mut self, tracer: &Tracer) -> Result<(), BpfError> {
         self.last_names = Some(Instant::now());
-        let mut state = self.shared.lock();
-        let seen = state.observer.devices();
-        let changes = self.namer.refresh(&seen);
-        for cgroup in &changes.gone {
-            tracer.forget_cgroup(*cgroup)?;
+        let state = self.shared.lock();
+        let (devices, cgroups) = (state.observer.devices(), state.observer.cgroups());
+        drop(state);
+        let changes = self.namer.refresh(&devices, &cgroups);
+        // Also those that are gone for longer: their last pages may have been written only now.
+        if !changes.gone.is_empty() {
+            tracer.forget_cgroups(&changes.gone)?;
         }
+        let mut state = self.shared.lock();
+        state.observer.forgotten(&changes.gone);
         for (gone, into) in changes.fold {
             state.observer.fold(gone, into);
         }
         state.observer.set_file_systems(changes.disks);
         state.names = self.namer.names();
+        drop(state);
         tracer.add_journals(&self.namer.journals())
     }
 
@@ -305,6 +332,7 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let scratch = Scratch::ext4(roots, SELF_TEST_JOURNAL, &[], &[]).map_err(SelfTest::NotMade)?;
     let failed = |cause: String| SelfTest::Failed(format!("its self-test failed: {cause}"));
     let written = || scratch.journal_written(roots).map_err(|error| failed(error.to_string()));
+    scratch.settle().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;
     tracer.attach(&[scratch.fs_dev()]).map_err(SelfTest::Bpf)?;
     let before = written()?;
     scratch.exercise().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;

@@ -90,11 +90,12 @@ impl Observe for Observed {
             containers: vec![waiting, container(&noise, journal(2 << 20, 1 << 20), 90 << 20, 0.9)],
             file_systems: vec![FileSystemView {
                 device: "vda1".to_owned(),
-                mount_point: Some("/".into()),
+                mount_point: Some("/".to_owned()),
                 disks: vec!["vda".to_owned()],
                 commits: u64::from(n) * 11,
                 journal: journal((40 << 10) + (2 << 20) + 4096, 1 << 20),
                 unattributed: journal(4096, 0),
+                pending_bytes: 0,
             }],
             blame: vec![blame(Some(&db), 0.02), blame(Some(&noise), 0.27), blame(None, 0.01)],
             ..Observation::default()

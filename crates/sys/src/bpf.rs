@@ -12,6 +12,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/record.rs"));
 }
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
@@ -28,9 +29,6 @@ use crate::roots::Roots;
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bulkhead.bpf.o")));
-
-/// Elements that are read from a map with one call; more than any bucket can hold of the largest.
-const BATCH: u32 = 1024;
 
 /// The journals cannot be traced.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +130,7 @@ impl Tracer {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
         };
-        let transient = ["commits", "syncs", "writing", "errands", "devices"];
+        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued"];
         let maps = Maps {
             shares: map("shares")?,
             writes: map("writes")?,
@@ -166,7 +164,9 @@ impl Tracer {
         if self.is_attached() {
             return Ok(());
         }
-        for (name, map) in &self.maps.transient {
+        // Shares of a transaction that was not watched to its end are of no use.
+        let transient = self.maps.transient.iter().map(|(name, map)| (*name, map));
+        for (name, map) in transient.chain([("shares", &self.maps.shares)]) {
             clear(map).map_err(|source| BpfError::Map { map: name, source })?;
         }
         self.add_journals(journals)?;
@@ -252,14 +252,14 @@ impl Tracer {
         Ok(())
     }
 
-    /// Forgets the sums of a cgroup that is gone.
+    /// Forgets the sums of cgroups that are gone.
     ///
     /// # Errors
     /// [`BpfError::Map`].
-    pub fn forget_cgroup(&self, cgroup: CgroupId) -> Result<(), BpfError> {
+    pub fn forget_cgroups(&self, gone: &HashSet<CgroupId>) -> Result<(), BpfError> {
+        let is_gone = |key: &[u8]| decode::key_cgroup(key).is_some_and(|cgroup| gone.contains(&cgroup));
         for (name, map) in [("writes", &self.maps.writes), ("services", &self.maps.services)] {
-            let of_it = entries(name, map, |key, _| (decode::key_cgroup(key) == Some(cgroup)).then(|| key.to_vec()))?;
-            for key in of_it {
+            for key in entries(name, map, |key, _| is_gone(key).then(|| key.to_vec()))? {
                 remove(name, map, &key)?;
             }
         }
@@ -296,7 +296,9 @@ fn entries<T>(
     map: &MapHandle,
     decode: impl Fn(&[u8], &[u8]) -> Option<T>,
 ) -> Result<Vec<T>, BpfError> {
-    let batches = map.lookup_batch(BATCH.min(map.max_entries()), MapFlags::ANY, MapFlags::ANY);
+    // All of it with one call: a call that gives less than was asked for is taken for the last one, but a bucket that does not
+    // fit ends a call early, too.
+    let batches = map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY);
     let batches = batches.map_err(|source| BpfError::Map { map: name, source })?;
     Ok(batches.filter_map(|(key, value)| decode(&key, &value)).collect())
 }

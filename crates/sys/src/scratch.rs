@@ -92,6 +92,14 @@ impl Scratch {
         self.journal.dev
     }
 
+    /// Writes everything out.
+    ///
+    /// # Errors
+    /// The operating system's reason.
+    pub fn settle(&self) -> std::io::Result<()> {
+        Ok(syncfs(&self.root)?)
+    }
+
     /// Makes directories, appends with fsync, and writes everything out: commits of either kind, by the caller.
     ///
     /// # Errors
@@ -105,7 +113,7 @@ impl Scratch {
             rustix::io::write(&file, &[1; 4096])?;
             fsync(&file)?;
         }
-        Ok(syncfs(&self.root)?)
+        self.settle()
     }
 
     /// How many bytes have been written to its journal's device.

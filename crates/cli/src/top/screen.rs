@@ -237,7 +237,7 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, seen: &Observation, view: &Co
                 })
                 .collect();
             let mounted = seen.file_systems.iter().find(|fs| fs.device == share.device);
-            let place = mounted.and_then(|fs| fs.mount_point.as_ref()).map(|path| format!(" {}", path.display()));
+            let place = mounted.and_then(|fs| fs.mount_point.as_ref()).map(|path| format!(" {path}"));
             Line::raw(escaped(&format!("{}{}: {}", share.device, place.unwrap_or_default(), kinds.join(", "))))
         })
         .collect();

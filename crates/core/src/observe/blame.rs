@@ -268,6 +268,7 @@ mod tests {
             dev,
             journal_dev: dev,
             tid: 1,
+            begin_ns: 0,
             start_ns: start_ms * MS,
             flush_ns: 0,
             log_ns: 0,

@@ -85,11 +85,12 @@ impl Journal {
         self.superblock_bytes
     }
 
-    /// Charges a commit, whose transaction has these parts.
-    pub fn commit(&mut self, commit: &Commit, parts: Transaction) -> Vec<Charge> {
+    /// Charges a commit, whose transaction has these parts. `seen_whole` is false when it began before the observation: then it
+    /// has blocks of owners that were not seen, and what remains is nobody's.
+    pub fn commit(&mut self, commit: &Commit, parts: Transaction, seen_whole: bool) -> Vec<Charge> {
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
-        for (cgroup, bytes) in journal_charges(commit, superblock, &parts.dirtied_blocks) {
+        for (cgroup, bytes) in journal_charges(commit, superblock, &parts.dirtied_blocks, seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
         }
         let mut ordered = parts.ordered_bytes;
@@ -105,6 +106,11 @@ impl Journal {
             self.merge_oldest();
         }
         charges
+    }
+
+    /// Forgets what waits for its checkpoint, because what became of it was not seen.
+    pub fn forget_uncheckpointed(&mut self) {
+        self.uncheckpointed.clear();
     }
 
     /// A transaction needs no more checkpointing.
@@ -147,7 +153,7 @@ fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
     split.into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
-fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Parts) -> Parts {
+fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Parts, seen_whole: bool) -> Parts {
     let block = u64::from(commit.block_bytes);
     let dirtied: u64 = dirtied_blocks.values().sum();
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
@@ -155,6 +161,7 @@ fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Part
     let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
     let mut charges: Parts = pro_rata(blocks_bytes, dirtied_blocks).into_iter().collect();
     let payers: Vec<_> = match commit.requester {
+        _ if !seen_whole => vec![(None, fixed)],
         Some(requester) => vec![(Some(requester), fixed)],
         None if dirtied > 0 => pro_rata(fixed, dirtied_blocks),
         None => vec![(None, fixed)],
@@ -186,6 +193,7 @@ mod tests {
             dev: DevNo::new(8, 1),
             journal_dev: DevNo::new(8, 1),
             tid: 7,
+            begin_ns: 0,
             start_ns: 0,
             flush_ns: 0,
             log_ns: 0,
@@ -210,7 +218,7 @@ mod tests {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
         let mut journal = Journal::default();
         journal.superblock(4096);
-        let charges = journal.commit(&commit(8 * 4096, 0, A), parts);
+        let charges = journal.commit(&commit(8 * 4096, 0, A), parts, true);
         // Descriptor and commit block, and the superblock.
         assert_eq!(paid(&charges, Kind::Commit), [(A, 4 * 4096), (B, 5 * 4096)]);
     }
@@ -218,23 +226,30 @@ mod tests {
     #[test]
     fn the_timers_commit_is_paid_in_proportion_and_an_empty_one_by_nobody() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 3)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(6 * 4096, 0, None), parts);
+        let charges = Journal::default().commit(&commit(6 * 4096, 0, None), parts, true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 6 * 1024), (B, 18 * 1024)]);
-        let charges = Journal::default().commit(&commit(4096, 0, None), Transaction::default());
+        let charges = Journal::default().commit(&commit(4096, 0, None), Transaction::default(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(None, 4096)]);
+    }
+
+    #[test]
+    fn what_began_unseen_is_not_put_on_who_forced_the_commit() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 1)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(100 * 4096, 0, A), parts, false);
+        assert_eq!(paid(&charges, Kind::Commit), [(None, 99 * 4096), (A, 4096)]);
     }
 
     #[test]
     fn blocks_that_were_never_written_cost_nothing() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 6), (B, 2)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(4 * 4096, 0, A), parts);
+        let charges = Journal::default().commit(&commit(4 * 4096, 0, A), parts, true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 4096), (B, 4096)]);
     }
 
     #[test]
     fn ordered_data_without_an_owner_stays_without() {
         let parts = Transaction { ordered_bytes: of(&[(B, 3 << 20)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(0, 4 << 20, A), parts);
+        let charges = Journal::default().commit(&commit(0, 4 << 20, A), parts, true);
         let mut ordered = paid(&charges, Kind::Ordered);
         ordered.sort();
         assert_eq!(ordered, [(None, 1 << 20), (B, 3 << 20)]);
@@ -244,8 +259,8 @@ mod tests {
     fn a_checkpoint_is_split_like_what_waits_for_it() {
         let mut journal = Journal::default();
         let parts = |a, b| Transaction { dirtied_blocks: of(&[(A, a), (B, b)]), ..Transaction::default() };
-        journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0, A) }, parts(1, 1));
-        journal.commit(&Commit { tid: 0, ..commit(8192, 0, A) }, parts(0, 2));
+        journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0, A) }, parts(1, 1), true);
+        journal.commit(&Commit { tid: 0, ..commit(8192, 0, A) }, parts(0, 2), true);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(A, 1024), (B, 3072)]);
         journal.dropped(u32::MAX);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(B, 4096)]);
@@ -261,7 +276,7 @@ mod tests {
                 dirtied_blocks: of(&[(A, u64::from(tid < 1500)), (B, u64::from(tid >= 1500))]),
                 ..Transaction::default()
             };
-            journal.commit(&Commit { tid, ..commit(8192, 0, A) }, parts);
+            journal.commit(&Commit { tid, ..commit(8192, 0, A) }, parts, true);
         }
         assert!(journal.uncheckpointed.len() <= MAX_UNCHECKPOINTED);
         let mut checkpoint = paid(&journal.checkpoint(3000), Kind::Checkpoint);
@@ -278,12 +293,12 @@ mod tests {
         #[test]
         fn charges_sum_to_the_bytes_of_the_device(
             dirtied_blocks in any_parts(), ordered_bytes in any_parts(), superblock in 0u64..100_000,
-            journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40, requester in proptest::option::of(1u64..4),
+            journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40, requester in proptest::option::of(1u64..4), seen_whole: bool,
         ) {
             let mut journal = Journal::default();
             journal.superblock(superblock);
             let commit = commit(journal_bytes, ordered, requester.map(CgroupId));
-            let charges = journal.commit(&commit, Transaction { dirtied_blocks, ordered_bytes });
+            let charges = journal.commit(&commit, Transaction { dirtied_blocks, ordered_bytes }, seen_whole);
             let sum = |kind| charges.iter().filter(|c| c.kind == kind).map(|c| c.bytes).sum::<u64>();
             prop_assert_eq!(sum(Kind::Commit), journal_bytes + superblock);
             prop_assert_eq!(sum(Kind::Ordered), ordered);

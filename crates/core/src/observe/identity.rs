@@ -145,15 +145,19 @@ fn pod(part: &str) -> Option<String> {
     is_uid.then_some(uid)
 }
 
-/// The systemd unit; of a user's units the inner one.
+/// The systemd unit; of a user's units the inner one, with the user's number before it.
 fn unit(parts: &[&str]) -> Option<Identity> {
     let is_unit =
         |part: &&&str| [".service", ".scope", ".socket", ".mount"].iter().any(|suffix| part.ends_with(suffix));
-    let unit = match parts.iter().find(is_unit)? {
-        manager if manager.starts_with("user@") => parts.iter().filter(is_unit).nth(1).unwrap_or(manager),
-        unit => unit,
+    let mut units = parts.iter().filter(is_unit);
+    let outer = units.next()?;
+    // Any user may call a unit like one of the system's.
+    let user = outer.strip_prefix("user@").and_then(|rest| rest.strip_suffix(".service"));
+    let name = match (user, units.next()) {
+        (Some(user), Some(inner)) => format!("{user}/{inner}"),
+        _ => (*outer).to_owned(),
     };
-    Some(Identity::new(ContainerKind::Unit, unit))
+    Some(Identity::new(ContainerKind::Unit, &name))
 }
 
 fn is_id(text: &str) -> bool {
@@ -215,8 +219,11 @@ mod tests {
             expect!["Unit postgresql@15-main.service"],
         );
         check("/user.slice/user-0.slice/session-3.scope", expect!["Unit session-3.scope"]);
-        check("/user.slice/user-1000.slice/user@1000.service/app.slice/backup.service", expect!["Unit backup.service"]);
-        check("/user.slice/user-1000.slice/user@1000.service/init.scope", expect!["Unit init.scope"]);
+        check(
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/backup.service",
+            expect!["Unit 1000/backup.service"],
+        );
+        check("/user.slice/user-1000.slice/user@1000.service/init.scope", expect!["Unit 1000/init.scope"]);
         check("/batch/job 7", expect!["Cgroup /batch/job 7"]);
     }
 

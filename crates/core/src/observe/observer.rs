@@ -1,6 +1,6 @@
 //! Keeps the sums: looks at the tracer come in, totals per cgroup come out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::blame::Causes;
 use super::charge::{Charge, Journal, Transaction, add};
@@ -47,6 +47,8 @@ pub struct Observer {
     disks: HashMap<DevNo, Vec<DevNo>>,
     causes: Causes,
     last_ns: Option<u64>,
+    /// Since when (ns, monotonic) everything has been seen.
+    began_ns: u64,
     writes: HashMap<WriteKey, u64>,
     services: HashMap<ServiceKey, Service>,
 }
@@ -85,7 +87,7 @@ impl Observer {
     pub fn step(&mut self, batch: Batch) -> Vec<ShareKey> {
         self.writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
         let mut open: HashMap<(DevNo, Tid), Transaction> = HashMap::new();
-        for (key, amount) in &batch.shares {
+        for (key, amount) in batch.shares.iter().filter(|(_, amount)| *amount > 0) {
             let transaction = open.entry((key.dev, key.tid)).or_default();
             let parts = match key.kind {
                 ShareKind::OrderedBytes => &mut transaction.ordered_bytes,
@@ -139,12 +141,38 @@ impl Observer {
             let service = totals.service.remove(&key).unwrap_or_default();
             totals.service.entry((Some(into), key.1)).or_default().add(service);
         }
-        self.writes.retain(|key, _| key.cgroup != Some(gone));
-        self.services.retain(|key, _| key.cgroup != Some(gone));
+    }
+
+    /// The tracer has forgotten the sums of these cgroups: what it shows of them next began anew.
+    pub fn forgotten(&mut self, gone: &HashSet<CgroupId>) {
+        let is_kept = |cgroup: Option<CgroupId>| cgroup.is_none_or(|cgroup| !gone.contains(&cgroup));
+        self.writes.retain(|key, _| is_kept(key.cgroup));
+        self.services.retain(|key, _| is_kept(key.cgroup));
+    }
+
+    /// The tracer begins (ns, monotonic), after a time in which nothing was seen.
+    pub fn begin(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
+        self.last_ns = None;
+        self.overdue_since.clear();
+        for journal in self.journals.values_mut() {
+            journal.forget_uncheckpointed();
+        }
+    }
+
+    /// All cgroups that have a part in the sums.
+    #[must_use]
+    pub fn cgroups(&self) -> HashSet<CgroupId> {
+        let totals = &self.totals;
+        let payers = totals.journal_bytes.keys().filter_map(|(owner, _, _)| *owner);
+        let served = totals.service.keys().filter_map(|(owner, _)| *owner);
+        let culprits = totals.blame_ns.keys().filter_map(|(_, culprit)| *culprit);
+        payers.chain(served).chain(culprits).chain(totals.syncs.keys().copied()).collect()
     }
 
     fn commit(&mut self, commit: &Commit, transaction: Transaction) {
-        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction);
+        let charges =
+            self.journals.entry(commit.dev).or_default().commit(commit, transaction, commit.begin_ns >= self.began_ns);
         self.pay(commit.dev, &charges);
         let mut bytes = super::charge::Parts::new();
         for charge in charges {
@@ -253,6 +281,7 @@ mod tests {
             dev: FS,
             journal_dev: FS,
             tid,
+            begin_ns: 0,
             start_ns: 0,
             flush_ns: 0,
             log_ns: 0,

@@ -47,6 +47,8 @@ pub struct Commit {
     pub journal_dev: DevNo,
     /// The transaction.
     pub tid: Tid,
+    /// When the transaction's first handle began.
+    pub begin_ns: u64,
     /// From here on the transaction took no new handles.
     pub start_ns: u64,
     /// Its handles were finished; 0 if that was not seen.

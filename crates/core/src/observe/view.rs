@@ -1,7 +1,6 @@
 //! What was observed, as the API, the command line and the metrics show it: sums per container, not per cgroup.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,6 +10,9 @@ use super::histogram::Histogram;
 use super::identity::{ContainerKind, Identity};
 use super::record::{CgroupId, Kind, ServiceClass};
 use crate::units::DevNo;
+
+/// What the sums of containers are called that are gone for long.
+pub const REMOVED: &str = "(removed containers)";
 
 /// Journal bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -95,8 +97,7 @@ pub struct FileSystemView {
     /// Name of its device, for example `dm-3`.
     pub device: String,
     /// Where it is mounted; `None` when it is not mounted in the daemon's mount namespace.
-    #[schema(value_type = Option<String>)]
-    pub mount_point: Option<PathBuf>,
+    pub mount_point: Option<String>,
     /// Names of the physical devices below it.
     pub disks: Vec<String>,
     /// Commits.
@@ -105,6 +106,8 @@ pub struct FileSystemView {
     pub journal: JournalBytes,
     /// The part of them that nobody can be named for.
     pub unattributed: JournalBytes,
+    /// Bytes of the journal's superblock that are not in those yet: the next commit's requester will be charged them.
+    pub pending_bytes: u64,
 }
 
 /// A device whose requests were observed.
@@ -174,8 +177,8 @@ pub struct Observation {
 pub struct FileSystemFacts {
     /// Name of its device.
     pub device: String,
-    /// Where it is mounted.
-    pub mount_point: Option<PathBuf>,
+    /// Where it is mounted, printable.
+    pub mount_point: Option<String>,
     /// Names of the physical devices below it.
     pub disks: Vec<String>,
 }
@@ -191,14 +194,15 @@ pub struct Names {
     pub devices: HashMap<DevNo, String>,
 }
 
+/// What a cgroup is called that was gone before it could be named.
+#[must_use]
+pub fn unnamed(id: CgroupId) -> Identity {
+    Identity { kind: ContainerKind::Cgroup, name: format!("cgroup {} (gone)", id.0), id: None, pod_uid: None }
+}
+
 impl Names {
     fn cgroup(&self, id: CgroupId) -> Identity {
-        self.cgroups.get(&id).cloned().unwrap_or_else(|| Identity {
-            kind: ContainerKind::Cgroup,
-            name: format!("cgroup {} (gone)", id.0),
-            id: None,
-            pod_uid: None,
-        })
+        self.cgroups.get(&id).cloned().unwrap_or_else(|| unnamed(id))
     }
 
     fn file_system(&self, dev: DevNo) -> FileSystemFacts {
@@ -209,7 +213,7 @@ impl Names {
     }
 }
 
-/// Puts names to sums. `pending` bytes of journals are part of the device's, and are charged to nobody until their commit.
+/// Puts names to sums. `pending` are the bytes of each journal that wait for a commit to be charged.
 #[must_use]
 pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>, names: &Names) -> Observation {
     let mut containers: BTreeMap<Identity, ContainerView> = BTreeMap::new();
@@ -229,9 +233,7 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
         file_system(&mut file_systems, names.file_system(*dev)).commits += commits;
     }
     for (dev, bytes) in pending.filter(|(_, bytes)| *bytes > 0) {
-        let view = file_system(&mut file_systems, names.file_system(dev));
-        view.journal.commit_bytes += bytes;
-        view.unattributed.commit_bytes += bytes;
+        file_system(&mut file_systems, names.file_system(dev)).pending_bytes += bytes;
     }
     for (&(owner, dev, kind), bytes) in &totals.journal_bytes {
         let facts = names.file_system(dev);
@@ -288,6 +290,7 @@ fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFa
         commits: 0,
         journal: JournalBytes::default(),
         unattributed: JournalBytes::default(),
+        pending_bytes: 0,
     })
 }
 
@@ -327,6 +330,14 @@ impl Observation {
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut new = self.clone();
+        if self.observed_seconds < before.observed_seconds {
+            // Another observer, which began after the earlier observation: all of it is new.
+            return new;
+        }
+        // What was moved there happened long ago.
+        let is_removed = |identity: &Identity| identity.name == REMOVED;
+        new.containers.retain(|view| !is_removed(&view.identity));
+        new.blame.retain(|view| !is_removed(&view.victim) && !view.culprit.as_ref().is_some_and(is_removed));
         new.observed_seconds -= before.observed_seconds;
         for view in &mut new.containers {
             let Some(old) = before.containers.iter().find(|old| old.identity == view.identity) else { continue };
@@ -455,10 +466,8 @@ mod tests {
             JournalBytes { commit_bytes: 4096, checkpoint_bytes: 100, ..Default::default() }
         );
         let fs = &seen.file_systems[0];
-        assert_eq!(
-            (fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()),
-            ("dm-1", 3, 4218, 12)
-        );
+        assert_eq!((fs.device.as_str(), fs.commits, fs.journal.total(), fs.unattributed.total()), ("dm-1", 3, 4213, 7));
+        assert_eq!(fs.pending_bytes, 5);
         let (culprit, seconds) = seen.top_culprit(&db.identity).unwrap();
         assert_eq!((culprit.name.as_str(), seconds), ("noise.service", 0.007));
         assert!(!seen.partial);

@@ -1,11 +1,11 @@
 //! Names of cgroups and file systems, and which of them are gone.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::observe::identity::{ContainerKind, Identity, identify};
+use bulkhead_core::observe::identity::{ContainerKind, Identity, identify, printable};
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
-use bulkhead_core::observe::view::{FileSystemFacts, Names};
+use bulkhead_core::observe::view::{FileSystemFacts, Names, REMOVED, unnamed};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, cgroup, jbd2, mount};
@@ -35,8 +35,8 @@ struct Known {
 /// What a look at the host changed.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Cgroups that are gone now.
-    pub(super) gone: Vec<CgroupId>,
+    /// Cgroups that are gone.
+    pub(super) gone: HashSet<CgroupId>,
     /// Whose sums are to be kept under which other number.
     pub(super) fold: Vec<(CgroupId, CgroupId)>,
     /// Physical devices by file system.
@@ -45,8 +45,7 @@ pub(super) struct Changes {
 
 impl Namer {
     pub(super) fn new(roots: Roots) -> Self {
-        let identity =
-            Identity { kind: ContainerKind::Cgroup, name: "(removed containers)".to_owned(), id: None, pod_uid: None };
+        let identity = Identity { kind: ContainerKind::Cgroup, name: REMOVED.to_owned(), id: None, pod_uid: None };
         let forgotten = Known { identity, gone_since: None };
         Self {
             roots,
@@ -83,17 +82,18 @@ impl Namer {
         }
     }
 
-    /// Looks at the host. `seen` are file systems that the tracer has met, wherever they may be mounted.
-    pub(super) fn refresh(&mut self, seen: &[DevNo]) -> Changes {
+    /// Looks at the host. `devices` are file systems that the tracer has met, wherever they may be mounted, and `cgroups` those
+    /// that have a part in the sums.
+    pub(super) fn refresh(&mut self, devices: &[DevNo], cgroups: &HashSet<CgroupId>) -> Changes {
         let mut changes = Changes::default();
-        self.refresh_cgroups(&mut changes);
-        self.refresh_file_systems(seen);
-        self.devices = block::names(&self.roots);
-        changes.disks = self.file_systems.iter().map(|(dev, (_, disks))| (*dev, disks.clone())).collect();
+        self.refresh_cgroups(cgroups, &mut changes);
+        changes.disks = self.refresh_file_systems(devices);
+        // A device that is gone keeps its name, by which its sums are known.
+        self.devices.extend(block::names(&self.roots));
         changes
     }
 
-    fn refresh_cgroups(&mut self, changes: &mut Changes) {
+    fn refresh_cgroups(&mut self, seen: &HashSet<CgroupId>, changes: &mut Changes) {
         let all = match cgroup::all_ids(&self.roots) {
             Ok(all) => all,
             Err(error) => return tracing::warn!(%error, "the cgroups cannot be listed"),
@@ -101,27 +101,42 @@ impl Namer {
         let now = Instant::now();
         let present: HashMap<CgroupId, String> = all.into_iter().collect();
         for (id, known) in &mut self.cgroups {
-            if *id != FORGOTTEN && known.gone_since.is_none() && !present.contains_key(id) {
-                known.gone_since = Some(now);
-                changes.gone.push(*id);
+            if *id != FORGOTTEN && !present.contains_key(id) {
+                known.gone_since.get_or_insert(now);
             }
         }
-        for (id, path) in present {
-            self.cgroups.entry(id).or_insert_with(|| Known { identity: identify(&path), gone_since: None });
+        let mut living: HashMap<Identity, CgroupId> = HashMap::new();
+        for (id, path) in &present {
+            let known = self.cgroups.entry(*id).or_insert_with(|| Known { identity: identify(path), gone_since: None });
+            living.insert(known.identity.clone(), *id);
+        }
+        // One that was gone before it could be named.
+        for id in seen {
+            self.cgroups.entry(*id).or_insert_with(|| Known { identity: unnamed(*id), gone_since: Some(now) });
         }
         let mut gone: Vec<(Instant, CgroupId)> =
             self.cgroups.iter().filter_map(|(id, known)| Some((known.gone_since?, *id))).collect();
         gone.sort();
         let too_many = gone.len().saturating_sub(MAX_GONE);
         for (at, (since, id)) in gone.into_iter().enumerate() {
-            if at < too_many || now - since >= REMEMBERED {
+            changes.gone.insert(id);
+            // A unit that was started again, or a container with several cgroups, keeps all its sums.
+            let successor = self.cgroups.get(&id).and_then(|known| living.get(&known.identity)).copied();
+            let is_old = at < too_many || now - since >= REMEMBERED;
+            if let Some(into) = successor.or(is_old.then_some(FORGOTTEN))
+                && seen.contains(&id)
+            {
+                changes.fold.push((id, into));
+            }
+            if is_old {
                 self.cgroups.remove(&id);
-                changes.fold.push((id, FORGOTTEN));
             }
         }
     }
 
-    fn refresh_file_systems(&mut self, seen: &[DevNo]) {
+    /// Returns the physical devices of the file systems that are there. The others keep their names, by which their sums are
+    /// known.
+    fn refresh_file_systems(&mut self, seen: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
         let mounts = mount::mountinfo(&self.roots).unwrap_or_else(|error| {
             tracing::warn!(%error, "the mounts cannot be listed");
             Vec::new()
@@ -131,7 +146,7 @@ impl Namer {
         let elsewhere = elsewhere.iter().filter_map(|name| block::devno_of_name(&self.roots, name));
         let devices: BTreeSet<DevNo> =
             ext4.iter().map(|mount| mount.dev).chain(elsewhere).chain(seen.iter().copied()).collect();
-        let before = std::mem::take(&mut self.file_systems);
+        let mut present = HashMap::new();
         for dev in devices {
             // A device that is gone takes its file system along.
             let Ok(device) = block::name_of(&self.roots, dev) else { continue };
@@ -139,16 +154,20 @@ impl Namer {
             let mounted = ext4.iter().filter(|mount| mount.dev == dev);
             let best =
                 mounted.min_by_key(|mount| (mount.root.components().count(), mount.mount_point.as_os_str().len()));
-            let mount_point = best.map(|mount| mount.mount_point.clone());
-            let known =
-                before.get(&dev).filter(|(facts, _)| facts.device == device && facts.mount_point == mount_point);
+            let mount_point = best.map(|mount| printable(&mount.mount_point.to_string_lossy()));
+            let known = self
+                .file_systems
+                .get(&dev)
+                .filter(|(facts, _)| facts.device == device && facts.mount_point == mount_point);
             let entry = known.cloned().unwrap_or_else(|| {
                 let disks = self.disks_of(dev);
                 let names = disks.iter().filter_map(|disk| block::name_of(&self.roots, *disk).ok()).collect();
                 (FileSystemFacts { device, mount_point, disks: names }, disks)
             });
+            present.insert(dev, entry.1.clone());
             self.file_systems.insert(dev, entry);
         }
+        present
     }
 
     /// The devices at the bottom. One that lies on nothing that can be named (a loop device over memory) is its own bottom.

@@ -119,7 +119,8 @@ fn charges(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
         }
     }
     for view in seen["file_systems"].as_array().into_iter().flatten().filter(|view| view["device"] == device) {
-        *charges.entry(String::new()).or_default() += bytes(&view["unattributed"]);
+        let pending = view["pending_bytes"].as_i64().context("no pending bytes")?;
+        *charges.entry(String::new()).or_default() += bytes(&view["unattributed"]) + pending;
     }
     Ok(charges)
 }

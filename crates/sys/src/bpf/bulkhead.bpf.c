@@ -21,6 +21,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* A commit that its journal thread is working on. */
 struct commit {
+	__u64 begin_ns;
 	__u64 start_ns;
 	__u64 flush_ns;
 	__u64 log_ns;
@@ -91,6 +92,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct device);
 } devices SEC(".maps");
+
+/*
+ * Requests under way, by address: completion is told for more than were issued (twice for one with a flush, kernel
+ * blk_flush_complete_seq), and requeueing for some that never were.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, __u8);
+} issued SEC(".maps");
 
 /* Devices of file systems with a journal, and of journals: number of the file system's. User space enters those there are. */
 struct {
@@ -190,11 +202,11 @@ static __always_inline void add_share(__u32 dev, __u32 tid, __u32 kind, __u64 cg
 
 	if (add(&shares, &key, amount))
 		return;
-	lost(LOSS_SHARES_FULL);
 	key.cgroup = 0;
 	key.kind = SHARE_LOST;
-	/* User space keeps an entry of this kind ready for each journal's running transaction. */
-	if (!add(&shares, &key, amount))
+	if (kind == SHARE_DIRTIED && add(&shares, &key, amount))
+		lost(LOSS_SHARES_FULL);
+	else
 		lost(LOSS_SHARES_GONE);
 }
 
@@ -225,9 +237,12 @@ static __always_inline void start_errand(struct inode *inode, __u64 in_writepage
 	if (!inode || !is_kernel_thread())
 		return;
 	before = bpf_map_lookup_elem(&errands, &thread);
-	if (before && before->in_writepages)
+	if (!in_writepages && before && before->in_writepages)
 		return;
-	errand.cgroup = id_of(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
+	/* Write-back belongs to a memory cgroup, which may be deeper than the one that the io controller is enabled for. */
+	errand.cgroup = id_of(BPF_CORE_READ(inode, i_wb, memcg_css, cgroup));
+	if (!errand.cgroup)
+		errand.cgroup = id_of(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
 	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
 }
 
@@ -300,7 +315,9 @@ static long search_requester(void *map, const __u32 *thread, struct sync *sync, 
 SEC("tp_btf/jbd2_start_commit")
 int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s *transaction)
 {
+	struct share_key lost_key = { .kind = SHARE_LOST };
 	struct search search = { .start_ns = ~0ULL };
+	__u64 zero = 0;
 	__u32 thread = thread_id(), dev;
 	struct commit commit = {};
 
@@ -312,7 +329,12 @@ int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s 
 	commit.journal_dev = BPF_CORE_READ(journal, j_dev, bd_dev);
 	know_journal(dev, commit.journal_dev);
 	bpf_for_each_map_elem(&syncs, search_requester, &search, 0);
+	commit.begin_ns = BPF_CORE_READ(transaction, t_start_time);
 	commit.start_ns = bpf_ktime_get_ns();
+	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
+	lost_key.dev = dev;
+	lost_key.tid = search.tid + 1;
+	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
 	commit.requester = search.cgroup;
 	commit.dev = dev;
 	commit.tid = search.tid;
@@ -359,6 +381,7 @@ int BPF_PROG(jbd2_end_commit)
 		record->dev = commit->dev;
 		record->journal_dev = commit->journal_dev;
 		record->tid = commit->tid;
+		record->begin_ns = commit->begin_ns;
 		record->start_ns = commit->start_ns;
 		record->flush_ns = commit->flush_ns;
 		record->log_ns = commit->log_ns;
@@ -559,7 +582,9 @@ int BPF_PROG(ext4_sync_file_exit, struct inode *inode)
 SEC("tp_btf/block_rq_issue")
 int BPF_PROG(block_rq_issue, struct request *request)
 {
+	__u64 address = (__u64)request;
 	struct device *device;
+	__u8 here = 1;
 	__u32 dev;
 
 	if (!request)
@@ -574,6 +599,10 @@ int BPF_PROG(block_rq_issue, struct request *request)
 		if (!device)
 			return 0;
 	}
+	if (bpf_map_update_elem(&issued, &address, &here, BPF_NOEXIST)) {
+		lost(LOSS_SERVICE_FULL);
+		return 0;
+	}
 	if (__sync_fetch_and_add(&device->n_inflight, 1) == 0)
 		device->last_ns = bpf_ktime_get_ns();
 	return 0;
@@ -582,6 +611,7 @@ int BPF_PROG(block_rq_issue, struct request *request)
 SEC("tp_btf/block_rq_requeue")
 int BPF_PROG(block_rq_requeue, struct request *request)
 {
+	__u64 address = (__u64)request;
 	struct device *device;
 	__u32 dev;
 
@@ -589,7 +619,7 @@ int BPF_PROG(block_rq_requeue, struct request *request)
 		return 0;
 	dev = BPF_CORE_READ(request, q, disk, part0, bd_dev);
 	device = bpf_map_lookup_elem(&devices, &dev);
-	if (device && device->n_inflight)
+	if (device && !bpf_map_delete_elem(&issued, &address))
 		__sync_fetch_and_add(&device->n_inflight, -1);
 	return 0;
 }
@@ -600,8 +630,8 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 	struct service_key key = {};
 	struct service *service;
 	unsigned int flags, op;
+	__u64 address = (__u64)request, now, before;
 	struct device *device;
-	__u64 now, busy = 0;
 
 	if (!request)
 		return 0;
@@ -609,15 +639,12 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 	op = flags & REQ_OP_MASK;
 	key.dev = BPF_CORE_READ(request, q, disk, part0, bd_dev);
 	device = bpf_map_lookup_elem(&devices, &key.dev);
-	/* A request from before our time. */
-	if (!device || !device->n_inflight)
+	if (!device || !bpf_map_lookup_elem(&issued, &address))
 		return 0;
 	now = bpf_ktime_get_ns();
-	if (now > device->last_ns)
-		busy = now - device->last_ns;
-	device->last_ns = now;
+	before = __sync_lock_test_and_set(&device->last_ns, now);
 	/* The rest of a partly completed request is completed by another event. */
-	if (n_bytes >= BPF_CORE_READ(request, __data_len))
+	if (n_bytes >= BPF_CORE_READ(request, __data_len) && !bpf_map_delete_elem(&issued, &address))
 		__sync_fetch_and_add(&device->n_inflight, -1);
 	key.cgroup = bio_cgroup(BPF_CORE_READ(request, bio));
 	key.class = op == REQ_OP_FLUSH ? SERVICE_FLUSH : is_meta(flags) ? SERVICE_META : SERVICE_DATA;
@@ -632,7 +659,8 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 			return 0;
 		}
 	}
-	__sync_fetch_and_add(&service->busy_ns, busy);
+	if (now > before)
+		__sync_fetch_and_add(&service->busy_ns, now - before);
 	__sync_fetch_and_add(&service->requests, 1);
 	if (op == REQ_OP_WRITE || op == REQ_OP_ZONE_APPEND)
 		__sync_fetch_and_add(&service->written_bytes, n_bytes);

@@ -75,6 +75,7 @@ struct commit_record {
 	__u32 dev; /* of the file system */
 	__u32 journal_dev; /* of the journal: another one if it is external */
 	__u32 tid;
+	__u64 begin_ns; /* the transaction's first handle */
 	__u64 start_ns; /* the transaction takes no new handles from here on */
 	__u64 flush_ns; /* its handles are finished; ordered data is written */
 	__u64 log_ns; /* metadata is written to the journal */

@@ -64,6 +64,7 @@ struct super_block {
 	void *s_fs_info;
 };
 struct bdi_writeback {
+	struct cgroup_subsys_state *memcg_css;
 	struct cgroup_subsys_state *blkcg_css;
 };
 struct inode {
@@ -108,6 +109,7 @@ struct request {
 
 struct transaction_s {
 	__u32 t_tid;
+	__s64 t_start_time;
 };
 struct journal_s {
 	struct transaction_s *j_running_transaction;
