@@ -43,7 +43,8 @@ fn root_the_charges_are_what_the_journals_device_saw() {
     // Nearly all of it is ours; the kernel's own threads may have had a part.
     let most = charged.iter().filter(|(cgroup, _)| cgroup.is_some()).map(|(_, bytes)| *bytes).max();
     assert!(most.unwrap_or(0) > written / 10 * 9, "{charged:?}");
-    assert_eq!(totals.syncs.values().map(|histogram| histogram.count()).max(), Some(8));
+    // Tests beside this one may call fsync, too.
+    assert!(totals.syncs.values().map(|histogram| histogram.count()).max() >= Some(8));
     // What is committed is used up; an entry is kept ready for the next transaction.
     let left = tracer.look().unwrap().shares;
     assert!(left.iter().all(|(key, amount)| key.dev != scratch.fs_dev() || *amount == 0), "{left:?}");
