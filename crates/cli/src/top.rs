@@ -89,7 +89,7 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
     let syncs = if n_syncs == 0 { "-".to_owned() } else { format!("{:.1}/s", n_syncs as f64 / seconds.max(1e-9)) };
     vec![
         view.identity.name.clone(),
-        format!("{:?}", view.identity.kind).to_lowercase(),
+        view.identity.kind.word().to_owned(),
         rate(view.read_bytes, seconds),
         rate(view.written_bytes, seconds),
         rate(view.journal_total().total(), seconds),

@@ -7,7 +7,7 @@ use std::fmt;
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::identity::{ContainerKind, Identity};
+use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{JournalBytes, Observation};
 use prometheus_client::collector::Collector;
@@ -216,21 +216,7 @@ fn counter<'e>(
 
 /// Who it is, under these two labels; empty for nobody.
 fn of<'a>(who: Option<&'a Identity>, [name, kind]: [&'static str; 2]) -> Labels<'a, 2> {
-    [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| kind_word(who.kind)))]
-}
-
-const fn kind_word(kind: ContainerKind) -> &'static str {
-    match kind {
-        ContainerKind::Tenant => "tenant",
-        ContainerKind::Docker => "docker",
-        ContainerKind::Podman => "podman",
-        ContainerKind::Kubernetes => "kubernetes",
-        ContainerKind::Containerd => "containerd",
-        ContainerKind::Machine => "machine",
-        ContainerKind::Unit => "unit",
-        ContainerKind::Cgroup => "cgroup",
-        ContainerKind::Root => "root",
-    }
+    [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))]
 }
 
 /// Count per bucket by its upper bound in seconds, and the rest under infinity. The bounds are exact: latencies are whole

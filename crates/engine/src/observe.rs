@@ -22,6 +22,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
 use self::names::Namer;
+use crate::kernel::faults::chain;
 
 /// How often the tracer is looked at: often enough that its ring buffer does not overrun.
 const LOOK: Duration = Duration::from_millis(200);
@@ -258,7 +259,7 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         if !tracer.is_attached() {
             self.names(tracer)?;
-            tracer.attach(&self.namer.journals())?;
+            tracer.attach()?;
             self.shared.lock().observer.begin(bpf::now_ns());
         }
         let batch = tracer.look()?;
@@ -296,7 +297,7 @@ impl<'a> Worker<'a> {
         state.observer.set_file_systems(changes.disks);
         state.names = self.namer.names();
         drop(state);
-        tracer.add_journals(&self.namer.journals())
+        tracer.add_journals(&changes.journals)
     }
 
     /// Loads the programs and lets them prove themselves.
@@ -307,7 +308,7 @@ impl<'a> Worker<'a> {
         match self_test(&self.roots, &mut tracer) {
             Ok(()) => {}
             Err(SelfTest::NotMade(error)) => {
-                notes.push(format!("the self-test could not be made: {error}{}", source_of(&error)));
+                notes.push(format!("the self-test could not be made: {}", chain(&error)));
             }
             Err(SelfTest::Failed(cause)) => {
                 return Err(Fault::new(Code::Unsupported, "observation", cause)
@@ -333,7 +334,7 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let failed = |cause: String| SelfTest::Failed(format!("its self-test failed: {cause}"));
     let written = || scratch.journal_written(roots).map_err(|error| failed(error.to_string()));
     scratch.settle().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;
-    tracer.attach(&[scratch.fs_dev()]).map_err(SelfTest::Bpf)?;
+    tracer.attach().map_err(SelfTest::Bpf)?;
     let before = written()?;
     scratch.exercise().map_err(|error| failed(format!("cannot write to the scratch file system ({error})")))?;
     let saw = written()? - before;
@@ -365,15 +366,5 @@ fn fault(error: &BpfError) -> Fault {
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };
-    Fault::new(code, "observation", format!("{error}{}", source_of(error))).cure(cure)
-}
-
-fn source_of(error: &dyn std::error::Error) -> String {
-    let mut text = String::new();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
+    Fault::new(code, "observation", chain(error)).cure(cure)
 }

@@ -155,12 +155,11 @@ impl Tracer {
         !self.links.is_empty()
     }
 
-    /// Lets the programs run. `journals` are the devices whose file systems have a journal by now; later ones are found by their
-    /// first commit. Idempotent.
+    /// Lets the programs run. Journals are found by their first commit, or told by [`Tracer::add_journals`]. Idempotent.
     ///
     /// # Errors
     /// [`BpfError::Attach`], and then none of them runs; [`BpfError::Map`].
-    pub fn attach(&mut self, journals: &[DevNo]) -> Result<(), BpfError> {
+    pub fn attach(&mut self) -> Result<(), BpfError> {
         if self.is_attached() {
             return Ok(());
         }
@@ -169,7 +168,6 @@ impl Tracer {
         for (name, map) in transient.chain([("shares", &self.maps.shares)]) {
             clear(map).map_err(|source| BpfError::Map { map: name, source })?;
         }
-        self.add_journals(journals)?;
         let mut links = Vec::new();
         for program in self.object.progs_mut() {
             let attached = program.attach().map_err(|source| BpfError::Attach {

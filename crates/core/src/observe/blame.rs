@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::charge::{Parts, pro_rata};
+use super::charge::{Parts, add, pro_rata, pro_rata_or_nobody};
 use super::record::{CgroupId, Commit, Service, ServiceClass, ServiceKey, Sync};
 use crate::units::DevNo;
 
@@ -96,7 +96,7 @@ impl Causes {
         }
         for (dev, new) in written {
             let unflushed = self.unflushed.entry(dev).or_default();
-            super::charge::add(&mut unflushed.owners, &new.owners);
+            add(&mut unflushed.owners, &new.owners);
             unflushed.journals_bytes += new.journals_bytes;
             if let Some(flushes_ns) = flushes_ns.get(&dev) {
                 busy.entry(dev).or_default().add_flushes(*flushes_ns, unflushed);
@@ -126,23 +126,15 @@ impl Causes {
         let overlapping = self.intervals.iter().rev().skip_while(|interval| interval.start_ns >= sync.end_ns);
         for interval in overlapping.take_while(|interval| interval.end_ns > sync.start_ns) {
             let overlap_ns = interval.end_ns.min(sync.end_ns) - interval.start_ns.max(sync.start_ns);
-            for (cgroup, ns) in device_time(interval, disks, &written, overlap_ns) {
-                *busy.entry(cgroup).or_default() += ns;
-            }
+            add(&mut busy, &device_time(interval, disks, &written, overlap_ns));
         }
         let device_ns = busy.values().sum::<u64>().min(wait_ns);
-        let mut blame = Blame { device_ns, ..Blame::default() };
         let rest_ns = wait_ns - device_ns;
-        let mut rest = pro_rata(rest_ns, &self.contents(sync, &[sync.dev]));
-        if rest.is_empty() {
-            rest.push((None, rest_ns));
-        } else {
-            blame.commit_ns = rest_ns;
-        }
-        for (cgroup, ns) in pro_rata(device_ns, &busy).into_iter().chain(rest).filter(|(_, ns)| *ns > 0) {
-            *blame.causes.entry(cgroup).or_default() += ns;
-        }
-        blame
+        let contents = self.contents(sync, &[sync.dev]);
+        let is_explained = contents.values().any(|bytes| *bytes > 0);
+        let mut causes = pro_rata(device_ns, &busy);
+        add(&mut causes, &pro_rata_or_nobody(rest_ns, &contents));
+        Blame { causes, device_ns, commit_ns: if is_explained { rest_ns } else { 0 } }
     }
 
     /// A request's time is known when it is completed, but was spent before: what is too much for the last interval belongs to
@@ -171,7 +163,7 @@ impl Causes {
         for content in &self.commits {
             let commit = &content.commit;
             if devs.contains(&commit.dev) && commit.end_ns > sync.start_ns && commit.start_ns < sync.end_ns {
-                super::charge::add(&mut bytes, &content.bytes);
+                add(&mut bytes, &content.bytes);
             }
         }
         bytes
@@ -184,7 +176,7 @@ impl Busy {
     }
 
     fn add(&mut self, other: &Self) {
-        super::charge::add(&mut self.owners, &other.owners);
+        add(&mut self.owners, &other.owners);
         self.journals_ns += other.journals_ns;
     }
 
@@ -192,14 +184,8 @@ impl Busy {
     fn add_flushes(&mut self, flushes_ns: u64, unflushed: &Unflushed) {
         let bytes = unflushed.owners.values().sum::<u64>() + unflushed.journals_bytes;
         let journals_ns = part(flushes_ns, unflushed.journals_bytes, bytes);
-        let mut owners = pro_rata(flushes_ns - journals_ns, &unflushed.owners);
-        if owners.is_empty() {
-            owners.push((None, flushes_ns - journals_ns));
-        }
         self.journals_ns += journals_ns;
-        for (owner, ns) in owners {
-            *self.owners.entry(owner).or_default() += ns;
-        }
+        add(&mut self.owners, &pro_rata_or_nobody(flushes_ns - journals_ns, &unflushed.owners));
     }
 
     /// Keeps at most so much, and returns the rest, both with the same proportions.
@@ -209,7 +195,7 @@ impl Busy {
             return Self::default();
         };
         let journals_ns = part(excess_ns, self.journals_ns, total_ns);
-        let owners: Parts = pro_rata(excess_ns - journals_ns, &self.owners).into_iter().collect();
+        let owners = pro_rata(excess_ns - journals_ns, &self.owners);
         self.journals_ns -= journals_ns;
         for (owner, ns) in &owners {
             // Rounded up it may be one more than there is.
@@ -228,17 +214,11 @@ fn part(total: u64, part: u64, whole: u64) -> u64 {
 
 /// Device time of an interval by who caused it, at most as much as the wait and the interval have in common: a device that was
 /// busy for part of an interval is taken to have been so while somebody waited for it.
-fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Vec<(Option<CgroupId>, u64)> {
+fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Parts {
     let mut busy = Parts::new();
     for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
-        super::charge::add(&mut busy, &of_device.owners);
-        let mut journals = pro_rata(of_device.journals_ns, written);
-        if journals.is_empty() {
-            journals.push((None, of_device.journals_ns));
-        }
-        for (cgroup, ns) in journals {
-            *busy.entry(cgroup).or_default() += ns;
-        }
+        add(&mut busy, &of_device.owners);
+        add(&mut busy, &pro_rata_or_nobody(of_device.journals_ns, written));
     }
     pro_rata(busy.values().sum::<u64>().min(overlap_ns), &busy)
 }

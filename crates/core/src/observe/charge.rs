@@ -31,10 +31,10 @@ const MAX_UNCHECKPOINTED: usize = 1024;
 /// Splits `total` like `parts`, exactly: each gets its share rounded down, and the largest remainders one more.
 /// Nothing when there are no parts (or all are 0) or nothing to split.
 #[must_use]
-pub fn pro_rata(total: u64, parts: &Parts) -> Vec<(Option<CgroupId>, u64)> {
+pub fn pro_rata(total: u64, parts: &Parts) -> Parts {
     let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
     if sum == 0 || total == 0 {
-        return Vec::new();
+        return Parts::new();
     }
     let mut split: Vec<(Option<CgroupId>, u64, u128)> = parts
         .iter()
@@ -53,6 +53,13 @@ pub fn pro_rata(total: u64, parts: &Parts) -> Vec<(Option<CgroupId>, u64)> {
         *whole += 1;
     }
     split.into_iter().map(|(owner, whole, _)| (owner, whole)).filter(|(_, whole)| *whole > 0).collect()
+}
+
+/// [`pro_rata`]; nobody gets it all when there are no parts.
+#[must_use]
+pub fn pro_rata_or_nobody(total: u64, parts: &Parts) -> Parts {
+    let split = pro_rata(total, parts);
+    if split.is_empty() && total > 0 { Parts::from([(None, total)]) } else { split }
 }
 
 /// Whose blocks and bytes are in a transaction.
@@ -144,13 +151,8 @@ impl Journal {
     }
 }
 
-/// Splits bytes like `parts`, and gives them to nobody when there is nobody.
 fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
-    let mut split = pro_rata(bytes, parts);
-    if split.is_empty() && bytes > 0 {
-        split.push((None, bytes));
-    }
-    split.into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
+    pro_rata_or_nobody(bytes, parts).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
 fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Parts, seen_whole: bool) -> Parts {
@@ -159,16 +161,14 @@ fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Part
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
     let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
-    let mut charges: Parts = pro_rata(blocks_bytes, dirtied_blocks).into_iter().collect();
-    let payers: Vec<_> = match commit.requester {
-        _ if !seen_whole => vec![(None, fixed)],
-        Some(requester) => vec![(Some(requester), fixed)],
-        None if dirtied > 0 => pro_rata(fixed, dirtied_blocks),
-        None => vec![(None, fixed)],
+    let mut charges = pro_rata(blocks_bytes, dirtied_blocks);
+    let payers = match commit.requester {
+        _ if !seen_whole => Parts::from([(None, fixed)]),
+        Some(requester) => Parts::from([(Some(requester), fixed)]),
+        None => pro_rata_or_nobody(fixed, dirtied_blocks),
     };
-    for (cgroup, bytes) in payers.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        *charges.entry(cgroup).or_default() += bytes;
-    }
+    add(&mut charges, &payers);
+    charges.retain(|_, bytes| *bytes > 0);
     charges
 }
 
@@ -310,7 +310,7 @@ mod tests {
         fn a_split_is_exact_and_fair(total in 0u64..u64::MAX / 2, parts in any_parts()) {
             let split = pro_rata(total, &parts);
             let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
-            prop_assert_eq!(split.iter().map(|(_, part)| part).sum::<u64>(), if sum == 0 { 0 } else { total });
+            prop_assert_eq!(split.values().sum::<u64>(), if sum == 0 { 0 } else { total });
             for (owner, part) in split {
                 let exact = u128::from(total) * u128::from(parts[&owner]) / sum;
                 prop_assert!(u128::from(part) - exact <= 1);

@@ -32,6 +32,24 @@ pub enum ContainerKind {
     Root,
 }
 
+impl ContainerKind {
+    /// The word for it in JSON, metrics and tables.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tenant => "tenant",
+            Self::Docker => "docker",
+            Self::Podman => "podman",
+            Self::Kubernetes => "kubernetes",
+            Self::Containerd => "containerd",
+            Self::Machine => "machine",
+            Self::Unit => "unit",
+            Self::Cgroup => "cgroup",
+            Self::Root => "root",
+        }
+    }
+}
+
 /// Who a cgroup belongs to. Equal identities are one line in `bulkhead top`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 pub struct Identity {

@@ -39,6 +39,8 @@ pub(super) struct Changes {
     pub(super) gone: HashSet<CgroupId>,
     /// Whose sums are to be kept under which other number.
     pub(super) fold: Vec<(CgroupId, CgroupId)>,
+    /// Devices that hold a journal.
+    pub(super) journals: Vec<DevNo>,
     /// Physical devices by file system.
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
@@ -56,7 +58,7 @@ impl Namer {
     }
 
     /// Devices that hold a journal; of a file system with an external journal that is the journal's alone.
-    pub(super) fn journals(&self) -> Vec<DevNo> {
+    fn journals(&self) -> Vec<DevNo> {
         let names = jbd2::journal_devices(&self.roots);
         names.iter().filter_map(|name| block::devno_of_name(&self.roots, name)).collect()
     }
@@ -87,7 +89,8 @@ impl Namer {
     pub(super) fn refresh(&mut self, devices: &[DevNo], cgroups: &HashSet<CgroupId>) -> Changes {
         let mut changes = Changes::default();
         self.refresh_cgroups(cgroups, &mut changes);
-        changes.disks = self.refresh_file_systems(devices);
+        changes.journals = self.journals();
+        changes.disks = self.refresh_file_systems(&changes.journals, devices);
         // A device that is gone keeps its name, by which its sums are known.
         self.devices.extend(block::names(&self.roots));
         changes
@@ -136,16 +139,14 @@ impl Namer {
 
     /// Returns the physical devices of the file systems that are there. The others keep their names, by which their sums are
     /// known.
-    fn refresh_file_systems(&mut self, seen: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
+    fn refresh_file_systems(&mut self, journals: &[DevNo], seen: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
         let mounts = mount::mountinfo(&self.roots).unwrap_or_else(|error| {
             tracing::warn!(%error, "the mounts cannot be listed");
             Vec::new()
         });
         let ext4: Vec<_> = mounts.into_iter().filter(|mount| mount.fs_type == "ext4").collect();
-        let elsewhere = jbd2::journal_devices(&self.roots);
-        let elsewhere = elsewhere.iter().filter_map(|name| block::devno_of_name(&self.roots, name));
-        let devices: BTreeSet<DevNo> =
-            ext4.iter().map(|mount| mount.dev).chain(elsewhere).chain(seen.iter().copied()).collect();
+        let others = journals.iter().chain(seen).copied();
+        let devices: BTreeSet<DevNo> = ext4.iter().map(|mount| mount.dev).chain(others).collect();
         let mut present = HashMap::new();
         for dev in devices {
             // A device that is gone takes its file system along.

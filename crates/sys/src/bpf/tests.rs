@@ -21,7 +21,7 @@ fn root_the_charges_are_what_the_journals_device_saw() {
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
     scratch.settle().unwrap();
-    tracer.attach(&[scratch.fs_dev()]).unwrap();
+    tracer.attach().unwrap();
     let before = scratch.journal_written(&roots).unwrap();
     scratch.exercise().unwrap();
     let written = scratch.journal_written(&roots).unwrap() - before;
