@@ -10,6 +10,7 @@ pub mod calibrate;
 pub mod cgroup_run;
 mod cleanup;
 pub mod experiment;
+pub mod journal_cost;
 pub mod judge;
 pub mod layout;
 pub mod load;

@@ -12,6 +12,7 @@ mod commands;
 mod daemon;
 mod demo;
 mod docs;
+mod journal;
 mod observe;
 mod output;
 mod parse;
@@ -26,7 +27,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_engine::client::Client;
 use clap::Parser as _;
 
-use crate::args::{Cli, Command, Format};
+use crate::args::{Cli, Command, Format, JournalCommand};
 use crate::observe::Source;
 use crate::output::Output;
 
@@ -55,6 +56,9 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Top(args) => top::run(&args, Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS),
         Command::Blame(args) => {
             blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)
+        }
+        Command::Journal(JournalCommand::Calibrate(args)) => {
+            journal::calibrate(&args, output).map(|()| ExitCode::SUCCESS)
         }
         Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
         Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),

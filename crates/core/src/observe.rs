@@ -1,11 +1,13 @@
 //! Who wrote which journal bytes, and who waited for whom: the arithmetic from what the kernel counts to charges and blame.
 //!
 //! Owns: the records as values ([`record`]), the charges of a commit ([`charge`]), the causes of a wait ([`blame`]), the names
-//! of containers ([`identity`]), latency histograms ([`histogram`]), and the [`Observer`], which keeps the sums.
+//! of containers ([`identity`]), latency histograms ([`histogram`]), the [`Observer`], which keeps the sums, and what calls cost
+//! in journal bytes ([`cost`]).
 //! Does not: know BPF, read a clock or look a cgroup up. Every function here can replay a recorded trace.
 
 pub mod blame;
 pub mod charge;
+pub mod cost;
 pub mod histogram;
 pub mod identity;
 mod observer;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -303,6 +303,19 @@ pub fn fs_magic_name(path: &Path) -> Result<String, FileError> {
 pub fn same_file(a: &Path, b: &Path) -> Result<bool, FileError> {
     let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(io_error("stat", path));
     Ok(identity(a)? == identity(b)?)
+}
+
+/// Writes a file's dirty pages to their places, and waits for them, without a commit of the journal (`sync_file_range(2)`).
+///
+/// # Errors
+/// The operating system's reason.
+pub fn write_out(file: impl AsFd) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: it takes a descriptor, which is open as long as `file` is borrowed, and numbers.
+    match unsafe { libc::sync_file_range(file.as_fd().as_raw_fd(), 0, 0, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Takes an exclusive lock on a file, which is created when it is not there (mode 0600), and writes our pid into it. Does not

@@ -1,0 +1,77 @@
+//! `bulkhead journal`: what calls cost in journal bytes.
+
+use bulkhead_bench::cgroup_run::Cancel;
+use bulkhead_bench::journal_cost::{self, Features, Request};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::observe::cost::CallCost;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::tool::find_program;
+
+use crate::args::JournalCalibrateArgs;
+use crate::demo::fault;
+use crate::output::{Output, table};
+use crate::progress::Steps;
+
+/// Titles of the columns.
+const HEADERS: [&str; 8] = ["call", "mean", "std dev", "cv", "paper", "paper's cv", "per commit", "per call"];
+
+/// Measures the costs of calls and prints them beside the paper's.
+///
+/// # Errors
+/// `PermissionDenied` without root, `Unsupported` without `mke2fs`, and what the measurement failed with.
+pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<(), Fault> {
+    let object = "journal calibration";
+    if !rustix::process::geteuid().is_root() {
+        return Err(
+            Fault::new(Code::PermissionDenied, object, "it takes root to make a file system").cure("run it with sudo")
+        );
+    }
+    if find_program("mke2fs").is_none() {
+        let missing = Fault::new(Code::Unsupported, object, "mke2fs is not installed");
+        return Err(missing.cure("install the Debian package e2fsprogs"));
+    }
+    let asked = |features: &Features| args.features.is_empty() || args.features.contains(features);
+    let features = Features::ALL.into_iter().filter(asked).collect();
+    let request = Request { features, n_runs: args.runs, n_calls: args.calls, cancel: Cancel::new() };
+    request.cancel.on_signals().map_err(|error| fault(object, error))?;
+    let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
+    let (mut measured, of) = (Vec::new(), journal_cost::n_steps(&request));
+    journal_cost::measure(&Roots::host(), &request, &mut |one| {
+        measured.push(one);
+        steps.step(measured.len(), of, &format!("{} on {}", one.call.word(), one.features.name()));
+        Ok(())
+    })
+    .map_err(|error| fault(object, error))?;
+    drop(steps);
+    let costs = journal_cost::costs(&request, &measured);
+    if output.is_json() {
+        return output.json(&costs);
+    }
+    let mut lines = Vec::new();
+    for features in &request.features {
+        let title = format!("ext4, {}: KiB for {} calls, {} runs", features.name(), request.n_calls, request.n_runs);
+        lines.extend([title, String::new()]);
+        let rows: Vec<Vec<String>> = costs.iter().filter(|cost| cost.features == features.name()).map(row).collect();
+        lines.extend(table(&HEADERS, &rows));
+        lines.push(String::new());
+    }
+    lines.pop();
+    output.lines(&lines)
+}
+
+fn row(cost: &CallCost) -> Vec<String> {
+    let paper = cost.paper.map_or_else(<[String; 2]>::default, |paper| {
+        [format!("{:.1}", paper.mean_kib), format!("{:.3}", paper.variation)]
+    });
+    let [paper_mean, paper_variation] = paper;
+    vec![
+        cost.call.word().to_owned(),
+        format!("{:.1}", cost.mean_kib),
+        format!("{:.1}", cost.deviation_kib),
+        format!("{:.3}", cost.variation),
+        paper_mean,
+        paper_variation,
+        format!("{:.1} KiB", cost.per_commit_bytes / 1024.0),
+        format!("{:.0} B", cost.per_call_bytes),
+    ]
+}
