@@ -305,7 +305,13 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         let mut tracer = Tracer::load(&self.roots).map_err(|error| fault(&error))?;
         let mut notes = Vec::new();
-        match self_test(&self.roots, &mut tracer) {
+        let tested = self_test(&self.roots, &mut tracer);
+        if let Some(cause) = tracer.without_functions() {
+            notes.push(format!(
+                "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
+            ));
+        }
+        match tested {
             Ok(()) => {}
             Err(SelfTest::NotMade(error)) => {
                 notes.push(format!("the self-test could not be made: {}", chain(&error)));

@@ -88,6 +88,8 @@ pub struct Tracer {
     records: mpsc::Receiver<Vec<u8>>,
     maps: Maps,
     object: Object,
+    /// Why programs on functions do not run.
+    without_functions: Option<String>,
 }
 
 struct Maps {
@@ -121,16 +123,16 @@ impl Tracer {
         }
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log)));
         let load_error = |source: libbpf_rs::Error| BpfError::Load { hint: hint(&source), source };
-        let object = ObjectBuilder::default()
-            .name("bulkhead")
-            .and_then(|builder| builder.open_memory(&OBJECT.0))
-            .and_then(libbpf_rs::OpenObject::load)
-            .map_err(load_error)?;
+        // Programs on functions are refused by some kernels that take all the others.
+        let (object, without_functions) = match load_object(true) {
+            Ok(object) => (object, None),
+            Err(error) => (load_object(false).map_err(load_error)?, Some(error.to_string())),
+        };
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
         };
-        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued"];
+        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued", "blocks", "forced"];
         let maps = Maps {
             shares: map("shares")?,
             writes: map("writes")?,
@@ -146,7 +148,14 @@ impl Tracer {
         // The receiver lives as long as the buffer: a send cannot fail.
         builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
         let ring = builder.build().map_err(ring_error)?;
-        Ok(Self { links: Vec::new(), ring, records, maps, object })
+        Ok(Self { links: Vec::new(), ring, records, maps, object, without_functions })
+    }
+
+    /// Why the programs on functions of jbd2 (fentry) do not run; `None` when they do. Without them a handle that restarts is
+    /// counted from its restart on, and nobody is surcharged for commits forced early.
+    #[must_use]
+    pub fn without_functions(&self) -> Option<&str> {
+        self.without_functions.as_deref()
     }
 
     /// Whether the programs run.
@@ -169,12 +178,14 @@ impl Tracer {
             clear(map).map_err(|source| BpfError::Map { map: name, source })?;
         }
         let mut links = Vec::new();
-        for program in self.object.progs_mut() {
-            let attached = program.attach().map_err(|source| BpfError::Attach {
-                program: program.name().to_string_lossy().into_owned(),
-                source,
-            })?;
-            links.push(attached);
+        for program in self.object.progs_mut().filter(|program| program.autoload()) {
+            match program.attach() {
+                Ok(link) => links.push(link),
+                Err(error) if is_on_function(program.section()) => self.without_functions = Some(error.to_string()),
+                Err(source) => {
+                    return Err(BpfError::Attach { program: program.name().to_string_lossy().into_owned(), source });
+                }
+            }
         }
         self.links = links;
         Ok(())
@@ -271,6 +282,18 @@ pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (seconds, ns) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     seconds * 1_000_000_000 + ns
+}
+
+fn load_object(with_functions: bool) -> libbpf_rs::Result<Object> {
+    let mut object = ObjectBuilder::default().name("bulkhead")?.open_memory(&OBJECT.0)?;
+    for mut program in object.progs_mut().filter(|program| is_on_function(program.section())) {
+        program.set_autoload(with_functions);
+    }
+    object.load()
+}
+
+fn is_on_function(section: &OsStr) -> bool {
+    section.as_encoded_bytes().starts_with(b"fentry/")
 }
 
 fn has_ext4(roots: &Roots) -> Result<bool, BpfError> {

@@ -2,7 +2,9 @@
 //!
 //! The rule: each owner pays for the blocks that it was the first to dirty in the transaction; what remains (descriptor and
 //! commit blocks, the journal's superblock) goes to who forced the commit, because without that one there would have been
-//! none. If the timer did, all pay in proportion. Checkpoint writes happen later, once for many commits of a block: they are
+//! none. If the timer did, all pay in proportion. A block that is logged again although the timer would not have logged it in
+//! between is paid half by its owner and half by who forced that earlier commit: neither alone would have had it logged twice,
+//! and a half each is the Shapley value of such a pair. Checkpoint writes happen later, once for many commits of a block: they are
 //! split like the transactions that are not checkpointed yet. What nobody can be named for has no owner, and is never spread.
 //!
 //! Source: Tobimatsu et al. for charging containers at all; the first-dirtier rule is ours (docs/attribution.md).
@@ -67,6 +69,10 @@ pub fn pro_rata_or_nobody(total: u64, parts: &Parts) -> Parts {
 pub struct Transaction {
     /// Blocks first dirtied.
     pub dirtied_blocks: Parts,
+    /// Those among them that are logged again because another one forced an earlier commit, by owner.
+    pub again_blocks: Parts,
+    /// The same, by who forced that commit.
+    pub early_blocks: Parts,
     /// Bytes of file data written inside the commit.
     pub ordered_bytes: Parts,
 }
@@ -97,7 +103,7 @@ impl Journal {
     pub fn commit(&mut self, commit: &Commit, parts: Transaction, seen_whole: bool) -> Vec<Charge> {
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
-        for (cgroup, bytes) in journal_charges(commit, superblock, &parts.dirtied_blocks, seen_whole) {
+        for (cgroup, bytes) in journal_charges(commit, superblock, &parts, seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
         }
         let mut ordered = parts.ordered_bytes;
@@ -155,17 +161,33 @@ fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
     pro_rata_or_nobody(bytes, parts).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
-fn journal_charges(commit: &Commit, superblock_bytes: u64, dirtied_blocks: &Parts, seen_whole: bool) -> Parts {
-    let block = u64::from(commit.block_bytes);
-    let dirtied: u64 = dirtied_blocks.values().sum();
+/// Half blocks that each pays for; they sum to twice the blocks dirtied.
+fn half_blocks(parts: &Transaction) -> Parts {
+    let mut halves: Parts = parts.dirtied_blocks.iter().map(|(&owner, &blocks)| (owner, 2 * blocks)).collect();
+    let mut moved = 0;
+    for (owner, &again) in &parts.again_blocks {
+        if let Some(mine) = halves.get_mut(owner) {
+            let part = again.min(*mine);
+            *mine -= part;
+            moved += part;
+        }
+    }
+    // Both counts are the same unless one of them found no room.
+    add(&mut halves, &pro_rata_or_nobody(moved, &parts.early_blocks));
+    halves
+}
+
+fn journal_charges(commit: &Commit, superblock_bytes: u64, parts: &Transaction, seen_whole: bool) -> Parts {
+    let (block, halves) = (u64::from(commit.block_bytes), half_blocks(parts));
+    let dirtied: u64 = parts.dirtied_blocks.values().sum();
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
     let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
-    let mut charges = pro_rata(blocks_bytes, dirtied_blocks);
+    let mut charges = pro_rata(blocks_bytes, &halves);
     let payers = match commit.requester {
         _ if !seen_whole => Parts::from([(None, fixed)]),
         Some(requester) => Parts::from([(Some(requester), fixed)]),
-        None => pro_rata_or_nobody(fixed, dirtied_blocks),
+        None => pro_rata_or_nobody(fixed, &halves),
     };
     add(&mut charges, &payers);
     charges.retain(|_, bytes| *bytes > 0);
@@ -247,6 +269,22 @@ mod tests {
     }
 
     #[test]
+    fn a_block_logged_again_costs_half_of_it_who_forced_the_commit_before() {
+        let parts = || Transaction {
+            dirtied_blocks: of(&[(B, 5)]),
+            again_blocks: of(&[(B, 3)]),
+            early_blocks: of(&[(A, 3)]),
+            ..Transaction::default()
+        };
+        let charges = Journal::default().commit(&commit(7 * 4096, 0, B), parts(), true);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 2048), (B, 7 * 2048 + 2 * 4096)]);
+        // Who it was found no room: nobody's, not the owner's.
+        let parts = Transaction { early_blocks: Parts::new(), ..parts() };
+        let charges = Journal::default().commit(&commit(5 * 4096, 0, B), parts, true);
+        assert_eq!(paid(&charges, Kind::Commit), [(None, 3 * 2048), (B, 7 * 2048)]);
+    }
+
+    #[test]
     fn ordered_data_without_an_owner_stays_without() {
         let parts = Transaction { ordered_bytes: of(&[(B, 3 << 20)]), ..Transaction::default() };
         let charges = Journal::default().commit(&commit(0, 4 << 20, A), parts, true);
@@ -292,13 +330,15 @@ mod tests {
     proptest! {
         #[test]
         fn charges_sum_to_the_bytes_of_the_device(
-            dirtied_blocks in any_parts(), ordered_bytes in any_parts(), superblock in 0u64..100_000,
+            dirtied_blocks in any_parts(), again_blocks in any_parts(), early_blocks in any_parts(), ordered_bytes in any_parts(),
+            superblock in 0u64..100_000,
             journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40, requester in proptest::option::of(1u64..4), seen_whole: bool,
         ) {
             let mut journal = Journal::default();
             journal.superblock(superblock);
             let commit = commit(journal_bytes, ordered, requester.map(CgroupId));
-            let charges = journal.commit(&commit, Transaction { dirtied_blocks, ordered_bytes }, seen_whole);
+            let parts = Transaction { dirtied_blocks, again_blocks, early_blocks, ordered_bytes };
+            let charges = journal.commit(&commit, parts, seen_whole);
             let sum = |kind| charges.iter().filter(|c| c.kind == kind).map(|c| c.bytes).sum::<u64>();
             prop_assert_eq!(sum(Kind::Commit), journal_bytes + superblock);
             prop_assert_eq!(sum(Kind::Ordered), ordered);

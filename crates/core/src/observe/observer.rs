@@ -92,6 +92,8 @@ impl Observer {
             let parts = match key.kind {
                 ShareKind::OrderedBytes => &mut transaction.ordered_bytes,
                 ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut transaction.dirtied_blocks,
+                ShareKind::AgainBlocks => &mut transaction.again_blocks,
+                ShareKind::EarlyBlocks => &mut transaction.early_blocks,
             };
             *parts.entry(key.cgroup).or_default() += amount;
         }

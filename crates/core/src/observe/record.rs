@@ -107,6 +107,10 @@ pub enum ShareKind {
     OrderedBytes,
     /// Journal blocks of nobody known, because there was no room to count them for their owner.
     LostBlocks,
+    /// Those of its dirtied blocks that an earlier commit had already, which another cgroup forced before it was due.
+    AgainBlocks,
+    /// The same blocks, counted for the one who forced that commit.
+    EarlyBlocks,
 }
 
 /// Whose part of which transaction a sum is.

@@ -80,6 +80,7 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
         let [first, last] = numbers[..] else { anyhow::bail!("unexpected output {output:?}") };
         compare(ctx, features, last - first, &charges(&before, &data)?, &charges(&after, &data)?)?;
         ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
+        ensure!(after["notes"] == Value::Array(Vec::new()), "something was refused: {}", after["notes"]);
         ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
     }
     let scrape = format!(

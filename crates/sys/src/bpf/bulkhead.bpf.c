@@ -85,6 +85,35 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
+/* The transaction that a block was last dirtied in. 5 MiB; the least recently used are forgotten: nobody is surcharged. */
+struct block_key {
+	__u64 block;
+	__u32 dev;
+	__u32 pad;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct block_key);
+	__type(value, __u32);
+} blocks SEC(".maps");
+
+/* Who forced which commit, and when. */
+struct forced_key {
+	__u32 dev;
+	__u32 tid;
+};
+struct forced {
+	__u64 requester;
+	__u64 jiffies;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct forced_key);
+	__type(value, struct forced);
+} forced SEC(".maps");
+
 /* Devices with a request queue. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -281,6 +310,62 @@ int BPF_PROG(jbd2_handle_stats, __u32 dev, __u32 tid, unsigned int type, unsigne
 	return 0;
 }
 
+/*
+ * The following two are functions of jbd2, not tracepoints: a kernel may refuse them (sys::bpf loads the rest without).
+ *
+ * A handle that restarts leaves its transaction without the event above.
+ */
+SEC("fentry/jbd2__journal_restart")
+int BPF_PROG(handle_restarts, struct jbd2_journal_handle *handle)
+{
+	struct transaction_s *transaction = BPF_CORE_READ(handle, h_transaction);
+	int dirtied = BPF_CORE_READ(handle, h_requested_credits) - BPF_CORE_READ(handle, h_total_credits);
+
+	if (transaction && dirtied > 0)
+		add_share(BPF_CORE_READ(transaction, t_journal, j_fs_dev, bd_dev), BPF_CORE_READ(transaction, t_tid),
+			  SHARE_DIRTIED, owner(false), dirtied);
+	return 0;
+}
+
+/*
+ * The early-commit surcharge: a block that is logged again although no commit by the timer was due since it was logged last
+ * is logged once more because of who forced that commit.
+ */
+SEC("fentry/jbd2_journal_dirty_metadata")
+int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_head *bh)
+{
+	struct transaction_s *transaction = BPF_CORE_READ(handle, h_transaction);
+	struct journal_head *head = BPF_CORE_READ(bh, b_private);
+	struct forced_key forced_key = {};
+	struct block_key key = {};
+	struct journal_s *journal;
+	struct forced *by;
+	__u32 tid, *before;
+	__u64 cgroup;
+
+	/* Only the handle that is the first in its transaction to dirty a block pays for it. */
+	if (!transaction || !head || BPF_CORE_READ(head, b_modified))
+		return 0;
+	journal = BPF_CORE_READ(transaction, t_journal);
+	tid = BPF_CORE_READ(transaction, t_tid);
+	key.block = BPF_CORE_READ(bh, b_blocknr);
+	key.dev = BPF_CORE_READ(journal, j_fs_dev, bd_dev);
+	before = bpf_map_lookup_elem(&blocks, &key);
+	if (before && *before != tid) {
+		forced_key.dev = key.dev;
+		forced_key.tid = *before;
+		by = bpf_map_lookup_elem(&forced, &forced_key);
+		cgroup = owner(false);
+		if (by && by->requester != cgroup &&
+		    bpf_jiffies64() - by->jiffies < BPF_CORE_READ(journal, j_commit_interval)) {
+			add_share(key.dev, tid, SHARE_AGAIN, cgroup, 1);
+			add_share(key.dev, tid, SHARE_EARLY, by->requester, 1);
+		}
+	}
+	bpf_map_update_elem(&blocks, &key, &tid, BPF_ANY);
+	return 0;
+}
+
 /* Remembers which file system a journal belongs to; the two devices are the same one unless the journal is external. */
 static __always_inline void know_journal(__u32 dev, __u32 journal_dev)
 {
@@ -336,6 +421,12 @@ int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s 
 	lost_key.tid = search.tid + 1;
 	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
 	commit.requester = search.cgroup;
+	if (commit.requester) {
+		struct forced_key key = { .dev = dev, .tid = search.tid };
+		struct forced by = { .requester = commit.requester, .jiffies = bpf_jiffies64() };
+
+		bpf_map_update_elem(&forced, &key, &by, BPF_ANY);
+	}
 	commit.dev = dev;
 	commit.tid = search.tid;
 	commit.block_bytes = BPF_CORE_READ(journal, j_blocksize);

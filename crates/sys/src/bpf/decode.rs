@@ -7,9 +7,9 @@ use bulkhead_core::units::DevNo;
 
 use super::generated::{
     LOSS_COMMITS_FULL, LOSS_RING_FULL, LOSS_SERVICE_FULL, LOSS_SHARES_FULL, LOSS_SHARES_GONE, LOSS_WRITES_FULL,
-    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_DIRTIED, SHARE_LOST,
-    SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK, commit_record, dropped_record, service,
-    service_key, share_key, sync_record, write_key,
+    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN, SHARE_DIRTIED,
+    SHARE_EARLY, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK, commit_record,
+    dropped_record, service, service_key, share_key, sync_record, write_key,
 };
 
 /// A structure of `record.h`: plain numbers without padding between them, for which every pattern of bits is a value.
@@ -104,6 +104,8 @@ pub(super) fn share(key: &[u8], value: &[u8]) -> Option<(ShareKey, u64)> {
         SHARE_DIRTIED => ShareKind::DirtiedBlocks,
         SHARE_ORDERED => ShareKind::OrderedBytes,
         SHARE_LOST => ShareKind::LostBlocks,
+        SHARE_AGAIN => ShareKind::AgainBlocks,
+        SHARE_EARLY => ShareKind::EarlyBlocks,
         _ => return None,
     };
     let key = ShareKey { dev: dev_from_kernel(raw.dev), tid: raw.tid, kind, cgroup: cgroup(raw.cgroup) };
@@ -115,6 +117,8 @@ pub(super) fn share_to_raw(key: &ShareKey) -> share_key {
         ShareKind::DirtiedBlocks => SHARE_DIRTIED,
         ShareKind::OrderedBytes => SHARE_ORDERED,
         ShareKind::LostBlocks => SHARE_LOST,
+        ShareKind::AgainBlocks => SHARE_AGAIN,
+        ShareKind::EarlyBlocks => SHARE_EARLY,
     };
     share_key { cgroup: key.cgroup.map_or(0, |id| id.0), dev: dev_to_kernel(key.dev), tid: key.tid, kind, pad: 0 }
 }

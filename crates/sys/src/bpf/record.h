@@ -19,6 +19,9 @@ enum share_kind {
 	SHARE_DIRTIED = 0, /* journal blocks that a handle was the first to dirty in its transaction */
 	SHARE_ORDERED = 1, /* bytes of file data that the journal thread wrote inside the commit */
 	SHARE_LOST = 2, /* blocks whose own entry found no room; cgroup is 0 */
+	/* Dirtied blocks that the commit before had already, which another cgroup forced early: by owner, and by that other. */
+	SHARE_AGAIN = 3,
+	SHARE_EARLY = 4,
 };
 
 /* Who had how much in a transaction. Entries live until user space has read them after the end of the commit. */

@@ -36,6 +36,8 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 
+struct journal_s;
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct kernfs_node {
@@ -108,14 +110,28 @@ struct request {
 };
 
 struct transaction_s {
+	struct journal_s *t_journal;
 	__u32 t_tid;
 	__s64 t_start_time;
+};
+struct jbd2_journal_handle {
+	struct transaction_s *h_transaction;
+	int h_total_credits;
+	int h_requested_credits;
+};
+struct buffer_head {
+	__u64 b_blocknr;
+	void *b_private;
+};
+struct journal_head {
+	unsigned int b_modified;
 };
 struct journal_s {
 	struct transaction_s *j_running_transaction;
 	struct block_device *j_dev;
 	struct block_device *j_fs_dev;
 	int j_blocksize;
+	unsigned long j_commit_interval;
 };
 struct ext4_sb_info {
 	struct journal_s *s_journal;
