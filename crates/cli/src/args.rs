@@ -144,9 +144,12 @@ pub(crate) struct BlameArgs {
     /// Print a table after each such time, until interrupted
     #[arg(long, conflicts_with = "total")]
     pub(crate) follow: bool,
-    /// Everything since the daemon began to observe, at once
+    /// Everything since the daemon began to observe, at once; with --waits the last 5 minutes
     #[arg(long)]
     pub(crate) total: bool,
+    /// List the longest waits one by one: the commits that each waited for, and whose blocks, data and requests held it up
+    #[arg(long)]
+    pub(crate) waits: bool,
     /// Only what this container waited for
     #[arg(value_name = "VICTIM")]
     pub(crate) victim: Option<String>,

@@ -1,15 +1,23 @@
-//! `bulkhead blame`: whose writes made whose fsync slow.
+//! `bulkhead blame`: whose writes made whose fsync slow, in sums, and with `--waits` one by one.
+
+use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::identity::Identity;
-use bulkhead_core::observe::view::{BlameView, Observation};
+use bulkhead_core::observe::view::{BlameView, CommitView, CulpritView, Observation, WaitView};
+use bulkhead_core::observe::waits::MEMORY_NS;
 
 use crate::args::BlameArgs;
-use crate::observe::{self, Source, waited};
-use crate::output::{Output, columns};
+use crate::observe::{self, Source, latency, waited};
+use crate::output::{Output, columns, table};
 
 /// Most culprits that get a column of their own.
 const MAX_COLUMNS: usize = 8;
+/// Part of a wait from which on a culprit is told in the table.
+const MIN_PART: f64 = 0.05;
+/// Titles of the list of waits.
+const WAIT_HEADERS: [&str; 11] =
+    ["ago", "waited", "victim", "on", "device", "commit", "transaction", "locked", "flushing", "logging", "because of"];
 
 /// Watches and prints.
 ///
@@ -17,23 +25,26 @@ const MAX_COLUMNS: usize = 8;
 /// Those of the source, `NotFound` when the victim is not there.
 pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<(), Fault> {
     if args.total {
-        return print(args, source.observe()?, output);
+        let waits = if args.waits { Duration::from_nanos(MEMORY_NS) } else { Duration::ZERO };
+        return print(args, source.observe(waits)?, output);
     }
     loop {
         if !output.is_json() && !args.follow {
             output.say(&format!("watching for {} s", args.watch));
         }
-        print(args, source.watch(args.watch)?, output)?;
-        if !args.follow {
+        print(args, source.watch(args.watch, args.waits)?, output)?;
+        if !args.follow || !output.has_reader() {
             return Ok(());
         }
     }
 }
 
 fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(), Fault> {
+    let mut waits = seen.waits.take().unwrap_or_default();
     if let Some(victim) = &args.victim {
         let is_known = seen.containers.iter().any(|view| view.identity.name == *victim);
         seen.blame.retain(|view| view.victim.name == *victim);
+        waits.waits.retain(|view| view.victim.name == *victim);
         if seen.blame.is_empty() && !is_known && !args.follow {
             let cause = "no container of that name did anything in this time";
             return Err(Fault::new(Code::NotFound, format!("container {victim}"), cause)
@@ -41,16 +52,100 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
         }
     }
     if output.is_json() {
-        return output.json(&seen.blame);
+        return if args.waits { output.json(&waits) } else { output.json(&seen.blame) };
     }
     for line in observe::warnings(&seen) {
         output.say(&format!("note: {line}"));
+    }
+    if args.waits {
+        if waits.left_out > 0 {
+            let (n, longest) = (waits.left_out, latency_of(waits.left_out_seconds));
+            output.say(&format!("{n} more waits of all containers are left out, of at most {longest}"));
+        }
+        if waits.waits.is_empty() {
+            output.say("nobody waited in fsync on an ext4 file system");
+            return Ok(());
+        }
+        return output.lines(&table(&WAIT_HEADERS, &waits.waits.iter().flat_map(wait_rows).collect::<Vec<_>>()));
     }
     if seen.blame.is_empty() {
         output.say("nobody waited in fsync on an ext4 file system");
         return Ok(());
     }
     output.lines(&matrix(&seen.blame))
+}
+
+/// A wait: beside what is known of the whole, one line for each of its commits and for each of its largest causes.
+fn wait_rows(wait: &WaitView) -> Vec<Vec<String>> {
+    let part = |seconds: f64| format!("{:.0} %", 100.0 * seconds / wait.seconds.max(1e-9));
+    let whole = vec![
+        format!("{:.0} s", wait.began_seconds_ago),
+        latency_of(wait.seconds),
+        wait.victim.name.clone(),
+        wait.mount_point.clone().unwrap_or_else(|| wait.device.clone()),
+        part(wait.device_seconds),
+        part(wait.commit_seconds),
+    ];
+    let mut commits: Vec<Vec<String>> = wait.commits.iter().map(commit_cells).collect();
+    let n_more = wait.n_commits - wait.commits.len();
+    if n_more > 0 {
+        commits.insert(0, vec![format!("{n_more} more"), String::new(), String::new(), String::new()]);
+    }
+    let causes: Vec<String> = wait
+        .culprits
+        .iter()
+        .enumerate()
+        .filter(|(at, view)| *at == 0 || view.causes.seconds >= MIN_PART * wait.seconds)
+        .map(|(_, view)| format!("{} ({})", culprit_name(view, wait), causes(view, wait)))
+        .collect();
+    let n_lines = commits.len().max(causes.len()).max(1);
+    (0..n_lines)
+        .map(|at| {
+            let cells = if at == 0 { whole.clone() } else { vec![String::new(); whole.len()] };
+            let commit = commits.get(at).cloned().unwrap_or_else(|| vec![String::new(); 4]);
+            [cells, commit, vec![causes.get(at).cloned().unwrap_or_default()]].concat()
+        })
+        .collect()
+}
+
+fn commit_cells(commit: &CommitView) -> Vec<String> {
+    let phase = |seconds: Option<f64>| seconds.map_or_else(|| "?".to_owned(), latency_of);
+    vec![
+        commit.tid.to_string(),
+        phase(commit.locked_seconds),
+        phase(commit.flushing_seconds),
+        phase(commit.logging_seconds),
+    ]
+}
+
+fn culprit_name(view: &CulpritView, wait: &WaitView) -> String {
+    match &view.culprit {
+        Some(culprit) if *culprit == wait.victim => "itself".to_owned(),
+        Some(culprit) => culprit.name.clone(),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// The causes, those with most time first, as parts of the wait.
+fn causes(view: &CulpritView, wait: &WaitView) -> String {
+    let causes = &view.causes;
+    let mut parts = [
+        ("journal", causes.journal_seconds),
+        ("ordered", causes.ordered_seconds),
+        ("queue", causes.queue_seconds),
+        ("flush", causes.flush_seconds),
+    ];
+    parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let told = parts.iter().filter(|(_, seconds)| *seconds >= MIN_PART / 5.0 * wait.seconds);
+    let told: Vec<String> =
+        told.map(|(word, seconds)| format!("{word} {:.0} %", 100.0 * seconds / wait.seconds.max(1e-9))).collect();
+    if told.is_empty() { "no cause found".to_owned() } else { told.join(", ") }
+}
+
+/// Seconds as a latency with its unit.
+fn latency_of(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float is cut to what u64 can be")]
+    latency(Some((seconds * 1e6) as u64))
 }
 
 /// One line for each victim, one column for each culprit, those with most seconds first.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::view::Observation;
@@ -50,32 +50,34 @@ impl Source {
         }
     }
 
-    /// What was observed up to now.
+    /// What was observed up to now, with the longest waits of the last `waits`.
     ///
     /// # Errors
     /// Those of the daemon, or of this kernel.
-    pub(crate) fn observe(&self) -> Result<Observation, Fault> {
+    pub(crate) fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         match self {
-            Self::Daemon(client) => block_on(client.observation()),
-            Self::Here(observatory) => observatory.observe(),
+            Self::Daemon(client) => block_on(client.observation(waits)),
+            Self::Here(observatory) => observatory.observe(waits),
         }
     }
 
-    /// What happens in so many seconds from now on.
+    /// What happens in so many seconds from now on, if `waits` with the longest waits.
     ///
     /// # Errors
     /// As [`Source::observe`].
     #[expect(clippy::disallowed_methods, reason = "watching for a time is what the user asked for")]
-    pub(crate) fn watch(&self, seconds: f64) -> Result<Observation, Fault> {
-        let before = self.observe()?;
+    pub(crate) fn watch(&self, seconds: f64, waits: bool) -> Result<Observation, Fault> {
+        let before = self.observe(Duration::ZERO)?;
+        let began = Instant::now();
         let mut left = Duration::from_secs_f64(seconds);
         while left > RENEW {
             thread::sleep(RENEW);
             left -= RENEW;
-            self.observe()?;
+            self.observe(Duration::ZERO)?;
         }
         thread::sleep(left);
-        Ok(self.observe()?.since(&before))
+        let waits = if waits { began.elapsed() } else { Duration::ZERO };
+        Ok(self.observe(waits)?.since(&before))
     }
 }
 

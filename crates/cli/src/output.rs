@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use bulkhead_core::error::{Code, Fault};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::args::Format;
@@ -57,6 +58,15 @@ impl Output {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether somebody may still read the data: a pipe whose reader is gone says so.
+    pub(crate) fn has_reader(&self) -> bool {
+        let stdout = io::stdout();
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        // What cannot be asked is not a pipe without a reader.
+        let asked = poll(&mut polled, Some(&Timespec::default()));
+        asked.is_err() || !polled[0].revents().contains(PollFlags::ERR)
     }
 
     /// Something for people, beside the data; programs that asked for JSON do not get it.

@@ -5,6 +5,7 @@
 mod screen;
 
 use std::io::IsTerminal as _;
+use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::view::{ContainerView, Observation};
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(),
         .cure("`--total --output json` prints the sums"));
     }
     if args.once || output.is_json() {
-        let seen = if args.total { source.observe()? } else { source.watch(args.interval)? };
+        let seen = if args.total { source.observe(Duration::ZERO)? } else { source.watch(args.interval, false)? };
         if output.is_json() {
             return output.json(&seen);
         }

@@ -4,13 +4,17 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, and their helpers too")]
 
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host, simulated_observation};
 use bulkhead_engine::engine::Dirs;
 use expect_test::{Expect, expect, expect_file};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 
@@ -1003,6 +1007,32 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
         "#]],
     );
     check(
+        &["blame", "--waits", "--for", "0.2"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        AGO   WAITED   VICTIM                  ON   DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
+        12 s  900 ms   db                      /    80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
+                                                                    4711         200 us  125 ms    350 ms   itself (journal 10 %)
+        70 s  40.0 ms  noise\u{1b}[2J.service  vdb  100 %   0 %                                             itself (flush 100 %)
+        ----- stderr
+        watching for 0.2 s
+        9 more waits of all containers are left out, of at most 30.0 ms
+    "#]],
+    );
+    check(
+        &["blame", "--waits", "--total", "db"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        AGO   WAITED  VICTIM  ON  DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
+        12 s  900 ms  db      /   80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
+                                                  4711         200 us  125 ms    350 ms   itself (journal 10 %)
+        ----- stderr
+        9 more waits of all containers are left out, of at most 30.0 ms
+    "#]],
+    );
+    check(
         &["blame", "--for", "0.2", "nobody"],
         expect![[r#"
         exit 3
@@ -1035,4 +1065,29 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     let json: serde_json::Value = serde_json::from_str(json.strip_prefix("exit 0\n----- stdout\n").unwrap()).unwrap();
     assert_eq!(json[1]["culprit"]["kind"], "unit");
     assert_eq!(json[1]["seconds"].as_f64().map(|seconds| (seconds * 100.0).round()), Some(27.0));
+}
+
+#[test]
+fn following_ends_when_nobody_reads_any_more() {
+    let daemon = Daemon::start();
+    for format in ["table", "json"] {
+        let args = ["blame", "--follow", "--for", "0.2", "--output", format];
+        let mut child = bulkhead(&daemon.dir.path().join("sock"), &args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty());
+        // The reader is gone; without noticing it would go on for ever.
+        let (done, ended) = mpsc::channel();
+        let pid = child.id();
+        thread::spawn(move || done.send(child.wait_with_output().unwrap()));
+        let Ok(output) = ended.recv_timeout(Duration::from_secs(20)) else {
+            kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
+            panic!("{format}: it goes on without a reader");
+        };
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""), "{format}");
+    }
 }

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
@@ -195,9 +196,9 @@ impl Client {
         self.write(Method::POST, &format!("devices/{}/calibrate{}", path_part(name), query(dry_run)), calibration).await
     }
 
-    /// What goes on on the host.
-    pub async fn observation(&self) -> Result<Observation, Fault> {
-        self.get("observation").await
+    /// What goes on on the host, with the longest waits of the last `waits`.
+    pub async fn observation(&self, waits: Duration) -> Result<Observation, Fault> {
+        self.get(&format!("observation?waits_seconds={}", waits.as_secs_f64())).await
     }
 
     /// What the daemon is and sees.

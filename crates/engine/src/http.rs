@@ -8,7 +8,7 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes as BodyBytes;
@@ -70,14 +70,14 @@ impl Api {
         Self(Arc::new(Inner { engine, facts, observe, questions, closed }))
     }
 
-    /// What goes on on the host; operations do not hold it up.
+    /// What goes on on the host, with the longest waits of the last `waits`; operations do not hold it up.
     ///
     /// # Errors
     /// Those of [`Observe::observe`].
-    pub async fn observe(&self) -> Result<Observation, Fault> {
+    pub async fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let _permit = self.0.questions.acquire().await;
         let observe = Arc::clone(&self.0.observe);
-        let seen = tokio::task::spawn_blocking(move || observe.observe()).await;
+        let seen = tokio::task::spawn_blocking(move || observe.observe(waits)).await;
         seen.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "observation", error)))
     }
 
@@ -363,6 +363,16 @@ struct OfPool {
     pool: Option<Name>,
 }
 
+/// Query of the observation.
+#[derive(Clone, Copy, Debug, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Waits {
+    /// Add the longest waits of so many seconds; they are remembered for 300 s.
+    #[serde(default)]
+    waits_seconds: f64,
+}
+
 /// Lists the pools.
 #[utoipa::path(get, path = "/v1/pools", tag = "pools", responses((status = 200, body = Vec<PoolView>), ListFaults))]
 async fn pool_list(State(api): State<Api>) -> Reply<Vec<PoolView>> {
@@ -578,9 +588,12 @@ async fn device_calibrate(
 /// Shows who wrote which journal bytes and who waited for whom in fsync: sums since the daemon began to observe, which are
 /// compared with an earlier answer to see what happens now. The first question begins the observation.
 #[utoipa::path(get, path = "/v1/observation", tag = "observe",
-    responses((status = 200, body = Observation), ObserveFaults))]
-async fn observation(State(api): State<Api>) -> Reply<Observation> {
-    Ok(Json(api.observe().await?))
+    params(Waits), responses((status = 200, body = Observation), ObserveFaults))]
+async fn observation(State(api): State<Api>, Asked(query): Asked<Waits>) -> Reply<Observation> {
+    let waits = Duration::try_from_secs_f64(query.waits_seconds).map_err(|error| {
+        Fault::new(Code::InvalidArgument, "request", format!("waits_seconds={}: {error}", query.waits_seconds))
+    })?;
+    Ok(Json(api.observe(waits).await?))
 }
 
 /// What was observed, for Prometheus. A scrape every two minutes or more often keeps the observation going.
@@ -588,7 +601,7 @@ async fn observation(State(api): State<Api>) -> Reply<Observation> {
     responses((status = 200, description = "Metrics, in the format that is accepted", content_type = "application/openmetrics-text")))]
 async fn metrics_text(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let format = metrics::Format::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe().await, format))
+    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe(Duration::ZERO).await, format))
 }
 
 /// Shows what the daemon is and sees.

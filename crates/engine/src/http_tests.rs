@@ -213,6 +213,24 @@ async fn whatever_goes_wrong_is_a_fault() {
 }
 
 #[tokio::test]
+async fn waits_are_told_when_they_are_asked_for() {
+    let (dir, sim) = (dir(), sim());
+    let daemon = Daemon::start(&dir, &sim).await;
+    let (status, seen) = daemon.raw(Method::GET, "/v1/observation", "").await;
+    assert_eq!((status, seen.get("waits")), (200, None));
+    let (_, seen) = daemon.raw(Method::GET, "/v1/observation?waits_seconds=10.5", "").await;
+    assert_eq!(
+        (&seen["waits"]["left_out"], &seen["waits"]["waits"][0]["commits"][1]["tid"]),
+        (&9.into(), &4711.into())
+    );
+    for wrong in ["-1", "nan", "inf", "1e300", "x", ""] {
+        let (status, fault) = daemon.raw(Method::GET, &format!("/v1/observation?waits_seconds={wrong}"), "").await;
+        assert_eq!((status, fault["code"].as_str()), (400, Some("invalid_argument")), "{wrong}: {fault}");
+    }
+    daemon.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn every_documented_path_is_there() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn each_figure_has_its_name_and_labels() {
-        let text = render(crate::sim::Observed::default().observe(), Format::OpenMetrics);
+        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::OpenMetrics);
         expect![[r##"
             # HELP bulkhead_observing Whether the journals of this host are observed
             # TYPE bulkhead_observing gauge
@@ -337,7 +337,7 @@ mod tests {
             [Format::accepted(Some(accept)), Format::accepted(Some("*/*"))],
             [Format::OpenMetrics, Format::Text]
         );
-        let text = render(crate::sim::Observed::default().observe(), Format::Text);
+        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::Text);
         assert!(
             text.contains("\n# TYPE bulkhead_journal_bytes_total counter\nbulkhead_journal_bytes_total{"),
             "{text}"

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{Names, Observation, observation};
+use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::bpf::{self, BpfError, Tracer};
 use bulkhead_sys::roots::Roots;
@@ -41,12 +41,13 @@ const SELF_TEST_JOURNAL: Bytes = Bytes(16 << 20);
 
 /// Whoever can say what is going on: the [`Observatory`], and a canned answer in tests.
 pub trait Observe: Send + Sync + std::fmt::Debug {
-    /// What was observed up to now. May block while the observation starts.
+    /// What was observed up to now, with the longest waits of the last `waits` (none for zero; they are remembered for 5
+    /// minutes). May block while the observation starts.
     ///
     /// # Errors
     /// `Unsupported` with the reason when this host cannot be observed, `Unavailable` when it takes too long, or after
     /// [`Observe::stop`].
-    fn observe(&self) -> Result<Observation, Fault>;
+    fn observe(&self, waits: Duration) -> Result<Observation, Fault>;
 
     /// Answers all questions that wait, and further ones, with an error.
     fn stop(&self) {}
@@ -111,7 +112,7 @@ impl Observatory {
 }
 
 impl Observe for Observatory {
-    fn observe(&self) -> Result<Observation, Fault> {
+    fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let shared = &*self.shared;
         let mut state = shared.lock();
         state.wanted_until = Some(Instant::now() + LEASE);
@@ -137,7 +138,10 @@ impl Observe for Observatory {
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         let seen = observation(state.observer.totals(), state.observer.pending_bytes(), &state.names);
+        let (now_ns, within_ns) = (bpf::now_ns(), u64::try_from(waits.as_nanos()).unwrap_or(u64::MAX));
+        let longest = || wait_list(&state.observer.longest_waits(now_ns, within_ns), now_ns, &state.names);
         Ok(Observation {
+            waits: (!waits.is_zero()).then(longest),
             observed_seconds: state.observed.as_secs_f64(),
             method: "tp_btf".to_owned(),
             notes: state.notes.clone(),

@@ -44,7 +44,7 @@ impl IntoResponses for ListFaults {
 
 impl IntoResponses for ObserveFaults {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
-        faults(&[Code::Unsupported, Code::Unavailable, Code::Internal])
+        faults(&[Code::InvalidArgument, Code::Unsupported, Code::Unavailable, Code::Internal])
     }
 }
 

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
@@ -14,7 +15,8 @@ use bulkhead_core::model::{FsKind, PoolSource};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
-    BlameView, ContainerView, FileSystemShare, FileSystemView, JournalBytes, Observation,
+    BlameView, CausesView, CommitView, ContainerView, CulpritView, FileSystemShare, FileSystemView, JournalBytes,
+    Observation, WaitList, WaitView,
 };
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
@@ -56,7 +58,7 @@ pub(crate) struct Sim(Arc<Mutex<World>>);
 pub(crate) struct Observed(AtomicU32);
 
 impl Observe for Observed {
-    fn observe(&self) -> Result<Observation, Fault> {
+    fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         let db = identify("/bulkhead.slice/db.slice/payload");
         let noise = identify("/system.slice/noise\u{1b}[2J.service");
@@ -98,8 +100,75 @@ impl Observe for Observed {
                 pending_bytes: 0,
             }],
             blame: vec![blame(Some(&db), 0.02), blame(Some(&noise), 0.27), blame(None, 0.01)],
+            waits: (!waits.is_zero()).then(|| WaitList {
+                waits: vec![long_wait(&db, &noise), short_wait(&noise)],
+                left_out: 9,
+                left_out_seconds: 0.03,
+            }),
             ..Observation::default()
         })
+    }
+}
+
+/// A wait for two commits, mostly because of somebody else.
+fn long_wait(victim: &Identity, noise: &Identity) -> WaitView {
+    let commit = |tid, seconds: f64, requester: Option<&Identity>| CommitView {
+        tid,
+        requester: requester.cloned(),
+        locked_seconds: Some(0.0002),
+        flushing_seconds: Some(seconds / 4.0),
+        logging_seconds: requester.map(|_| seconds * 0.7),
+        seconds,
+        journal_bytes: 2 << 20,
+        ordered_bytes: 1 << 20,
+    };
+    let culprit = |culprit: Option<&Identity>, [journal_seconds, queue_seconds]: [f64; 2]| CulpritView {
+        culprit: culprit.cloned(),
+        causes: CausesView {
+            seconds: journal_seconds + queue_seconds,
+            journal_seconds,
+            queue_seconds,
+            ..CausesView::default()
+        },
+    };
+    WaitView {
+        victim: victim.clone(),
+        device: "vda1".to_owned(),
+        mount_point: Some("/".to_owned()),
+        began_seconds_ago: 12.5,
+        seconds: 0.9,
+        device_seconds: 0.72,
+        commit_seconds: 0.17,
+        tid: 4711,
+        commits: vec![commit(4710, 0.4, None), commit(4711, 0.5, Some(victim))],
+        n_commits: 2,
+        culprits: vec![
+            culprit(Some(noise), [0.15, 0.65]),
+            culprit(Some(victim), [0.09, 0.0]),
+            culprit(None, [0.0, 0.01]),
+        ],
+        n_others: 0,
+        others: CausesView::default(),
+    }
+}
+
+/// A wait that needed no commit, on a file system that is not mounted here.
+fn short_wait(victim: &Identity) -> WaitView {
+    let causes = CausesView { seconds: 0.04, flush_seconds: 0.04, ..CausesView::default() };
+    WaitView {
+        victim: victim.clone(),
+        device: "vdb".to_owned(),
+        mount_point: None,
+        began_seconds_ago: 70.0,
+        seconds: 0.04,
+        device_seconds: 0.04,
+        commit_seconds: 0.0,
+        tid: 7,
+        commits: Vec::new(),
+        n_commits: 0,
+        culprits: vec![CulpritView { culprit: Some(victim.clone()), causes }],
+        n_others: 0,
+        others: CausesView::default(),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn run(args: &TopArgs, source: Source) -> Result<(), Fault> {
     let (questions, asked) = mpsc::channel::<()>();
     thread::spawn(move || {
         while asked.recv().is_ok() {
-            if answers.send(source.observe()).is_err() {
+            if answers.send(source.observe(Duration::ZERO)).is_err() {
                 return;
             }
         }

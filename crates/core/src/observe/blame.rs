@@ -5,22 +5,45 @@
 //! the commit itself (handles that had to end, requests that a controller held back), and the causes are those whose bytes the
 //! commits carried. What neither explains has no cause that can be named.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::charge::{Parts, add, pro_rata, pro_rata_or_nobody};
+use super::charge::{Parts, add, pro_rata, pro_rata_or};
 use super::record::{CgroupId, Commit, Service, ServiceClass, ServiceKey, Sync};
 use crate::units::DevNo;
 
 /// For how long the causes of a wait are remembered before its end.
 const MEMORY_NS: u64 = 60_000_000_000;
-/// And how many commits at most.
+/// And how many commits at most, of all file systems.
 const MAX_COMMITS: usize = 16_384;
+
+/// By what somebody makes others wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// Blocks in the journal: the device's time for them and other metadata, and the commit's own for handles and requests.
+    Journal,
+    /// File data that had to be written inside the commit.
+    Ordered,
+    /// Other requests for file data that the device served meanwhile.
+    Queue,
+    /// Bytes in the device's cache when it was flushed.
+    Flush,
+    /// Neither the device nor a commit explains it.
+    Unexplained,
+}
+
+impl Cause {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 5] = [Self::Journal, Self::Ordered, Self::Queue, Self::Flush, Self::Unexplained];
+}
+
+/// Nanoseconds or bytes, by who is the cause and how.
+pub type Causers = BTreeMap<(Option<CgroupId>, Cause), u64>;
 
 /// A commit and how many bytes of it each owner is charged.
 #[derive(Clone, Debug)]
 struct Content {
     commit: Commit,
-    bytes: Parts,
+    bytes: Causers,
 }
 
 /// What devices did between two looks.
@@ -31,46 +54,61 @@ struct Interval {
     busy: HashMap<DevNo, Busy>,
 }
 
-/// For whom a device was busy (ns).
-#[derive(Clone, Debug, Default)]
-struct Busy {
-    owners: Parts,
-    /// Writing journals of others: by a journal thread in the root cgroup.
-    journals_ns: u64,
+/// Whom a device served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Served {
+    /// Whom the kernel charged.
+    Cgroup(Option<CgroupId>),
+    /// Those whose blocks are in the journals that a thread in the root cgroup wrote.
+    Journals,
 }
 
-/// Bytes that a device was given since its last flush.
+/// For whom a device was busy.
 #[derive(Clone, Debug, Default)]
-struct Unflushed {
-    owners: Parts,
-    journals_bytes: u64,
+struct Busy {
+    /// Its time (ns).
+    served_ns: BTreeMap<(Served, Cause), u64>,
+    /// File data that was written (bytes).
+    data_bytes: Parts,
 }
 
 /// What waits can have had to do with.
 #[derive(Clone, Debug, Default)]
 pub struct Causes {
-    commits: VecDeque<Content>,
+    /// By file system, in the order of their end: a journal has one commit at a time.
+    commits: HashMap<DevNo, VecDeque<Content>>,
+    n_commits: usize,
     intervals: VecDeque<Interval>,
-    unflushed: HashMap<DevNo, Unflushed>,
+    /// Bytes that a device was given since its last flush.
+    unflushed: HashMap<DevNo, BTreeMap<Served, u64>>,
 }
 
 /// Why one wait took its time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blame {
-    /// Nanoseconds of the wait by who caused them; `None` for what nobody can be named for. Sums to the wait exactly.
-    pub causes: Parts,
+    /// Nanoseconds of the wait by who caused them, and how; `None` for what nobody can be named for. Sums to the wait exactly.
+    pub causes: Causers,
     /// The part in which the device was busy.
     pub device_ns: u64,
     /// The part that commits account for.
     pub commit_ns: u64,
+    /// Bytes of the commits that it waited for, by who is charged for them.
+    pub bytes: Causers,
 }
 
 impl Causes {
     /// Remembers a commit and its charges.
-    pub fn commit(&mut self, commit: Commit, bytes: Parts) {
-        self.commits.push_back(Content { commit, bytes });
-        if self.commits.len() > MAX_COMMITS {
-            self.commits.pop_front();
+    pub fn commit(&mut self, commit: Commit, bytes: Causers) {
+        self.commits.entry(commit.dev).or_default().push_back(Content { commit, bytes });
+        self.n_commits += 1;
+        if self.n_commits > MAX_COMMITS {
+            let end_ns = |commits: &VecDeque<Content>| commits.front().map(|content| content.commit.end_ns);
+            let oldest = self.commits.iter().min_by_key(|(_, commits)| end_ns(commits)).map(|(dev, _)| *dev);
+            if let Some(commits) = oldest.and_then(|dev| self.commits.get_mut(&dev)) {
+                commits.pop_front();
+            }
+            self.n_commits -= 1;
+            self.commits.retain(|_, commits| !commits.is_empty());
         }
     }
 
@@ -78,41 +116,40 @@ impl Causes {
     pub fn interval(&mut self, start_ns: u64, end_ns: u64, services: &[(ServiceKey, Service)]) {
         let mut busy: HashMap<DevNo, Busy> = HashMap::new();
         let mut flushes_ns: HashMap<DevNo, u64> = HashMap::new();
-        let mut written: HashMap<DevNo, Unflushed> = HashMap::new();
+        let mut written: HashMap<DevNo, BTreeMap<Served, u64>> = HashMap::new();
         for (key, service) in services {
             let of_device = busy.entry(key.dev).or_default();
             let given = written.entry(key.dev).or_default();
-            match key.class {
-                ServiceClass::Flush => *flushes_ns.entry(key.dev).or_default() += service.busy_ns,
-                ServiceClass::Meta if is_nobodys(key.cgroup) => {
-                    of_device.journals_ns += service.busy_ns;
-                    given.journals_bytes += service.written_bytes;
+            let (served, cause) = match key.class {
+                ServiceClass::Flush => {
+                    *flushes_ns.entry(key.dev).or_default() += service.busy_ns;
+                    continue;
                 }
-                ServiceClass::Meta | ServiceClass::Data => {
-                    *of_device.owners.entry(key.cgroup).or_default() += service.busy_ns;
-                    *given.owners.entry(key.cgroup).or_default() += service.written_bytes;
+                ServiceClass::Meta if is_nobodys(key.cgroup) => (Served::Journals, Cause::Journal),
+                ServiceClass::Meta => (Served::Cgroup(key.cgroup), Cause::Journal),
+                ServiceClass::Data => {
+                    *of_device.data_bytes.entry(key.cgroup).or_default() += service.written_bytes;
+                    (Served::Cgroup(key.cgroup), Cause::Queue)
                 }
-            }
+            };
+            *of_device.served_ns.entry((served, cause)).or_default() += service.busy_ns;
+            *given.entry(served).or_default() += service.written_bytes;
         }
         for (dev, new) in written {
             let unflushed = self.unflushed.entry(dev).or_default();
-            add(&mut unflushed.owners, &new.owners);
-            unflushed.journals_bytes += new.journals_bytes;
+            add(unflushed, &new);
             if let Some(flushes_ns) = flushes_ns.get(&dev) {
-                busy.entry(dev).or_default().add_flushes(*flushes_ns, unflushed);
+                // A flush takes as long as there is in the device's cache: its time belongs to those who filled it.
+                for (served, ns) in pro_rata_or(*flushes_ns, unflushed, Served::Cgroup(None)) {
+                    *busy.entry(dev).or_default().served_ns.entry((served, Cause::Flush)).or_default() += ns;
+                }
                 // Some of it may have come after the flush: that is better counted twice than not at all.
                 *unflushed = new;
             }
         }
         self.intervals.push_back(Interval { start_ns, end_ns, busy });
         self.spread_back();
-        let horizon = end_ns.saturating_sub(MEMORY_NS);
-        while self.intervals.front().is_some_and(|interval| interval.end_ns < horizon) {
-            self.intervals.pop_front();
-        }
-        while self.commits.front().is_some_and(|content| content.commit.end_ns < horizon) {
-            self.commits.pop_front();
-        }
+        self.forget_before(end_ns.saturating_sub(MEMORY_NS));
     }
 
     /// Why a wait took its time. `disks` are the physical devices below the file system, `neighbours` the file systems that
@@ -120,21 +157,72 @@ impl Causes {
     #[must_use]
     pub fn of(&self, sync: &Sync, disks: &[DevNo], neighbours: &[DevNo]) -> Blame {
         let wait_ns = sync.end_ns.saturating_sub(sync.start_ns);
-        let written = self.contents(sync, neighbours);
-        let mut busy = Parts::new();
+        let mut bytes = Causers::new();
+        self.waited_for(sync).for_each(|content| add(&mut bytes, &content.bytes));
+        let written = self.written(sync, neighbours);
+        let (mut busy, mut data_bytes) = (Causers::new(), Parts::new());
         // Those intervals come last.
         let overlapping = self.intervals.iter().rev().skip_while(|interval| interval.start_ns >= sync.end_ns);
         for interval in overlapping.take_while(|interval| interval.end_ns > sync.start_ns) {
             let overlap_ns = interval.end_ns.min(sync.end_ns) - interval.start_ns.max(sync.start_ns);
             add(&mut busy, &device_time(interval, disks, &written, overlap_ns));
+            for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
+                add(&mut data_bytes, &of_device.data_bytes);
+            }
         }
         let device_ns = busy.values().sum::<u64>().min(wait_ns);
         let rest_ns = wait_ns - device_ns;
-        let contents = self.contents(sync, &[sync.dev]);
-        let is_explained = contents.values().any(|bytes| *bytes > 0);
         let mut causes = pro_rata(device_ns, &busy);
-        add(&mut causes, &pro_rata_or_nobody(rest_ns, &contents));
-        Blame { causes, device_ns, commit_ns: if is_explained { rest_ns } else { 0 } }
+        tell_ordered(&mut causes, &data_bytes, &bytes);
+        add(&mut causes, &pro_rata_or(rest_ns, &bytes, (None, Cause::Unexplained)));
+        let is_explained = bytes.values().any(|bytes| *bytes > 0);
+        Blame { causes, device_ns, commit_ns: if is_explained { rest_ns } else { 0 }, bytes }
+    }
+
+    /// The commits that a wait waited for, oldest first: those of its file system that were under way meanwhile, up to the one
+    /// that it needed.
+    pub fn commits_of(&self, sync: &Sync) -> impl Iterator<Item = &Commit> {
+        self.waited_for(sync).map(|content| &content.commit)
+    }
+
+    fn waited_for(&self, sync: &Sync) -> impl Iterator<Item = &Content> {
+        // Transaction numbers wrap around.
+        let is_needed = |content: &&Content| sync.tid.wrapping_sub(content.commit.tid) <= u32::MAX / 2;
+        self.during(sync, sync.dev).filter(is_needed)
+    }
+
+    /// The commits of a file system that were under way during a wait.
+    fn during(&self, sync: &Sync, dev: DevNo) -> impl Iterator<Item = &Content> {
+        let end_ns = sync.end_ns;
+        let commits = self.commits.get(&dev).into_iter().flat_map(move |commits| {
+            let first = commits.partition_point(|content| content.commit.end_ns <= sync.start_ns);
+            commits.range(first..)
+        });
+        commits.take_while(move |content| content.commit.start_ns < end_ns)
+    }
+
+    /// Whose blocks the journals of these file systems were given during a wait, in bytes.
+    fn written(&self, sync: &Sync, devs: &[DevNo]) -> Parts {
+        let mut written = Parts::new();
+        for content in devs.iter().flat_map(|dev| self.during(sync, *dev)) {
+            for ((owner, _), bytes) in content.bytes.iter().filter(|((_, cause), _)| *cause == Cause::Journal) {
+                *written.entry(*owner).or_default() += bytes;
+            }
+        }
+        written
+    }
+
+    fn forget_before(&mut self, horizon_ns: u64) {
+        while self.intervals.front().is_some_and(|interval| interval.end_ns < horizon_ns) {
+            self.intervals.pop_front();
+        }
+        for commits in self.commits.values_mut() {
+            while commits.front().is_some_and(|content| content.commit.end_ns < horizon_ns) {
+                commits.pop_front();
+                self.n_commits -= 1;
+            }
+        }
+        self.commits.retain(|_, commits| !commits.is_empty());
     }
 
     /// A request's time is known when it is completed, but was spent before: what is too much for the last interval belongs to
@@ -144,83 +232,70 @@ impl Causes {
             return;
         };
         for dev in devs {
-            let mut excess = Busy::default();
+            let mut excess = BTreeMap::new();
             for interval in self.intervals.iter_mut().rev() {
                 let length_ns = interval.end_ns - interval.start_ns;
                 let busy = interval.busy.entry(dev).or_default();
-                busy.add(&excess);
+                add(&mut busy.served_ns, &excess);
                 excess = busy.cut(length_ns);
-                if excess.total_ns() == 0 {
+                if excess.is_empty() {
                     break;
                 }
             }
         }
     }
-
-    /// Whose bytes the commits of these file systems carried that were under way during the wait.
-    fn contents(&self, sync: &Sync, devs: &[DevNo]) -> Parts {
-        let mut bytes = Parts::new();
-        for content in &self.commits {
-            let commit = &content.commit;
-            if devs.contains(&commit.dev) && commit.end_ns > sync.start_ns && commit.start_ns < sync.end_ns {
-                add(&mut bytes, &content.bytes);
-            }
-        }
-        bytes
-    }
 }
 
 impl Busy {
-    fn total_ns(&self) -> u64 {
-        self.owners.values().sum::<u64>() + self.journals_ns
-    }
-
-    fn add(&mut self, other: &Self) {
-        add(&mut self.owners, &other.owners);
-        self.journals_ns += other.journals_ns;
-    }
-
-    /// A flush takes as long as there is in the device's cache: its time belongs to those who filled it.
-    fn add_flushes(&mut self, flushes_ns: u64, unflushed: &Unflushed) {
-        let bytes = unflushed.owners.values().sum::<u64>() + unflushed.journals_bytes;
-        let journals_ns = part(flushes_ns, unflushed.journals_bytes, bytes);
-        self.journals_ns += journals_ns;
-        add(&mut self.owners, &pro_rata_or_nobody(flushes_ns - journals_ns, &unflushed.owners));
-    }
-
-    /// Keeps at most so much, and returns the rest, both with the same proportions.
-    fn cut(&mut self, most_ns: u64) -> Self {
-        let total_ns = self.total_ns();
-        let Some(excess_ns) = total_ns.checked_sub(most_ns).filter(|excess| *excess > 0) else {
-            return Self::default();
-        };
-        let journals_ns = part(excess_ns, self.journals_ns, total_ns);
-        let owners = pro_rata(excess_ns - journals_ns, &self.owners);
-        self.journals_ns -= journals_ns;
-        for (owner, ns) in &owners {
+    /// Keeps at most so much of the time, and returns the rest, both with the same proportions.
+    fn cut(&mut self, most_ns: u64) -> BTreeMap<(Served, Cause), u64> {
+        let excess_ns = self.served_ns.values().sum::<u64>().saturating_sub(most_ns);
+        let excess = pro_rata(excess_ns, &self.served_ns);
+        for (key, ns) in &excess {
             // Rounded up it may be one more than there is.
-            let left = self.owners.entry(*owner).or_default();
+            let left = self.served_ns.entry(*key).or_default();
             *left = left.saturating_sub(*ns);
         }
-        Self { owners, journals_ns }
+        excess
     }
+}
+
+/// Device time of an interval by who caused it, at most as much as the wait and the interval have in common: a device that was
+/// busy for part of an interval is taken to have been so while somebody waited for it.
+fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Causers {
+    let mut busy = Causers::new();
+    for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
+        for (&(served, cause), &ns) in &of_device.served_ns {
+            let owners = match served {
+                Served::Cgroup(owner) => Parts::from([(owner, ns)]),
+                Served::Journals => pro_rata_or(ns, written, None),
+            };
+            for (owner, ns) in owners {
+                *busy.entry((owner, cause)).or_default() += ns;
+            }
+        }
+    }
+    pro_rata(busy.values().sum::<u64>().min(overlap_ns), &busy)
+}
+
+/// Of the device time for somebody's file data, as much was for the commit as of the data.
+fn tell_ordered(causes: &mut Causers, data_bytes: &Parts, in_commits: &Causers) {
+    for (&(owner, _), &ordered) in in_commits.iter().filter(|((_, cause), _)| *cause == Cause::Ordered) {
+        let Some(queue_ns) = causes.get(&(owner, Cause::Queue)).copied() else { continue };
+        let data = data_bytes.get(&owner).copied().unwrap_or(0);
+        let ordered_ns = part(queue_ns, ordered.min(data), data);
+        if ordered_ns > 0 {
+            *causes.entry((owner, Cause::Queue)).or_default() -= ordered_ns;
+            *causes.entry((owner, Cause::Ordered)).or_default() += ordered_ns;
+        }
+    }
+    causes.retain(|_, ns| *ns > 0);
 }
 
 /// `total * part / whole`, rounded down; 0 of nothing.
 fn part(total: u64, part: u64, whole: u64) -> u64 {
     let scaled = u128::from(total) * u128::from(part);
     u64::try_from(scaled.checked_div(u128::from(whole)).unwrap_or(0)).unwrap_or(total)
-}
-
-/// Device time of an interval by who caused it, at most as much as the wait and the interval have in common: a device that was
-/// busy for part of an interval is taken to have been so while somebody waited for it.
-fn device_time(interval: &Interval, disks: &[DevNo], written: &Parts, overlap_ns: u64) -> Parts {
-    let mut busy = Parts::new();
-    for of_device in disks.iter().filter_map(|disk| interval.busy.get(disk)) {
-        add(&mut busy, &of_device.owners);
-        add(&mut busy, &pro_rata_or_nobody(of_device.journals_ns, written));
-    }
-    pro_rata(busy.values().sum::<u64>().min(overlap_ns), &busy)
 }
 
 /// Whether metadata of this cgroup is written on behalf of others: by a journal thread in the root cgroup.
@@ -235,6 +310,7 @@ pub const ROOT: CgroupId = CgroupId(1);
 mod tests {
     use super::ServiceClass::{Data, Flush, Meta};
     use super::*;
+    use proptest::prelude::*;
 
     const DISK: DevNo = DevNo::new(8, 0);
     const FS: DevNo = DevNo::new(8, 1);
@@ -246,7 +322,6 @@ mod tests {
     fn commit(dev: DevNo, start_ms: u64, end_ms: u64) -> Commit {
         Commit {
             dev,
-            journal_dev: dev,
             tid: 1,
             begin_ns: 0,
             start_ns: start_ms * MS,
@@ -264,6 +339,20 @@ mod tests {
         parts.iter().copied().collect()
     }
 
+    /// Blocks of these in a commit.
+    fn blocks(parts: &[(Option<CgroupId>, u64)]) -> Causers {
+        parts.iter().map(|&(owner, bytes)| ((owner, Cause::Journal), bytes)).collect()
+    }
+
+    /// Who is to blame, whatever for.
+    fn culprits(blame: &Blame) -> Parts {
+        let mut culprits = Parts::new();
+        for (&(culprit, _), ns) in &blame.causes {
+            *culprits.entry(culprit).or_default() += ns;
+        }
+        culprits
+    }
+
     /// So much device time, with as many bytes written.
     fn busy(cgroup: Option<CgroupId>, class: ServiceClass, ms: u64) -> (ServiceKey, Service) {
         let service = Service { busy_ns: ms * MS, read_bytes: 0, written_bytes: ms, requests: 1 };
@@ -277,30 +366,30 @@ mod tests {
     #[test]
     fn a_busy_device_is_the_cause_and_whoever_kept_it_busy() {
         let mut causes = Causes::default();
-        causes.commit(commit(FS, 100, 190), of(&[(Some(A), 4096)]));
+        causes.commit(commit(FS, 100, 190), blocks(&[(Some(A), 4096)]));
         causes.interval(0, 200 * MS, &[busy(Some(A), Data, 20), busy(Some(B), Data, 160)]);
         let blame = causes.of(&sync(100, 190), &[DISK], &[FS]);
-        assert_eq!(blame.causes, of(&[(Some(A), 10 * MS), (Some(B), 80 * MS)]));
+        assert_eq!(culprits(&blame), of(&[(Some(A), 10 * MS), (Some(B), 80 * MS)]));
         assert_eq!((blame.device_ns, blame.commit_ns), (90 * MS, 0));
     }
 
     #[test]
     fn the_journals_device_time_belongs_to_those_in_the_commits() {
         let mut causes = Causes::default();
-        causes.commit(commit(FS, 0, 50), of(&[(Some(A), 1)]));
-        causes.commit(commit(OTHER_FS, 0, 50), of(&[(Some(B), 3)]));
+        causes.commit(commit(FS, 0, 50), blocks(&[(Some(A), 1)]));
+        causes.commit(commit(OTHER_FS, 0, 50), blocks(&[(Some(B), 3)]));
         causes.interval(0, 100 * MS, &[busy(Some(ROOT), Meta, 80)]);
         let blame = causes.of(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
-        assert_eq!(blame.causes, of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
+        assert_eq!(culprits(&blame), of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
     }
 
     #[test]
     fn a_flush_takes_as_long_as_others_have_filled_the_cache() {
         let mut causes = Causes::default();
-        causes.commit(commit(FS, 0, 100), of(&[(Some(A), 1)]));
+        causes.commit(commit(FS, 0, 100), blocks(&[(Some(A), 1)]));
         let served = [busy(Some(A), Data, 10), busy(Some(B), Data, 30), busy(None, Flush, 60)];
         causes.interval(0, 100 * MS, &served);
-        assert_eq!(causes.of(&sync(0, 100), &[DISK], &[FS]).causes, of(&[(Some(A), 25 * MS), (Some(B), 75 * MS)]));
+        assert_eq!(culprits(&causes.of(&sync(0, 100), &[DISK], &[FS])), of(&[(Some(A), 25 * MS), (Some(B), 75 * MS)]));
     }
 
     #[test]
@@ -312,39 +401,117 @@ mod tests {
         // It took from 120 to 380 ms; 40 ms of what remained were A's.
         causes.interval(300 * MS, 400 * MS, &[busy(Some(B), Data, 260)]);
         let blame = causes.of(&sync(100, 200), &[DISK], &[FS]);
-        assert_eq!(blame.causes, of(&[(Some(A), 40 * MS), (Some(B), 60 * MS)]));
+        assert_eq!(culprits(&blame), of(&[(Some(A), 40 * MS), (Some(B), 60 * MS)]));
         assert_eq!(causes.of(&sync(0, 100), &[DISK], &[FS]).device_ns, 0);
-        assert_eq!(causes.of(&sync(200, 300), &[DISK], &[FS]).causes, of(&[(Some(B), 100 * MS)]));
+        assert_eq!(culprits(&causes.of(&sync(200, 300), &[DISK], &[FS])), of(&[(Some(B), 100 * MS)]));
     }
 
     #[test]
     fn while_the_device_is_idle_the_commit_itself_is_the_cause() {
         let mut causes = Causes::default();
-        causes.commit(commit(FS, 0, 100), of(&[(Some(A), 1), (Some(B), 9)]));
+        causes.commit(commit(FS, 0, 100), blocks(&[(Some(A), 1), (Some(B), 9)]));
         causes.interval(0, 200 * MS, &[busy(Some(B), Data, 20)]);
         let blame = causes.of(&sync(0, 100), &[DISK], &[FS]);
-        assert_eq!(blame.causes, of(&[(Some(A), 8 * MS), (Some(B), 92 * MS)]));
+        assert_eq!(culprits(&blame), of(&[(Some(A), 8 * MS), (Some(B), 92 * MS)]));
         assert_eq!((blame.device_ns, blame.commit_ns), (20 * MS, 80 * MS));
     }
 
     #[test]
     fn nobody_is_blamed_without_a_cause() {
         let mut causes = Causes::default();
-        causes.commit(commit(OTHER_FS, 0, 100), of(&[(Some(B), 9)]));
-        causes.commit(commit(FS, 200, 300), of(&[(Some(B), 9)]));
+        causes.commit(commit(OTHER_FS, 0, 100), blocks(&[(Some(B), 9)]));
+        causes.commit(commit(FS, 200, 300), blocks(&[(Some(B), 9)]));
         let (key, service) = busy(Some(B), Data, 50);
         causes.interval(0, 50 * MS, &[(ServiceKey { dev: DevNo::new(9, 9), ..key }, service)]);
-        assert_eq!(causes.of(&sync(0, 100), &[DISK], &[FS]).causes, of(&[(None, 100 * MS)]));
-        assert_eq!(causes.of(&sync(0, 0), &[DISK], &[FS]).causes, Parts::new());
+        assert_eq!(culprits(&causes.of(&sync(0, 100), &[DISK], &[FS])), of(&[(None, 100 * MS)]));
+        assert_eq!(culprits(&causes.of(&sync(0, 0), &[DISK], &[FS])), Parts::new());
     }
 
     #[test]
     fn what_is_too_old_is_forgotten() {
         let mut causes = Causes::default();
         for second in 0..200 {
-            causes.commit(commit(FS, second * 1000, second * 1000 + 1), Parts::new());
+            causes.commit(commit(FS, second * 1000, second * 1000 + 1), Causers::new());
             causes.interval(second * 1000 * MS, (second + 1) * 1000 * MS, &[]);
         }
-        assert!(causes.commits.len() < 64 && causes.intervals.len() < 64);
+        assert!(causes.commits[&FS].len() < 64 && causes.intervals.len() < 64);
+        assert_eq!(causes.n_commits, causes.commits[&FS].len());
+    }
+
+    #[test]
+    fn the_oldest_commits_make_room() {
+        let mut causes = Causes::default();
+        causes.commit(commit(OTHER_FS, 0, 1), Causers::new());
+        let n_commits = u64::try_from(MAX_COMMITS).unwrap();
+        for n in 1..=n_commits {
+            causes.commit(commit(FS, n, n + 1), Causers::new());
+        }
+        assert_eq!((causes.n_commits, causes.commits.len()), (MAX_COMMITS, 1));
+        assert_eq!(causes.commits[&FS].len(), MAX_COMMITS);
+    }
+
+    #[test]
+    fn a_wait_is_for_the_commits_up_to_the_one_that_it_needed() {
+        let mut causes = Causes::default();
+        let numbered = |tid, start_ms, end_ms| Commit { tid, ..commit(FS, start_ms, end_ms) };
+        causes.commit(numbered(u32::MAX - 1, 0, 10), blocks(&[(Some(B), 1)]));
+        causes.commit(numbered(u32::MAX, 10, 60), blocks(&[(Some(B), 1)]));
+        causes.commit(numbered(0, 60, 90), blocks(&[(Some(A), 1)]));
+        causes.commit(numbered(1, 90, 200), blocks(&[(Some(B), 1)]));
+        let sync = Sync { tid: 0, ..sync(10, 100) };
+        let tids: Vec<_> = causes.commits_of(&sync).map(|commit| commit.tid).collect();
+        assert_eq!(tids, [u32::MAX, 0]);
+        let blame = causes.of(&sync, &[DISK], &[FS]);
+        assert_eq!(culprits(&blame), of(&[(Some(A), 45 * MS), (Some(B), 45 * MS)]));
+        assert_eq!(blame.bytes, blocks(&[(Some(A), 1), (Some(B), 1)]));
+    }
+
+    #[test]
+    fn each_culprit_is_told_by_what() {
+        let mut causes = Causes::default();
+        let mut bytes = blocks(&[(Some(A), 20)]);
+        bytes.insert((Some(B), Cause::Ordered), 10);
+        causes.commit(commit(FS, 0, 100), bytes);
+        // 40 bytes of B's data were written in the time, 10 of them for the commit.
+        let served = [busy(Some(B), Data, 40), busy(Some(ROOT), Meta, 10), busy(None, Flush, 20)];
+        causes.interval(0, 100 * MS, &served);
+        let blame = causes.of(&sync(0, 100), &[DISK], &[FS]);
+        let expected = [
+            ((Some(A), Cause::Journal), 10 + 20),
+            ((Some(A), Cause::Flush), 4),
+            ((Some(B), Cause::Ordered), 10 + 10),
+            ((Some(B), Cause::Queue), 30),
+            ((Some(B), Cause::Flush), 16),
+        ];
+        let sums: Vec<_> = blame.causes.iter().map(|(key, ns)| (*key, (ns + MS / 2) / MS)).collect();
+        assert_eq!(sums, expected);
+        assert_eq!(blame.causes.values().sum::<u64>(), 100 * MS);
+        assert_eq!((blame.device_ns, blame.commit_ns), (70 * MS, 30 * MS));
+    }
+
+    proptest! {
+        #[test]
+        fn causes_sum_to_the_wait(
+            commits in proptest::collection::vec((0u64..4, 1u64..50, 0u64..1000, 0u64..1000), 0..20),
+            looks in proptest::collection::vec((0u64..4, 0usize..3, 0u64..500), 0..20),
+            start_ms in 0u64..1000, wait_ms in 0u64..1000, tid: u32,
+        ) {
+            let mut causes = Causes::default();
+            let mut at = 0;
+            for (gap, length, journal, ordered) in commits {
+                let commit = Commit { tid: tid.wrapping_sub(3), ..commit(FS, at + gap, at + gap + length) };
+                at += gap + length;
+                causes.commit(commit, [((Some(A), Cause::Journal), journal), ((None, Cause::Ordered), ordered)].into());
+            }
+            for (n, (owner, class, ms)) in looks.into_iter().enumerate() {
+                let start_ns = u64::try_from(n).unwrap() * 200 * MS;
+                let owner = (owner > 0).then_some(CgroupId(owner));
+                causes.interval(start_ns, start_ns + 200 * MS, &[busy(owner, [Data, Meta, Flush][class], ms)]);
+            }
+            let sync = Sync { tid, ..sync(start_ms, start_ms + wait_ms) };
+            let blame = causes.of(&sync, &[DISK], &[FS]);
+            prop_assert_eq!(blame.causes.values().sum::<u64>(), wait_ms * MS);
+            prop_assert!(blame.device_ns + blame.commit_ns <= wait_ms * MS);
+        }
     }
 }

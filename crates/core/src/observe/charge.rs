@@ -33,12 +33,12 @@ const MAX_UNCHECKPOINTED: usize = 1024;
 /// Splits `total` like `parts`, exactly: each gets its share rounded down, and the largest remainders one more.
 /// Nothing when there are no parts (or all are 0) or nothing to split.
 #[must_use]
-pub fn pro_rata(total: u64, parts: &Parts) -> Parts {
+pub fn pro_rata<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     let sum: u128 = parts.values().map(|&part| u128::from(part)).sum();
     if sum == 0 || total == 0 {
-        return Parts::new();
+        return BTreeMap::new();
     }
-    let mut split: Vec<(Option<CgroupId>, u64, u128)> = parts
+    let mut split: Vec<(K, u64, u128)> = parts
         .iter()
         .filter(|(_, part)| **part > 0)
         .map(|(&owner, &part)| {
@@ -57,11 +57,11 @@ pub fn pro_rata(total: u64, parts: &Parts) -> Parts {
     split.into_iter().map(|(owner, whole, _)| (owner, whole)).filter(|(_, whole)| *whole > 0).collect()
 }
 
-/// [`pro_rata`]; nobody gets it all when there are no parts.
+/// [`pro_rata`]; this one gets it all when there are no parts.
 #[must_use]
-pub fn pro_rata_or_nobody(total: u64, parts: &Parts) -> Parts {
+pub fn pro_rata_or<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>, nobody: K) -> BTreeMap<K, u64> {
     let split = pro_rata(total, parts);
-    if split.is_empty() && total > 0 { Parts::from([(None, total)]) } else { split }
+    if split.is_empty() && total > 0 { BTreeMap::from([(nobody, total)]) } else { split }
 }
 
 /// Whose blocks and bytes are in a transaction.
@@ -158,7 +158,7 @@ impl Journal {
 }
 
 fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
-    pro_rata_or_nobody(bytes, parts).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
+    pro_rata_or(bytes, parts, None).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
 /// Half blocks that each pays for; they sum to twice the blocks dirtied.
@@ -173,7 +173,7 @@ fn half_blocks(parts: &Transaction) -> Parts {
         }
     }
     // Both counts are the same unless one of them found no room.
-    add(&mut halves, &pro_rata_or_nobody(moved, &parts.early_blocks));
+    add(&mut halves, &pro_rata_or(moved, &parts.early_blocks, None));
     halves
 }
 
@@ -187,7 +187,7 @@ fn journal_charges(commit: &Commit, superblock_bytes: u64, parts: &Transaction, 
     let payers = match commit.requester {
         _ if !seen_whole => Parts::from([(None, fixed)]),
         Some(requester) => Parts::from([(Some(requester), fixed)]),
-        None => pro_rata_or_nobody(fixed, &halves),
+        None => pro_rata_or(fixed, &halves, None),
     };
     add(&mut charges, &payers);
     charges.retain(|_, bytes| *bytes > 0);
@@ -195,9 +195,9 @@ fn journal_charges(commit: &Commit, superblock_bytes: u64, parts: &Transaction, 
 }
 
 /// Adds one set of parts to another.
-pub fn add(to: &mut Parts, parts: &Parts) {
-    for (&owner, part) in parts {
-        *to.entry(owner).or_default() += part;
+pub fn add<K: Ord + Copy>(to: &mut BTreeMap<K, u64>, parts: &BTreeMap<K, u64>) {
+    for (&key, part) in parts {
+        *to.entry(key).or_default() += part;
     }
 }
 
@@ -213,7 +213,6 @@ mod tests {
     fn commit(journal_bytes: u64, ordered_bytes: u64, requester: Option<CgroupId>) -> Commit {
         Commit {
             dev: DevNo::new(8, 1),
-            journal_dev: DevNo::new(8, 1),
             tid: 7,
             begin_ns: 0,
             start_ns: 0,

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::blame::Causes;
-use super::charge::{Charge, Journal, Transaction, add};
+use super::blame::{Cause, Causers, Causes};
+use super::charge::{Charge, Journal, Transaction};
 use super::histogram::Histogram;
 use super::record::{
     Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
     WriteKey, WriteKind,
 };
+use super::waits::{Longest, Waits};
 use crate::units::DevNo;
 
 /// How long after a later commit a transaction's commit is still expected (ns).
@@ -44,8 +45,10 @@ pub struct Observer {
     last_tids: HashMap<DevNo, Tid>,
     /// Since when (ns, monotonic) a later transaction than these has been committed.
     overdue_since: HashMap<(DevNo, Tid), u64>,
-    disks: HashMap<DevNo, Vec<DevNo>>,
+    /// The physical devices below each file system, and the file systems that share one of them with it (itself among them).
+    below: HashMap<DevNo, (Vec<DevNo>, Vec<DevNo>)>,
     causes: Causes,
+    waits: Waits,
     last_ns: Option<u64>,
     /// Since when (ns, monotonic) everything has been seen.
     began_ns: u64,
@@ -58,6 +61,12 @@ impl Observer {
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
+    }
+
+    /// The longest waits that ended in the last `within_ns` before `now_ns` (monotonic).
+    #[must_use]
+    pub fn longest_waits(&self, now_ns: u64, within_ns: u64) -> Longest<'_> {
+        self.waits.longest(now_ns, within_ns)
     }
 
     /// Bytes of each journal's superblock that the next commit's requester will be charged.
@@ -80,7 +89,16 @@ impl Observer {
             }
             self.last_tids.remove(&dev);
         }
-        self.disks = disks;
+        let mut on_disk: HashMap<DevNo, Vec<DevNo>> = HashMap::new();
+        for (dev, disk) in disks.iter().flat_map(|(dev, disks)| disks.iter().map(|disk| (*dev, *disk))) {
+            on_disk.entry(disk).or_default().push(dev);
+        }
+        let with_neighbours = disks.into_iter().map(|(dev, disks)| {
+            let others = disks.iter().filter_map(|disk| on_disk.get(disk)).flatten().copied();
+            let neighbours: BTreeSet<DevNo> = others.chain([dev]).collect();
+            (dev, (disks, neighbours.into_iter().collect()))
+        });
+        self.below = with_neighbours.collect();
     }
 
     /// Takes a look into account. Returns the shares that are used up, which the tracer can forget.
@@ -176,9 +194,10 @@ impl Observer {
         let charges =
             self.journals.entry(commit.dev).or_default().commit(commit, transaction, commit.begin_ns >= self.began_ns);
         self.pay(commit.dev, &charges);
-        let mut bytes = super::charge::Parts::new();
+        let mut bytes = Causers::new();
         for charge in charges {
-            add(&mut bytes, &[(charge.cgroup, charge.bytes)].into());
+            let cause = if charge.kind == Kind::Ordered { Cause::Ordered } else { Cause::Journal };
+            *bytes.entry((charge.cgroup, cause)).or_default() += charge.bytes;
         }
         self.causes.commit(*commit, bytes);
         *self.totals.commits.entry(commit.dev).or_default() += 1;
@@ -188,17 +207,13 @@ impl Observer {
     fn sync(&mut self, sync: &Sync) {
         let wait_us = sync.end_ns.saturating_sub(sync.start_ns) / 1000;
         self.totals.syncs.entry(sync.cgroup).or_default().record(wait_us);
-        let disks = self.disks.get(&sync.dev).cloned().unwrap_or_default();
-        let neighbours = self.neighbours(sync.dev, &disks);
-        for (culprit, ns) in self.causes.of(sync, &disks, &neighbours).causes {
+        let alone = (Vec::new(), vec![sync.dev]);
+        let (disks, neighbours) = self.below.get(&sync.dev).unwrap_or(&alone);
+        let blame = self.causes.of(sync, disks, neighbours);
+        for (&(culprit, _), ns) in &blame.causes {
             *self.totals.blame_ns.entry((sync.cgroup, culprit)).or_default() += ns;
         }
-    }
-
-    fn neighbours(&self, dev: DevNo, disks: &[DevNo]) -> Vec<DevNo> {
-        let shares_a_disk = |others: &Vec<DevNo>| others.iter().any(|disk| disks.contains(disk));
-        let others = self.disks.iter().filter(|(_, others)| shares_a_disk(others)).map(|(dev, _)| *dev);
-        others.filter(|other| *other != dev).chain([dev]).collect()
+        self.waits.record(sync, &blame, self.causes.commits_of(sync));
     }
 
     fn writes(&mut self, writes: &[(WriteKey, u64)], wanted: impl Fn(WriteKind) -> bool) {
@@ -281,7 +296,6 @@ mod tests {
     fn commit(tid: Tid, journal_bytes: u64) -> Record {
         Record::Commit(Commit {
             dev: FS,
-            journal_dev: FS,
             tid,
             begin_ns: 0,
             start_ns: 0,
@@ -376,7 +390,7 @@ mod tests {
     fn a_cgroup_that_is_gone_leaves_its_sums() {
         let mut observer = observer();
         observer.step(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
-        observer.sync(&Sync { dev: FS, tid: 1, start_ns: 0, end_ns: 1000, cgroup: A });
+        observer.sync(&Sync { dev: FS, tid: 7, start_ns: 0, end_ns: 1000, cgroup: A });
         observer.fold(A, B);
         let totals = observer.totals();
         assert_eq!(totals.journal_bytes, BTreeMap::from([((Some(B), FS, Kind::Commit), 4096)]));

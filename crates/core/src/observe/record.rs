@@ -43,8 +43,6 @@ impl Kind {
 pub struct Commit {
     /// The file system's device.
     pub dev: DevNo,
-    /// The journal's device; another one only if the journal is external.
-    pub journal_dev: DevNo,
     /// The transaction.
     pub tid: Tid,
     /// When the transaction's first handle began.

@@ -6,9 +6,11 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Totals;
+use super::blame::Cause;
 use super::histogram::Histogram;
 use super::identity::{ContainerKind, Identity};
-use super::record::{CgroupId, Kind, ServiceClass};
+use super::record::{CgroupId, Commit, Kind, ServiceClass, Tid};
+use super::waits::{Longest, Part, Wait};
 use crate::units::DevNo;
 
 /// What the sums of containers are called that are gone for long.
@@ -134,6 +136,101 @@ pub struct BlameView {
     pub seconds: f64,
 }
 
+/// By what somebody makes others wait, and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CausesView {
+    /// All of it.
+    pub seconds: f64,
+    /// Blocks in the journal: device time for them and other metadata, and the commit's own for handles and requests.
+    pub journal_seconds: f64,
+    /// File data that had to be written inside the commit.
+    pub ordered_seconds: f64,
+    /// Other requests for file data that the device served meanwhile.
+    pub queue_seconds: f64,
+    /// Bytes in the device's cache when it was flushed.
+    pub flush_seconds: f64,
+    /// Bytes of journal that it is charged in the commits that were waited for.
+    pub journal_bytes: u64,
+    /// Bytes of its file data in them.
+    pub ordered_bytes: u64,
+}
+
+/// A container that made another one wait.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CulpritView {
+    /// Who it is, the one that waited as well; `None` for what nobody can be named for.
+    pub culprit: Option<Identity>,
+    /// How it made it wait.
+    #[serde(flatten)]
+    pub causes: CausesView,
+}
+
+/// A commit that somebody waited for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct CommitView {
+    /// Number of the transaction.
+    #[schema(value_type = u32)]
+    pub tid: Tid,
+    /// Who forced it; `None` if the timer did, or if that was not seen.
+    pub requester: Option<Identity>,
+    /// How long the transaction waited for its handles to end; `None` if that was not seen, like the next two.
+    pub locked_seconds: Option<f64>,
+    /// How long file data was sent to the device.
+    pub flushing_seconds: Option<f64>,
+    /// How long metadata was written to the journal, until all of it was on the device.
+    pub logging_seconds: Option<f64>,
+    /// All of it.
+    pub seconds: f64,
+    /// What was written to the journal.
+    pub journal_bytes: u64,
+    /// File data that was written inside it.
+    pub ordered_bytes: u64,
+}
+
+/// One wait in fsync, fdatasync or an `O_SYNC` write.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WaitView {
+    /// Who waited.
+    pub victim: Identity,
+    /// The file system's device, as in [`FileSystemView`].
+    pub device: String,
+    /// Where that is mounted; `None` when it is not mounted in the daemon's mount namespace.
+    pub mount_point: Option<String>,
+    /// How long ago it began.
+    pub began_seconds_ago: f64,
+    /// How long it took.
+    pub seconds: f64,
+    /// The part of it in which the device was busy.
+    pub device_seconds: f64,
+    /// The part that the commits account for while the device was idle; what is left nothing explains.
+    pub commit_seconds: f64,
+    /// Number of the transaction that it needed: the last one that changed the file.
+    #[schema(value_type = u32)]
+    pub tid: Tid,
+    /// The last of the commits that it waited for, oldest first. None where the transaction was committed before, or the
+    /// fsync was served by a fast commit.
+    pub commits: Vec<CommitView>,
+    /// How many it waited for.
+    pub n_commits: usize,
+    /// Who made it wait, the largest part first.
+    pub culprits: Vec<CulpritView>,
+    /// How many others had a part.
+    pub n_others: usize,
+    /// Theirs together.
+    pub others: CausesView,
+}
+
+/// The longest waits, at most 64, and at most 16 of one cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WaitList {
+    /// The longest first.
+    pub waits: Vec<WaitView>,
+    /// How many others there were in this time, in steps of 10 s.
+    pub left_out: u64,
+    /// The longest of those.
+    pub left_out_seconds: f64,
+}
+
 /// What the tracer had no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LossView {
@@ -170,6 +267,9 @@ pub struct Observation {
     pub file_systems: Vec<FileSystemView>,
     /// Who waited for whom.
     pub blame: Vec<BlameView>,
+    /// The longest waits, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<WaitList>,
 }
 
 /// What is known about a file system apart from its figures.
@@ -320,6 +420,73 @@ fn blame(totals: &Totals, names: &Names) -> Vec<BlameView> {
     sums.into_iter().map(|((victim, culprit), ns)| BlameView { victim, culprit, seconds: seconds(ns) }).collect()
 }
 
+/// Puts names to waits. `now_ns` is the time of the question (monotonic).
+#[must_use]
+pub fn wait_list(longest: &Longest<'_>, now_ns: u64, names: &Names) -> WaitList {
+    WaitList {
+        waits: longest.waits.iter().map(|wait| wait_view(wait, now_ns, names)).collect(),
+        left_out: longest.n_left_out,
+        left_out_seconds: seconds(longest.left_out_ns),
+    }
+}
+
+fn wait_view(wait: &Wait, now_ns: u64, names: &Names) -> WaitView {
+    let facts = names.file_system(wait.sync.dev);
+    // A container may have several cgroups.
+    let mut culprits: Vec<(Option<Identity>, Part)> = Vec::new();
+    for culprit in &wait.culprits {
+        let identity = culprit.cgroup.map(|cgroup| names.cgroup(cgroup));
+        match culprits.iter_mut().find(|(other, _)| *other == identity) {
+            Some((_, part)) => part.add(&culprit.part),
+            None => culprits.push((identity, culprit.part)),
+        }
+    }
+    culprits.sort_by_key(|(_, part)| std::cmp::Reverse(part.total_ns()));
+    let culprits = culprits.into_iter().map(|(culprit, part)| CulpritView { culprit, causes: causes(&part) });
+    WaitView {
+        victim: names.cgroup(wait.sync.cgroup),
+        device: facts.device,
+        mount_point: facts.mount_point,
+        began_seconds_ago: seconds(now_ns.saturating_sub(wait.sync.start_ns)),
+        seconds: seconds(wait.duration_ns()),
+        device_seconds: seconds(wait.device_ns),
+        commit_seconds: seconds(wait.commit_ns),
+        tid: wait.sync.tid,
+        commits: wait.commits.iter().map(|commit| commit_view(commit, names)).collect(),
+        n_commits: wait.n_commits,
+        culprits: culprits.collect(),
+        n_others: wait.n_others,
+        others: causes(&wait.others),
+    }
+}
+
+fn commit_view(commit: &Commit, names: &Names) -> CommitView {
+    let phase = |from_ns: u64, to_ns: u64| (from_ns > 0 && to_ns > 0).then(|| seconds(to_ns.saturating_sub(from_ns)));
+    CommitView {
+        tid: commit.tid,
+        requester: commit.requester.map(|requester| names.cgroup(requester)),
+        locked_seconds: phase(commit.start_ns, commit.flush_ns),
+        flushing_seconds: phase(commit.flush_ns, commit.log_ns),
+        logging_seconds: phase(commit.log_ns, commit.end_ns),
+        seconds: seconds(commit.end_ns.saturating_sub(commit.start_ns)),
+        journal_bytes: commit.journal_bytes,
+        ordered_bytes: commit.ordered_bytes,
+    }
+}
+
+fn causes(part: &Part) -> CausesView {
+    let of = |cause: Cause| seconds(part.ns[cause as usize]);
+    CausesView {
+        seconds: seconds(part.total_ns()),
+        journal_seconds: of(Cause::Journal),
+        ordered_seconds: of(Cause::Ordered),
+        queue_seconds: of(Cause::Queue),
+        flush_seconds: of(Cause::Flush),
+        journal_bytes: part.journal_bytes,
+        ordered_bytes: part.ordered_bytes,
+    }
+}
+
 #[expect(clippy::cast_precision_loss, reason = "2^52 ns are 52 days of waiting, and only digits below 1 ns are lost")]
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
@@ -339,10 +506,12 @@ impl Observation {
         new.containers.retain(|view| !is_removed(&view.identity));
         new.blame.retain(|view| !is_removed(&view.victim) && !view.culprit.as_ref().is_some_and(is_removed));
         new.observed_seconds -= before.observed_seconds;
+        let old = by_key(&before.containers, |view| &view.identity);
         for view in &mut new.containers {
-            let Some(old) = before.containers.iter().find(|old| old.identity == view.identity) else { continue };
+            let Some(old) = old.get(&view.identity) else { continue };
+            let shares = by_key(&old.journal, |share| share.device.as_str());
             for share in &mut view.journal {
-                if let Some(old) = old.journal.iter().find(|old| old.device == share.device) {
+                if let Some(old) = shares.get(share.device.as_str()) {
                     share.journal = share.journal.since(&old.journal);
                 }
             }
@@ -353,21 +522,23 @@ impl Observation {
             view.fsync = view.fsync.since(&old.fsync);
         }
         new.containers.retain(ContainerView::did_something);
+        let old = by_key(&before.file_systems, |view| view.device.as_str());
         for view in &mut new.file_systems {
-            let Some(old) = before.file_systems.iter().find(|old| old.device == view.device) else { continue };
+            let Some(old) = old.get(view.device.as_str()) else { continue };
             view.commits = view.commits.saturating_sub(old.commits);
             view.journal = view.journal.since(&old.journal);
             view.unattributed = view.unattributed.since(&old.unattributed);
         }
+        let old = by_key(&before.devices, |view| view.device.as_str());
         for view in &mut new.devices {
-            let Some(old) = before.devices.iter().find(|old| old.device == view.device) else { continue };
+            let Some(old) = old.get(view.device.as_str()) else { continue };
             view.data_seconds -= old.data_seconds;
             view.metadata_seconds -= old.metadata_seconds;
             view.flush_seconds -= old.flush_seconds;
         }
+        let old = by_key(&before.blame, |view| (&view.victim, view.culprit.as_ref()));
         for view in &mut new.blame {
-            let same = |old: &&BlameView| old.victim == view.victim && old.culprit == view.culprit;
-            view.seconds -= before.blame.iter().find(same).map_or(0.0, |old| old.seconds);
+            view.seconds -= old.get(&(&view.victim, view.culprit.as_ref())).map_or(0.0, |old| old.seconds);
         }
         // Less is rounding.
         new.blame.retain(|view| view.seconds > 1e-9);
@@ -381,6 +552,11 @@ impl Observation {
         let named = others.filter_map(|view| Some((view.culprit.as_ref()?, view.seconds)));
         named.max_by(|a, b| a.1.total_cmp(&b.1))
     }
+}
+
+/// Views by what tells them apart: there may be thousands of them.
+fn by_key<'a, T, K: std::hash::Hash + Eq>(views: &'a [T], key: impl Fn(&'a T) -> K) -> HashMap<K, &'a T> {
+    views.iter().map(|view| (key(view), view)).collect()
 }
 
 impl ContainerView {
@@ -404,7 +580,8 @@ impl ContainerView {
 #[cfg(test)]
 mod tests {
     use super::super::identity::identify;
-    use super::super::record::Service;
+    use super::super::record::{Service, Sync};
+    use super::super::waits::Culprit;
     use super::*;
 
     const FS: DevNo = DevNo::new(254, 1);
@@ -489,6 +666,85 @@ mod tests {
         assert_eq!((new.file_systems[0].commits, new.file_systems[0].journal.total()), (0, 512));
         assert_eq!(new.blame, []);
         assert_eq!(after.since(&after).containers, []);
+    }
+
+    #[test]
+    fn a_wait_is_told_with_its_commits_and_by_container() {
+        let commit = Commit {
+            dev: FS,
+            tid: 4711,
+            begin_ns: 0,
+            start_ns: 1_000_000_000,
+            flush_ns: 0,
+            log_ns: 1_500_000_000,
+            end_ns: 2_000_000_000,
+            journal_bytes: 8192,
+            ordered_bytes: 512,
+            requester: Some(CgroupId(2)),
+            block_bytes: 4096,
+        };
+        let culprit = |id, journal_ns, queue_ns, journal_bytes| Culprit {
+            cgroup: id,
+            part: Part { ns: [journal_ns, 0, queue_ns, 0, 0], journal_bytes, ordered_bytes: 0 },
+        };
+        let noise = culprit(Some(CgroupId(4)), 0, 500_000_000, 0);
+        let halves =
+            [culprit(Some(CgroupId(2)), 300_000_000, 0, 4096), culprit(Some(CgroupId(3)), 0, 250_000_000, 100)];
+        let wait = Wait {
+            sync: Sync { dev: FS, tid: 4711, start_ns: 900_000_000, end_ns: 2_000_000_000, cgroup: CgroupId(2) },
+            device_ns: 750_000_000,
+            commit_ns: 300_000_000,
+            commits: vec![commit],
+            n_commits: 3,
+            culprits: vec![noise, halves[0], halves[1], culprit(None, 0, 50_000_000, 0)],
+            others: Part::default(),
+            n_others: 0,
+        };
+        let longest = Longest { waits: vec![&wait], n_left_out: 9, left_out_ns: 1_000_000 };
+        let list = wait_list(&longest, 3_000_000_000, &names());
+        assert_eq!((list.left_out, list.left_out_seconds), (9, 0.001));
+        let view = &list.waits[0];
+        assert_eq!((view.victim.name.as_str(), view.mount_point.as_deref()), ("db", Some("/srv")));
+        assert_eq!((view.began_seconds_ago, view.seconds, view.n_commits), (2.1, 1.1, 3));
+        // The phase whose end was not seen is unknown, and so is the next.
+        let commit = &view.commits[0];
+        assert_eq!((commit.locked_seconds, commit.flushing_seconds, commit.logging_seconds), (None, None, Some(0.5)));
+        assert_eq!(commit.requester.as_ref().map(|requester| requester.name.as_str()), Some("db"));
+        let shown: Vec<_> = view
+            .culprits
+            .iter()
+            .map(|view| (view.culprit.as_ref().map(|id| id.name.as_str()), view.causes.seconds))
+            .collect();
+        assert_eq!(shown, [(Some("db"), 0.55), (Some("noise.service"), 0.5), (None, 0.05)]);
+        let db = &view.culprits[0].causes;
+        assert_eq!((db.journal_seconds, db.queue_seconds, db.journal_bytes), (0.3, 0.25, 4196));
+    }
+
+    #[test]
+    fn differences_of_many_containers_are_found_in_time() {
+        // Ten thousand containers: a search for each would take minutes.
+        let view = |n: u64, written_bytes| ContainerView {
+            identity: identify(&format!("/system.slice/{n}.service")),
+            journal: Vec::new(),
+            read_bytes: 0,
+            written_bytes,
+            device_seconds: 0.0,
+            fsync: Histogram::default(),
+        };
+        let blame = |n: u64, seconds| BlameView {
+            victim: identify(&format!("/system.slice/{}.service", n / 10)),
+            culprit: Some(identify(&format!("/system.slice/{n}.service"))),
+            seconds,
+        };
+        let seen = |written_bytes, seconds| Observation {
+            containers: (0..10_000).map(|n| view(n, written_bytes + n)).collect(),
+            blame: (0..100_000).map(|n| blame(n, seconds)).collect(),
+            ..Observation::default()
+        };
+        let new = seen(5, 3.0).since(&seen(4, 1.0));
+        assert_eq!((new.containers.len(), new.blame.len()), (10_000, 100_000));
+        assert!(new.containers.iter().all(|view| view.written_bytes == 1));
+        assert!(new.blame.iter().all(|view| view.seconds == 2.0));
     }
 
     #[test]

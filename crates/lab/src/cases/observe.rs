@@ -164,6 +164,26 @@ const SCENARIOS: [(&str, &str); 3] = [
     ),
 ];
 
+/// The longest wait has its commit, the needed one last, and its parts; the culprit is the first of those to blame.
+fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
+    let wait = &list["waits"][0];
+    let number = |value: &Value| value.as_f64().context("no number");
+    let (seconds, mut parts) = (number(&wait["seconds"])?, number(&wait["others"]["seconds"])?);
+    for view in wait["culprits"].as_array().context("no culprits")? {
+        parts += number(&view["seconds"])?;
+    }
+    ensure!((parts - seconds).abs() < 1e-6, "{name}: the parts of {seconds} s sum to {parts} s");
+    let last = wait["commits"].as_array().and_then(|commits| commits.last()).context("no commit")?;
+    ctx.log(format!("{name}: the longest wait took {seconds:.2} s, {}", serde_json::to_string(last)?));
+    ensure!(last["tid"] == wait["tid"], "{name}: it needed {}, and waited for {}", wait["tid"], last["tid"]);
+    let phases = ["locked_seconds", "flushing_seconds", "logging_seconds"].map(|phase| number(&last[phase]));
+    let sum: f64 = phases.into_iter().sum::<Result<f64>>()?;
+    ensure!((sum - number(&last["seconds"])?).abs() < 1e-6, "{name}: the phases sum to {sum} s");
+    let first = &wait["culprits"][0]["culprit"]["name"];
+    ensure!(first == "culprit.service", "{name}: {first} is said to have caused the longest wait");
+    Ok(())
+}
+
 async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let disk = ctx.machine.disk(0).await?;
@@ -190,6 +210,8 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
     for (name, script) in SCENARIOS {
         load("culprit", script).await?;
         let seen = json(ctx, &["blame", "--for", "15", "victim.service"]).await?;
+        let waits = json(ctx, &["blame", "--waits", "--total", "victim.service"]).await?;
+        ctx.save(&format!("{name}-waits.json"), &serde_json::to_string_pretty(&waits)?)?;
         let top = json(ctx, &["top", "--interval", "3"]).await?;
         ctx.save(&format!("{name}.json"), &serde_json::to_string_pretty(&top)?)?;
         ctx.machine.sh("echo 1 > /sys/fs/cgroup/test.slice/culprit.service/cgroup.kill; sync -f /run/shared; sync -f /run/other").await?;
@@ -205,6 +227,7 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
         ensure!(part("culprit.service") > 0.6, "{name}: the culprit has {:.0} %", 100.0 * part("culprit.service"));
         // It has a block in nearly every commit, so that it is not to be free of all blame.
         ensure!(part("innocent.service") < 0.1, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
+        check_longest(ctx, name, &waits)?;
     }
     daemon.stop().await?;
     ctx.machine

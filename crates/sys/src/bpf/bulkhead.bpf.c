@@ -470,7 +470,6 @@ int BPF_PROG(jbd2_end_commit)
 	if (record) {
 		record->type = RECORD_COMMIT;
 		record->dev = commit->dev;
-		record->journal_dev = commit->journal_dev;
 		record->tid = commit->tid;
 		record->begin_ns = commit->begin_ns;
 		record->start_ns = commit->start_ns;
@@ -481,7 +480,6 @@ int BPF_PROG(jbd2_end_commit)
 		record->ordered_bytes = commit->ordered_bytes;
 		record->requester = commit->requester;
 		record->block_bytes = commit->block_bytes;
-		record->pad = 0;
 		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	} else {
 		lost(LOSS_RING_FULL);

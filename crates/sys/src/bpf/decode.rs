@@ -69,7 +69,6 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
         RECORD_COMMIT => read(bytes).map(|raw: commit_record| {
             Record::Commit(Commit {
                 dev: dev_from_kernel(raw.dev),
-                journal_dev: dev_from_kernel(raw.journal_dev),
                 tid: raw.tid,
                 begin_ns: raw.begin_ns,
                 start_ns: raw.start_ns,
@@ -174,8 +173,7 @@ mod tests {
     fn records_are_told_apart_and_broken_ones_left() {
         let raw = commit_record {
             type_: RECORD_COMMIT,
-            dev: 8 << 20 | 1,
-            journal_dev: 259 << 20 | 0xf_ffff,
+            dev: 259 << 20 | 0xf_ffff,
             tid: u32::MAX,
             begin_ns: 0,
             start_ns: 1,
@@ -186,11 +184,12 @@ mod tests {
             ordered_bytes: 0,
             requester: 0,
             block_bytes: 1024,
-            pad: 0,
         };
         let Some(Record::Commit(commit)) = record(bytes_of(&raw)) else { panic!("not a commit") };
-        assert_eq!((commit.dev, commit.journal_dev), (DevNo::new(8, 1), DevNo::new(259, 0xf_ffff)));
-        assert_eq!((commit.tid, commit.requester, commit.block_bytes), (u32::MAX, None, 1024));
+        assert_eq!(
+            (commit.dev, commit.tid, commit.requester, commit.block_bytes),
+            (DevNo::new(259, 0xf_ffff), u32::MAX, None, 1024)
+        );
         assert_eq!(record(&bytes_of(&raw)[..40]), None);
         assert_eq!(record(&[]), None);
         assert_eq!(record(&[9; 64]), None);

@@ -76,8 +76,8 @@ enum record_type {
 struct commit_record {
 	__u32 type; /* RECORD_COMMIT */
 	__u32 dev; /* of the file system */
-	__u32 journal_dev; /* of the journal: another one if it is external */
 	__u32 tid;
+	__u32 block_bytes; /* size of a journal block */
 	__u64 begin_ns; /* the transaction's first handle */
 	__u64 start_ns; /* the transaction takes no new handles from here on */
 	__u64 flush_ns; /* its handles are finished; ordered data is written */
@@ -86,8 +86,6 @@ struct commit_record {
 	__u64 journal_bytes; /* what the journal thread wrote to the journal */
 	__u64 ordered_bytes;
 	__u64 requester; /* cgroup of the first fsync for this transaction; 0 if nobody forced it */
-	__u32 block_bytes; /* size of a journal block */
-	__u32 pad;
 };
 
 /* The end of an fsync, fdatasync or O_SYNC write. */

@@ -1,0 +1,344 @@
+//! The longest waits of the last minutes, one by one: what an operator wants to see after "the database hung at 3:12".
+//!
+//! Memory is bounded: time is cut in slots, each slot keeps so many waits, of which one victim has only a part (so that a
+//! container which mostly waits for its own writes does not hide its victims), and each wait so many commits and culprits.
+//! What is left out is counted, with the longest that was.
+
+use std::collections::BTreeMap;
+
+use super::blame::{Blame, Cause};
+use super::record::{CgroupId, Commit, Sync};
+use crate::units::DevNo;
+
+/// For how long waits are remembered (ns).
+pub const MEMORY_NS: u64 = SLOT_NS * N_SLOTS;
+/// Most waits that are kept of a slot, and shown at a time.
+pub const MAX_WAITS: usize = 64;
+/// Most of those of one victim.
+pub const MAX_OF_VICTIM: usize = 16;
+/// Most commits that are kept of a wait: the last ones.
+const MAX_COMMITS: usize = 8;
+/// Most culprits that are kept of a wait one by one: those with most time.
+const MAX_CULPRITS: usize = 16;
+const SLOT_NS: u64 = 10_000_000_000;
+/// With [`MAX_WAITS`] waits of 2 KiB each they take 4 MiB at most.
+const N_SLOTS: u64 = 30;
+
+/// One wait in fsync, with its causes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The fsync.
+    pub sync: Sync,
+    /// The part of it in which the device was busy (ns).
+    pub device_ns: u64,
+    /// The part that commits account for (ns).
+    pub commit_ns: u64,
+    /// The last of the commits that it waited for, oldest first.
+    pub commits: Vec<Commit>,
+    /// How many it waited for.
+    pub n_commits: usize,
+    /// Who made it wait, those with most time first.
+    pub culprits: Vec<Culprit>,
+    /// All others together.
+    pub others: Part,
+    /// How many those are.
+    pub n_others: usize,
+}
+
+/// Who made somebody wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Culprit {
+    /// `None` for what nobody can be named for.
+    pub cgroup: Option<CgroupId>,
+    /// For how long, and by what.
+    pub part: Part,
+}
+
+/// A part of a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// Nanoseconds by cause, as in [`Cause::ALL`].
+    pub ns: [u64; Cause::ALL.len()],
+    /// What the commits carried of its blocks (bytes).
+    pub journal_bytes: u64,
+    /// And of its file data.
+    pub ordered_bytes: u64,
+}
+
+impl Part {
+    /// All its time (ns).
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        self.ns.iter().sum()
+    }
+
+    /// Adds another one.
+    pub fn add(&mut self, other: &Self) {
+        for (sum, ns) in self.ns.iter_mut().zip(other.ns) {
+            *sum += ns;
+        }
+        self.journal_bytes += other.journal_bytes;
+        self.ordered_bytes += other.ordered_bytes;
+    }
+}
+
+/// What was found among the waits of some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Longest<'a> {
+    /// The longest first.
+    pub waits: Vec<&'a Wait>,
+    /// How many others there were, counted in whole slots of 10 s.
+    pub n_left_out: u64,
+    /// The longest of those (ns).
+    pub left_out_ns: u64,
+}
+
+/// The longest waits of the last minutes.
+#[derive(Clone, Debug, Default)]
+pub struct Waits {
+    /// By their end, in units of [`SLOT_NS`].
+    slots: BTreeMap<u64, Slot>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    waits: Vec<Wait>,
+    n_left_out: u64,
+    left_out_ns: u64,
+}
+
+impl Waits {
+    /// Takes note of a wait. `commits` are those that it waited for, oldest first.
+    pub fn record<'a>(&mut self, sync: &Sync, blame: &Blame, commits: impl Iterator<Item = &'a Commit>) {
+        let number = sync.end_ns / SLOT_NS;
+        let newest = self.slots.last_key_value().map_or(number, |(newest, _)| number.max(*newest));
+        while self.slots.first_key_value().is_some_and(|(oldest, _)| newest - oldest > N_SLOTS) {
+            self.slots.pop_first();
+        }
+        let slot = self.slots.entry(number).or_default();
+        if let Some(at) = slot.room_for(sync) {
+            let wait = Wait::new(sync, blame, commits.copied().collect());
+            match slot.waits.get_mut(at) {
+                Some(shorter) => {
+                    let shorter = std::mem::replace(shorter, wait);
+                    slot.leave_out(duration_ns(&shorter.sync));
+                }
+                None => slot.waits.push(wait),
+            }
+        } else {
+            slot.leave_out(duration_ns(sync));
+        }
+    }
+
+    /// The longest waits that ended in the last `within_ns` before `now_ns`, by the rule of [`MAX_WAITS`] and
+    /// [`MAX_OF_VICTIM`].
+    #[must_use]
+    pub fn longest(&self, now_ns: u64, within_ns: u64) -> Longest<'_> {
+        let horizon_ns = now_ns.saturating_sub(within_ns.min(MEMORY_NS));
+        let mut found = Longest::default();
+        let mut waits = Vec::new();
+        for slot in self.slots.range(horizon_ns / SLOT_NS..).map(|(_, slot)| slot) {
+            waits.extend(slot.waits.iter().filter(|wait| wait.sync.end_ns >= horizon_ns));
+            found.n_left_out += slot.n_left_out;
+            found.left_out_ns = found.left_out_ns.max(slot.left_out_ns);
+        }
+        // Of two that took as long the later one is first.
+        waits.sort_by_key(|wait| std::cmp::Reverse((duration_ns(&wait.sync), wait.sync.end_ns)));
+        let mut of_victim: BTreeMap<CgroupId, usize> = BTreeMap::new();
+        for wait in waits {
+            let n_before = of_victim.entry(wait.sync.cgroup).or_default();
+            if found.waits.len() < MAX_WAITS && *n_before < MAX_OF_VICTIM {
+                *n_before += 1;
+                found.waits.push(wait);
+            } else {
+                found.n_left_out += 1;
+                found.left_out_ns = found.left_out_ns.max(duration_ns(&wait.sync));
+            }
+        }
+        found
+    }
+}
+
+impl Slot {
+    /// Where a wait belongs: behind the others, or in place of a shorter one; `None` when it is too short.
+    fn room_for(&self, sync: &Sync) -> Option<usize> {
+        let shortest = |waits: &mut dyn Iterator<Item = (usize, &Wait)>| {
+            let at = waits.min_by_key(|(_, wait)| duration_ns(&wait.sync))?;
+            (duration_ns(&at.1.sync) < duration_ns(sync)).then_some(at.0)
+        };
+        let of_victim = || self.waits.iter().enumerate().filter(|(_, wait)| wait.sync.cgroup == sync.cgroup);
+        if of_victim().count() >= MAX_OF_VICTIM {
+            shortest(&mut of_victim())
+        } else if self.waits.len() >= MAX_WAITS {
+            shortest(&mut self.waits.iter().enumerate())
+        } else {
+            Some(self.waits.len())
+        }
+    }
+
+    fn leave_out(&mut self, ns: u64) {
+        self.n_left_out += 1;
+        self.left_out_ns = self.left_out_ns.max(ns);
+    }
+}
+
+impl Wait {
+    fn new(sync: &Sync, blame: &Blame, mut commits: Vec<Commit>) -> Self {
+        let n_commits = commits.len();
+        commits.drain(..n_commits.saturating_sub(MAX_COMMITS));
+        let mut parts: BTreeMap<Option<CgroupId>, Part> = BTreeMap::new();
+        for (&(owner, cause), ns) in &blame.causes {
+            parts.entry(owner).or_default().ns[cause as usize] += ns;
+        }
+        for (&(owner, cause), bytes) in &blame.bytes {
+            let part = parts.entry(owner).or_default();
+            match cause {
+                Cause::Ordered => part.ordered_bytes += bytes,
+                _ => part.journal_bytes += bytes,
+            }
+        }
+        let mut culprits: Vec<Culprit> = parts.into_iter().map(|(cgroup, part)| Culprit { cgroup, part }).collect();
+        culprits.sort_by_key(|culprit| std::cmp::Reverse(culprit.part.total_ns()));
+        let mut others = Part::default();
+        let rest = culprits.split_off(culprits.len().min(MAX_CULPRITS));
+        rest.iter().for_each(|culprit| others.add(&culprit.part));
+        Self {
+            sync: *sync,
+            device_ns: blame.device_ns,
+            commit_ns: blame.commit_ns,
+            commits,
+            n_commits,
+            culprits,
+            others,
+            n_others: rest.len(),
+        }
+    }
+
+    /// The file system's device.
+    #[must_use]
+    pub fn dev(&self) -> DevNo {
+        self.sync.dev
+    }
+
+    /// How long it took (ns).
+    #[must_use]
+    pub fn duration_ns(&self) -> u64 {
+        duration_ns(&self.sync)
+    }
+}
+
+fn duration_ns(sync: &Sync) -> u64 {
+    sync.end_ns.saturating_sub(sync.start_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn sync(victim: u64, end_ns: u64, ns: u64) -> Sync {
+        Sync { dev: DevNo::new(8, 1), tid: 1, start_ns: end_ns.saturating_sub(ns), end_ns, cgroup: CgroupId(victim) }
+    }
+
+    fn record(waits: &mut Waits, sync: Sync) {
+        waits.record(&sync, &Blame::default(), std::iter::empty());
+    }
+
+    fn durations(found: &Longest<'_>) -> Vec<u64> {
+        found.waits.iter().map(|wait| wait.duration_ns()).collect()
+    }
+
+    #[test]
+    fn the_longest_come_first_and_the_rest_is_counted() {
+        let mut waits = Waits::default();
+        for n in 0..1000 {
+            record(&mut waits, sync(n % 100, 1000 * SECOND, n));
+        }
+        let found = waits.longest(1000 * SECOND, SECOND);
+        assert_eq!(durations(&found), (936..1000).rev().collect::<Vec<_>>());
+        assert_eq!((found.n_left_out, found.left_out_ns), (936, 935));
+    }
+
+    #[test]
+    fn a_victim_of_its_own_writes_does_not_hide_others() {
+        let mut waits = Waits::default();
+        for n in 0..500 {
+            record(&mut waits, sync(7, 500 * SECOND + n * SECOND / 2, SECOND + n));
+        }
+        record(&mut waits, sync(8, 600 * SECOND, 3));
+        let found = waits.longest(750 * SECOND, MEMORY_NS);
+        assert_eq!((found.waits.len(), found.waits[16].sync.cgroup), (17, CgroupId(8)));
+        assert_eq!((found.n_left_out, found.left_out_ns), (484, SECOND + 483));
+    }
+
+    #[test]
+    fn only_what_ended_in_the_time_is_found() {
+        let mut waits = Waits::default();
+        for second in [100, 101, 115, 399] {
+            record(&mut waits, sync(1, second * SECOND, second));
+        }
+        assert_eq!(durations(&waits.longest(400 * SECOND, 5 * SECOND)), [399]);
+        assert_eq!(durations(&waits.longest(400 * SECOND, 299 * SECOND)), [399, 115, 101]);
+        assert_eq!(durations(&waits.longest(400 * SECOND, u64::MAX)), [399, 115, 101, 100]);
+        assert_eq!(durations(&waits.longest(4000 * SECOND, u64::MAX)), [0; 0]);
+        // What is too old to be asked for is not kept.
+        record(&mut waits, sync(1, 1000 * SECOND, 1));
+        assert_eq!(waits.slots.len(), 1);
+    }
+
+    #[test]
+    fn a_wait_has_its_last_commits_and_its_largest_culprits() {
+        let commit = |tid| Commit {
+            dev: DevNo::new(8, 1),
+            tid,
+            begin_ns: 0,
+            start_ns: 0,
+            flush_ns: 0,
+            log_ns: 0,
+            end_ns: 0,
+            journal_bytes: 0,
+            ordered_bytes: 0,
+            requester: None,
+            block_bytes: 4096,
+        };
+        let who = |id| Some(CgroupId(id));
+        let blame = Blame {
+            causes: (1..=20)
+                .map(|id| ((who(id), Cause::Queue), id * 10))
+                .chain([((None, Cause::Flush), 500)])
+                .collect(),
+            device_ns: 2600,
+            commit_ns: 0,
+            bytes: [((who(20), Cause::Ordered), 7), ((who(1), Cause::Journal), 9)].into(),
+        };
+        let mut waits = Waits::default();
+        let commits: Vec<Commit> = (1..=10).map(commit).collect();
+        waits.record(&sync(1, SECOND, 2600), &blame, commits.iter());
+        let found = waits.longest(SECOND, SECOND);
+        let wait = found.waits[0];
+        assert_eq!((wait.n_commits, wait.commits.first().map(|commit| commit.tid)), (10, Some(3)));
+        assert_eq!((wait.culprits.len(), wait.n_others), (16, 5));
+        assert_eq!((wait.culprits[0].cgroup, wait.culprits[0].part.ns), (None, [0, 0, 0, 500, 0]));
+        assert_eq!((wait.culprits[1].cgroup, wait.culprits[1].part.ordered_bytes), (who(20), 7));
+        assert_eq!((wait.others.total_ns(), wait.others.journal_bytes), (150, 9));
+    }
+
+    proptest! {
+        #[test]
+        fn memory_is_bounded_and_every_wait_is_kept_or_counted(
+            syncs in proptest::collection::vec((0u64..40, 0u64..20 * SECOND, 0u64..SECOND), 0..600)
+        ) {
+            let mut waits = Waits::default();
+            let n_syncs = syncs.len();
+            for (victim, end_ns, ns) in syncs {
+                record(&mut waits, sync(victim, end_ns, ns.min(end_ns)));
+            }
+            prop_assert!(waits.slots.len() <= 2 && waits.slots.values().all(|slot| slot.waits.len() <= MAX_WAITS));
+            let found = waits.longest(20 * SECOND, MEMORY_NS);
+            prop_assert_eq!(found.waits.len() + usize::try_from(found.n_left_out).unwrap(), n_syncs);
+            prop_assert!(durations(&found).is_sorted_by(|a, b| a >= b));
+        }
+    }
+}
