@@ -150,7 +150,7 @@ pub(crate) struct BlameArgs {
     /// List the longest waits one by one: the commits that each waited for, and whose blocks, data and requests held it up
     #[arg(long)]
     pub(crate) waits: bool,
-    /// Only what this container waited for
+    /// Only what this container waited for: its name, or the first 12 or more digits of its id
     #[arg(value_name = "VICTIM")]
     pub(crate) victim: Option<String>,
 }

@@ -83,6 +83,12 @@ struct Metrics(Result<Observation, Fault>);
 
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
+/// Labels by which a container is known: its name and kind, and where it has one its id, because names may be given twice. An
+/// empty label is no label for Prometheus, so that the others keep the label sets that they had.
+const TENANT: [&str; 3] = ["tenant", "tenant_kind", "container_id"];
+const VICTIM: [&str; 3] = ["victim", "victim_kind", "victim_container_id"];
+const CULPRIT: [&str; 3] = ["culprit", "culprit_kind", "culprit_container_id"];
+
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let encoder = &mut encoder;
@@ -125,8 +131,7 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
     let mut bytes = counter(encoder, "journal", help, Some(&Unit::Bytes))?;
     let mut encode = |who: Option<&Identity>, volume: &str, journal: &JournalBytes| -> fmt::Result {
         for kind in Kind::ALL.into_iter().filter(|kind| journal.of(*kind) > 0) {
-            let [tenant, tenant_kind] = of(who, ["tenant", "tenant_kind"]);
-            let labels: Labels<'_, 4> = [tenant, tenant_kind, ("volume", volume), ("kind", kind.word())];
+            let labels = [of(who, TENANT), vec![("volume", volume), ("kind", kind.word())]].concat();
             bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&journal.of(kind), None)?;
         }
         Ok(())
@@ -143,7 +148,7 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
     let help = "How long fsync, fdatasync and O_SYNC writes of a tenant took";
     let mut latency = encoder.encode_descriptor("fsync_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for view in seen.containers.iter().filter(|view| view.fsync.count() > 0) {
-        let labels: Labels<'_, 2> = of(Some(&view.identity), ["tenant", "tenant_kind"]);
+        let labels = of(Some(&view.identity), TENANT);
         let none: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
         let mut of_tenant = latency.encode_family(&labels)?;
         of_tenant.encode_histogram(seconds(view.fsync.sum_us), view.fsync.count(), &buckets(&view.fsync), none)?;
@@ -152,23 +157,20 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
         "Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest";
     let mut blame = counter(encoder, "fsync_blame", help, Some(&Unit::Seconds))?;
     for view in &seen.blame {
-        let [victim, victim_kind] = of(Some(&view.victim), ["victim", "victim_kind"]);
-        let [culprit, culprit_kind] = of(view.culprit.as_ref(), ["culprit", "culprit_kind"]);
-        let labels: Labels<'_, 4> = [victim, victim_kind, culprit, culprit_kind];
+        let labels = [of(Some(&view.victim), VICTIM), of(view.culprit.as_ref(), CULPRIT)].concat();
         blame.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.seconds, None)?;
     }
     let help = "Bytes that devices read and wrote for a tenant, as the kernel charges them";
     let mut bytes = counter(encoder, "device_io", help, Some(&Unit::Bytes))?;
     for view in &seen.containers {
         for (direction, n_bytes) in [("read", view.read_bytes), ("write", view.written_bytes)] {
-            let [tenant, tenant_kind] = of(Some(&view.identity), ["tenant", "tenant_kind"]);
-            let labels: Labels<'_, 3> = [tenant, tenant_kind, ("direction", direction)];
+            let labels = [of(Some(&view.identity), TENANT), vec![("direction", direction)]].concat();
             bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&n_bytes, None)?;
         }
     }
     let mut time = counter(encoder, "device_time", "Device time that a tenant's requests took", Some(&Unit::Seconds))?;
     for view in &seen.containers {
-        let labels: Labels<'_, 2> = of(Some(&view.identity), ["tenant", "tenant_kind"]);
+        let labels = of(Some(&view.identity), TENANT);
         time.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.device_seconds, None)?;
     }
     Ok(())
@@ -214,9 +216,11 @@ fn counter<'e>(
     encoder.encode_descriptor(name, help, unit, MetricType::Counter)
 }
 
-/// Who it is, under these two labels; empty for nobody.
-fn of<'a>(who: Option<&'a Identity>, [name, kind]: [&'static str; 2]) -> Labels<'a, 2> {
-    [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))]
+/// Who it is, under these labels; empty for nobody.
+fn of<'a>(who: Option<&'a Identity>, [name, kind, id]: [&'static str; 3]) -> Vec<(&'static str, &'a str)> {
+    let known = [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))];
+    let id = who.and_then(|who| who.id.as_deref()).map(|text| (id, text));
+    known.into_iter().chain(id).collect()
 }
 
 /// Count per bucket by its upper bound in seconds, and the rest under infinity. The bounds are exact: latencies are whole
@@ -328,6 +332,30 @@ mod tests {
             bulkhead_observation_lost_total{what="commits"} 0
             # EOF
         "##]].assert_eq(&text);
+    }
+
+    #[test]
+    fn two_containers_of_one_name_are_two() {
+        let ids = ["a".repeat(64), "b".repeat(64)];
+        let mut seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
+        for (view, id) in seen.containers.iter_mut().zip(&ids) {
+            let path = format!("/system.slice/docker-{id}.scope");
+            view.identity = Identity { name: "web".to_owned(), ..bulkhead_core::observe::identity::identify(&path) };
+        }
+        let text = render(Ok(seen), Format::Text);
+        for id in &ids {
+            let line = format!(
+                "bulkhead_device_time_seconds_total{{tenant=\"web\",tenant_kind=\"docker\",container_id=\"{id}\"}} "
+            );
+            assert_eq!(text.matches(&line).count(), 1, "{text}");
+        }
+        // No two samples have the same labels.
+        let mut series: Vec<&str> =
+            text.lines().filter(|line| !line.starts_with('#')).map(|line| &line[..line.rfind(' ').unwrap()]).collect();
+        let n_samples = series.len();
+        series.sort_unstable();
+        series.dedup();
+        assert_eq!(series.len(), n_samples, "{text}");
     }
 
     #[test]

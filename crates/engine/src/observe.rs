@@ -7,6 +7,7 @@
 //! Nothing runs in the kernel unless somebody asks: each question keeps the programs attached for a while.
 
 mod names;
+mod runtimes;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;

@@ -22,6 +22,7 @@ pub mod namespace;
 pub mod probe;
 pub mod process;
 pub mod roots;
+pub mod runtimes;
 pub mod scratch;
 pub mod spawn;
 pub mod tool;

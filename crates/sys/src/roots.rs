@@ -1,10 +1,12 @@
-//! Where the kernel's file systems are mounted. A parameter everywhere, so that a temporary directory is a fake kernel.
+//! Where the kernel's file systems are mounted, and everything else. A parameter everywhere, so that a temporary directory is a fake kernel.
 
 use std::path::{Path, PathBuf};
 
-/// The roots of the pseudo file systems that this crate reads and writes.
+/// The roots of the file systems that this crate reads and writes.
 #[derive(Clone, Debug)]
 pub struct Roots {
+    /// The host's own files, `/`.
+    pub base: PathBuf,
     /// cgroup v2 hierarchy, `/sys/fs/cgroup`.
     pub cgroup: PathBuf,
     /// `/proc`.
@@ -26,6 +28,7 @@ impl Roots {
     #[must_use]
     pub fn under(base: &Path) -> Self {
         Self {
+            base: base.to_owned(),
             cgroup: base.join("sys/fs/cgroup"),
             proc: base.join("proc"),
             sys: base.join("sys"),

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, Observation};
 use clap::ValueEnum as _;
@@ -28,7 +29,7 @@ struct Screen {
     seen: Option<Observation>,
     failure: Option<Fault>,
     sort: SortKey,
-    chosen: Option<String>,
+    chosen: Option<Identity>,
     interval: f64,
     paused: bool,
 }
@@ -136,12 +137,12 @@ impl Screen {
         let Some(seen) = &self.seen else { return };
         let views = sorted(seen, self.sort);
         let at = self.at(&views).map_or(0, |at| at.saturating_add_signed(by).min(views.len().saturating_sub(1)));
-        self.chosen = views.get(at).map(|view| view.identity.name.clone());
+        self.chosen = views.get(at).map(|view| view.identity.clone());
     }
 
     fn at(&self, views: &[&ContainerView]) -> Option<usize> {
         let chosen = self.chosen.as_ref()?;
-        views.iter().position(|view| view.identity.name == *chosen)
+        views.iter().position(|view| view.identity.key() == chosen.key())
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {

@@ -55,8 +55,9 @@ impl ContainerKind {
 pub struct Identity {
     /// What it is.
     pub kind: ContainerKind,
-    /// What it is called: a tenant's, unit's or machine's name, the first 12 digits of a container's id, or a cgroup's path.
-    /// Printable whatever the cgroup is called.
+    /// What it is called: a tenant's, unit's or machine's name, what the runtime calls the container (`namespace/pod/container`
+    /// in Kubernetes), the first 12 digits of its id where that is not known, or a cgroup's path. Several containers may have
+    /// one name. Printable whatever the cgroup is called.
     pub name: String,
     /// The container's full id, where it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,6 +74,19 @@ impl Identity {
 
     fn container(kind: ContainerKind, id: &str) -> Self {
         Self { id: Some(id.to_owned()), ..Self::new(kind, &id[..id.len().min(SHORT_ID)]) }
+    }
+
+    /// What stays the same when a container's name becomes known: its kind, and its id or else its name.
+    #[must_use]
+    pub fn key(&self) -> (ContainerKind, &str) {
+        (self.kind, self.id.as_deref().unwrap_or(&self.name))
+    }
+
+    /// Whether somebody means it who says this: its name, or the first 12 or more digits of its id.
+    #[must_use]
+    pub fn is_called(&self, text: &str) -> bool {
+        let begins = |id: &String| text.len() >= SHORT_ID && id.starts_with(text);
+        self.name == text || self.id.as_ref().is_some_and(begins)
     }
 }
 
@@ -243,6 +257,19 @@ mod tests {
         );
         check("/user.slice/user-1000.slice/user@1000.service/init.scope", expect!["Unit 1000/init.scope"]);
         check("/batch/job 7", expect!["Cgroup /batch/job 7"]);
+    }
+
+    #[test]
+    fn a_container_is_called_by_its_name_or_the_start_of_its_id() {
+        let id = "0123456789abcdef".repeat(4);
+        let short = identify(&format!("/docker/{id}"));
+        let named = Identity { name: "web".to_owned(), ..short.clone() };
+        assert_eq!(named.key(), short.key());
+        let other = identify(&format!("/docker/{}", id.replace('0', "f")));
+        assert_ne!(Identity { name: "web".to_owned(), ..other.clone() }, named);
+        assert_ne!(other.key(), short.key());
+        let called: Vec<_> = ["web", &id, &id[..12], &id[..11], "we", ""].map(|text| named.is_called(text)).into();
+        assert_eq!(called, [true, true, true, false, false, false]);
     }
 
     #[test]

@@ -231,6 +231,13 @@ pub struct WaitList {
     pub left_out_seconds: f64,
 }
 
+impl BlameView {
+    /// Whom it is about.
+    fn pair(&self) -> ((ContainerKind, &str), Option<(ContainerKind, &str)>) {
+        (self.victim.key(), self.culprit.as_ref().map(Identity::key))
+    }
+}
+
 /// What the tracer had no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LossView {
@@ -506,9 +513,9 @@ impl Observation {
         new.containers.retain(|view| !is_removed(&view.identity));
         new.blame.retain(|view| !is_removed(&view.victim) && !view.culprit.as_ref().is_some_and(is_removed));
         new.observed_seconds -= before.observed_seconds;
-        let old = by_key(&before.containers, |view| &view.identity);
+        let old = by_key(&before.containers, |view| view.identity.key());
         for view in &mut new.containers {
-            let Some(old) = old.get(&view.identity) else { continue };
+            let Some(old) = old.get(&view.identity.key()) else { continue };
             let shares = by_key(&old.journal, |share| share.device.as_str());
             for share in &mut view.journal {
                 if let Some(old) = shares.get(share.device.as_str()) {
@@ -536,9 +543,10 @@ impl Observation {
             view.metadata_seconds -= old.metadata_seconds;
             view.flush_seconds -= old.flush_seconds;
         }
-        let old = by_key(&before.blame, |view| (&view.victim, view.culprit.as_ref()));
+        let old = by_key(&before.blame, BlameView::pair);
         for view in &mut new.blame {
-            view.seconds -= old.get(&(&view.victim, view.culprit.as_ref())).map_or(0.0, |old| old.seconds);
+            let seconds = old.get(&view.pair()).map_or(0.0, |old| old.seconds);
+            view.seconds -= seconds;
         }
         // Less is rounding.
         new.blame.retain(|view| view.seconds > 1e-9);
@@ -718,6 +726,28 @@ mod tests {
         assert_eq!(shown, [(Some("db"), 0.55), (Some("noise.service"), 0.5), (None, 0.05)]);
         let db = &view.culprits[0].causes;
         assert_eq!((db.journal_seconds, db.queue_seconds, db.journal_bytes), (0.3, 0.25, 4196));
+    }
+
+    #[test]
+    fn a_name_that_becomes_known_changes_no_sums() {
+        let id = "0123456789abcdef".repeat(4);
+        let mut names = names();
+        names.cgroups.insert(CgroupId(2), identify(&format!("/docker/{id}")));
+        names.cgroups.insert(CgroupId(4), identify(&format!("/docker/{}", id.replace('0', "f"))));
+        let before = observation(&totals(), std::iter::empty(), &names);
+        for cgroup in [2, 4] {
+            names.cgroups.get_mut(&CgroupId(cgroup)).unwrap().name = "web".to_owned();
+        }
+        let mut totals = totals();
+        totals
+            .service
+            .insert((Some(CgroupId(4)), FS), Service { busy_ns: 1, read_bytes: 3, written_bytes: 0, requests: 1 });
+        let after = observation(&totals, std::iter::empty(), &names);
+        // Two containers of one name stay two.
+        assert_eq!(after.containers.iter().filter(|view| view.identity.name == "web").count(), 2);
+        let new = after.since(&before);
+        let shown: Vec<_> = new.containers.iter().map(|view| (view.identity.name.as_str(), view.read_bytes)).collect();
+        assert_eq!((shown, new.blame), (vec![("web", 3)], vec![]));
     }
 
     #[test]

@@ -10,6 +10,8 @@ use bulkhead_core::units::DevNo;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, cgroup, jbd2, mount};
 
+use super::runtimes::RuntimeNames;
+
 /// How long a container that is gone keeps a line of its own.
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// And how many of them do at most.
@@ -22,6 +24,7 @@ const FORGOTTEN: CgroupId = CgroupId(u64::MAX);
 pub(super) struct Namer {
     roots: Roots,
     cgroups: HashMap<CgroupId, Known>,
+    runtimes: RuntimeNames,
     file_systems: HashMap<DevNo, (FileSystemFacts, Vec<DevNo>)>,
     devices: HashMap<DevNo, String>,
 }
@@ -52,6 +55,7 @@ impl Namer {
         Self {
             roots,
             cgroups: HashMap::from([(FORGOTTEN, forgotten)]),
+            runtimes: RuntimeNames::default(),
             file_systems: HashMap::new(),
             devices: HashMap::new(),
         }
@@ -108,11 +112,12 @@ impl Namer {
                 known.gone_since.get_or_insert(now);
             }
         }
-        let mut living: HashMap<Identity, CgroupId> = HashMap::new();
         for (id, path) in &present {
-            let known = self.cgroups.entry(*id).or_insert_with(|| Known { identity: identify(path), gone_since: None });
-            living.insert(known.identity.clone(), *id);
+            self.cgroups.entry(*id).or_insert_with(|| Known { identity: identify(path), gone_since: None });
         }
+        self.name_containers(now);
+        let living = present.keys().filter_map(|id| Some((self.cgroups.get(id)?.identity.clone(), *id)));
+        let living: HashMap<Identity, CgroupId> = living.collect();
         // One that was gone before it could be named.
         for id in seen {
             self.cgroups.entry(*id).or_insert_with(|| Known { identity: unnamed(*id), gone_since: Some(now) });
@@ -133,6 +138,18 @@ impl Namer {
             }
             if is_old {
                 self.cgroups.remove(&id);
+            }
+        }
+    }
+
+    /// Gives containers the names that their runtimes know them by. Those that are gone have no files any more, and keep theirs.
+    fn name_containers(&mut self, now: Instant) {
+        let living = self.cgroups.values().filter(|known| known.gone_since.is_none() && known.identity.id.is_some());
+        let living: HashSet<Identity> = living.map(|known| known.identity.clone()).collect();
+        self.runtimes.refresh(&self.roots, &living, now);
+        for known in self.cgroups.values_mut() {
+            if let Some(name) = self.runtimes.name(&known.identity) {
+                name.clone_into(&mut known.identity.name);
             }
         }
     }
@@ -182,5 +199,40 @@ impl Namer {
                 vec![dev]
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_container_has_the_name_of_its_runtime_in_all_its_cgroups_and_beyond_its_end() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        let id = "0123456789abcdef".repeat(4);
+        let scope = roots.cgroup.join(format!("system.slice/docker-{id}.scope"));
+        fs::create_dir_all(scope.join("init.scope")).unwrap();
+        fs::write(roots.cgroup.join("cgroup.controllers"), "io").unwrap();
+        let config = base.path().join("var/lib/docker/containers").join(&id);
+        fs::create_dir_all(&config).unwrap();
+        fs::write(config.join("config.v2.json"), r#"{"Name":"/web\u001b"}"#).unwrap();
+        let mut namer = Namer::new(roots);
+        namer.refresh(&[], &HashSet::new());
+        let of_container = |namer: &Namer| {
+            let names = namer.names();
+            let found = names.cgroups.into_values().filter(|identity| identity.id.is_some());
+            let mut found: Vec<_> = found.map(|identity| (identity.kind, identity.name)).collect();
+            found.sort();
+            found
+        };
+        let named = (ContainerKind::Docker, r"web\u{1b}".to_owned());
+        assert_eq!(of_container(&namer), [named.clone(), named.clone()]);
+        fs::remove_dir_all(&scope).unwrap();
+        fs::remove_dir_all(&config).unwrap();
+        let changes = namer.refresh(&[], &HashSet::new());
+        assert_eq!((changes.gone.len(), of_container(&namer)), (2, vec![named.clone(), named]));
     }
 }

@@ -1,0 +1,216 @@
+//! What container runtimes call their containers, read out of their state files.
+//!
+//! The files are the runtimes' own and may change between their versions: whatever is not as expected gives no name, and the
+//! id stays. Sources: moby `container.Container` (`config.v2.json`), containers/storage `Container` (`containers.json`),
+//! containerd `pkg/cri/annotations`, nerdctl `pkg/labels` (labels are annotations too), CRI-O's annotations with the labels of
+//! the kubelet, kubelet `BuildPodLogsDirectory`.
+
+use std::collections::HashMap;
+
+use serde::Deserialize;
+
+use super::identity::printable;
+
+/// Longest name that is shown, in characters; Kubernetes allows 253 for a pod and 63 for a namespace and a container.
+const MAX_NAME: usize = 400;
+
+/// The name in Docker's `config.v2.json`; there it begins with a slash.
+#[must_use]
+pub fn docker_name(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Config {
+        #[serde(rename = "Name")]
+        name: String,
+    }
+    let config: Config = serde_json::from_slice(json).ok()?;
+    shown(config.name.strip_prefix('/').unwrap_or(&config.name))
+}
+
+/// The directory of Docker's state in its `daemon.json`; `None` for the default.
+#[must_use]
+pub fn docker_data_root(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Daemon {
+        #[serde(rename = "data-root")]
+        data_root: String,
+    }
+    serde_json::from_slice::<Daemon>(json).ok().map(|daemon| daemon.data_root)
+}
+
+/// The names in a list of containers/storage, by id.
+#[must_use]
+pub fn storage_names(json: &[u8]) -> HashMap<String, String> {
+    #[derive(Deserialize)]
+    struct Container {
+        id: String,
+        #[serde(default)]
+        names: Vec<String>,
+    }
+    let containers: Vec<Container> = serde_json::from_slice(json).unwrap_or_default();
+    let named = containers.into_iter().filter_map(|container| Some((container.id, shown(container.names.first()?)?)));
+    named.collect()
+}
+
+/// A setting of the table `storage` in containers-storage.conf(5), if it is a plain string.
+#[must_use]
+pub fn storage_setting(toml: &[u8], key: &str) -> Option<String> {
+    let text = std::str::from_utf8(toml).ok()?;
+    let mut table = "";
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            table = line;
+        } else if table == "[storage]"
+            && let Some((name, value)) = line.split_once('=')
+            && name.trim() == key
+        {
+            let value = value.trim().strip_prefix('"')?;
+            return value.split_once('"').map(|(value, _)| value.to_owned());
+        }
+    }
+    None
+}
+
+/// The name in the annotations of an OCI specification (`config.json` of a bundle): `namespace/pod/container` of Kubernetes
+/// (`namespace/pod` for the pod's own sandbox), or the name that nerdctl gave.
+#[must_use]
+pub fn spec_name(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Spec {
+        annotations: HashMap<String, String>,
+    }
+    let spec: Spec = serde_json::from_slice(json).ok()?;
+    let of = |key: &str| spec.annotations.get(key).map(String::as_str).filter(|value| !value.is_empty());
+    let first = |keys: [&str; 2]| keys.into_iter().find_map(of);
+    let namespace = first(["io.kubernetes.cri.sandbox-namespace", "io.kubernetes.pod.namespace"]);
+    let pod = first(["io.kubernetes.cri.sandbox-name", "io.kubernetes.pod.name"]);
+    match (namespace, pod) {
+        (Some(namespace), Some(pod)) => {
+            // CRI-O calls the sandbox itself a container of this name.
+            let container = first(["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]);
+            let container = container.filter(|name| *name != "POD");
+            let parts = [Some(namespace), Some(pod), container];
+            shown(&parts.into_iter().flatten().collect::<Vec<_>>().join("/"))
+        }
+        _ => of("nerdctl/name").and_then(shown),
+    }
+}
+
+/// Namespace and name of the pod with this UID, if this is the name of its directory of logs (`NAMESPACE_POD_UID`).
+#[must_use]
+pub fn pod_of_logs(directory: &str, pod_uid: &str) -> Option<(String, String)> {
+    let (namespace, pod) = directory.strip_suffix(pod_uid)?.strip_suffix('_')?.split_once('_')?;
+    Some((shown(namespace)?, shown(pod)?))
+}
+
+/// As it can be shown; `None` when there is nothing to show.
+fn shown(name: &str) -> Option<String> {
+    let cut: String = name.chars().take(MAX_NAME).collect();
+    (!cut.trim().is_empty()).then(|| printable(&cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Of Docker 20.10.24, shortened.
+    const DOCKER: &str = r#"{"StreamConfig":{},"State":{"Running":false,"Paused":false,"Restarting":false,"OOMKilled":false,"RemovalInProgress":false,"Dead":false,"Pid":0,"ExitCode":0,"Error":"","StartedAt":"0001-01-01T00:00:00Z","FinishedAt":"0001-01-01T00:00:00Z","Health":null},"ID":"f9beb622e9072191a4e20b44c56fec6285344304fc36a133ac855b317f656305","Created":"2026-11-22T11:31:17.184315103Z","Managed":false,"Path":"/bin/true","Args":[],"Image":"sha256:75c17c34ecbb1387737bb61462f0abe3bb60215b01387ae26828509fa808ca1d","Name":"/web","Driver":"vfs","OS":"linux","RestartCount":0}"#;
+
+    /// Of Podman 4.3.1: two containers, of which the second was made with `--rm`.
+    const PODMAN: &str = r#"[{"id":"e533ddddf7a8aca77fa3affaa70d4ea4276c009fa9aba34a229f71f68b1e590c","names":["web"],"image":"","layer":"e18d6c4a2334a2263a86d67c3ee3c9f176abbd5351b38981eca5c7ba6b44e7d8","metadata":"{\"image-name\":\"\",\"image-id\":\"\",\"name\":\"web\",\"created-at\":1795347072}","created":"2026-11-22T11:31:12.714044115Z","flags":{"MountLabel":"","ProcessLabel":""}},{"id":"85209c3129f2350e1c2ec45890302403c190cd9c2beef48ee98c3a7ae818ac43","names":["gone"],"image":"","layer":"08afb309c8f37419d56c92f1fa0efdeabd6d0b9dd070868a6ef821547c836504","metadata":"{\"image-name\":\"\",\"image-id\":\"\",\"name\":\"gone\",\"created-at\":1795347072}","created":"2026-11-22T11:31:12.789922987Z","flags":{"MountLabel":"","ProcessLabel":"","Volatile":true}}]"#;
+
+    fn spec(annotations: &[(&str, &str)]) -> Vec<u8> {
+        let annotations: HashMap<_, _> = annotations.iter().copied().collect();
+        serde_json::to_vec(&serde_json::json!({ "ociVersion": "1.0.2", "annotations": annotations })).unwrap()
+    }
+
+    #[test]
+    fn docker_and_podman_have_names() {
+        assert_eq!(docker_name(DOCKER.as_bytes()).as_deref(), Some("web"));
+        assert_eq!(docker_name(br#"{"Name":"\u001b[2J/x"}"#).as_deref(), Some("\\u{1b}[2J/x"));
+        for nothing in ["", "{}", "[]", r#"{"Name":"/"}"#, r#"{"Name":7}"#, r#"{"Name":" "}"#] {
+            assert_eq!(docker_name(nothing.as_bytes()), None, "{nothing}");
+        }
+        assert_eq!(docker_data_root(br#"{"data-root":"/mnt","debug":true}"#).as_deref(), Some("/mnt"));
+        assert_eq!(docker_data_root(b"{}"), None);
+        let names = storage_names(PODMAN.as_bytes());
+        let by_start = |start: &str| names.iter().find(|(id, _)| id.starts_with(start)).map(|(_, name)| name.as_str());
+        assert_eq!([by_start("e533"), by_start("8520")], [Some("web"), Some("gone")]);
+        assert!(storage_names(br#"[{"id":"a"},{"id":"b","names":[]},{"id":"c","names":[""]}]"#).is_empty());
+        assert!(storage_names(br#"{"id":"a","names":["x"]}"#).is_empty());
+    }
+
+    #[test]
+    fn annotations_name_pods_and_containers() {
+        let containerd = [
+            ("io.kubernetes.cri.container-name", "mariadb"),
+            ("io.kubernetes.cri.container-type", "container"),
+            ("io.kubernetes.cri.sandbox-name", "db-0"),
+            ("io.kubernetes.cri.sandbox-namespace", "shop"),
+        ];
+        assert_eq!(spec_name(&spec(&containerd)).as_deref(), Some("shop/db-0/mariadb"));
+        assert_eq!(spec_name(&spec(&containerd[2..])).as_deref(), Some("shop/db-0"));
+        assert_eq!(spec_name(&spec(&containerd[..3])), None);
+        let crio = [
+            ("io.kubernetes.cri-o.ContainerName", "k8s_mariadb_db-0_shop_uid_0"),
+            ("io.kubernetes.container.name", "mariadb"),
+            ("io.kubernetes.pod.name", "db-0"),
+            ("io.kubernetes.pod.namespace", "shop"),
+        ];
+        assert_eq!(spec_name(&spec(&crio)).as_deref(), Some("shop/db-0/mariadb"));
+        assert_eq!(spec_name(&spec(&[crio[2], crio[3], (crio[1].0, "POD")])).as_deref(), Some("shop/db-0"));
+        assert_eq!(spec_name(&spec(&[("nerdctl/name", "web")])).as_deref(), Some("web"));
+        assert_eq!(spec_name(&spec(&[("nerdctl/name", "")])), None);
+        assert_eq!(spec_name(br#"{"ociVersion":"1.0.2"}"#), None);
+        assert_eq!(spec_name(br#"{"annotations":{"nerdctl/name":["web"]}}"#), None);
+        let long = "x".repeat(100_000);
+        assert_eq!(spec_name(&spec(&[("nerdctl/name", &long)])).map(|name| name.len()), Some(MAX_NAME));
+    }
+
+    #[test]
+    fn pods_are_found_by_their_logs() {
+        let uid = "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f";
+        let found = pod_of_logs(&format!("shop_db-0_{uid}"), uid);
+        assert_eq!(found, Some(("shop".to_owned(), "db-0".to_owned())));
+        for other in
+            ["shop_db-0_x", "shop_db-0", "_", "", uid, &format!("_{uid}"), &format!("shop_{uid}"), &format!("__{uid}")]
+        {
+            assert_eq!(pod_of_logs(other, uid), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn settings_of_the_storage_are_read() {
+        let text = b"# graphroot = \"/a\"\n[storage]\ndriver = \"vfs\"\n graphroot=\"/mnt/b\" # there\n[storage.options]\nrunroot = \"/c\"";
+        assert_eq!(storage_setting(text, "graphroot").as_deref(), Some("/mnt/b"));
+        assert_eq!(storage_setting(text, "runroot"), None);
+        assert_eq!(storage_setting(b"[storage]\ngraphroot = 7", "graphroot"), None);
+        assert_eq!(storage_setting(b"[storage]\ngraphroot = \"/x", "graphroot"), None);
+        assert_eq!(storage_setting(&[0xff, 0xfe], "graphroot"), None);
+    }
+
+    #[test]
+    fn cut_files_give_no_names() {
+        for cut in 0..DOCKER.len() {
+            assert_eq!(docker_name(&DOCKER.as_bytes()[..cut]), None);
+        }
+        for cut in 0..PODMAN.len() {
+            assert!(storage_names(&PODMAN.as_bytes()[..cut]).is_empty());
+        }
+        let deep = "[".repeat(1 << 20);
+        assert_eq!((docker_name(deep.as_bytes()), spec_name(deep.as_bytes())), (None, None));
+        assert!(storage_names(deep.as_bytes()).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_in_a_file_is_shown_harmlessly(name: String, noise in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let json = serde_json::to_vec(&serde_json::json!({ "Name": name })).unwrap();
+            if let Some(shown) = docker_name(&json) {
+                prop_assert!(!shown.chars().any(char::is_control) && !shown.trim().is_empty());
+            }
+            let (_, _) = (spec_name(&noise), storage_setting(&noise, "graphroot"));
+            prop_assert!(storage_names(&noise).is_empty());
+        }
+    }
+}

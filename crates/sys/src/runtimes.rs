@@ -1,0 +1,220 @@
+//! State files of container runtimes: read without asking a daemon, which might hang or not run.
+//!
+//! Owns: where the files are, and reading them so that whoever may write there can neither stop us nor lead us elsewhere:
+//! regular files of bounded size only, no symbolic links below the runtime's own directory, no waiting for a FIFO. What is not
+//! there, or cannot be read like that, is `None`. Does not: understand them (`bulkhead_core::observe::runtime`).
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::observe::runtime;
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
+
+use crate::roots::Roots;
+
+/// Largest state file of one container that is read: OCI specifications have some 10 KiB.
+const MAX_FILE: u64 = 1 << 20;
+/// Largest list of all containers: some 500 bytes for each.
+const MAX_LIST: u64 = 16 << 20;
+/// Most entries of a directory that are looked at.
+const MAX_ENTRIES: usize = 4096;
+
+/// Docker's `config.v2.json` of the container with this id.
+#[must_use]
+pub fn docker_config(roots: &Roots, id: &str) -> Option<Vec<u8>> {
+    let configured = read(&roots.base.join("etc/docker"), "daemon.json", MAX_FILE);
+    let data_root = configured.and_then(|json| runtime::docker_data_root(&json));
+    let data_root = absolute(roots, data_root.as_deref().unwrap_or("/var/lib/docker"))?;
+    read(&data_root.join("containers"), &format!("{}/config.v2.json", component(id)?), MAX_FILE)
+}
+
+/// The lists of containers in the storage that Podman and CRI-O share (`containers.json` and `volatile-containers.json`).
+/// Those of users without privileges are in their homes, and not looked for.
+#[must_use]
+pub fn podman_lists(roots: &Roots) -> Vec<Vec<u8>> {
+    let (graph_root, run_root) = storage_roots(roots);
+    let mut lists = Vec::new();
+    for base in [graph_root, run_root].into_iter().flatten() {
+        for driver in ["overlay", "vfs", "btrfs", "zfs"] {
+            let directory = base.join(format!("{driver}-containers"));
+            let files = ["containers.json", "volatile-containers.json"];
+            lists.extend(files.into_iter().filter_map(|file| read(&directory, file, MAX_LIST)));
+        }
+    }
+    lists
+}
+
+/// The OCI specification (`config.json`) of a container of containerd, whichever of its namespaces it is in.
+#[must_use]
+pub fn containerd_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
+    let id = component(id)?;
+    let tasks = roots.base.join("run/containerd/io.containerd.runtime.v2.task");
+    entries(&tasks).iter().find_map(|namespace| read(&tasks, &format!("{namespace}/{id}/config.json"), MAX_FILE))
+}
+
+/// The OCI specification of a container of CRI-O.
+#[must_use]
+pub fn crio_spec(roots: &Roots, id: &str) -> Option<Vec<u8>> {
+    let id = component(id)?;
+    let (graph_root, run_root) = storage_roots(roots);
+    let bases = [run_root, graph_root];
+    let spec = |base: PathBuf| read(&base.join("overlay-containers"), &format!("{id}/userdata/config.json"), MAX_FILE);
+    bases.into_iter().flatten().find_map(spec)
+}
+
+/// Names of the directories in which the kubelet keeps the logs of pods, one for each pod.
+#[must_use]
+pub fn pod_log_directories(roots: &Roots) -> Vec<String> {
+    entries(&roots.base.join("var/log/pods"))
+}
+
+/// Names of the containers that have logs in one of [`pod_log_directories`].
+#[must_use]
+pub fn pod_log_containers(roots: &Roots, directory: &str) -> Vec<String> {
+    component(directory).map(|name| entries(&roots.base.join("var/log/pods").join(name))).unwrap_or_default()
+}
+
+/// The `graphroot` and the `runroot` of containers-storage.conf(5).
+fn storage_roots(roots: &Roots) -> (Option<PathBuf>, Option<PathBuf>) {
+    let files = [("etc/containers", "storage.conf"), ("usr/share/containers", "storage.conf")];
+    let text = files.into_iter().find_map(|(dir, file)| read(&roots.base.join(dir), file, MAX_FILE));
+    let text = text.unwrap_or_default();
+    let of = |key, default: &str| {
+        let value = runtime::storage_setting(&text, key);
+        absolute(roots, value.as_deref().unwrap_or(default))
+    };
+    (of("graphroot", "/var/lib/containers/storage"), of("runroot", "/run/containers/storage"))
+}
+
+/// A path of the host below our root; `None` when it is none.
+fn absolute(roots: &Roots, path: &str) -> Option<PathBuf> {
+    let relative = path.strip_prefix('/')?;
+    (!relative.split('/').any(|part| part == "..")).then(|| roots.base.join(relative))
+}
+
+/// A name that stays in its directory.
+fn component(name: &str) -> Option<&str> {
+    let is_harmless = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+    is_harmless.then_some(name)
+}
+
+/// A file below a directory that only its runtime may write to. The directory itself may be a link: operators move them.
+fn read(directory: &Path, file: &str, limit: u64) -> Option<Vec<u8>> {
+    let directory = open_directory(directory)?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    // Opening a FIFO does not wait for a writer like that.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
+    let file = openat2(&directory, file, flags, Mode::empty(), resolve).ok()?;
+    let facts = fstat(&file).ok()?;
+    if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    // It may grow while it is read.
+    File::from(file).take(limit + 1).read_to_end(&mut bytes).ok()?;
+    (u64::try_from(bytes.len()).ok()? <= limit).then_some(bytes)
+}
+
+/// Names in a directory, which are UTF-8 and not hidden.
+fn entries(directory: &Path) -> Vec<String> {
+    let Some(dir) = open_directory(directory).and_then(|fd| Dir::read_from(&fd).ok()) else { return Vec::new() };
+    let names = dir.filter_map(Result::ok).filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+    let mut names: Vec<String> = names.filter(|name| component(name).is_some()).take(MAX_ENTRIES).collect();
+    names.sort();
+    names
+}
+
+fn open_directory(directory: &Path) -> Option<OwnedFd> {
+    open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use rustix::fs::{CWD, mknodat};
+
+    use super::*;
+
+    const ID: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn write(base: &Path, path: &str, text: &str) {
+        let path = base.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn each_runtime_has_its_place() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        assert_eq!((docker_config(&roots, ID), podman_lists(&roots).len()), (None, 0));
+        assert_eq!((containerd_spec(&roots, ID), crio_spec(&roots, ID)), (None, None));
+        assert!(pod_log_directories(&roots).is_empty());
+        write(base.path(), &format!("var/lib/docker/containers/{ID}/config.v2.json"), "docker");
+        write(base.path(), "var/lib/containers/storage/overlay-containers/containers.json", "podman");
+        write(base.path(), "run/containers/storage/overlay-containers/volatile-containers.json", "transient");
+        write(base.path(), &format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/config.json"), "cri");
+        write(base.path(), "run/containerd/io.containerd.runtime.v2.task/a/b/config.json", "other");
+        write(base.path(), &format!("run/containers/storage/overlay-containers/{ID}/userdata/config.json"), "crio");
+        write(base.path(), "var/log/pods/shop_db-0_123/mariadb/0.log", "");
+        let text = |bytes: Option<Vec<u8>>| String::from_utf8(bytes.unwrap()).unwrap();
+        assert_eq!(text(docker_config(&roots, ID)), "docker");
+        assert_eq!(podman_lists(&roots), [b"podman".to_vec(), b"transient".to_vec()]);
+        assert_eq!([text(containerd_spec(&roots, ID)), text(crio_spec(&roots, ID))], ["cri", "crio"]);
+        assert_eq!(pod_log_directories(&roots), ["shop_db-0_123"]);
+        assert_eq!(pod_log_containers(&roots, "shop_db-0_123"), ["mariadb"]);
+    }
+
+    #[test]
+    fn places_can_be_configured() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        write(base.path(), "etc/docker/daemon.json", r#"{"data-root": "/mnt/big"}"#);
+        write(base.path(), &format!("mnt/disk/containers/{ID}/config.v2.json"), "docker");
+        // Operators move such directories.
+        symlink("disk", base.path().join("mnt/big")).unwrap();
+        assert_eq!(docker_config(&roots, ID), Some(b"docker".to_vec()));
+        write(base.path(), "etc/containers/storage.conf", "[storage]\ngraphroot = \"/mnt/pods\"\n");
+        write(base.path(), "mnt/pods/vfs-containers/containers.json", "podman");
+        assert_eq!(podman_lists(&roots), [b"podman".to_vec()]);
+        write(base.path(), "etc/docker/daemon.json", r#"{"data-root": "/../mnt/big"}"#);
+        assert_eq!(docker_config(&roots, ID), None);
+    }
+
+    #[test]
+    fn nothing_leads_elsewhere_or_holds_us_up() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        write(base.path(), "secret", "secret");
+        let directory = base.path().join("var/lib/docker/containers").join(ID);
+        fs::create_dir_all(&directory).unwrap();
+        let file = directory.join("config.v2.json");
+        symlink(base.path().join("secret"), &file).unwrap();
+        assert_eq!(docker_config(&roots, ID), None, "a link to a file");
+        fs::remove_file(&file).unwrap();
+        // Nobody writes to it: reading it would wait for ever.
+        mknodat(CWD, &file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        assert_eq!(docker_config(&roots, ID), None, "a FIFO");
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(docker_config(&roots, ID), None, "a directory");
+        fs::remove_dir(&file).unwrap();
+        File::create(&file).unwrap().set_len(MAX_FILE + 1).unwrap();
+        assert_eq!(docker_config(&roots, ID), None, "a large file");
+        File::create(&file).unwrap().set_len(MAX_FILE).unwrap();
+        assert_eq!(docker_config(&roots, ID).map(|bytes| bytes.len() as u64), Some(MAX_FILE));
+        fs::remove_dir_all(&directory).unwrap();
+        write(base.path(), "elsewhere/config.v2.json", "elsewhere");
+        symlink(base.path().join("elsewhere"), &directory).unwrap();
+        assert_eq!(docker_config(&roots, ID), None, "a link to a directory");
+        for id in ["", ".", "..", "../../../elsewhere", "a/b", "a\0b"] {
+            assert_eq!(docker_config(&roots, id), None, "{id:?}");
+            assert_eq!((containerd_spec(&roots, id), crio_spec(&roots, id)), (None, None), "{id:?}");
+            assert!(pod_log_containers(&roots, id).is_empty(), "{id:?}");
+        }
+    }
+}
