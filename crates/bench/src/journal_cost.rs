@@ -23,7 +23,7 @@ const JOURNAL: Bytes = Bytes::mib(256);
 /// Longer than any run, in seconds.
 const COMMIT_INTERVAL: &str = "3000";
 /// Calls of the short part of a run, from which the costs of a commit are told from those of a call.
-const N_FEW: u32 = 10;
+pub(crate) const N_FEW: u32 = 10;
 
 /// A kind of file system, by the features that `mke2fs` is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calibrate;
+mod calls;
 pub mod cgroup_run;
 mod cleanup;
 pub mod experiment;
@@ -19,3 +20,4 @@ mod pair;
 pub mod report;
 pub mod result;
 pub mod sample;
+mod shapley;

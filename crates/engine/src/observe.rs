@@ -80,6 +80,7 @@ struct State {
     names: Names,
     notes: Vec<String>,
     observed: Duration,
+    table_entries: u64,
 }
 
 impl Shared {
@@ -146,6 +147,7 @@ impl Observe for Observatory {
             observed_seconds: state.observed.as_secs_f64(),
             method: "tp_btf".to_owned(),
             notes: state.notes.clone(),
+            table_entries: state.table_entries,
             ..seen
         })
     }
@@ -272,6 +274,7 @@ impl<'a> Worker<'a> {
         if let Some(last) = self.last_look.replace(began) {
             state.observed += began - last;
         }
+        state.table_entries = (batch.shares.len() + batch.writes.len() + batch.services.len()) as u64;
         let unknown = batch.records.len() + batch.shares.len() > 0 && self.namer.has_unknown(&batch);
         let used_up = state.observer.step(batch);
         drop(state);

@@ -15,6 +15,7 @@ mod generated {
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 use std::sync::mpsc;
 
@@ -78,6 +79,21 @@ pub enum BpfError {
         #[source]
         source: libbpf_rs::Error,
     },
+}
+
+/// A program in the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What it is called, which is what it is attached to.
+    pub name: String,
+    /// Its instructions as compiled.
+    pub n_instructions: u64,
+    /// Instructions that the verifier followed, over all paths; 0 on kernels that do not say (before 5.16).
+    pub n_verified: u64,
+    /// How often it ran while statistics were on ([`Tracer::statistics`]).
+    pub n_runs: u64,
+    /// Nanoseconds that these runs took.
+    pub run_ns: u64,
 }
 
 /// The programs in the kernel. Not attached at first.
@@ -162,6 +178,42 @@ impl Tracer {
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.links.is_empty()
+    }
+
+    /// The programs that are loaded.
+    ///
+    /// # Errors
+    /// [`BpfError::Read`].
+    pub fn programs(&self, roots: &Roots) -> Result<Vec<Program>, BpfError> {
+        let loaded = self.object.progs().filter(libbpf_rs::Program::autoload);
+        let info = |program: libbpf_rs::Program<'_>| {
+            let path = roots.proc.join("self/fdinfo").join(program.as_fd().as_raw_fd().to_string());
+            let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
+            let number = |name: &str| decode::fdinfo(&text, name).unwrap_or(0);
+            Ok(Program {
+                name: program.name().to_string_lossy().into_owned(),
+                n_instructions: program.insn_cnt() as u64,
+                n_verified: number("verified_insns"),
+                n_runs: number("run_cnt"),
+                run_ns: number("run_time_ns"),
+            })
+        };
+        loaded.map(info).collect()
+    }
+
+    /// Has the kernel measure how long programs run, all of the host's, as long as the descriptor is open
+    /// (`BPF_ENABLE_STATS`). That makes each run a little longer.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn statistics() -> io::Result<OwnedFd> {
+        // SAFETY: it takes a number and returns a new descriptor or a negative error number.
+        let fd = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME) };
+        if fd < 0 {
+            return Err(io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: the descriptor is new, and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     /// Lets the programs run. Journals are found by their first commit, or told by [`Tracer::add_journals`]. Idempotent.

@@ -4,8 +4,11 @@
 //! then round 2, so that a machine that gets slower over time does not favour a cell.
 //! Does not: judge the figures (`judge`), or show them (`report`).
 
+pub(crate) mod attribution;
+mod churn;
 mod dbms_consolidation;
 mod fsync_probe;
+mod journal_cost;
 mod journal_fsync;
 mod machine;
 mod volume_overhead;
@@ -23,13 +26,16 @@ use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 
 /// The experiments that can be run.
-pub const NAMES: [&str; 4] = ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead"];
+pub const NAMES: [&str; 7] =
+    ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead", "journal-cost", "attribution", "churn"];
 
 /// The disk models of the lab on which TARGETS wants an experiment.
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
         "fsync-probe" | "volume-overhead" => &["hdd", "ssd"],
+        // They work in memory.
+        "journal-cost" | "attribution" | "churn" => &["fast"],
         _ => &["hdd"],
     }
 }
@@ -107,6 +113,9 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
         "dbms-consolidation" => dbms_consolidation::run(options, progress),
         "journal-fsync" => journal_fsync::run(options, progress),
         "volume-overhead" => volume_overhead::run(options, progress),
+        "journal-cost" => journal_cost::run(options, progress),
+        "attribution" => attribution::run(options, progress),
+        "churn" => churn::run(options, progress),
         _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
     }
 }
@@ -114,7 +123,11 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
 /// How long an experiment takes with these options, set-up included, on an emulated machine; `None` for an unknown name.
 #[must_use]
 pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
-    let rounds = u64::from(n_rounds(options));
+    let rounds = u64::from(match name {
+        "journal-cost" => journal_cost::n_rounds(options),
+        "churn" => churn::N_ROUNDS,
+        _ => n_rounds(options),
+    });
     let (n_cells, windows) = match name {
         "fsync-probe" => (chosen(&fsync_probe::cells(options), options).len(), fsync_probe::seconds(options.quick)),
         "dbms-consolidation" => (
@@ -123,6 +136,9 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         ),
         "journal-fsync" => (chosen(&journal_fsync::cells(), options).len(), journal_fsync::seconds(options.quick)),
         "volume-overhead" => (volume_overhead::N_CELLS, volume_overhead::seconds(options.quick)),
+        "journal-cost" => (journal_cost::N_CELLS, journal_cost::SECONDS),
+        "attribution" => (attribution::N_CELLS, attribution::seconds(options.quick)),
+        "churn" => (1, churn::seconds(options.quick)),
         _ => return None,
     };
     let set_up = if name == "dbms-consolidation" { 90.0 } else { 45.0 };
@@ -252,11 +268,7 @@ impl<'a, 'p> Frame<'a, 'p> {
                 self.options.cancel.check()?;
                 self.say(&format!("round {number} of {n_rounds}: {}", plan.id()));
                 match step(self, *plan) {
-                    Ok(round) => {
-                        self.experiment.cells[index].rounds.push(round.clone());
-                        self.done += 1;
-                        self.tell("done", Some((plan.id(), round)));
-                    }
+                    Ok(round) => self.finish(index, round)?,
                     Err(error) => {
                         self.options.cancel.check()?;
                         failed += 1;
@@ -267,12 +279,21 @@ impl<'a, 'p> Frame<'a, 'p> {
                         if failed > plans.len() {
                             return Err(error).context("too many cells failed");
                         }
+                        self.write()?;
                     }
                 }
-                self.write()?;
             }
         }
         Ok(())
+    }
+
+    /// A round of a cell is done.
+    fn finish(&mut self, cell: usize, round: Round) -> Result<()> {
+        self.done += 1;
+        let id = self.experiment.cells[cell].id();
+        self.experiment.cells[cell].rounds.push(round.clone());
+        self.tell("done", Some((id, round)));
+        self.write()
     }
 
     fn write(&self) -> Result<()> {

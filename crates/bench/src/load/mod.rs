@@ -104,7 +104,7 @@ pub struct LoadArgs {
     /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
     #[arg(long)]
     pub file_bytes: Option<u64>,
-    /// probe: time between two operations in milliseconds (default 100).
+    /// probe, storm: time between two operations or batches in milliseconds (default: 100, and as fast as it can).
     #[arg(long)]
     pub interval_ms: Option<u64>,
     /// storm: an fsync of the directory after so many batches of 64 files (default 1; 0: never).

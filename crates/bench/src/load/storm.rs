@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{Load, LoadArgs, Tally, Window, ms_between, noise};
+use super::{Load, LoadArgs, Tally, Timer, Window, ms_between, noise};
 
 /// Files in a batch.
 const BATCH: u64 = 64;
@@ -24,13 +24,20 @@ pub(super) struct Storm {
     n_threads: usize,
     file_bytes: usize,
     sync_every: u64,
+    interval: Option<Duration>,
 }
 
 impl Storm {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
         let n_threads = args.threads.unwrap_or(2);
         let file_bytes = usize::try_from(args.file_bytes.unwrap_or(4096)).context("--file-bytes is too large")?;
-        let load = Self { dir: args.dir.clone(), n_threads, file_bytes, sync_every: args.sync_every.unwrap_or(1) };
+        let load = Self {
+            dir: args.dir.clone(),
+            n_threads,
+            file_bytes,
+            sync_every: args.sync_every.unwrap_or(1),
+            interval: args.interval_ms.map(Duration::from_millis),
+        };
         for index in 0..n_threads {
             let dir = load.thread_dir(index);
             fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -53,7 +60,12 @@ impl Load for Storm {
         let block = noise(self.file_bytes, index as u64 + 1);
         let mut tally = Tally::default();
         let mut alive: VecDeque<PathBuf> = VecDeque::new();
+        let (timer, mut due) = (Timer::new()?, Instant::now());
         for n_batch in 0u64.. {
+            if let Some(interval) = self.interval {
+                timer.wait_until(due)?;
+                due += interval;
+            }
             let batch = own.join(format!("batch-{n_batch}"));
             create(&batch, &block, window, &mut tally)?;
             if self.sync_every > 0 && (n_batch + 1).is_multiple_of(self.sync_every) {

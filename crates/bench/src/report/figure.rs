@@ -40,12 +40,36 @@ pub const SEQUENTIAL_BYTES_PER_S: &str = "sequential_bytes_per_s";
 pub const HOST_COMMITS_PER_FSYNC: &str = "host_commits_per_fsync";
 /// Processor time for each I/O, all parties together.
 pub const CPU_US_PER_IO: &str = "cpu_us_per_io";
+/// What the journal's device was given.
+pub const JOURNAL_BYTES: &str = "journal_bytes";
+/// The same for a few calls and a commit.
+pub const JOURNAL_BYTES_OF_FEW: &str = "journal_bytes_of_few";
+/// What the device was given and neither charged to anybody nor reported as unattributed.
+pub const NOT_CHARGED_BYTES: &str = "not_charged_bytes";
+/// What no owner was found for, percent of all.
+pub const UNATTRIBUTED_PCT: &str = "unattributed_pct";
+/// Additional processor time of the caller while it is observed, percent.
+pub const OVERHEAD_PCT: &str = "overhead_pct";
+/// How long a BPF program runs on average, nanoseconds.
+pub const NS_PER_RUN: &str = "ns_per_run";
+/// Instructions of a BPF program that the verifier followed.
+pub const VERIFIED_INSTRUCTIONS: &str = "verified_instructions";
+/// Memory of the observing process, MiB.
+pub const RSS_MIB: &str = "rss_mib";
+/// Entries in the tables of the BPF programs.
+pub const TABLE_ENTRIES: &str = "table_entries";
+
+/// How far a container's charge is from its Shapley value, percent of that.
+#[must_use]
+pub fn off_shapley(container: &str) -> String {
+    format!("{container}_off_shapley_pct")
+}
 
 /// Series: every latency of the probe beside the busy neighbour.
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 20] = [
+pub(crate) const KNOWN: [&str; 25] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -66,4 +90,9 @@ pub(crate) const KNOWN: [&str; 20] = [
     SEQUENTIAL_BYTES_PER_S,
     HOST_COMMITS_PER_FSYNC,
     CPU_US_PER_IO,
+    JOURNAL_BYTES,
+    JOURNAL_BYTES_OF_FEW,
+    NOT_CHARGED_BYTES,
+    UNATTRIBUTED_PCT,
+    OVERHEAD_PCT,
 ];

@@ -1,11 +1,15 @@
 //! One experiment as rows and columns, before it becomes text, HTML or Markdown. Columns without a figure are left out.
 
+use bulkhead_core::observe::cost::{Call, CallCost, CostRun};
+
 use super::figure as f;
 use super::headline::kept_pct;
 use super::text::{digits, ends, factor, number, percent, percent_exact};
 use super::words::{self, Config};
 use super::{paper, text};
-use crate::result::{Cell, Experiment, Spread};
+use crate::experiment::attribution::PLAYERS;
+use crate::journal_cost::{MAX_CALLS, N_FEW};
+use crate::result::{Cell, Experiment, Round, Spread};
 
 /// A value with its spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +94,26 @@ pub(crate) fn gain(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
     part_of(cell, shared_cell(experiment, cell), f::INSERTS_PER_S, 1.0)
 }
 
-const COLUMNS: [Column; 22] = [
+/// What a call costs, from the rounds of its cell.
+pub(crate) fn call_cost(cell: &Cell) -> Option<CallCost> {
+    let call = Call::ALL.into_iter().find(|call| call.word() == cell.layout)?;
+    let run = |round: &Round| {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a file system in memory")]
+        let of = |name| round.figures.get(name).filter(|bytes| **bytes >= 0.0).map(|bytes| bytes.round() as u64);
+        Some(CostRun { few_bytes: of(f::JOURNAL_BYTES_OF_FEW)?, bytes: of(f::JOURNAL_BYTES)? })
+    };
+    let runs = cell.rounds.iter().filter_map(run).collect();
+    CallCost::of(&cell.neighbour, call, MAX_CALLS, N_FEW, runs)
+}
+
+/// What a container is charged and what would be fair, percent of all.
+fn charged_and_fair(cell: &Cell, player: &str) -> Option<Value> {
+    let of = |what: &str| Some(cell.figure(&format!("{player}_{what}_pct"))?.median);
+    let (charged, fair) = (of("charged")?, of("shapley")?);
+    Some(Value { middle: format!("{} / {}", percent_exact(charged), percent_exact(fair)), ends: None })
+}
+
+const COLUMNS: [Column; 37] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -121,6 +144,21 @@ const COLUMNS: [Column; 22] = [
     column("128K seq.", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::SEQUENTIAL_BYTES_PER_S), percent_exact)),
     column("host commits", "per fsync", false, |_, c| shown(c.figure(f::HOST_COMMITS_PER_FSYNC), number)),
     column("CPU", "us per I/O", false, |_, c| shown(c.figure(f::CPU_US_PER_IO), digits)),
+    column("journal", "KiB", false, |_, c| shown(c.figure(f::JOURNAL_BYTES), |bytes| digits(bytes / 1024.0))),
+    column("std dev", "of mean", true, |_, c| plain(call_cost(c).map(|cost| cost.variation), |v| format!("{v:.4}"))),
+    column("paper's", "KiB", false, |_, c| plain(call_cost(c)?.paper.map(|paper| paper.mean_kib), digits)),
+    column("each", "commit KiB", false, |_, c| plain(call_cost(c).map(|cost| cost.per_commit_bytes / 1024.0), digits)),
+    column("each", "call B", false, |_, c| plain(call_cost(c).map(|cost| cost.per_call_bytes), digits)),
+    column("fsyncs", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[0])),
+    column("storm", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[1])),
+    column("seldom", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[2])),
+    column("charged to", "nobody", true, |_, c| shown(c.figure(f::UNATTRIBUTED_PCT), percent_exact)),
+    column("CPU", "overhead", true, |_, c| shown(c.figure(f::OVERHEAD_PCT), percent_exact)),
+    column("CPU ns", "per call", false, |_, c| shown(c.figure("cpu_ns_per_call"), digits)),
+    column("memory", "MiB", true, |_, c| shown(c.figure(f::RSS_MIB), number)),
+    column("table", "entries", true, |_, c| shown(c.figure(f::TABLE_ENTRIES), digits)),
+    column("ns", "per run", false, |_, c| shown(c.figure(f::NS_PER_RUN), digits)),
+    column("verified", "instructions", false, |_, c| shown(c.figure(f::VERIFIED_INSTRUCTIONS), digits)),
 ];
 
 /// Rows and columns of an experiment.

@@ -1,10 +1,15 @@
 //! The two sentences on top of every report. They are made of figures: no effect, no success and no measurement are
 //! said as plainly as a success.
 
+use bulkhead_core::observe::cost::{Call, CallCost};
+
 use super::figure as f;
+use super::grid;
 use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
 use super::words::{self, Config};
-use crate::result::{Cell, Experiment, Spread};
+use crate::calls::{METADATA, OTHER};
+use crate::experiment::attribution::PLAYERS;
+use crate::result::{Cell, Experiment, Spread, spread};
 
 /// A slowdown below this is called none.
 const NO_SLOWDOWN: f64 = 1.15;
@@ -27,6 +32,12 @@ pub(crate) fn of(experiment: &Experiment) -> Headline {
         dbms(experiment)
     } else if has(f::FSYNC_A_MEAN_MS) {
         pair(experiment)
+    } else if has(f::JOURNAL_BYTES_OF_FEW) {
+        costs(experiment)
+    } else if has(f::RSS_MIB) {
+        churn(experiment)
+    } else if has(f::UNATTRIBUTED_PCT) {
+        attribution(experiment)
     } else if has(f::RANDOM_IOPS) || has(f::SEQUENTIAL_BYTES_PER_S) {
         overhead(experiment)
     } else {
@@ -270,5 +281,81 @@ fn overhead(experiment: &Experiment) -> Headline {
     Headline {
         before: format!("{}.", line("loop", "A loop device")),
         after: format!("{}; {}.", line("lv", "A logical volume"), line("blockd", "blockd")),
+    }
+}
+
+fn costs(experiment: &Experiment) -> Headline {
+    let costs: Vec<CallCost> = experiment.cells.iter().filter_map(grid::call_cost).collect();
+    let of = |features: &str, call| costs.iter().find(|cost| cost.features == features && cost.call == call);
+    let compared = costs.iter().filter(|cost| cost.features == "default");
+    let compared: Vec<f64> = compared.filter_map(|c| Some(100.0 * (c.mean_kib / c.paper?.mean_kib - 1.0))).collect();
+    let most = costs.iter().max_by(|a, b| a.variation.total_cmp(&b.variation));
+    let before = match (spread(compared), most) {
+        (Some(off), Some(most)) => format!(
+            "The paper's calls cost {:+.1} to {:+.1} % of what it found; the coefficient of variation is at most {:.4} ({} on {}; its: 0.045).",
+            off.min,
+            off.max,
+            most.variation,
+            most.call.word(),
+            most.features
+        ),
+        _ => "None of the paper's calls was measured.".to_owned(),
+    };
+    let pair = [of("default", Call::AppendFsync), of("fast_commit", Call::AppendFsync)];
+    let after = match pair {
+        [Some(default), Some(fast)] => format!(
+            "An append with fsync costs {} KiB of journal, with fast commits {}; a mkdir {} KiB, because its block is logged whole.",
+            short(default.per_call_bytes / 1024.0),
+            short(fast.per_call_bytes / 1024.0),
+            of("default", Call::Mkdir)
+                .map_or_else(|| "(not measured)".to_owned(), |c| short(c.per_call_bytes / 1024.0))
+        ),
+        _ => "An append with fsync was not measured.".to_owned(),
+    };
+    Headline { before, after }
+}
+
+fn churn(experiment: &Experiment) -> Headline {
+    let cell = experiment.cells.first();
+    let of =
+        |name: &str| cell.map(|cell| cell.rounds.iter().filter_map(|round| round.figures.get(name).copied()).collect());
+    let rounds = |name: &str| of(name).unwrap_or_else(Vec::new);
+    let list = |name: &str| rounds(name).into_iter().map(number).collect::<Vec<_>>().join(", ");
+    let sum = |name: &str| number(rounds(name).into_iter().sum());
+    Headline {
+        before: format!(
+            "{} containers came and went; of what the journal's device was given, {} bytes were not accounted for.",
+            sum("containers"),
+            sum(f::NOT_CHARGED_BYTES)
+        ),
+        after: format!(
+            "Memory of the observing process in each third: {} MiB; entries in the programs' tables: {}.",
+            list(f::RSS_MIB),
+            list(f::TABLE_ENTRIES)
+        ),
+    }
+}
+
+fn attribution(experiment: &Experiment) -> Headline {
+    let all = experiment.cells.iter().find(|cell| cell.figure(f::UNATTRIBUTED_PCT).is_some());
+    let figure = |name: &str| Some(all?.figure(name)?.median);
+    let parts = PLAYERS.iter().filter_map(|player| {
+        let (charged, fair) = (figure(&format!("{player}_charged_pct"))?, figure(&format!("{player}_shapley_pct"))?);
+        Some(format!("{player} {} (fair: {})", percent_exact(charged), percent_exact(fair)))
+    });
+    let parts: Vec<String> = parts.collect();
+    let nobody = figure(f::UNATTRIBUTED_PCT).map_or_else(|| "not measured".to_owned(), percent_exact);
+    let overhead = |group: &str| {
+        let cells = experiment.cells.iter().filter(|cell| cell.neighbour == group);
+        let worst = cells.filter_map(|cell| cell.figure(f::OVERHEAD_PCT)).map(|s| s.median).max_by(f64::total_cmp);
+        worst.map_or_else(|| "not measured".to_owned(), percent_exact)
+    };
+    Headline {
+        before: format!("Three containers on one journal are charged {}; nobody {nobody}.", parts.join(", ")),
+        after: format!(
+            "Being observed costs at most {} more processor time in metadata calls, and {} in others.",
+            overhead(METADATA),
+            overhead(OTHER)
+        ),
     }
 }

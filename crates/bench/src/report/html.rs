@@ -77,6 +77,9 @@ fn question(name: &str) -> &str {
         "dbms-consolidation" => "Can a database keep its speed beside a noisy neighbour?",
         "journal-fsync" => "Do shares hold when both tenants call fsync all the time?",
         "volume-overhead" => "What does a volume of one's own cost?",
+        "journal-cost" => "What does a system call cost in journal bytes?",
+        "churn" => "Does observing stay exact and small while containers come and go?",
+        "attribution" => "Is each container charged for the journal that it caused?",
         other => other,
     }
 }

@@ -1,7 +1,7 @@
 //! Pictures of an experiment as self-contained SVG: no scripts, no fonts from elsewhere, light and dark.
 //!
 //! Which pictures there are follows from the figures: sorted latencies, slowdowns, a database's throughput and fsync
-//! latency, two tenants' latencies, shares, parts of the raw device.
+//! latency, two tenants' latencies, shares, parts of the raw device, costs of calls, charges of containers.
 
 mod bars;
 mod canvas;
@@ -12,9 +12,10 @@ use bars::{Band, Content, Panel, Row};
 use canvas::{Card, Hue, Key};
 
 use super::figure as f;
-use super::text::{factor, number, percent, rate, spoken_ms};
+use super::text::{factor, number, percent, percent_exact, rate, spoken_ms};
 use super::words::{self, Config};
 use super::{grid, paper};
+use crate::experiment::attribution::{CONTAINERS, PLAYERS};
 use crate::judge;
 use crate::result::{Cell, Experiment, Spread};
 
@@ -53,12 +54,14 @@ pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
 pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let stem = |kind: &str| stem_of(&[&experiment.name, &experiment.disk.model, kind]);
     let mut pictures = Vec::new();
-    let charts: [(&str, Option<Chart>); 5] = [
+    let charts: [(&str, Option<Chart>); 7] = [
         ("slowdown", slowdown(experiment)),
         ("database", database(experiment)),
         ("latencies", pair(experiment)),
         ("volumes", volumes(experiment)),
         ("shares", shares(experiment)),
+        ("costs", costs(experiment)),
+        ("charges", charges(experiment)),
     ];
     for (kind, chart) in charts {
         if let Some(chart) = chart {
@@ -315,6 +318,69 @@ fn volumes(experiment: &Experiment) -> Option<Chart> {
             band(panel("4 KiB random writes, each with an fsync", f::RANDOM_IOPS, iops)),
             band(panel("128 KiB sequential writes", f::SEQUENTIAL_BYTES_PER_S, rate)),
         ],
+    })
+}
+
+fn costs(experiment: &Experiment) -> Option<Chart> {
+    let panel = |features: &str| {
+        let cells = experiment.cells.iter().filter(|cell| cell.neighbour == features);
+        let row = |cell: &Cell| {
+            let cost = grid::call_cost(cell)?;
+            let bytes = cell.figure(f::JOURNAL_BYTES)?;
+            let kib = Spread { min: bytes.min / 1024.0, median: bytes.median / 1024.0, max: bytes.max / 1024.0 };
+            Some(Row {
+                label: cell.layout.clone(),
+                ours: false,
+                content: Content::Bar(Hue::Blue, kib),
+                paper: cost.paper.map(|paper| paper.mean_kib),
+            })
+        };
+        Panel { heading: words::neighbour_heading(features), rows: cells.filter_map(row).collect(), target: None }
+    };
+    let features = words::neighbours(experiment.cells.iter().filter(|cell| grid::call_cost(cell).is_some()));
+    (!features.is_empty()).then(|| Chart {
+        title: "What a system call costs in journal bytes".into(),
+        subtitle: "1000 calls and the commit after them (append+fsync: a commit each); logarithmic.".into(),
+        legend: vec![(Key::Box(Hue::Blue), "measured".into()), (Key::Hollow, "Tobimatsu et al., Table 1".into())],
+        bands: vec![Band {
+            axis: "KiB for 1000 calls".into(),
+            log_from: Some(100.0),
+            until: None,
+            write: number,
+            tick: number,
+            headed: true,
+            panels: features.into_iter().map(panel).collect(),
+        }],
+    })
+}
+
+fn charges(experiment: &Experiment) -> Option<Chart> {
+    let all = experiment.cells.iter().find(|cell| has(cell, &[f::UNATTRIBUTED_PCT]))?;
+    let rows = PLAYERS.iter().flat_map(|player| {
+        [("charged", "charged", Hue::Blue), ("shapley", "fair", Hue::Grey)].map(|(figure, words, hue)| Row {
+            label: format!("{player}: {words}"),
+            ours: false,
+            content: all
+                .figure(&format!("{player}_{figure}_pct"))
+                .map_or(Content::Absent, |spread| Content::Bar(hue, spread)),
+            paper: None,
+        })
+    });
+    let panel = Panel { heading: words::neighbour_heading(CONTAINERS), rows: rows.collect(), target: None };
+    Some(Chart {
+        title: "Who is charged for the journal that all share".into(),
+        subtitle: "Fair is the Shapley value: the mean additional cost over all orders in which they could have come."
+            .into(),
+        legend: vec![(Key::Box(Hue::Blue), "charged".into()), (Key::Box(Hue::Grey), "fair".into())],
+        bands: vec![Band {
+            axis: "percent of the journal's bytes".into(),
+            log_from: None,
+            until: None,
+            write: percent_exact,
+            tick: number,
+            headed: true,
+            panels: vec![panel],
+        }],
     })
 }
 

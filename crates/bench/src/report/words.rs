@@ -1,5 +1,7 @@
 //! What configurations and neighbours are called, in which order they stand, and which one is Bulkhead's own.
 
+use crate::calls::{METADATA, OTHER};
+use crate::experiment::attribution::{CONTAINERS, PROGRAMS};
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
@@ -25,7 +27,7 @@ impl<'a> Config<'a> {
 
     /// `own+accounting/iocost`.
     pub(crate) fn id(self) -> String {
-        format!("{}/{}", self.layout, self.controller)
+        if self.controller.is_empty() { self.layout.to_owned() } else { format!("{}/{}", self.layout, self.controller) }
     }
 
     /// For people.
@@ -44,6 +46,7 @@ impl<'a> Config<'a> {
         };
         match self.controller {
             "none" if volume(self.layout) => layout.to_owned(),
+            "" => layout.to_owned(),
             "none" => format!("{layout}, no control"),
             "bfq" => format!("{layout}, BFQ"),
             other => format!("{layout}, {other}"),
@@ -122,6 +125,10 @@ pub(crate) fn neighbour(name: &str) -> &str {
 pub(crate) fn neighbour_heading(name: &str) -> String {
     match name {
         "" => "no neighbour".to_owned(),
+        "default" | "fast_commit" | "inline_data" => format!("ext4, {name}"),
+        CONTAINERS => "containers on one journal".to_owned(),
+        METADATA | OTHER => name.to_owned(),
+        PROGRAMS => "each BPF program".to_owned(),
         known if neighbour(known) != known => format!("beside {}", neighbour(known)),
         other => format!("neighbour: {other}"),
     }

@@ -180,6 +180,45 @@ pub(crate) fn synthetic_overhead(disk: &str) -> Experiment {
     experiment("volume-overhead", "fio, 60 s each, direct I/O.", disk, cells)
 }
 
+pub(crate) fn synthetic_costs() -> Experiment {
+    let call = |features: &str, call: &str, few: f64, bytes: f64| {
+        cell(call, "", features, &[("journal_bytes_of_few", few), ("journal_bytes", bytes)])
+    };
+    let cells = vec![
+        call("default", "mkdir", 73_728.0, 4_435_968.0),
+        call("default", "creat", 28_672.0, 323_584.0),
+        call("default", "append+fsync", 204_800.0, 20_480_000.0),
+        call("fast_commit", "append+fsync", 61_440.0, 4_165_632.0),
+    ];
+    experiment("journal-cost", "1000 calls.", "memory", cells)
+}
+
+pub(crate) fn synthetic_attribution() -> Experiment {
+    let mut all = vec![("journal_bytes", 9e6), ("not_charged_bytes", 0.0), ("unattributed_pct", 0.0)];
+    all.extend([("fsyncs_charged_pct", 20.0), ("fsyncs_shapley_pct", 20.5), ("fsyncs_off_shapley_pct", 2.4)]);
+    all.extend([("storm_charged_pct", 76.0), ("storm_shapley_pct", 75.4), ("storm_off_shapley_pct", 0.8)]);
+    all.extend([("seldom_charged_pct", 4.0), ("seldom_shapley_pct", 4.1), ("seldom_off_shapley_pct", 2.4)]);
+    let cells = vec![
+        cell("fsyncs", "", "containers", &[("journal_bytes", 5e6)]),
+        cell("fsyncs+storm+seldom", "", "containers", &all),
+        cell("mkdir + rmdir", "", "metadata calls", &[("overhead_pct", 3.0), ("cpu_ns_per_call", 4100.0)]),
+        cell("getppid", "", "other calls", &[("overhead_pct", -0.2), ("cpu_ns_per_call", 110.0)]),
+    ];
+    experiment("attribution", "Three containers.", "memory", cells)
+}
+
+pub(crate) fn synthetic_churn() -> Experiment {
+    let figures = [
+        ("journal_bytes", 9e8),
+        ("not_charged_bytes", 0.0),
+        ("unattributed_pct", 0.1),
+        ("rss_mib", 14.0),
+        ("table_entries", 80.0),
+        ("containers", 900.0),
+    ];
+    experiment("churn", "Containers.", "memory", vec![cell("containers that come and go", "", "", &figures)])
+}
+
 /// All of them.
 pub(crate) fn all_synthetic() -> Vec<Experiment> {
     vec![
@@ -189,6 +228,9 @@ pub(crate) fn all_synthetic() -> Vec<Experiment> {
         synthetic_pair(),
         synthetic_overhead("hdd"),
         synthetic_overhead("ssd"),
+        synthetic_costs(),
+        synthetic_attribution(),
+        synthetic_churn(),
     ]
 }
 

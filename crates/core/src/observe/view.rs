@@ -266,6 +266,8 @@ pub struct Observation {
     pub partial: bool,
     /// What was lost.
     pub losses: LossView,
+    /// Entries in the tables of the programs at the last look; it follows what goes on, and must not only grow.
+    pub table_entries: u64,
     /// Who did something, by name.
     pub containers: Vec<ContainerView>,
     /// The devices that did something.

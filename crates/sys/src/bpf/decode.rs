@@ -161,6 +161,11 @@ pub(super) fn losses(counter: impl Fn(u32) -> u64) -> Losses {
     }
 }
 
+/// A number of a descriptor's `/proc/PID/fdinfo`.
+pub(super) fn fdinfo(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok())
+}
+
 pub(super) fn sum(value: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(value.try_into().ok()?))
 }
@@ -168,6 +173,12 @@ pub(super) fn sum(value: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_a_descriptor_are_found_by_their_whole_name() {
+        let text = "pos:\t0\nrun_time_ns:\t120\nrun_cnt:\t3\nverified_insns:\t451\n";
+        assert_eq!((fdinfo(text, "run_cnt"), fdinfo(text, "run"), fdinfo(text, "memlock")), (Some(3), None, None));
+    }
 
     #[test]
     fn records_are_told_apart_and_broken_ones_left() {

@@ -56,3 +56,37 @@ fn a_kernel_without_type_information_is_named() {
     let error = Tracer::load(&Roots::under(base.path())).unwrap_err();
     assert!(matches!(&error, BpfError::NoBtf { path } if path.ends_with("sys/kernel/btf/vmlinux")), "{error}");
 }
+
+/// Instructions of each program, as compiled and as verified, recorded in `instructions.txt`: what runs on every fsync and every
+/// request must not grow unseen. After a change that is meant, run this test with `UPDATE_EXPECT=1`. A second number of 0 is not
+/// known: no kernel that takes the program was asked.
+#[test]
+fn root_programs_are_as_long_as_recorded() {
+    let recorded = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf/instructions.txt");
+    let roots = Roots::host();
+    let tracer = match Tracer::load(&roots) {
+        Ok(tracer) => tracer,
+        Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
+    };
+    let mut programs = tracer.programs(&roots).unwrap();
+    programs.sort_by(|a, b| a.name.cmp(&b.name));
+    let known = std::fs::read_to_string(&recorded).unwrap();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let lines = programs.iter().map(|p| format!("{} {} {}\n", p.name, p.n_instructions, p.n_verified));
+        // Programs that this kernel does not take keep their line.
+        let others = known.lines().filter(|line| !programs.iter().any(|p| line.split(' ').next() == Some(&p.name)));
+        let mut lines: Vec<String> = lines.chain(others.map(|line| format!("{line}\n"))).collect();
+        lines.sort();
+        return std::fs::write(&recorded, lines.concat()).unwrap();
+    }
+    for program in programs {
+        let line = known.lines().find(|line| line.split(' ').next() == Some(&program.name));
+        let numbers: Vec<u64> =
+            line.into_iter().flat_map(|l| l.split(' ').skip(1)).map(|n| n.parse().unwrap()).collect();
+        let [instructions, verified] = numbers[..] else { panic!("{} is not in {}", program.name, recorded.display()) };
+        // Compilers and verifiers differ a little from one version to the next.
+        let limits = (instructions + instructions / 10 + 8, verified + verified / 4 + 32);
+        let is_longer = program.n_instructions > limits.0 || verified > 0 && program.n_verified > limits.1;
+        assert!(!is_longer, "{program:?}, recorded {numbers:?}");
+    }
+}

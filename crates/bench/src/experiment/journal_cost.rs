@@ -1,0 +1,61 @@
+//! `journal-cost`: Table 1 of Tobimatsu et al., what each call costs in journal bytes, for more calls and kinds of file systems.
+//!
+//! The measurement is that of `bulkhead journal calibrate` ([`crate::journal_cost`]). Full form: 10 runs of 1000 calls, as in the
+//! paper; short form: 3 runs.
+
+use anyhow::Result;
+use bulkhead_core::observe::cost::Call;
+use bulkhead_sys::roots::Roots;
+
+use super::{Frame, OnProgress, Options, put};
+use crate::journal_cost::{self, Features, MAX_CALLS, Request};
+use crate::report::figure as f;
+use crate::result::{Cell, Experiment, Round};
+
+const ABOUT: &str = "1000 calls of each kind on files of their own, on a fresh ext4 in memory with its journal on a device of its own; the cost \
+    is what that device was given until the end of the commit after them. Ten calls and a commit before that tell the part of the \
+    commit from that of a call. Written data has found its blocks before the commit.";
+
+/// Number of cells.
+pub(super) const N_CELLS: usize = Features::ALL.len() * Call::ALL.len();
+/// One round of one cell, on an emulated machine.
+pub(super) const SECONDS: f64 = 3.0;
+
+/// As many as the paper has.
+pub(super) fn n_rounds(options: &Options) -> u32 {
+    options.rounds.unwrap_or(if options.quick { 3 } else { 10 }).max(1)
+}
+
+pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new("journal-cost", ABOUT, options, progress);
+    let request = Request {
+        features: Features::ALL.to_vec(),
+        n_runs: n_rounds(options),
+        n_calls: MAX_CALLS,
+        cancel: options.cancel.clone(),
+    };
+    frame.experiment.disk.model = "memory".to_owned();
+    frame.experiment.disk.parameters = "loop devices over memory, for file system and journal".to_owned();
+    frame.experiment.commands.push(format!("bulkhead journal calibrate --runs {}", request.n_runs));
+    frame.of = journal_cost::n_steps(&request);
+    for features in Features::ALL {
+        frame.experiment.cells.extend(Call::ALL.map(|call| Cell {
+            layout: call.word().to_owned(),
+            controller: String::new(),
+            neighbour: features.name().to_owned(),
+            rounds: Vec::new(),
+        }));
+    }
+    journal_cost::measure(&Roots::host(), &request, &mut |one| {
+        let mut round = Round::default();
+        put(&mut round, f::JOURNAL_BYTES, one.run.bytes as f64);
+        put(&mut round, f::JOURNAL_BYTES_OF_FEW, one.run.few_bytes as f64);
+        let of = |cell: &Cell| cell.layout == one.call.word() && cell.neighbour == one.features.name();
+        match frame.experiment.cells.iter().position(of) {
+            Some(cell) => frame.finish(cell, round),
+            None => Ok(()),
+        }
+    })?;
+    frame.write()?;
+    Ok(frame.experiment)
+}
