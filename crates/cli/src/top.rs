@@ -8,15 +8,27 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::view::{ContainerView, Observation};
+use bulkhead_core::observe::view::{ContainerView, DeviceShare, Observation};
 
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{self, Source, latency, rate, waited};
 use crate::output::{Output, table};
 
 /// Titles of the columns.
-const HEADERS: [&str; 11] =
-    ["container", "kind", "read", "written", "journal", "device", "fsync", "p50", "p99", "waited", "mostly for"];
+const HEADERS: [&str; 12] = [
+    "container",
+    "kind",
+    "read",
+    "written",
+    "journal",
+    "device",
+    "share",
+    "fsync",
+    "p50",
+    "p99",
+    "waited",
+    "mostly for",
+];
 
 /// Shows it live, or once.
 ///
@@ -95,12 +107,19 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
         rate(view.written_bytes, seconds),
         rate(view.journal_total().total(), seconds),
         format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9)),
+        view.main_device().map_or_else(|| "-".to_owned(), share),
         syncs,
         latency(view.fsync.quantile_us(0.5)),
         latency(view.fsync.quantile_us(0.99)),
         waited(waited_for_others(seen, view)),
         culprit.map_or_else(String::new, |(culprit, _)| culprit.name.clone()),
     ]
+}
+
+/// What it has of a device, and what it is meant to have.
+fn share(device: &DeviceShare) -> String {
+    let percent = |share: f64| format!("{:.0}", 100.0 * share);
+    format!("{}/{} %", percent(device.achieved_share), device.target_share.map_or_else(|| "-".to_owned(), percent))
 }
 
 fn waited_for_others(seen: &Observation, view: &ContainerView) -> f64 {

@@ -974,26 +974,26 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     check(
         &["top", "--once", "--interval", "0.2"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  FSYNC   P50      P99      WAITED   MOSTLY FOR
-        noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    -       -        -        -
-        db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
-        ----- stderr
-        1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
-    "#]],
+            exit 0
+            ----- stdout
+            CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  SHARE   FSYNC   P50      P99      WAITED   MOSTLY FOR
+            noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    95/- %  -       -        -        -
+            db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     5/80 %  10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
+            ----- stderr
+            1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
+        "#]],
     );
     check(
         &["top", "--once", "--interval", "0.2", "--sort", "fsync"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  FSYNC   P50      P99      WAITED   MOSTLY FOR
-        db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
-        noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    -       -        -        -
-        ----- stderr
-        1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
-    "#]],
+            exit 0
+            ----- stdout
+            CONTAINER               KIND    READ  WRITTEN     JOURNAL     DEVICE  SHARE   FSYNC   P50      P99      WAITED   MOSTLY FOR
+            db                      tenant  -     160 KiB/s   40.0 KiB/s  5 %     5/80 %  10.0/s  30.7 ms  30.7 ms  0.270 s  noise\u{1b}[2J.service
+            noise\u{1b}[2J.service  unit    -     90.0 MiB/s  3.00 MiB/s  90 %    95/- %  -       -        -        -
+            ----- stderr
+            1.0 s: 11.0 commits/s, journal 3.04 MiB/s, 0.1 % of it unattributed
+        "#]],
     );
     check(
         &["blame", "--for", "0.2"],

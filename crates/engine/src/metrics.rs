@@ -9,7 +9,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{JournalBytes, Observation};
+use bulkhead_core::observe::view::{ContainerView, DeviceShare, JournalBytes, Observation};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -169,9 +169,16 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
         }
     }
     let mut time = counter(encoder, "device_time", "Device time that a tenant's requests took", Some(&Unit::Seconds))?;
-    for view in &seen.containers {
-        let labels = of(Some(&view.identity), TENANT);
-        time.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.device_seconds, None)?;
+    for (view, device) in seen.containers.iter().flat_map(|view| view.devices.iter().map(move |device| (view, device)))
+    {
+        time.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&device.seconds, None)?;
+    }
+    let help = "Device time that a tenant would have had by the weights of those that were active with it";
+    let mut target = counter(encoder, "device_target", help, Some(&Unit::Seconds))?;
+    for (view, device) in seen.containers.iter().flat_map(|view| view.devices.iter().map(move |device| (view, device)))
+    {
+        let Some(seconds) = device.target_seconds else { continue };
+        target.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
     }
     Ok(())
 }
@@ -221,6 +228,11 @@ fn of<'a>(who: Option<&'a Identity>, [name, kind, id]: [&'static str; 3]) -> Vec
     let known = [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))];
     let id = who.and_then(|who| who.id.as_deref()).map(|text| (id, text));
     known.into_iter().chain(id).collect()
+}
+
+/// A container, and one of its devices.
+fn of_device<'a>(view: &'a ContainerView, device: &'a DeviceShare) -> Vec<(&'static str, &'a str)> {
+    [of(Some(&view.identity), TENANT), vec![("device", device.device.as_str())]].concat()
 }
 
 /// Count per bucket by its upper bound in seconds, and the rest under infinity. The bounds are exact: latencies are whole
@@ -314,8 +326,12 @@ mod tests {
             # HELP bulkhead_device_time_seconds Device time that a tenant's requests took
             # TYPE bulkhead_device_time_seconds counter
             # UNIT bulkhead_device_time_seconds seconds
-            bulkhead_device_time_seconds_total{tenant="db",tenant_kind="tenant"} 0.05
-            bulkhead_device_time_seconds_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit"} 0.9
+            bulkhead_device_time_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.05
+            bulkhead_device_time_seconds_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",device="vda"} 0.9
+            # HELP bulkhead_device_target_seconds Device time that a tenant would have had by the weights of those that were active with it
+            # TYPE bulkhead_device_target_seconds counter
+            # UNIT bulkhead_device_target_seconds seconds
+            bulkhead_device_target_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.76
             # HELP bulkhead_device_busy_seconds Time that a device was busy, and what with
             # TYPE bulkhead_device_busy_seconds counter
             # UNIT bulkhead_device_busy_seconds seconds
@@ -345,7 +361,7 @@ mod tests {
         let text = render(Ok(seen), Format::Text);
         for id in &ids {
             let line = format!(
-                "bulkhead_device_time_seconds_total{{tenant=\"web\",tenant_kind=\"docker\",container_id=\"{id}\"}} "
+                "bulkhead_device_time_seconds_total{{tenant=\"web\",tenant_kind=\"docker\",container_id=\"{id}\",device=\"vda\"}} "
             );
             assert_eq!(text.matches(&line).count(), 1, "{text}");
         }

@@ -303,6 +303,9 @@ impl<'a> Worker<'a> {
             state.observer.fold(gone, into);
         }
         state.observer.set_file_systems(changes.disks);
+        if let Some(tree) = changes.tree {
+            state.observer.set_tree(tree);
+        }
         state.names = self.namer.names();
         drop(state);
         tracer.add_journals(&changes.journals)

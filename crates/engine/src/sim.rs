@@ -15,8 +15,8 @@ use bulkhead_core::model::{FsKind, PoolSource};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
-    BlameView, CausesView, CommitView, ContainerView, CulpritView, FileSystemShare, FileSystemView, JournalBytes,
-    Observation, WaitList, WaitView,
+    BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
+    JournalBytes, Observation, WaitList, WaitView,
 };
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
@@ -74,6 +74,13 @@ impl Observe for Observed {
                 read_bytes: 0,
                 written_bytes: written_bytes * u64::from(n),
                 device_seconds: device_seconds * f64::from(n),
+                devices: vec![DeviceShare {
+                    device: "vda".to_owned(),
+                    seconds: device_seconds * f64::from(n),
+                    target_seconds: (identity.name == "db").then(|| 0.76 * f64::from(n)),
+                    achieved_share: device_seconds / 0.95,
+                    target_share: (identity.name == "db").then_some(0.8),
+                }],
                 fsync: Histogram::default(),
             };
         let mut waiting = container(&db, journal(40 << 10, 0), 160 << 10, 0.05);

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 pub use self::error::CgroupError;
-pub use self::ids::all_ids;
+pub use self::ids::{all_ids, io_weights};
 use crate::roots::Roots;
 
 /// Longest wait between two looks at `cgroup.events`: a lost notification costs no more than this.

@@ -194,15 +194,16 @@ impl Screen {
         let widths = [
             Constraint::Min(16),
             Constraint::Length(10),
-            Constraint::Length(11),
-            Constraint::Length(11),
-            Constraint::Length(11),
+            Constraint::Length(10),
+            Constraint::Length(10),
+            Constraint::Length(10),
             Constraint::Length(6),
             Constraint::Length(9),
             Constraint::Length(8),
+            Constraint::Length(7),
+            Constraint::Length(7),
             Constraint::Length(8),
-            Constraint::Length(9),
-            Constraint::Length(24),
+            Constraint::Fill(1),
         ];
         let rows =
             views.iter().map(|view| Row::new(row(seen, view).into_iter().map(|text| Cell::from(escaped(&text)))));

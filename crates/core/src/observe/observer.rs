@@ -9,6 +9,7 @@ use super::record::{
     Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
     WriteKey, WriteKind,
 };
+use super::shares::Tree;
 use super::waits::{Longest, Waits};
 use crate::units::DevNo;
 
@@ -22,6 +23,8 @@ pub struct Totals {
     pub journal_bytes: BTreeMap<(Option<CgroupId>, DevNo, Kind), u64>,
     /// What devices did, by whom the kernel charged.
     pub service: BTreeMap<(Option<CgroupId>, DevNo), Service>,
+    /// What their controllers mean the cgroups to have of the device time of all (ns).
+    pub target_ns: BTreeMap<(CgroupId, DevNo), u64>,
     /// How long devices were busy (ns), and what with.
     pub device_ns: BTreeMap<(DevNo, ServiceClass), u64>,
     /// How long fsync took, by caller.
@@ -49,6 +52,7 @@ pub struct Observer {
     below: HashMap<DevNo, (Vec<DevNo>, Vec<DevNo>)>,
     causes: Causes,
     waits: Waits,
+    tree: Tree,
     last_ns: Option<u64>,
     /// Since when (ns, monotonic) everything has been seen.
     began_ns: u64,
@@ -99,6 +103,11 @@ impl Observer {
             (dev, (disks, neighbours.into_iter().collect()))
         });
         self.below = with_neighbours.collect();
+    }
+
+    /// Says where the cgroups are that have a part in the sums, and their weights.
+    pub fn set_tree(&mut self, tree: Tree) {
+        self.tree = tree;
     }
 
     /// Takes a look into account. Returns the shares that are used up, which the tracer can forget.
@@ -160,6 +169,9 @@ impl Observer {
         for key in of_gone {
             let service = totals.service.remove(&key).unwrap_or_default();
             totals.service.entry((Some(into), key.1)).or_default().add(service);
+            if let Some(target_ns) = totals.target_ns.remove(&(gone, key.1)) {
+                *totals.target_ns.entry((into, key.1)).or_default() += target_ns;
+            }
         }
     }
 
@@ -248,8 +260,25 @@ impl Observer {
             *self.totals.device_ns.entry((key.dev, key.class)).or_default() += new.busy_ns;
             done.push((*key, new));
         }
+        self.targets(&done);
         if let Some(last_ns) = self.last_ns.replace(now_ns) {
             self.causes.interval(last_ns, now_ns, &done);
+        }
+    }
+
+    /// Splits what each device did for cgroups since the last look among those that it did something for, as their weights say.
+    fn targets(&mut self, done: &[(ServiceKey, Service)]) {
+        let mut of_device: BTreeMap<DevNo, (u64, BTreeSet<CgroupId>)> = BTreeMap::new();
+        for (key, new) in done {
+            let Some(cgroup) = key.cgroup else { continue };
+            let (busy_ns, active) = of_device.entry(key.dev).or_default();
+            *busy_ns += new.busy_ns;
+            active.insert(cgroup);
+        }
+        for (dev, (busy_ns, active)) in of_device {
+            for (cgroup, ns) in self.tree.split(dev, busy_ns, &active) {
+                *self.totals.target_ns.entry((cgroup, dev)).or_default() += ns;
+            }
         }
     }
 
@@ -286,6 +315,8 @@ fn fold_keys<K: Ord>(sums: BTreeMap<K, u64>, key: impl Fn(K) -> K) -> BTreeMap<K
 
 #[cfg(test)]
 mod tests {
+    use super::super::blame::ROOT;
+    use super::super::shares::Weights;
     use super::*;
 
     const FS: DevNo = DevNo::new(8, 1);
@@ -384,6 +415,27 @@ mod tests {
         assert_eq!(observer.totals().blame_ns, BTreeMap::from([((A, Some(B)), 8_000_000)]));
         assert_eq!(observer.totals().syncs[&A].count(), 1);
         assert_eq!(observer.totals().service[&(Some(B), DISK)], service);
+    }
+
+    #[test]
+    fn targets_follow_the_weights_of_those_that_are_active() {
+        let mut observer = observer();
+        let mut tree = Tree::default();
+        tree.insert(A, ROOT, Weights::parse("300"));
+        tree.insert(B, ROOT, Weights::parse("100"));
+        observer.set_tree(tree);
+        let busy = |cgroup, busy_ns, requests| {
+            let key = ServiceKey { dev: DISK, cgroup, class: ServiceClass::Data };
+            (key, Service { busy_ns, read_bytes: 0, written_bytes: 1, requests })
+        };
+        observer.step(Batch { services: vec![busy(Some(A), 100, 1), busy(Some(B), 700, 1)], ..Batch::default() });
+        assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 200)]));
+        // Now B is alone, beside the root and flushes.
+        let services = vec![busy(Some(A), 100, 1), busy(Some(B), 750, 2), busy(Some(ROOT), 50, 1), busy(None, 900, 1)];
+        observer.step(Batch { services, ..Batch::default() });
+        assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 300)]));
+        observer.fold(A, B);
+        assert_eq!(observer.totals().target_ns, BTreeMap::from([((B, DISK), 900)]));
     }
 
     #[test]

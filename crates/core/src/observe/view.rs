@@ -75,6 +75,22 @@ pub struct FileSystemShare {
     pub journal: JournalBytes,
 }
 
+/// What a container has of a device, and is meant to have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DeviceShare {
+    /// The device's kernel name.
+    pub device: String,
+    /// Device time that its requests took.
+    pub seconds: f64,
+    /// Device time that it would have had by the weights of those that were active with it, counted 5 times a second; `None`
+    /// where its weight cannot be read, or none applies (the root cgroup).
+    pub target_seconds: Option<f64>,
+    /// Its part of the device time of all containers (0 to 1).
+    pub achieved_share: f64,
+    /// The part of that time that it is meant to have.
+    pub target_share: Option<f64>,
+}
+
 /// One container, tenant, unit or other cgroup that did something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContainerView {
@@ -89,6 +105,9 @@ pub struct ContainerView {
     pub written_bytes: u64,
     /// Device time that its requests took.
     pub device_seconds: f64,
+    /// The same by device, with the share that it is meant to have.
+    #[serde(default)]
+    pub devices: Vec<DeviceShare>,
     /// Its calls of fsync, fdatasync, and `O_SYNC` writes.
     pub fsync: Histogram,
 }
@@ -314,6 +333,10 @@ impl Names {
         self.cgroups.get(&id).cloned().unwrap_or_else(|| unnamed(id))
     }
 
+    fn device(&self, dev: DevNo) -> String {
+        self.devices.get(&dev).cloned().unwrap_or_else(|| dev.to_string())
+    }
+
     fn file_system(&self, dev: DevNo) -> FileSystemFacts {
         self.file_systems
             .get(&dev)
@@ -334,6 +357,7 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             read_bytes: 0,
             written_bytes: 0,
             device_seconds: 0.0,
+            devices: Vec::new(),
             fsync: Histogram::default(),
         };
         change(containers.entry(identity).or_insert(new));
@@ -361,18 +385,26 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             *view.journal[at].journal.at(kind) += bytes;
         });
     }
-    for (&(owner, _), service) in &totals.service {
+    for (&(owner, dev), service) in &totals.service {
         // Flushes have no owner; their device time shows in the blame.
         let Some(owner) = owner else { continue };
         container(names.cgroup(owner), &mut |view| {
             view.read_bytes += service.read_bytes;
             view.written_bytes += service.written_bytes;
             view.device_seconds += seconds(service.busy_ns);
+            view.device(names.device(dev)).seconds += seconds(service.busy_ns);
+        });
+    }
+    for (&(owner, dev), &ns) in &totals.target_ns {
+        container(names.cgroup(owner), &mut |view| {
+            *view.device(names.device(dev)).target_seconds.get_or_insert_default() += seconds(ns);
         });
     }
     for (&cgroup, histogram) in &totals.syncs {
         container(names.cgroup(cgroup), &mut |view| view.fsync.merge(histogram));
     }
+    let mut containers: Vec<ContainerView> = containers.into_values().collect();
+    work_out_shares(&mut containers);
     let losses = totals.losses;
     Observation {
         partial: losses.any() || totals.unseen_commits > 0,
@@ -383,7 +415,7 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             requests: losses.requests,
             unseen_commits: totals.unseen_commits,
         },
-        containers: containers.into_values().collect(),
+        containers,
         devices: devices(totals, names),
         file_systems: file_systems.into_values().collect(),
         blame: blame(totals, names),
@@ -407,7 +439,7 @@ fn devices(totals: &Totals, names: &Names) -> Vec<DeviceTime> {
     let mut views: BTreeMap<DevNo, DeviceTime> = BTreeMap::new();
     for (&(dev, class), &ns) in &totals.device_ns {
         let view = views.entry(dev).or_insert_with(|| DeviceTime {
-            device: names.devices.get(&dev).cloned().unwrap_or_else(|| dev.to_string()),
+            device: names.device(dev),
             data_seconds: 0.0,
             metadata_seconds: 0.0,
             flush_seconds: 0.0,
@@ -529,7 +561,16 @@ impl Observation {
             view.written_bytes = view.written_bytes.saturating_sub(old.written_bytes);
             view.device_seconds = (view.device_seconds - old.device_seconds).max(0.0);
             view.fsync = view.fsync.since(&old.fsync);
+            let devices = by_key(&old.devices, |device| device.device.as_str());
+            for device in &mut view.devices {
+                let Some(old) = devices.get(device.device.as_str()) else { continue };
+                device.seconds = (device.seconds - old.seconds).max(0.0);
+                let before = old.target_seconds.unwrap_or(0.0);
+                device.target_seconds = device.target_seconds.map(|target| (target - before).max(0.0));
+            }
+            view.devices.retain(|device| device.seconds > 0.0 || device.target_seconds > Some(0.0));
         }
+        work_out_shares(&mut new.containers);
         new.containers.retain(ContainerView::did_something);
         let old = by_key(&before.file_systems, |view| view.device.as_str());
         for view in &mut new.file_systems {
@@ -564,6 +605,21 @@ impl Observation {
     }
 }
 
+/// Sets the shares of each device, which are parts of the time that it spent for all of these.
+fn work_out_shares(containers: &mut [ContainerView]) {
+    let mut sums: HashMap<String, f64> = HashMap::new();
+    for device in containers.iter().flat_map(|view| &view.devices) {
+        *sums.entry(device.device.clone()).or_default() += device.seconds;
+    }
+    for device in containers.iter_mut().flat_map(|view| &mut view.devices) {
+        let sum = sums.get(&device.device).copied().unwrap_or(0.0);
+        // Of nothing everybody has 0.
+        let scale = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+        device.achieved_share = device.seconds * scale;
+        device.target_share = device.target_seconds.map(|seconds| seconds * scale);
+    }
+}
+
 /// Views by what tells them apart: there may be thousands of them.
 fn by_key<'a, T, K: std::hash::Hash + Eq>(views: &'a [T], key: impl Fn(&'a T) -> K) -> HashMap<K, &'a T> {
     views.iter().map(|view| (key(view), view)).collect()
@@ -580,6 +636,20 @@ impl ContainerView {
             }
         }
         total
+    }
+
+    /// What it has of the device that spent most time for it.
+    #[must_use]
+    pub fn main_device(&self) -> Option<&DeviceShare> {
+        self.devices.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    fn device(&mut self, name: String) -> &mut DeviceShare {
+        let at = self.devices.iter().position(|share| share.device == name).unwrap_or_else(|| {
+            self.devices.push(DeviceShare { device: name, ..DeviceShare::default() });
+            self.devices.len() - 1
+        });
+        &mut self.devices[at]
     }
 
     fn did_something(&self) -> bool {
@@ -731,6 +801,34 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_parts_of_the_devices_time_in_the_interval() {
+        let (mut totals, names) = (totals(), names());
+        totals.target_ns = BTreeMap::from([((CgroupId(2), FS), 300_000_000), ((CgroupId(3), FS), 75_000_000)]);
+        let before = observation(&totals, std::iter::empty(), &names);
+        let db = &before.containers[0].devices[0];
+        assert_eq!((db.device.as_str(), db.seconds, db.target_seconds), ("254:1", 0.75, Some(0.375)));
+        assert_eq!((db.achieved_share, db.target_share), (1.0, Some(0.5)));
+        // Another 2 s, of which db gets a quarter of what it is meant to have, and a container without a weight the rest.
+        totals.service.get_mut(&(Some(CgroupId(2)), FS)).unwrap().add(Service {
+            busy_ns: 500_000_000,
+            read_bytes: 1,
+            ..Service::default()
+        });
+        totals
+            .service
+            .insert((Some(CgroupId(4)), FS), Service { busy_ns: 1_500_000_000, read_bytes: 1, ..Service::default() });
+        *totals.target_ns.get_mut(&(CgroupId(2), FS)).unwrap() += 2_000_000_000;
+        let new = observation(&totals, std::iter::empty(), &names).since(&before);
+        let shares: Vec<_> = new
+            .containers
+            .iter()
+            .map(|view| (view.identity.name.as_str(), view.main_device().unwrap()))
+            .map(|(name, device)| (name, device.achieved_share, device.target_share))
+            .collect();
+        assert_eq!(shares, [("db", 0.25, Some(1.0)), ("noise.service", 0.75, None)]);
+    }
+
+    #[test]
     fn a_name_that_becomes_known_changes_no_sums() {
         let id = "0123456789abcdef".repeat(4);
         let mut names = names();
@@ -761,6 +859,7 @@ mod tests {
             read_bytes: 0,
             written_bytes,
             device_seconds: 0.0,
+            devices: Vec::new(),
             fsync: Histogram::default(),
         };
         let blame = |n: u64, seconds| BlameView {

@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::observe::blame::ROOT;
 use bulkhead_core::observe::identity::{ContainerKind, Identity, identify, printable};
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
+use bulkhead_core::observe::shares::{Tree, Weights};
 use bulkhead_core::observe::view::{FileSystemFacts, Names, REMOVED, unnamed};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::roots::Roots;
@@ -42,6 +44,8 @@ pub(super) struct Changes {
     pub(super) gone: HashSet<CgroupId>,
     /// Whose sums are to be kept under which other number.
     pub(super) fold: Vec<(CgroupId, CgroupId)>,
+    /// Where the cgroups are that have a part in the sums, and their weights; `None` when they could not be listed.
+    pub(super) tree: Option<Tree>,
     /// Devices that hold a journal.
     pub(super) journals: Vec<DevNo>,
     /// Physical devices by file system.
@@ -116,6 +120,7 @@ impl Namer {
             self.cgroups.entry(*id).or_insert_with(|| Known { identity: identify(path), gone_since: None });
         }
         self.name_containers(now);
+        changes.tree = Some(self.tree(seen, &present));
         let living = present.keys().filter_map(|id| Some((self.cgroups.get(id)?.identity.clone(), *id)));
         let living: HashMap<Identity, CgroupId> = living.collect();
         // One that was gone before it could be named.
@@ -140,6 +145,26 @@ impl Namer {
                 self.cgroups.remove(&id);
             }
         }
+    }
+
+    /// Those that have a part in the sums, and all above them, with their weights.
+    fn tree(&self, seen: &HashSet<CgroupId>, present: &HashMap<CgroupId, String>) -> Tree {
+        let by_path: HashMap<&str, CgroupId> = present.iter().map(|(id, path)| (path.as_str(), *id)).collect();
+        let mut tree = Tree::default();
+        let mut entered: HashSet<&str> = HashSet::new();
+        for path in seen.iter().filter_map(|id| present.get(id)) {
+            let mut at = path.as_str();
+            while let Some((above, _)) = at.rsplit_once('/').filter(|_| at != "/")
+                && entered.insert(at)
+            {
+                let parent = if above.is_empty() { Some(ROOT) } else { by_path.get(above).copied() };
+                let (Some(id), Some(parent)) = (by_path.get(at), parent) else { break };
+                let weights = cgroup::io_weights(&self.roots, at).and_then(|text| Weights::parse(&text));
+                tree.insert(*id, parent, weights);
+                at = above;
+            }
+        }
+        tree
     }
 
     /// Gives containers the names that their runtimes know them by. Those that are gone have no files any more, and keep theirs.
@@ -233,6 +258,30 @@ mod tests {
         fs::remove_dir_all(&scope).unwrap();
         fs::remove_dir_all(&config).unwrap();
         let changes = namer.refresh(&[], &HashSet::new());
+        assert_eq!(changes.tree, Some(Tree::default()));
         assert_eq!((changes.gone.len(), of_container(&namer)), (2, vec![named.clone(), named]));
+    }
+
+    #[test]
+    fn the_tree_has_those_that_did_something_and_all_above_them() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        let slice = roots.cgroup.join("bulkhead.slice/db.slice");
+        fs::create_dir_all(slice.join("payload")).unwrap();
+        fs::create_dir_all(roots.cgroup.join("idle.slice")).unwrap();
+        fs::write(roots.cgroup.join("cgroup.controllers"), "io").unwrap();
+        fs::write(roots.cgroup.join("bulkhead.slice/io.weight"), "default 100\n").unwrap();
+        fs::write(slice.join("io.weight"), "default 700\n").unwrap();
+        let ids: HashMap<String, CgroupId> =
+            cgroup::all_ids(&roots).unwrap().into_iter().map(|(id, path)| (path, id)).collect();
+        let [all, db, payload] =
+            ["", "/db.slice", "/db.slice/payload"].map(|path| ids[&format!("/bulkhead.slice{path}")]);
+        let mut namer = Namer::new(roots);
+        let changes = namer.refresh(&[], &HashSet::from([payload]));
+        let mut expected = Tree::default();
+        expected.insert(all, ROOT, Weights::parse("100"));
+        expected.insert(db, all, Weights::parse("700"));
+        expected.insert(payload, db, None);
+        assert_eq!(changes.tree, Some(expected));
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 
 use bulkhead_core::observe::record::CgroupId;
+use bulkhead_core::tenant::WEIGHT_FILES;
 
 use super::v2_root;
 use crate::roots::Roots;
@@ -33,6 +34,14 @@ pub fn all_ids(roots: &Roots) -> io::Result<Vec<(CgroupId, String)>> {
     Ok(found)
 }
 
+/// What the io controller's weight file says of the cgroup with this path (from [`all_ids`]): io.weight, or where the kernel
+/// has none io.bfq.weight. `None` for cgroups without the controller, and for those that are gone.
+#[must_use]
+pub fn io_weights(roots: &Roots, path: &str) -> Option<String> {
+    let dir = v2_root(roots).join(path.trim_start_matches('/'));
+    WEIGHT_FILES.into_iter().find_map(|file| fs::read_to_string(dir.join(file)).ok())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +57,11 @@ mod tests {
         let mut all = all_ids(&roots).unwrap();
         all.sort_by(|a, b| a.1.cmp(&b.1));
         assert_eq!(all.iter().map(|(_, path)| path.as_str()).collect::<Vec<_>>(), ["/", "/a.slice", "/a.slice/b"]);
+        assert_eq!(io_weights(&roots, "/a.slice"), None);
+        fs::write(roots.cgroup.join("a.slice/io.bfq.weight"), "default 10\n").unwrap();
+        assert_eq!(io_weights(&roots, "/a.slice").as_deref(), Some("default 10\n"));
+        fs::write(roots.cgroup.join("a.slice/io.weight"), "default 100\n").unwrap();
+        assert_eq!(io_weights(&roots, "/a.slice").as_deref(), Some("default 100\n"));
         assert_eq!(all[2].0, CgroupId(fs::metadata(leaf).unwrap().ino()));
     }
 }
