@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod apt;
 mod cache;
 pub mod case;
 pub mod cases;
