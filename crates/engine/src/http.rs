@@ -57,7 +57,7 @@ struct Inner {
     facts: serde_json::Value,
     observe: Arc<dyn Observe>,
     /// A question blocks a thread while the observation starts: not more of them than this.
-    questions: Semaphore,
+    questions: Arc<Semaphore>,
     closed: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl Api {
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
         let engine = Arc::new(Mutex::new(engine));
-        let (questions, closed) = (Semaphore::new(MAX_QUESTIONS), AtomicBool::new(false));
+        let (questions, closed) = (Arc::new(Semaphore::new(MAX_QUESTIONS)), AtomicBool::new(false));
         Self(Arc::new(Inner { engine, facts, observe, questions, closed }))
     }
 
@@ -75,9 +75,14 @@ impl Api {
     /// # Errors
     /// Those of [`Observe::observe`].
     pub async fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
-        let _permit = self.0.questions.acquire().await;
+        let permit = Arc::clone(&self.0.questions).acquire_owned().await;
         let observe = Arc::clone(&self.0.observe);
-        let seen = tokio::task::spawn_blocking(move || observe.observe(waits)).await;
+        // The thread is blocked until there is an answer, also when nobody waits for it any more.
+        let seen = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            observe.observe(waits)
+        })
+        .await;
         seen.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "observation", error)))
     }
 
@@ -680,6 +685,34 @@ mod tests {
     fn api() -> Api {
         let engine = Engine::new(Dirs::default(), Executor::new(Box::new(Sim::default()), None));
         Api::new(engine, serde_json::Value::Null, Arc::new(crate::sim::Observed::default()))
+    }
+
+    /// Answers no question until it is open.
+    #[derive(Debug, Default)]
+    struct Gate(std::sync::Mutex<bool>, std::sync::Condvar);
+
+    impl Observe for Gate {
+        fn observe(&self, _waits: Duration) -> Result<Observation, Fault> {
+            drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
+            Ok(Observation::default())
+        }
+    }
+
+    #[tokio::test]
+    async fn questions_that_were_given_up_still_count_while_they_block_a_thread() {
+        let gate = Arc::new(Gate::default());
+        let engine = Engine::new(Dirs::default(), Executor::new(Box::new(Sim::default()), None));
+        let api = Api::new(engine, serde_json::Value::Null, gate.clone());
+        for _ in 0..MAX_QUESTIONS {
+            // Polled once, as by a scraper that gives up: the question is asked.
+            tokio::select! { biased; _ = api.observe(Duration::ZERO) => panic!("the gate is shut"), () = std::future::ready(()) => {} }
+        }
+        let n_free = api.0.questions.available_permits();
+        // Before anything can fail: threads that wait at the gate would keep the test from ending.
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
+        assert_eq!(n_free, 0);
+        api.observe(Duration::ZERO).await.unwrap();
     }
 
     #[tokio::test]
