@@ -9,7 +9,9 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{ContainerView, DeviceShare, JournalBytes, Observation};
+use bulkhead_core::observe::view::{
+    BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed,
+};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -43,6 +45,8 @@ impl Format {
     }
 }
 
+/// Most pairs of victim and culprit that are shown: as many as a hundred containers have that all wait for each other.
+const MAX_PAIRS: usize = 10_000;
 /// Bounds of the latency buckets: powers of two, from 2^6 (64 us) to 2^25 us (34 s).
 const BOUNDS: std::ops::RangeInclusive<u32> = 6..=25;
 
@@ -92,17 +96,21 @@ const CULPRIT: [&str; 3] = ["culprit", "culprit_kind", "culprit_container_id"];
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let encoder = &mut encoder;
+        // Gauges, because promtool does not know the type info.
+        let mut build =
+            encoder.encode_descriptor("build_info", "The daemon's version; always 1", None, MetricType::Gauge)?;
+        build.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_i64)?;
         let (method, reason) = match &self.0 {
-            Ok(seen) => (seen.method.as_str(), ""),
-            Err(fault) => ("none", fault.cause.as_str()),
+            Ok(seen) => (seen.method.as_str(), seen.notes.join("; ")),
+            Err(fault) => ("none", fault.cause.clone()),
         };
         let mut observing = encoder.encode_descriptor(
             "observing",
-            "Whether the journals of this host are observed",
+            "Whether the journals of this host are observed, by which method, and why not or not by a better one",
             None,
             MetricType::Gauge,
         )?;
-        let labels: Labels<'_, 2> = [("method", method), ("reason", reason)];
+        let labels: Labels<'_, 2> = [("method", method), ("reason", &reason)];
         observing.encode_family(&labels)?.encode_gauge(&i64::from(self.0.is_ok()))?;
         let Ok(seen) = &self.0 else { return Ok(()) };
         journals(encoder, seen)?;
@@ -113,7 +121,6 @@ impl Collector for Metrics {
 }
 
 fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    // A gauge, because promtool does not know the type info.
     let help = "File systems that are observed; always 1";
     let mut info = encoder.encode_descriptor("volume_info", help, None, MetricType::Gauge)?;
     for view in &seen.file_systems {
@@ -136,7 +143,7 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
         }
         Ok(())
     };
-    for view in &seen.containers {
+    for view in named(seen) {
         for share in &view.journal {
             encode(Some(&view.identity), &share.device, &share.journal)?;
         }
@@ -147,7 +154,7 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
 fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
     let help = "How long fsync, fdatasync and O_SYNC writes of a tenant took";
     let mut latency = encoder.encode_descriptor("fsync_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
-    for view in seen.containers.iter().filter(|view| view.fsync.count() > 0) {
+    for view in named(seen).filter(|view| view.fsync.count() > 0) {
         let labels = of(Some(&view.identity), TENANT);
         let none: Option<&HashMap<usize, Exemplar<NoLabelSet, f64>>> = None;
         let mut of_tenant = latency.encode_family(&labels)?;
@@ -156,27 +163,31 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
     let help =
         "Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest";
     let mut blame = counter(encoder, "fsync_blame", help, Some(&Unit::Seconds))?;
-    for view in &seen.blame {
+    let (pairs, n_left_out) = pairs(&seen.blame, MAX_PAIRS);
+    for view in pairs {
         let labels = [of(Some(&view.victim), VICTIM), of(view.culprit.as_ref(), CULPRIT)].concat();
         blame.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.seconds, None)?;
     }
+    let help = "Pairs of victim and culprit that are not shown, because there are too many: those with the least time";
+    encoder
+        .encode_descriptor("fsync_blame_pairs_left_out", help, None, MetricType::Gauge)?
+        .encode_gauge(&n_left_out)?;
     let help = "Bytes that devices read and wrote for a tenant, as the kernel charges them";
     let mut bytes = counter(encoder, "device_io", help, Some(&Unit::Bytes))?;
-    for view in &seen.containers {
+    for view in named(seen) {
         for (direction, n_bytes) in [("read", view.read_bytes), ("write", view.written_bytes)] {
             let labels = [of(Some(&view.identity), TENANT), vec![("direction", direction)]].concat();
             bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&n_bytes, None)?;
         }
     }
     let mut time = counter(encoder, "device_time", "Device time that a tenant's requests took", Some(&Unit::Seconds))?;
-    for (view, device) in seen.containers.iter().flat_map(|view| view.devices.iter().map(move |device| (view, device)))
-    {
+    let devices = || named(seen).flat_map(|view| view.devices.iter().map(move |device| (view, device)));
+    for (view, device) in devices() {
         time.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&device.seconds, None)?;
     }
     let help = "Device time that a tenant would have had by the weights of those that were active with it";
     let mut target = counter(encoder, "device_target", help, Some(&Unit::Seconds))?;
-    for (view, device) in seen.containers.iter().flat_map(|view| view.devices.iter().map(move |device| (view, device)))
-    {
+    for (view, device) in devices() {
         let Some(seconds) = device.target_seconds else { continue };
         target.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
     }
@@ -223,6 +234,26 @@ fn counter<'e>(
     encoder.encode_descriptor(name, help, unit, MetricType::Counter)
 }
 
+/// The containers without the line for those that are gone for long: what is moved there would look to Prometheus as if it had
+/// just been done.
+fn named(seen: &Observation) -> impl Iterator<Item = &ContainerView> {
+    seen.containers.iter().filter(|view| !is_removed(&view.identity))
+}
+
+/// The pairs that are shown, at most so many, and how many are not.
+fn pairs(blame: &[BlameView], most: usize) -> (Vec<&BlameView>, i64) {
+    let mut pairs: Vec<&BlameView> = blame
+        .iter()
+        .filter(|view| !is_removed(&view.victim) && !view.culprit.as_ref().is_some_and(is_removed))
+        .collect();
+    let n_left_out = i64::try_from(pairs.len().saturating_sub(most)).unwrap_or(i64::MAX);
+    if n_left_out > 0 {
+        pairs.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+        pairs.truncate(most);
+    }
+    (pairs, n_left_out)
+}
+
 /// Who it is, under these labels; empty for nobody.
 fn of<'a>(who: Option<&'a Identity>, [name, kind, id]: [&'static str; 3]) -> Vec<(&'static str, &'a str)> {
     let known = [(name, who.map_or("", |who| who.name.as_str())), (kind, who.map_or("", |who| who.kind.word()))];
@@ -260,15 +291,26 @@ fn seconds(us: u64) -> f64 {
 mod tests {
     use super::*;
     use bulkhead_core::error::Code;
+    use bulkhead_core::observe::identity::ContainerKind;
+    use bulkhead_core::observe::view::REMOVED;
     use expect_test::expect;
 
     use crate::observe::Observe as _;
 
+    /// In the newer format, without the version of the day.
+    fn rendered(seen: Result<Observation, Fault>) -> String {
+        let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
+        render(seen, Format::OpenMetrics).replace(&version, "version=\"x.y.z\"")
+    }
+
     #[test]
     fn each_figure_has_its_name_and_labels() {
-        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::OpenMetrics);
+        let text = rendered(crate::sim::Observed::default().observe(std::time::Duration::ZERO));
         expect![[r##"
-            # HELP bulkhead_observing Whether the journals of this host are observed
+            # HELP bulkhead_build_info The daemon's version; always 1
+            # TYPE bulkhead_build_info gauge
+            bulkhead_build_info{version="x.y.z"} 1
+            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="tp_btf",reason=""} 1
             # HELP bulkhead_volume_info File systems that are observed; always 1
@@ -316,6 +358,9 @@ mod tests {
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="db",culprit_kind="tenant"} 0.02
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="noise\\u{1b}[2J.service",culprit_kind="unit"} 0.27
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="",culprit_kind=""} 0.01
+            # HELP bulkhead_fsync_blame_pairs_left_out Pairs of victim and culprit that are not shown, because there are too many: those with the least time
+            # TYPE bulkhead_fsync_blame_pairs_left_out gauge
+            bulkhead_fsync_blame_pairs_left_out 0
             # HELP bulkhead_device_io_bytes Bytes that devices read and wrote for a tenant, as the kernel charges them
             # TYPE bulkhead_device_io_bytes counter
             # UNIT bulkhead_device_io_bytes bytes
@@ -391,11 +436,53 @@ mod tests {
     }
 
     #[test]
+    fn what_was_moved_to_the_removed_containers_is_not_shown_as_done_now() {
+        let mut seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
+        let removed = Identity { kind: ContainerKind::Cgroup, name: REMOVED.to_owned(), id: None, pod_uid: None };
+        let machine = Identity { kind: ContainerKind::Machine, ..removed.clone() };
+        for identity in [removed.clone(), machine] {
+            seen.containers.push(ContainerView { identity, ..seen.containers[0].clone() });
+        }
+        let [pair, ..] = &seen.blame[..] else { panic!("no blame") };
+        let as_victim = BlameView { victim: removed.clone(), ..pair.clone() };
+        let as_culprit = BlameView { culprit: Some(removed), ..pair.clone() };
+        seen.blame.extend([as_victim, as_culprit]);
+        let text = render(Ok(seen), Format::OpenMetrics);
+        assert!(text.contains("tenant=\"db\"") && !text.contains("kind=\"cgroup\""), "{text}");
+        // Who only calls itself so does not hide.
+        assert!(text.contains("tenant=\"(removed containers)\",tenant_kind=\"machine\""), "{text}");
+    }
+
+    #[test]
+    fn too_many_pairs_are_cut_to_those_with_the_most_time() {
+        let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
+        let seconds = |most| {
+            let (shown, n_left_out) = pairs(&seen.blame, most);
+            (shown.iter().map(|view| view.seconds).collect::<Vec<_>>(), n_left_out)
+        };
+        assert_eq!(seconds(3), (vec![0.02, 0.27, 0.01], 0));
+        assert_eq!(seconds(2), (vec![0.27, 0.02], 1));
+        assert!(render(Ok(seen), Format::Text).contains("\nbulkhead_fsync_blame_pairs_left_out 0\n"));
+    }
+
+    #[test]
+    fn what_limits_the_observation_is_told() {
+        let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
+        let notes = vec!["no scratch file system".to_owned(), "no fentry".to_owned()];
+        let text = render(Ok(Observation { notes, ..seen }), Format::Text);
+        let line = "bulkhead_observing{method=\"tp_btf\",reason=\"no scratch file system; no fentry\"} 1";
+        assert!(text.contains(line), "{text}");
+    }
+
+    #[test]
     fn a_host_that_cannot_be_observed_says_why() {
         let fault = Fault::new(Code::Unsupported, "observation", "the kernel has \"no\" BTF");
-        let text = render(Err(fault), Format::OpenMetrics);
+        let text = rendered(Err(fault));
         expect![[r##"
-            # HELP bulkhead_observing Whether the journals of this host are observed
+            # HELP bulkhead_build_info The daemon's version; always 1
+            # TYPE bulkhead_build_info gauge
+            bulkhead_build_info{version="x.y.z"} 1
+            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="none",reason="the kernel has \"no\" BTF"} 0
             # EOF

@@ -16,6 +16,13 @@ use crate::units::DevNo;
 /// What the sums of containers are called that are gone for long.
 pub const REMOVED: &str = "(removed containers)";
 
+/// Whether this is the line for containers that are gone for long. It takes up the sums of each of them at once, so that its
+/// differences are not what was done meanwhile. No container is called so: a cgroup without a better name is called by its path.
+#[must_use]
+pub fn is_removed(identity: &Identity) -> bool {
+    identity.kind == ContainerKind::Cgroup && identity.name == REMOVED
+}
+
 /// Journal bytes by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct JournalBytes {
@@ -436,10 +443,12 @@ fn file_system(views: &mut BTreeMap<String, FileSystemView>, facts: FileSystemFa
 }
 
 fn devices(totals: &Totals, names: &Names) -> Vec<DeviceTime> {
-    let mut views: BTreeMap<DevNo, DeviceTime> = BTreeMap::new();
+    // By name: a device that was taken out and put in again may have another number than before.
+    let mut views: BTreeMap<String, DeviceTime> = BTreeMap::new();
     for (&(dev, class), &ns) in &totals.device_ns {
-        let view = views.entry(dev).or_insert_with(|| DeviceTime {
-            device: names.device(dev),
+        let name = names.device(dev);
+        let view = views.entry(name.clone()).or_insert_with(|| DeviceTime {
+            device: name,
             data_seconds: 0.0,
             metadata_seconds: 0.0,
             flush_seconds: 0.0,
@@ -542,8 +551,6 @@ impl Observation {
             // Another observer, which began after the earlier observation: all of it is new.
             return new;
         }
-        // What was moved there happened long ago.
-        let is_removed = |identity: &Identity| identity.name == REMOVED;
         new.containers.retain(|view| !is_removed(&view.identity));
         new.blame.retain(|view| !is_removed(&view.victim) && !view.culprit.as_ref().is_some_and(is_removed));
         new.observed_seconds -= before.observed_seconds;
@@ -729,6 +736,22 @@ mod tests {
         assert_eq!((culprit.name.as_str(), seconds), ("noise.service", 0.007));
         assert!(!seen.partial);
         assert_eq!((seen.devices[0].device.as_str(), seen.devices[0].flush_seconds), ("sda", 0.25));
+    }
+
+    #[test]
+    fn a_device_that_comes_back_under_another_number_is_one_line() {
+        let (old, new) = (DevNo::new(259, 0), DevNo::new(259, 3));
+        let device_ns = BTreeMap::from([
+            ((old, ServiceClass::Data), 1_000_000_000),
+            ((new, ServiceClass::Data), 500_000_000),
+            ((new, ServiceClass::Flush), 250_000_000),
+        ]);
+        let devices = HashMap::from([(old, "nvme0n1".to_owned()), (new, "nvme0n1".to_owned())]);
+        let totals = Totals { device_ns, ..Totals::default() };
+        let seen = observation(&totals, std::iter::empty(), &Names { devices, ..Names::default() });
+        let shown: Vec<_> =
+            seen.devices.iter().map(|view| (view.device.as_str(), view.data_seconds, view.flush_seconds)).collect();
+        assert_eq!(shown, [("nvme0n1", 1.5, 0.25)]);
     }
 
     #[test]
