@@ -164,10 +164,16 @@ const SCENARIOS: [(&str, &str); 3] = [
     ),
 ];
 
+/// How long each scenario is watched.
+const WATCH_SECONDS: f64 = 15.0;
+
 /// The longest wait has its commit, the needed one last, and its parts; the culprit is the first of those to blame.
 fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
-    let wait = &list["waits"][0];
     let number = |value: &Value| value.as_f64().context("no number");
+    // Longer ones may be of the scenario before.
+    let waits = list["waits"].as_array().context("no list of waits")?;
+    let is_recent = |wait: &&Value| wait["began_seconds_ago"].as_f64().is_some_and(|seconds| seconds < WATCH_SECONDS);
+    let wait = waits.iter().find(is_recent).context("no wait is listed")?;
     let (seconds, mut parts) = (number(&wait["seconds"])?, number(&wait["others"]["seconds"])?);
     for view in wait["culprits"].as_array().context("no culprits")? {
         parts += number(&view["seconds"])?;
@@ -209,7 +215,7 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
     load("innocent", "while :; do echo x >> $DIR/innocent; sleep 0.5; done").await?;
     for (name, script) in SCENARIOS {
         load("culprit", script).await?;
-        let seen = json(ctx, &["blame", "--for", "15", "victim.service"]).await?;
+        let seen = json(ctx, &["blame", "--for", &WATCH_SECONDS.to_string(), "victim.service"]).await?;
         let waits = json(ctx, &["blame", "--waits", "--total", "victim.service"]).await?;
         ctx.save(&format!("{name}-waits.json"), &serde_json::to_string_pretty(&waits)?)?;
         let top = json(ctx, &["top", "--interval", "3"]).await?;
@@ -223,7 +229,8 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
         let total: f64 = waited.values().sum();
         ctx.log(format!("{name}: the victim waited {total:.2} s: {waited:.2?}"));
         let part = |name: &str| waited.get(name).copied().unwrap_or(0.0) / total;
-        ensure!(total > 1.0, "{name}: the victim hardly waited: {total:.2} s");
+        // A busy machine has the victim call fsync less often.
+        ensure!(total > 0.3, "{name}: the victim hardly waited: {total:.2} s");
         ensure!(part("culprit.service") > 0.6, "{name}: the culprit has {:.0} %", 100.0 * part("culprit.service"));
         // It has a block in nearly every commit, so that it is not to be free of all blame.
         ensure!(part("innocent.service") < 0.1, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
