@@ -9,9 +9,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{
-    BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed,
-};
+use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
