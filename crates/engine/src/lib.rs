@@ -18,6 +18,8 @@ pub mod http;
 mod http_tests;
 pub mod kernel;
 pub mod metrics;
+#[cfg(test)]
+mod monitoring_tests;
 pub mod observe;
 pub mod openapi;
 mod pools;

@@ -14,7 +14,8 @@ use crate::say;
 
 /// Debian's keys, with which all downloaded packages are checked.
 pub(crate) const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const RELEASE: &str = "trixie";
+/// The guest's release of Debian.
+pub(crate) const RELEASE: &str = "trixie";
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 /// Raised when the way the root is built changes without a change of the list.

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::cache::Cache;
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
+use crate::package::{self, GuestPackage};
 use crate::run_dir::RunDir;
 use crate::{kvm, setup};
 
@@ -76,6 +77,15 @@ impl Lab {
         let image = kernels::provide(&self.cache, &self.root, kernel).await?;
         self.kernel_table()?.push((kernel, image.clone()));
         Ok(image)
+    }
+
+    /// A Debian package whose programs guests can run, downloaded if need be. Guests that run already have it too.
+    ///
+    /// # Errors
+    /// When it cannot be had; cases that want it are then skipped.
+    pub async fn package(&self, name: &'static str) -> Result<GuestPackage> {
+        let _building = self.cache.lock_for_building()?;
+        package::provide(&self.cache, &self.root, name).await
     }
 
     /// The kernels provided so far.

@@ -6,6 +6,7 @@ mod crash;
 mod demo;
 mod host;
 mod lab_self;
+mod monitoring;
 mod observe;
 mod service;
 mod tenants;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<&'static Case> {
         service::CASES,
         tenants::CASES,
         observe::CASES,
+        monitoring::CASES,
         crash::CASES,
     ];
     topics.into_iter().flatten().collect()

@@ -31,7 +31,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A disk that is a bottleneck.
-const SLOW: Profile =
+pub(super) const SLOW: Profile =
     Profile { name: "slow", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], memory_mib: 2048, cpus: 2 };
 
 /// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
