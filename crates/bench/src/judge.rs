@@ -277,7 +277,8 @@ fn complete_rounds(experiment: &Experiment) -> usize {
     let of = |cell: &Cell| {
         let names = cell.rounds.iter().flat_map(|round| round.figures.keys());
         let names = names.filter(|name| f::KNOWN.contains(&name.as_str()));
-        names.map(|name| with(cell, name)).min().unwrap_or(0)
+        // A cell of nothing that is judged has the rounds that it has.
+        names.map(|name| with(cell, name)).min().unwrap_or(cell.rounds.len())
     };
     experiment.cells.iter().map(of).min().unwrap_or(0)
 }

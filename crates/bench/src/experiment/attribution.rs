@@ -210,7 +210,10 @@ fn combination(
         bail!("figures were lost: {:?}, {} commits were not seen", totals.losses, totals.unseen_commits);
     }
     let ids = cgroup::all_ids(roots).context("the numbers of the cgroups")?;
-    let mut seen = Seen { bytes, charged: vec![0; PLAYERS.len()], unattributed: 0 };
+    // The superblock, written when the journal became empty, waits for the next commit's requester; there is none.
+    let pending: u64 =
+        observer.pending_bytes().filter(|(dev, _)| *dev == scratch.fs_dev()).map(|(_, bytes)| bytes).sum();
+    let mut seen = Seen { bytes, charged: vec![0; PLAYERS.len()], unattributed: pending };
     for ((owner, dev, kind), charged) in &totals.journal_bytes {
         if *dev != scratch.fs_dev() || *kind != Kind::Commit {
             continue;

@@ -103,7 +103,7 @@ impl Journal {
     pub fn commit(&mut self, commit: &Commit, parts: Transaction, seen_whole: bool) -> Vec<Charge> {
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
-        for (cgroup, bytes) in journal_charges(commit, superblock, &parts, seen_whole) {
+        for (cgroup, bytes) in split(commit, superblock, &half_blocks(&parts), seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
         }
         let mut ordered = parts.ordered_bytes;
@@ -163,7 +163,7 @@ fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
 
 /// Half blocks that each pays for; they sum to twice the blocks dirtied.
 fn half_blocks(parts: &Transaction) -> Parts {
-    let mut halves: Parts = parts.dirtied_blocks.iter().map(|(&owner, &blocks)| (owner, 2 * blocks)).collect();
+    let mut halves = doubled(&parts.dirtied_blocks);
     let mut moved = 0;
     for (owner, &again) in &parts.again_blocks {
         if let Some(mine) = halves.get_mut(owner) {
@@ -177,17 +177,28 @@ fn half_blocks(parts: &Transaction) -> Parts {
     halves
 }
 
-fn journal_charges(commit: &Commit, superblock_bytes: u64, parts: &Transaction, seen_whole: bool) -> Parts {
-    let (block, halves) = (u64::from(commit.block_bytes), half_blocks(parts));
-    let dirtied: u64 = parts.dirtied_blocks.values().sum();
+/// Whose blocks a commit carries, in bytes: its charges without the surcharge. Who waits for a commit waits for the blocks in it,
+/// whoever is to pay for them.
+#[must_use]
+pub fn carried(commit: &Commit, parts: &Transaction, seen_whole: bool) -> Parts {
+    split(commit, 0, &doubled(&parts.dirtied_blocks), seen_whole)
+}
+
+fn doubled(blocks: &Parts) -> Parts {
+    blocks.iter().map(|(&owner, &blocks)| (owner, 2 * blocks)).collect()
+}
+
+/// Splits a commit's journal bytes by half blocks, and what is left by who forced it.
+fn split(commit: &Commit, superblock_bytes: u64, halves: &Parts, seen_whole: bool) -> Parts {
+    let (block, dirtied) = (u64::from(commit.block_bytes), halves.values().sum::<u64>() / 2);
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
     let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
-    let mut charges = pro_rata(blocks_bytes, &halves);
+    let mut charges = pro_rata(blocks_bytes, halves);
     let payers = match commit.requester {
         _ if !seen_whole => Parts::from([(None, fixed)]),
         Some(requester) => Parts::from([(Some(requester), fixed)]),
-        None => pro_rata_or(fixed, &halves, None),
+        None => pro_rata_or(fixed, halves, None),
     };
     add(&mut charges, &payers);
     charges.retain(|_, bytes| *bytes > 0);
@@ -277,6 +288,8 @@ mod tests {
         };
         let charges = Journal::default().commit(&commit(7 * 4096, 0, B), parts(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 2048), (B, 7 * 2048 + 2 * 4096)]);
+        // Who waits for it waits for B's blocks.
+        assert_eq!(carried(&commit(7 * 4096, 0, B), &parts(), true), of(&[(B, 7 * 4096)]));
         // Who it was found no room: nobody's, not the owner's.
         let parts = Transaction { early_blocks: Parts::new(), ..parts() };
         let charges = Journal::default().commit(&commit(5 * 4096, 0, B), parts, true);

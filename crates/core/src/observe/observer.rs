@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::blame::{Cause, Causers, Causes};
-use super::charge::{Charge, Journal, Transaction};
+use super::charge::{Charge, Journal, Transaction, carried};
 use super::histogram::Histogram;
 use super::record::{
     Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
@@ -203,13 +203,13 @@ impl Observer {
     }
 
     fn commit(&mut self, commit: &Commit, transaction: Transaction) {
-        let charges =
-            self.journals.entry(commit.dev).or_default().commit(commit, transaction, commit.begin_ns >= self.began_ns);
+        let seen_whole = commit.begin_ns >= self.began_ns;
+        let carried = carried(commit, &transaction, seen_whole);
+        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, seen_whole);
         self.pay(commit.dev, &charges);
-        let mut bytes = Causers::new();
-        for charge in charges {
-            let cause = if charge.kind == Kind::Ordered { Cause::Ordered } else { Cause::Journal };
-            *bytes.entry((charge.cgroup, cause)).or_default() += charge.bytes;
+        let mut bytes: Causers = carried.into_iter().map(|(owner, bytes)| ((owner, Cause::Journal), bytes)).collect();
+        for charge in charges.into_iter().filter(|charge| charge.kind == Kind::Ordered) {
+            *bytes.entry((charge.cgroup, Cause::Ordered)).or_default() += charge.bytes;
         }
         self.causes.commit(*commit, bytes);
         *self.totals.commits.entry(commit.dev).or_default() += 1;
