@@ -505,7 +505,17 @@ pub struct MemoryDevice {
     /// Its number.
     pub dev: DevNo,
     // Holds the device: it is cleared when the last one closes it.
-    _node: OwnedFd,
+    node: OwnedFd,
+}
+
+impl MemoryDevice {
+    /// Has what was written to its node written to the device itself.
+    ///
+    /// # Errors
+    /// The operating system's reason.
+    pub fn write_out(&self) -> std::io::Result<()> {
+        Ok(rustix::fs::fsync(&self.node)?)
+    }
 }
 
 /// Makes a block device of this size in memory (swappable, taken as it is written).
@@ -521,7 +531,7 @@ pub fn in_memory(roots: &Roots, size: Bytes) -> Result<MemoryDevice, LoopError> 
     config.info.lo_flags |= LO_FLAGS_AUTOCLEAR;
     let (_, node) = configure(roots, image, &memory, config)?;
     let dev = dev_from_raw(fstat(&node.fd).map_err(image_error)?.st_rdev);
-    Ok(MemoryDevice { path: node.path, dev, _node: node.fd })
+    Ok(MemoryDevice { path: node.path, dev, node: node.fd })
 }
 
 fn config(image_fd: &OwnedFd, image: &Path, block_bytes: u32, options: AttachOptions) -> Result<LoopConfig, LoopError> {

@@ -29,6 +29,9 @@ pub enum ScratchError {
     /// No file system on it.
     #[error("cannot make the scratch file system")]
     Make(#[from] ToolError),
+    /// What was made could not be written.
+    #[error("cannot write to the scratch file system's journal")]
+    Write(#[source] std::io::Error),
     /// It cannot be mounted.
     #[error("cannot mount the scratch file system")]
     Mount(#[from] MountError),
@@ -66,6 +69,8 @@ impl Scratch {
         let on_journal = format!("device={}", journal.path.display());
         let make = Tool::new("mke2fs").args(["-q", "-F", "-t", "ext4", "-b", "4096", "-E", lazy, "-J", &on_journal]);
         make.args(mkfs).arg(&fs.path).run()?;
+        // mke2fs leaves the list of the journal's file systems in memory: it would be written while somebody measures.
+        journal.write_out().map_err(ScratchError::Write)?;
         let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: false };
         let mount = mount::mount_nowhere(&fs.path, "ext4", flags, options)?;
         // The mount's own descriptor is one for looking up names only.
