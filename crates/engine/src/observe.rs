@@ -241,7 +241,7 @@ impl<'a> Worker<'a> {
             tracer.detach();
             // What happened since the last look; the shares of its commits are still there.
             match tracer.look() {
-                Ok(batch) => drop(self.shared.lock().observer.step(batch)),
+                Ok(batch) => drop(self.shared.lock().observer.finish(batch)),
                 Err(error) => tracing::warn!(%error, "the last look failed"),
             }
         }
@@ -359,7 +359,7 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     tracer.detach();
     let mut observer = Observer::default();
     observer.set_file_systems([(scratch.fs_dev(), Vec::new())].into());
-    observer.step(batch);
+    observer.finish(batch);
     let charges = observer.totals().journal_bytes.iter();
     let ours = charges.filter(|((_, dev, kind), _)| *dev == scratch.fs_dev() && *kind == Kind::Commit);
     let (owned, unowned): (Vec<_>, Vec<_>) = ours.partition(|((owner, _, _), _)| owner.is_some());

@@ -148,7 +148,7 @@ impl Tracer {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
         };
-        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued", "blocks", "forced"];
+        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued", "blocks"];
         let maps = Maps {
             shares: map("shares")?,
             writes: map("writes")?,
@@ -168,7 +168,7 @@ impl Tracer {
     }
 
     /// Why the programs on functions of jbd2 (fentry) do not run; `None` when they do. Without them a handle that restarts is
-    /// counted from its restart on, and nobody is surcharged for commits forced early.
+    /// counted from its restart on, a block that several dirty is paid by the first, and nobody is surcharged for commits forced early.
     #[must_use]
     pub fn without_functions(&self) -> Option<&str> {
         self.without_functions.as_deref()

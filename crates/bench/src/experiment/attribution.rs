@@ -203,7 +203,7 @@ fn combination(
     }
     scratch.settle().context("cannot write the scratch file system out")?;
     let bytes = scratch.journal_written(roots)?.saturating_sub(before);
-    observer.step(tracer.look()?);
+    observer.finish(tracer.look()?);
     tracer.detach();
     let totals = observer.totals();
     if totals.losses.any() || totals.unseen_commits > 0 {

@@ -1,15 +1,17 @@
 //! From a commit to charges: who pays for which of its bytes. The charges of a commit sum to its bytes exactly.
 //!
-//! The rule: each owner pays for the blocks that it was the first to dirty in the transaction; what remains (descriptor and
-//! commit blocks, the journal's superblock) goes to who forced the commit, because without that one there would have been
-//! none. If the timer did, all pay in proportion. A block that is logged again although the timer would not have logged it in
-//! between is paid half by its owner and half by who forced that earlier commit: neither alone would have had it logged twice,
-//! and a half each is the Shapley value of such a pair. Checkpoint writes happen later, once for many commits of a block: they are
-//! split like the transactions that are not checkpointed yet. What nobody can be named for has no owner, and is never spread.
+//! The rule: each owner pays for the blocks that it dirtied; a block that several dirtied in the transaction is theirs in equal
+//! parts. What every commit has (a descriptor and a commit block, the journal's superblock) is paid in equal parts by those whose
+//! fsync wanted it, because without them there would have been none, and one of them alone would have had the same. If the timer
+//! committed, all pay in proportion. Further blocks (more descriptors, revoke records) are paid like the blocks that they describe. A block that is logged again although the timer would not have logged it in between is
+//! paid by its owner and the k others that wanted commits in between: they pay 1/(k + 1) of it, unless the owner wanted one
+//! itself, because then it would have had it logged twice all alone. All of these are the Shapley values of the games that
+//! they are. Checkpoint writes happen later, once for many commits of a block: they are split like the transactions that are not
+//! checkpointed yet. What nobody can be named for has no owner, and is never spread.
 //!
 //! Source: Tobimatsu et al. for charging containers at all; the first-dirtier rule is ours (docs/attribution.md).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::record::{CgroupId, Commit, Kind, Tid};
 
@@ -27,6 +29,15 @@ pub struct Charge {
 /// Sums per owner.
 pub type Parts = BTreeMap<Option<CgroupId>, u64>;
 
+/// Those whose fsync wanted a commit that one of them forced; none if the timer did.
+pub type Wanters = BTreeSet<CgroupId>;
+
+/// In how many parts a block is divided: all divisions of it are by small numbers.
+const UNITS: u64 = 5040;
+/// Blocks that every commit has: a descriptor and the commit block.
+const FIXED_BLOCKS: u64 = 2;
+/// How many commits back it is known who wanted them (at least `SHARE_SINCE_MAX` of `record.h`).
+const MAX_WANTED: usize = 16;
 /// Most transactions of a journal whose owners are remembered one by one until they are checkpointed.
 const MAX_UNCHECKPOINTED: usize = 1024;
 
@@ -67,12 +78,14 @@ pub fn pro_rata_or<K: Ord + Copy>(total: u64, parts: &BTreeMap<K, u64>, nobody: 
 /// Whose blocks and bytes are in a transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// Blocks first dirtied.
+    /// Blocks, by who was the first to dirty them.
     pub dirtied_blocks: Parts,
-    /// Those among them that are logged again because another one forced an earlier commit, by owner.
-    pub again_blocks: Parts,
-    /// The same, by who forced that commit.
-    pub early_blocks: Parts,
+    /// What these gave of them to others that dirtied them later, in sixths of a block.
+    pub ceded_sixths: Parts,
+    /// And what those took.
+    pub joined_sixths: Parts,
+    /// Blocks that were in an earlier transaction shortly before, by that one and by their owner.
+    pub again_blocks: BTreeMap<Tid, Parts>,
     /// Bytes of file data written inside the commit.
     pub ordered_bytes: Parts,
 }
@@ -82,12 +95,14 @@ pub struct Transaction {
 pub struct Journal {
     /// Blocks dirtied in committed transactions that are not checkpointed, oldest first.
     uncheckpointed: VecDeque<(Tid, Parts)>,
+    /// Who wanted the last commits, oldest first.
+    wanted: VecDeque<(Tid, Wanters)>,
     /// Bytes of its superblock that no commit has paid for yet.
     superblock_bytes: u64,
 }
 
 impl Journal {
-    /// The superblock was written: the next commit's requester pays.
+    /// The superblock was written: those who want the next commit pay.
     pub fn superblock(&mut self, bytes: u64) {
         self.superblock_bytes += bytes;
     }
@@ -100,11 +115,17 @@ impl Journal {
 
     /// Charges a commit, whose transaction has these parts. `seen_whole` is false when it began before the observation: then it
     /// has blocks of owners that were not seen, and what remains is nobody's.
-    pub fn commit(&mut self, commit: &Commit, parts: Transaction, seen_whole: bool) -> Vec<Charge> {
+    pub fn commit(&mut self, commit: &Commit, parts: Transaction, wanters: Wanters, seen_whole: bool) -> Vec<Charge> {
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
-        for (cgroup, bytes) in split(commit, superblock, &half_blocks(&parts), seen_whole) {
+        let mut units = owned_units(&parts);
+        self.surcharge(&mut units, commit.tid, &parts.again_blocks);
+        for (cgroup, bytes) in split(commit, superblock, &units, &wanters, seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
+        }
+        self.wanted.push_back((commit.tid, wanters));
+        if self.wanted.len() > MAX_WANTED {
+            self.wanted.pop_front();
         }
         let mut ordered = parts.ordered_bytes;
         let known: u64 = ordered.values().sum();
@@ -124,6 +145,29 @@ impl Journal {
     /// Forgets what waits for its checkpoint, because what became of it was not seen.
     pub fn forget_uncheckpointed(&mut self) {
         self.uncheckpointed.clear();
+        self.wanted.clear();
+    }
+
+    /// Has those that wanted commits since a block was logged before pay for their part in logging it again.
+    fn surcharge(&self, units: &mut Parts, tid: Tid, again_blocks: &BTreeMap<Tid, Parts>) {
+        let (mut given, mut taken) = (Parts::new(), Parts::new());
+        for (&since, blocks) in again_blocks {
+            // Transaction numbers wrap around.
+            let between = self.wanted.iter().filter(|(other, _)| other.wrapping_sub(since) < tid.wrapping_sub(since));
+            let wanters: Wanters = between.flat_map(|(_, wanters)| wanters).copied().collect();
+            let n_wanters = wanters.len() as u64;
+            for (&owner, &blocks) in blocks {
+                if wanters.is_empty() || owner.is_none_or(|owner| wanters.contains(&owner)) {
+                    continue;
+                }
+                let part = blocks * (UNITS / (n_wanters + 1));
+                *given.entry(owner).or_default() += part;
+                for &wanter in &wanters {
+                    *taken.entry(Some(wanter)).or_default() += part / n_wanters;
+                }
+            }
+        }
+        hand_over(units, &given, &taken);
     }
 
     /// A transaction needs no more checkpointing.
@@ -161,44 +205,53 @@ fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
     pro_rata_or(bytes, parts, None).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 
-/// Half blocks that each pays for; they sum to twice the blocks dirtied.
-fn half_blocks(parts: &Transaction) -> Parts {
-    let mut halves = doubled(&parts.dirtied_blocks);
+/// Whose the blocks are, in [`UNITS`] of a block; they sum to the blocks dirtied.
+fn owned_units(parts: &Transaction) -> Parts {
+    let scaled =
+        |parts: &Parts, by: u64| parts.iter().map(|(&owner, &part)| (owner, part.saturating_mul(by))).collect();
+    let mut units = scaled(&parts.dirtied_blocks, UNITS);
+    let sixths = |parts| scaled(parts, UNITS / 6);
+    hand_over(&mut units, &sixths(&parts.ceded_sixths), &sixths(&parts.joined_sixths));
+    units
+}
+
+/// Takes from each what it gives, as far as it has that much, and hands it to those who take, in proportion. Both are the same
+/// unless a count found no room.
+fn hand_over(units: &mut Parts, given: &Parts, taken: &Parts) {
     let mut moved = 0;
-    for (owner, &again) in &parts.again_blocks {
-        if let Some(mine) = halves.get_mut(owner) {
-            let part = again.min(*mine);
+    for (owner, &part) in given {
+        if let Some(mine) = units.get_mut(owner) {
+            let part = part.min(*mine);
             *mine -= part;
             moved += part;
         }
     }
-    // Both counts are the same unless one of them found no room.
-    add(&mut halves, &pro_rata_or(moved, &parts.early_blocks, None));
-    halves
+    add(units, &pro_rata_or(moved, taken, None));
 }
 
 /// Whose blocks a commit carries, in bytes: its charges without the surcharge. Who waits for a commit waits for the blocks in it,
 /// whoever is to pay for them.
 #[must_use]
-pub fn carried(commit: &Commit, parts: &Transaction, seen_whole: bool) -> Parts {
-    split(commit, 0, &doubled(&parts.dirtied_blocks), seen_whole)
+pub fn carried(commit: &Commit, parts: &Transaction, wanters: &Wanters, seen_whole: bool) -> Parts {
+    split(commit, 0, &owned_units(parts), wanters, seen_whole)
 }
 
-fn doubled(blocks: &Parts) -> Parts {
-    blocks.iter().map(|(&owner, &blocks)| (owner, 2 * blocks)).collect()
-}
-
-/// Splits a commit's journal bytes by half blocks, and what is left by who forced it.
-fn split(commit: &Commit, superblock_bytes: u64, halves: &Parts, seen_whole: bool) -> Parts {
-    let (block, dirtied) = (u64::from(commit.block_bytes), halves.values().sum::<u64>() / 2);
+/// Splits a commit's journal bytes: what every commit has by who wanted it, and the others by units of blocks.
+fn split(commit: &Commit, superblock_bytes: u64, units: &Parts, wanters: &Wanters, seen_whole: bool) -> Parts {
+    let (block, dirtied) = (u64::from(commit.block_bytes), units.values().sum::<u64>() / UNITS);
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
-    let fixed = commit.journal_bytes - blocks_bytes + superblock_bytes;
-    let mut charges = pro_rata(blocks_bytes, halves);
-    let payers = match commit.requester {
-        _ if !seen_whole => Parts::from([(None, fixed)]),
-        Some(requester) => Parts::from([(Some(requester), fixed)]),
-        None => pro_rata_or(fixed, halves, None),
+    let rest = commit.journal_bytes - blocks_bytes;
+    // Of a commit that was not seen from its beginning on the rest may be somebody's blocks.
+    let fixed = if seen_whole { rest.min(FIXED_BLOCKS * block) } else { rest };
+    let mut charges = pro_rata_or(commit.journal_bytes - fixed, units, None);
+    let fixed = fixed + superblock_bytes;
+    let payers = if !seen_whole {
+        Parts::from([(None, fixed)])
+    } else if wanters.is_empty() {
+        pro_rata_or(fixed, units, None)
+    } else {
+        pro_rata(fixed, &wanters.iter().map(|&wanter| (Some(wanter), 1)).collect())
     };
     add(&mut charges, &payers);
     charges.retain(|_, bytes| *bytes > 0);
@@ -220,8 +273,9 @@ mod tests {
 
     const A: Option<CgroupId> = Some(CgroupId(1));
     const B: Option<CgroupId> = Some(CgroupId(2));
+    const C: Option<CgroupId> = Some(CgroupId(3));
 
-    fn commit(journal_bytes: u64, ordered_bytes: u64, requester: Option<CgroupId>) -> Commit {
+    fn commit(journal_bytes: u64, ordered_bytes: u64) -> Commit {
         Commit {
             dev: DevNo::new(8, 1),
             tid: 7,
@@ -232,9 +286,13 @@ mod tests {
             end_ns: 1,
             journal_bytes,
             ordered_bytes,
-            requester,
+            requester: None,
             block_bytes: 4096,
         }
+    }
+
+    fn wanted_by(owners: &[Option<CgroupId>]) -> Wanters {
+        owners.iter().copied().flatten().collect()
     }
 
     fn of(parts: &[(Option<CgroupId>, u64)]) -> Parts {
@@ -250,7 +308,7 @@ mod tests {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
         let mut journal = Journal::default();
         journal.superblock(4096);
-        let charges = journal.commit(&commit(8 * 4096, 0, A), parts, true);
+        let charges = journal.commit(&commit(8 * 4096, 0), parts, wanted_by(&[A]), true);
         // Descriptor and commit block, and the superblock.
         assert_eq!(paid(&charges, Kind::Commit), [(A, 4 * 4096), (B, 5 * 4096)]);
     }
@@ -258,48 +316,78 @@ mod tests {
     #[test]
     fn the_timers_commit_is_paid_in_proportion_and_an_empty_one_by_nobody() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 3)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(6 * 4096, 0, None), parts, true);
+        let charges = Journal::default().commit(&commit(6 * 4096, 0), parts, Wanters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 6 * 1024), (B, 18 * 1024)]);
-        let charges = Journal::default().commit(&commit(4096, 0, None), Transaction::default(), true);
+        let charges = Journal::default().commit(&commit(4096, 0), Transaction::default(), Wanters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(None, 4096)]);
     }
 
     #[test]
     fn what_began_unseen_is_not_put_on_who_forced_the_commit() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(100 * 4096, 0, A), parts, false);
+        let charges = Journal::default().commit(&commit(100 * 4096, 0), parts, wanted_by(&[A]), false);
         assert_eq!(paid(&charges, Kind::Commit), [(None, 99 * 4096), (A, 4096)]);
     }
 
     #[test]
     fn blocks_that_were_never_written_cost_nothing() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 6), (B, 2)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(4 * 4096, 0, A), parts, true);
+        let charges = Journal::default().commit(&commit(4 * 4096, 0), parts, wanted_by(&[A]), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 4096), (B, 4096)]);
     }
 
     #[test]
-    fn a_block_logged_again_costs_half_of_it_who_forced_the_commit_before() {
-        let parts = || Transaction {
-            dirtied_blocks: of(&[(B, 5)]),
-            again_blocks: of(&[(B, 3)]),
-            early_blocks: of(&[(A, 3)]),
+    fn those_who_want_a_commit_share_what_it_costs_to_have_one() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 5)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(8 * 4096, 0), parts, wanted_by(&[A, B]), true);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 2 * 4096), (B, 6 * 4096)]);
+    }
+
+    #[test]
+    fn what_many_blocks_need_besides_is_paid_like_them() {
+        let parts = Transaction { dirtied_blocks: of(&[(A, 2), (B, 6)]), ..Transaction::default() };
+        let charges = Journal::default().commit(&commit(14 * 4096, 0), parts, wanted_by(&[A]), true);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 5 * 4096), (B, 9 * 4096)]);
+    }
+
+    #[test]
+    fn a_block_that_several_dirty_is_theirs_in_equal_parts() {
+        let parts = Transaction {
+            dirtied_blocks: of(&[(A, 3)]),
+            ceded_sixths: of(&[(A, 3)]),
+            joined_sixths: of(&[(B, 3)]),
             ..Transaction::default()
         };
-        let charges = Journal::default().commit(&commit(7 * 4096, 0, B), parts(), true);
-        assert_eq!(paid(&charges, Kind::Commit), [(A, 3 * 2048), (B, 7 * 2048 + 2 * 4096)]);
-        // Who waits for it waits for B's blocks.
-        assert_eq!(carried(&commit(7 * 4096, 0, B), &parts(), true), of(&[(B, 7 * 4096)]));
-        // Who it was found no room: nobody's, not the owner's.
-        let parts = Transaction { early_blocks: Parts::new(), ..parts() };
-        let charges = Journal::default().commit(&commit(5 * 4096, 0, B), parts, true);
-        assert_eq!(paid(&charges, Kind::Commit), [(None, 3 * 2048), (B, 7 * 2048)]);
+        let charges = Journal::default().commit(&commit(3 * 4096, 0), parts, Wanters::new(), true);
+        assert_eq!(paid(&charges, Kind::Commit), [(A, 5 * 2048), (B, 2048)]);
+    }
+
+    #[test]
+    fn a_block_logged_again_is_paid_also_by_who_forced_the_commits_between() {
+        let logged_again = |between: &[Option<CgroupId>]| {
+            let mut journal = Journal::default();
+            let before = Commit { tid: u32::MAX, ..commit(0, 0) };
+            journal.commit(&before, Transaction::default(), wanted_by(between), true);
+            let parts = Transaction {
+                dirtied_blocks: of(&[(B, 6)]),
+                again_blocks: BTreeMap::from([(u32::MAX, of(&[(B, 6)]))]),
+                ..Transaction::default()
+            };
+            let commit = Commit { tid: 0, ..commit(6 * 4096, 0) };
+            // Who waits for it waits for B's blocks.
+            assert_eq!(carried(&commit, &parts, &Wanters::new(), true), of(&[(B, 6 * 4096)]));
+            paid(&journal.commit(&commit, parts, Wanters::new(), true), Kind::Commit)
+        };
+        assert_eq!(logged_again(&[]), [(B, 6 * 4096)], "the timer");
+        assert_eq!(logged_again(&[A]), [(A, 3 * 4096), (B, 3 * 4096)]);
+        assert_eq!(logged_again(&[A, C]), [(A, 4096), (B, 4 * 4096), (C, 4096)]);
+        assert_eq!(logged_again(&[A, B]), [(B, 6 * 4096)], "its own commit, too");
     }
 
     #[test]
     fn ordered_data_without_an_owner_stays_without() {
         let parts = Transaction { ordered_bytes: of(&[(B, 3 << 20)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(0, 4 << 20, A), parts, true);
+        let charges = Journal::default().commit(&commit(0, 4 << 20), parts, wanted_by(&[A]), true);
         let mut ordered = paid(&charges, Kind::Ordered);
         ordered.sort();
         assert_eq!(ordered, [(None, 1 << 20), (B, 3 << 20)]);
@@ -309,8 +397,8 @@ mod tests {
     fn a_checkpoint_is_split_like_what_waits_for_it() {
         let mut journal = Journal::default();
         let parts = |a, b| Transaction { dirtied_blocks: of(&[(A, a), (B, b)]), ..Transaction::default() };
-        journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0, A) }, parts(1, 1), true);
-        journal.commit(&Commit { tid: 0, ..commit(8192, 0, A) }, parts(0, 2), true);
+        journal.commit(&Commit { tid: u32::MAX, ..commit(8192, 0) }, parts(1, 1), wanted_by(&[A]), true);
+        journal.commit(&Commit { tid: 0, ..commit(8192, 0) }, parts(0, 2), wanted_by(&[A]), true);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(A, 1024), (B, 3072)]);
         journal.dropped(u32::MAX);
         assert_eq!(paid(&journal.checkpoint(4096), Kind::Checkpoint), [(B, 4096)]);
@@ -326,7 +414,7 @@ mod tests {
                 dirtied_blocks: of(&[(A, u64::from(tid < 1500)), (B, u64::from(tid >= 1500))]),
                 ..Transaction::default()
             };
-            journal.commit(&Commit { tid, ..commit(8192, 0, A) }, parts, true);
+            journal.commit(&Commit { tid, ..commit(8192, 0) }, parts, wanted_by(&[A]), true);
         }
         assert!(journal.uncheckpointed.len() <= MAX_UNCHECKPOINTED);
         let mut checkpoint = paid(&journal.checkpoint(3000), Kind::Checkpoint);
@@ -342,15 +430,17 @@ mod tests {
     proptest! {
         #[test]
         fn charges_sum_to_the_bytes_of_the_device(
-            dirtied_blocks in any_parts(), again_blocks in any_parts(), early_blocks in any_parts(), ordered_bytes in any_parts(),
-            superblock in 0u64..100_000,
-            journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40, requester in proptest::option::of(1u64..4), seen_whole: bool,
+            dirtied_blocks in any_parts(), ceded_sixths in any_parts(), joined_sixths in any_parts(), again in any_parts(),
+            ordered_bytes in any_parts(), superblock in 0u64..100_000, journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40,
+            before in proptest::collection::btree_set((1u64..4).prop_map(CgroupId), 0..3),
+            wanters in proptest::collection::btree_set((1u64..4).prop_map(CgroupId), 0..3), seen_whole: bool,
         ) {
             let mut journal = Journal::default();
+            journal.commit(&Commit { tid: 6, ..commit(0, 0) }, Transaction::default(), before, true);
             journal.superblock(superblock);
-            let commit = commit(journal_bytes, ordered, requester.map(CgroupId));
-            let parts = Transaction { dirtied_blocks, again_blocks, early_blocks, ordered_bytes };
-            let charges = journal.commit(&commit, parts, seen_whole);
+            let again_blocks = BTreeMap::from([(6, again)]);
+            let parts = Transaction { dirtied_blocks, ceded_sixths, joined_sixths, again_blocks, ordered_bytes };
+            let charges = journal.commit(&commit(journal_bytes, ordered), parts, wanters, seen_whole);
             let sum = |kind| charges.iter().filter(|c| c.kind == kind).map(|c| c.bytes).sum::<u64>();
             prop_assert_eq!(sum(Kind::Commit), journal_bytes + superblock);
             prop_assert_eq!(sum(Kind::Ordered), ordered);

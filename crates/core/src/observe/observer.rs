@@ -1,9 +1,9 @@
 //! Keeps the sums: looks at the tracer come in, totals per cgroup come out.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::blame::{Cause, Causers, Causes};
-use super::charge::{Charge, Journal, Transaction, carried};
+use super::charge::{Charge, Journal, Transaction, Wanters, carried};
 use super::histogram::Histogram;
 use super::record::{
     Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
@@ -13,6 +13,8 @@ use super::shares::Tree;
 use super::waits::{Longest, Waits};
 use crate::units::DevNo;
 
+/// For how long after the end of a commit those that waited for it are awaited (ns).
+const AWAIT_NS: u64 = 100_000_000;
 /// How long after a later commit a transaction's commit is still expected (ns).
 const GIVE_UP_NS: u64 = 60_000_000_000;
 
@@ -44,6 +46,8 @@ pub struct Totals {
 pub struct Observer {
     totals: Totals,
     journals: HashMap<DevNo, Journal>,
+    /// What happened so shortly ago that not all who waited for it have told.
+    recent: VecDeque<Record>,
     /// The last transaction of each journal whose commit was seen.
     last_tids: HashMap<DevNo, Tid>,
     /// Since when (ns, monotonic) a later transaction than these has been committed.
@@ -73,9 +77,14 @@ impl Observer {
         self.waits.longest(now_ns, within_ns)
     }
 
-    /// Bytes of each journal's superblock that the next commit's requester will be charged.
+    /// Bytes of journals that nobody is charged yet: those of the last commits, and of superblocks, which are charged with the
+    /// next commit. A file system may occur more than once.
     pub fn pending_bytes(&self) -> impl Iterator<Item = (DevNo, u64)> {
-        self.journals.iter().map(|(dev, journal)| (*dev, journal.pending_bytes()))
+        let commits = self.recent.iter().filter_map(|record| match record {
+            Record::Commit(commit) => Some((commit.dev, commit.journal_bytes)),
+            Record::Sync(_) | Record::Dropped { .. } => None,
+        });
+        self.journals.iter().map(|(dev, journal)| (*dev, journal.pending_bytes())).chain(commits)
     }
 
     /// File systems whose journal was written while it was observed, and that are not gone.
@@ -110,8 +119,19 @@ impl Observer {
         self.tree = tree;
     }
 
-    /// Takes a look into account. Returns the shares that are used up, which the tracer can forget.
+    /// Takes a look into account, but for the commits that ended just before it. Returns the shares that are used up, which the
+    /// tracer can forget.
     pub fn step(&mut self, batch: Batch) -> Vec<ShareKey> {
+        let horizon_ns = batch.now_ns.saturating_sub(AWAIT_NS);
+        self.step_until(batch, horizon_ns)
+    }
+
+    /// Takes the last look into account, and all that was left of those before it.
+    pub fn finish(&mut self, batch: Batch) -> Vec<ShareKey> {
+        self.step_until(batch, u64::MAX)
+    }
+
+    fn step_until(&mut self, batch: Batch, horizon_ns: u64) -> Vec<ShareKey> {
         self.writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
         let mut open: HashMap<(DevNo, Tid), Transaction> = HashMap::new();
         for (key, amount) in batch.shares.iter().filter(|(_, amount)| *amount > 0) {
@@ -119,22 +139,33 @@ impl Observer {
             let parts = match key.kind {
                 ShareKind::OrderedBytes => &mut transaction.ordered_bytes,
                 ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut transaction.dirtied_blocks,
-                ShareKind::AgainBlocks => &mut transaction.again_blocks,
-                ShareKind::EarlyBlocks => &mut transaction.early_blocks,
+                ShareKind::AgainBlocks { since } => transaction.again_blocks.entry(since).or_default(),
+                ShareKind::CededSixths => &mut transaction.ceded_sixths,
+                ShareKind::JoinedSixths => &mut transaction.joined_sixths,
             };
             *parts.entry(key.cgroup).or_default() += amount;
         }
+        self.recent.extend(batch.records);
+        let fsyncs = Fsyncs::among(&self.recent);
+        let is_due = |record: &Record| match record {
+            Record::Commit(Commit { end_ns, .. }) | Record::Sync(Sync { end_ns, .. }) => *end_ns <= horizon_ns,
+            Record::Dropped { .. } => true,
+        };
+        let n_due = self.recent.iter().position(|record| !is_due(record)).unwrap_or(self.recent.len());
+        let due: Vec<Record> = self.recent.drain(..n_due).collect();
         let (mut syncs, mut dropped) = (Vec::new(), Vec::new());
         let mut ended = BTreeSet::new();
-        for record in &batch.records {
+        for record in due {
             match record {
-                Record::Commit(commit) => {
+                Record::Commit(mut commit) => {
                     let transaction = open.remove(&(commit.dev, commit.tid)).unwrap_or_default();
                     ended.insert((commit.dev, commit.tid));
-                    self.commit(commit, transaction);
+                    let (requester, wanters) = fsyncs.that_wanted(&commit);
+                    commit.requester = requester;
+                    self.commit(&commit, transaction, wanters);
                 }
-                Record::Dropped { dev, tid } => dropped.push((*dev, *tid)),
-                Record::Sync(sync) => syncs.push(*sync),
+                Record::Dropped { dev, tid } => dropped.push((dev, tid)),
+                Record::Sync(sync) => syncs.push(sync),
             }
         }
         // A block is written to its place after its commit and before its transaction is dropped.
@@ -202,10 +233,10 @@ impl Observer {
         payers.chain(served).chain(culprits).chain(totals.syncs.keys().copied()).collect()
     }
 
-    fn commit(&mut self, commit: &Commit, transaction: Transaction) {
+    fn commit(&mut self, commit: &Commit, transaction: Transaction, wanters: Wanters) {
         let seen_whole = commit.begin_ns >= self.began_ns;
-        let carried = carried(commit, &transaction, seen_whole);
-        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, seen_whole);
+        let carried = carried(commit, &transaction, &wanters, seen_whole);
+        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, wanters, seen_whole);
         self.pay(commit.dev, &charges);
         let mut bytes: Causers = carried.into_iter().map(|(owner, bytes)| ((owner, Cause::Journal), bytes)).collect();
         for charge in charges.into_iter().filter(|charge| charge.kind == Kind::Ordered) {
@@ -305,6 +336,30 @@ impl Observer {
     }
 }
 
+/// Finished calls of fsync, by the transaction that they needed.
+struct Fsyncs(HashMap<(DevNo, Tid), Vec<Sync>>);
+
+impl Fsyncs {
+    fn among(records: &VecDeque<Record>) -> Self {
+        let mut by_transaction: HashMap<_, Vec<Sync>> = HashMap::new();
+        for record in records {
+            if let Record::Sync(sync) = record {
+                by_transaction.entry((sync.dev, sync.tid)).or_default().push(*sync);
+            }
+        }
+        Self(by_transaction)
+    }
+
+    /// Who forced a commit, and all whose fsync waited for it then; nobody if none had begun before it.
+    fn that_wanted(&self, commit: &Commit) -> (Option<CgroupId>, Wanters) {
+        let needed = self.0.get(&(commit.dev, commit.tid)).into_iter().flatten();
+        let meanwhile = needed.filter(|sync| sync.start_ns < commit.end_ns && sync.end_ns > commit.start_ns);
+        let first = meanwhile.clone().filter(|sync| sync.start_ns < commit.start_ns).min_by_key(|sync| sync.start_ns);
+        let wanters = first.map(|_| meanwhile.map(|sync| sync.cgroup).collect()).unwrap_or_default();
+        (first.map(|sync| sync.cgroup), wanters)
+    }
+}
+
 fn fold_keys<K: Ord>(sums: BTreeMap<K, u64>, key: impl Fn(K) -> K) -> BTreeMap<K, u64> {
     let mut folded = BTreeMap::new();
     for (old, sum) in sums {
@@ -329,15 +384,19 @@ mod tests {
             dev: FS,
             tid,
             begin_ns: 0,
-            start_ns: 0,
+            start_ns: 1,
             flush_ns: 0,
             log_ns: 0,
-            end_ns: 1,
+            end_ns: 2,
             journal_bytes,
             ordered_bytes: 0,
-            requester: Some(A),
+            requester: None,
             block_bytes: 4096,
         })
+    }
+
+    fn fsync(tid: Tid, cgroup: CgroupId, start_ns: u64, end_ns: u64) -> Record {
+        Record::Sync(Sync { dev: FS, tid, start_ns, end_ns, cgroup })
     }
 
     fn dirtied(tid: Tid, cgroup: CgroupId, blocks: u64) -> (ShareKey, u64) {
@@ -351,11 +410,38 @@ mod tests {
     }
 
     #[test]
+    fn a_commit_waits_for_those_that_wanted_it() {
+        let mut observer = observer();
+        let Record::Commit(commit) = commit(7, 4 * 4096) else { unreachable!() };
+        let commit = Record::Commit(Commit { start_ns: 1000, end_ns: 2000, ..commit });
+        let shares = vec![dirtied(7, A, 1), dirtied(7, B, 1)];
+        // The last one needed nothing any more.
+        let fsyncs = [fsync(7, B, 900, 2100), fsync(7, A, 1500, 2200), fsync(7, CgroupId(30), 2050, 2060)];
+        let first =
+            Batch { now_ns: 2150, records: vec![commit, fsyncs[0]], shares: shares.clone(), ..Batch::default() };
+        assert_eq!(observer.step(first), []);
+        assert_eq!(observer.pending_bytes().map(|(_, bytes)| bytes).sum::<u64>(), 4 * 4096);
+        let records = vec![fsyncs[2], fsyncs[1]];
+        let done =
+            observer.step(Batch { now_ns: 2000 + AWAIT_NS, records, shares: shares.clone(), ..Batch::default() });
+        assert_eq!(done, [shares[0].0, shares[1].0]);
+        let paid = &observer.totals().journal_bytes;
+        assert_eq!(paid, &BTreeMap::from([A, B].map(|owner| ((Some(owner), FS, Kind::Commit), 2 * 4096))));
+        assert_eq!(observer.pending_bytes().map(|(_, bytes)| bytes).sum::<u64>(), 0);
+        observer.finish(Batch::default());
+        assert_eq!(observer.totals().syncs.len(), 3);
+        assert_eq!(observer.longest_waits(3000, 3000).waits[0].commits[0].requester, Some(B));
+    }
+
+    #[test]
     fn a_running_transaction_waits_and_a_committed_one_is_used_up() {
         let mut observer = observer();
         let shares = vec![dirtied(7, A, 1), dirtied(7, B, 2), dirtied(8, B, 1)];
-        let done =
-            observer.step(Batch { records: vec![commit(7, 5 * 4096)], shares: shares.clone(), ..Batch::default() });
+        let done = observer.finish(Batch {
+            records: vec![commit(7, 5 * 4096), fsync(7, A, 0, 3)],
+            shares: shares.clone(),
+            ..Batch::default()
+        });
         assert_eq!(done, [shares[0].0, shares[1].0]);
         let paid = &observer.totals().journal_bytes;
         assert_eq!(paid[&(Some(A), FS, Kind::Commit)], 3 * 4096);
@@ -366,7 +452,7 @@ mod tests {
     #[test]
     fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
         let mut observer = observer();
-        observer.step(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
+        observer.finish(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
         // Number 0 follows: it is not over.
         let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
         let mut look = |now_ns| observer.step(Batch { now_ns, shares: shares.clone(), ..Batch::default() });
@@ -378,10 +464,10 @@ mod tests {
     #[test]
     fn a_file_system_made_anew_on_the_same_device_begins_with_small_numbers() {
         let mut observer = observer();
-        observer.step(Batch { records: vec![commit(100, 4096)], ..Batch::default() });
+        observer.finish(Batch { records: vec![commit(100, 4096)], ..Batch::default() });
         let shares = vec![dirtied(2, B, 3)];
         assert_eq!(observer.step(Batch { shares: shares.clone(), ..Batch::default() }), []);
-        observer.step(Batch { records: vec![commit(2, 3 * 4096)], shares, ..Batch::default() });
+        observer.finish(Batch { records: vec![commit(2, 3 * 4096)], shares, ..Batch::default() });
         assert_eq!(observer.totals().journal_bytes[&(Some(B), FS, Kind::Commit)], 3 * 4096);
     }
 
@@ -411,7 +497,7 @@ mod tests {
         let service = Service { busy_ns: 9_000_000, read_bytes: 0, written_bytes: 1 << 20, requests: 3 };
         let sync = Sync { dev: FS, tid: 1, start_ns: 2_000_000, end_ns: 10_000_000, cgroup: A };
         let records = vec![Record::Sync(sync)];
-        observer.step(Batch { now_ns: 11_000_000, records, services: vec![(key, service)], ..Batch::default() });
+        observer.finish(Batch { now_ns: 11_000_000, records, services: vec![(key, service)], ..Batch::default() });
         assert_eq!(observer.totals().blame_ns, BTreeMap::from([((A, Some(B)), 8_000_000)]));
         assert_eq!(observer.totals().syncs[&A].count(), 1);
         assert_eq!(observer.totals().service[&(Some(B), DISK)], service);
@@ -441,7 +527,7 @@ mod tests {
     #[test]
     fn a_cgroup_that_is_gone_leaves_its_sums() {
         let mut observer = observer();
-        observer.step(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
+        observer.finish(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
         observer.sync(&Sync { dev: FS, tid: 7, start_ns: 0, end_ns: 1000, cgroup: A });
         observer.fold(A, B);
         let totals = observer.totals();

@@ -59,7 +59,7 @@ pub struct Commit {
     pub journal_bytes: u64,
     /// What it wrote of file data, in bytes.
     pub ordered_bytes: u64,
-    /// Who forced the commit; `None` if the timer did, or if that was not seen.
+    /// Who forced the commit: the first fsync for it. `None` if the timer did, and until the observer has found it.
     pub requester: Option<CgroupId>,
     /// Size of a journal block in bytes.
     pub block_bytes: u32,
@@ -105,10 +105,16 @@ pub enum ShareKind {
     OrderedBytes,
     /// Journal blocks of nobody known, because there was no room to count them for their owner.
     LostBlocks,
-    /// Those of its dirtied blocks that an earlier commit had already, which another cgroup forced before it was due.
-    AgainBlocks,
-    /// The same blocks, counted for the one who forced that commit.
-    EarlyBlocks,
+    /// Those of its dirtied blocks that an earlier transaction had already, so shortly before that the timer alone would have
+    /// put them into one commit.
+    AgainBlocks {
+        /// That transaction, or a later one if it is long ago.
+        since: Tid,
+    },
+    /// Blocks that others dirtied in the same transaction after it, in sixths: what it gave of them.
+    CededSixths,
+    /// Blocks that others had dirtied in the same transaction before it, in sixths: what it took of them.
+    JoinedSixths,
 }
 
 /// Whose part of which transaction a sum is.

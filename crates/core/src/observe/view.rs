@@ -134,7 +134,8 @@ pub struct FileSystemView {
     pub journal: JournalBytes,
     /// The part of them that nobody can be named for.
     pub unattributed: JournalBytes,
-    /// Bytes of the journal's superblock that are not in those yet: the next commit's requester will be charged them.
+    /// Bytes of the journal that are not in those yet: of commits that ended just now, and of its superblock, which is charged with
+    /// the next commit.
     pub pending_bytes: u64,
 }
 

@@ -27,7 +27,6 @@ struct commit {
 	__u64 log_ns;
 	__u64 journal_bytes;
 	__u64 ordered_bytes;
-	__u64 requester;
 	__u32 dev;
 	__u32 journal_dev;
 	__u32 tid;
@@ -53,7 +52,7 @@ struct device {
 	__u64 n_inflight;
 };
 
-/* 96 bytes x 1024 = 0.1 MiB: one entry per commit in progress, key: pid of the journal thread. */
+/* 88 bytes x 1024 = 0.1 MiB: one entry per commit in progress, key: pid of the journal thread. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -85,34 +84,44 @@ struct {
 	__type(value, struct service);
 } services SEC(".maps");
 
-/* The transaction that a block was last dirtied in. 5 MiB; the least recently used are forgotten: nobody is surcharged. */
+/* What is known of a block in the transaction that it was last dirtied in. */
+#define MAX_OWNERS 3
+struct block {
+	__u64 jiffies; /* when it was first dirtied there */
+	__u64 owners[MAX_OWNERS]; /* who dirtied it, in their order */
+	__u32 n_owners;
+	__u32 tid;
+};
 struct block_key {
 	__u64 block;
 	__u32 dev;
 	__u32 pad;
 };
+/* 6 MiB; the least recently used are forgotten: their first owner pays for them alone, and nobody for logging them again. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct block_key);
-	__type(value, __u32);
+	__type(value, struct block);
 } blocks SEC(".maps");
 
-/* Who forced which commit, and when. */
-struct forced_key {
-	__u32 dev;
-	__u32 tid;
-};
-struct forced {
-	__u64 requester;
-	__u64 jiffies;
+/*
+ * The blocks that were dirtied last on each processor, so that the many times that a cgroup dirties the same ones again cost
+ * little. A program that is preempted here by another one may leave a mixed entry: at worst one block's joining is missed.
+ */
+#define N_RECENT 256
+struct recent {
+	__u64 transaction;
+	__u64 block;
+	__u64 cgroup;
+	__u64 tid;
 };
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
-	__type(key, struct forced_key);
-	__type(value, struct forced);
-} forced SEC(".maps");
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, N_RECENT);
+	__type(key, __u32);
+	__type(value, struct recent);
+} recents SEC(".maps");
 
 /* Devices with a request queue. */
 struct {
@@ -196,16 +205,14 @@ static __always_inline __u32 thread_id(void)
 /* The id of a cgroup of the unified hierarchy, else 0. */
 static __always_inline __u64 id_of(struct cgroup *cgroup)
 {
-	if (!cgroup || BPF_CORE_READ(cgroup, root, hierarchy_id) != 0)
+	if (!cgroup || cgroup->root->hierarchy_id != 0)
 		return 0;
-	return BPF_CORE_READ(cgroup, kn, id);
+	return cgroup->kn->id;
 }
 
 static __always_inline bool is_kernel_thread(void)
 {
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task();
-
-	return BPF_CORE_READ(task, flags) & PF_KTHREAD;
+	return bpf_get_current_task_btf()->flags & PF_KTHREAD;
 }
 
 /* Adds to a sum; returns false when there is no room for it. */
@@ -225,18 +232,25 @@ static __always_inline bool add(void *map, const void *key, __u64 amount)
 	return true;
 }
 
+static __always_inline void add_share_key(struct share_key *key, __u64 amount)
+{
+	bool is_dirtied = key->kind == SHARE_DIRTIED;
+
+	if (add(&shares, key, amount))
+		return;
+	key->cgroup = 0;
+	key->kind = SHARE_LOST;
+	if (is_dirtied && add(&shares, key, amount))
+		lost(LOSS_SHARES_FULL);
+	else
+		lost(LOSS_SHARES_GONE);
+}
+
 static __always_inline void add_share(__u32 dev, __u32 tid, __u32 kind, __u64 cgroup, __u64 amount)
 {
 	struct share_key key = { .cgroup = cgroup, .dev = dev, .tid = tid, .kind = kind };
 
-	if (add(&shares, &key, amount))
-		return;
-	key.cgroup = 0;
-	key.kind = SHARE_LOST;
-	if (kind == SHARE_DIRTIED && add(&shares, &key, amount))
-		lost(LOSS_SHARES_FULL);
-	else
-		lost(LOSS_SHARES_GONE);
+	add_share_key(&key, amount);
 }
 
 /* Whom the current thread works for: itself, or the owner of the inode that a kernel thread writes back. */
@@ -269,9 +283,9 @@ static __always_inline void start_errand(struct inode *inode, __u64 in_writepage
 	if (!in_writepages && before && before->in_writepages)
 		return;
 	/* Write-back belongs to a memory cgroup, which may be deeper than the one that the io controller is enabled for. */
-	errand.cgroup = id_of(BPF_CORE_READ(inode, i_wb, memcg_css, cgroup));
+	errand.cgroup = id_of(inode->i_wb->memcg_css->cgroup);
 	if (!errand.cgroup)
-		errand.cgroup = id_of(BPF_CORE_READ(inode, i_wb, blkcg_css, cgroup));
+		errand.cgroup = id_of(inode->i_wb->blkcg_css->cgroup);
 	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
 }
 
@@ -299,6 +313,14 @@ int BPF_PROG(ext4_mark_inode_dirty, struct inode *inode)
 	return 0;
 }
 
+/* The conversion of extents whose data was written: their blocks are dirtied before their inode. */
+SEC("tp_btf/ext4_ext_handle_unwritten_extents")
+int BPF_PROG(ext4_ext_handle_unwritten_extents, struct inode *inode)
+{
+	start_errand(inode, 0);
+	return 0;
+}
+
 SEC("tp_btf/jbd2_handle_stats")
 int BPF_PROG(jbd2_handle_stats, __u32 dev, __u32 tid, unsigned int type, unsigned int line_no, int interval, int sync,
 	     int requested_blocks, int dirtied_blocks)
@@ -318,51 +340,85 @@ int BPF_PROG(jbd2_handle_stats, __u32 dev, __u32 tid, unsigned int type, unsigne
 SEC("fentry/jbd2__journal_restart")
 int BPF_PROG(handle_restarts, struct jbd2_journal_handle *handle)
 {
-	struct transaction_s *transaction = BPF_CORE_READ(handle, h_transaction);
-	int dirtied = BPF_CORE_READ(handle, h_requested_credits) - BPF_CORE_READ(handle, h_total_credits);
+	struct transaction_s *transaction = handle->h_transaction;
+	int dirtied = handle->h_requested_credits - handle->h_total_credits;
 
 	if (transaction && dirtied > 0)
-		add_share(BPF_CORE_READ(transaction, t_journal, j_fs_dev, bd_dev), BPF_CORE_READ(transaction, t_tid),
+		add_share(transaction->t_journal->j_fs_dev->bd_dev, transaction->t_tid,
 			  SHARE_DIRTIED, owner(false), dirtied);
 	return 0;
 }
 
+/* Another cgroup dirties a block in the same transaction: those before it cede equal parts, so that all have the same. */
+static __always_inline void join(struct block *block, __u32 dev, __u64 cgroup)
+{
+	__u32 n_owners = block->n_owners;
+
+	if (n_owners == 1 && block->owners[0] != cgroup) {
+		add_share(dev, block->tid, SHARE_CEDED, block->owners[0], SIXTHS / 2);
+		add_share(dev, block->tid, SHARE_JOINED, cgroup, SIXTHS / 2);
+		block->owners[1] = cgroup;
+		block->n_owners = 2;
+	} else if (n_owners == 2 && block->owners[0] != cgroup && block->owners[1] != cgroup) {
+		add_share(dev, block->tid, SHARE_CEDED, block->owners[0], SIXTHS / 2 - SIXTHS / 3);
+		add_share(dev, block->tid, SHARE_CEDED, block->owners[1], SIXTHS / 2 - SIXTHS / 3);
+		add_share(dev, block->tid, SHARE_JOINED, cgroup, SIXTHS / 3);
+		block->owners[2] = cgroup;
+		block->n_owners = 3;
+	}
+}
+
 /*
- * The early-commit surcharge: a block that is logged again although no commit by the timer was due since it was logged last
- * is logged once more because of who forced that commit.
+ * Who dirtied which block is what the first-dirtier rule needs to be fair: a block that several dirtied in one transaction is
+ * theirs in equal parts, and one that is logged again before the timer was due is logged once more because of who forced the
+ * commits in between.
  */
 SEC("fentry/jbd2_journal_dirty_metadata")
 int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_head *bh)
 {
-	struct transaction_s *transaction = BPF_CORE_READ(handle, h_transaction);
-	struct journal_head *head = BPF_CORE_READ(bh, b_private);
-	struct forced_key forced_key = {};
+	struct transaction_s *transaction = handle->h_transaction;
+	struct journal_head *head = bh->b_private;
+	struct block block = {}, *before;
 	struct block_key key = {};
-	struct journal_s *journal;
-	struct forced *by;
-	__u32 tid, *before;
+	struct recent *recent;
 	__u64 cgroup;
+	__u32 slot;
 
-	/* Only the handle that is the first in its transaction to dirty a block pays for it. */
-	if (!transaction || !head || BPF_CORE_READ(head, b_modified))
+	if (!transaction || !head)
 		return 0;
-	journal = BPF_CORE_READ(transaction, t_journal);
-	tid = BPF_CORE_READ(transaction, t_tid);
-	key.block = BPF_CORE_READ(bh, b_blocknr);
-	key.dev = BPF_CORE_READ(journal, j_fs_dev, bd_dev);
+	key.block = bh->b_blocknr;
+	block.tid = transaction->t_tid;
+	cgroup = owner(false);
+	slot = (key.block ^ key.block >> 8) % N_RECENT;
+	recent = bpf_map_lookup_elem(&recents, &slot);
+	if (!recent || (recent->transaction == (__u64)transaction && recent->block == key.block && recent->cgroup == cgroup &&
+			recent->tid == block.tid))
+		return 0;
+	recent->transaction = (__u64)transaction;
+	recent->block = key.block;
+	recent->cgroup = cgroup;
+	recent->tid = block.tid;
+	key.dev = transaction->t_journal->j_fs_dev->bd_dev;
 	before = bpf_map_lookup_elem(&blocks, &key);
-	if (before && *before != tid) {
-		forced_key.dev = key.dev;
-		forced_key.tid = *before;
-		by = bpf_map_lookup_elem(&forced, &forced_key);
-		cgroup = owner(false);
-		if (by && by->requester != cgroup &&
-		    bpf_jiffies64() - by->jiffies < BPF_CORE_READ(journal, j_commit_interval)) {
-			add_share(key.dev, tid, SHARE_AGAIN, cgroup, 1);
-			add_share(key.dev, tid, SHARE_EARLY, by->requester, 1);
-		}
+	/* Only the handle that is the first in its transaction to dirty a block counts it. */
+	if (BPF_CORE_READ(head, b_modified)) {
+		if (before && before->tid == block.tid)
+			join(before, key.dev, cgroup);
+		return 0;
 	}
-	bpf_map_update_elem(&blocks, &key, &tid, BPF_ANY);
+	block.owners[0] = cgroup;
+	block.n_owners = 1;
+	block.jiffies = bpf_jiffies64();
+	if (before && before->tid != block.tid &&
+	    block.jiffies - before->jiffies < transaction->t_journal->j_commit_interval) {
+		struct share_key share = { .cgroup = cgroup, .dev = key.dev, .tid = block.tid, .kind = SHARE_AGAIN };
+
+		share.since = before->tid;
+		if (block.tid - share.since > SHARE_SINCE_MAX)
+			share.since = block.tid - SHARE_SINCE_MAX;
+		add_share_key(&share, 1);
+	}
+	bpf_map_update_elem(&blocks, &key, &block, BPF_ANY);
 	return 0;
 }
 
@@ -373,63 +429,27 @@ static __always_inline void know_journal(__u32 dev, __u32 journal_dev)
 	bpf_map_update_elem(&journals, &journal_dev, &dev, BPF_ANY);
 }
 
-/* Looks for the fsync that forced a commit: the longest-running one whose file this transaction changed. */
-struct search {
-	__u64 start_ns;
-	__u64 cgroup;
-	__u32 dev;
-	__u32 tid;
-};
-
-static long search_requester(void *map, const __u32 *thread, struct sync *sync, struct search *search)
-{
-	struct ext4_inode_info *ext4;
-	__u32 tid;
-
-	if (sync->dev != search->dev || sync->start_ns >= search->start_ns)
-		return 0;
-	ext4 = (void *)sync->inode - bpf_core_field_offset(struct ext4_inode_info, vfs_inode);
-	tid = sync->datasync ? BPF_CORE_READ(ext4, i_datasync_tid) : BPF_CORE_READ(ext4, i_sync_tid);
-	if (tid != search->tid)
-		return 0;
-	search->start_ns = sync->start_ns;
-	search->cgroup = sync->cgroup;
-	return 0;
-}
-
 SEC("tp_btf/jbd2_start_commit")
 int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s *transaction)
 {
 	struct share_key lost_key = { .kind = SHARE_LOST };
-	struct search search = { .start_ns = ~0ULL };
-	__u64 zero = 0;
-	__u32 thread = thread_id(), dev;
 	struct commit commit = {};
+	__u32 thread = thread_id();
+	__u64 zero = 0;
 
 	if (!journal || !transaction)
 		return 0;
-	dev = BPF_CORE_READ(journal, j_fs_dev, bd_dev);
-	search.dev = dev;
-	search.tid = BPF_CORE_READ(transaction, t_tid);
-	commit.journal_dev = BPF_CORE_READ(journal, j_dev, bd_dev);
-	know_journal(dev, commit.journal_dev);
-	bpf_for_each_map_elem(&syncs, search_requester, &search, 0);
-	commit.begin_ns = BPF_CORE_READ(transaction, t_start_time);
+	commit.dev = journal->j_fs_dev->bd_dev;
+	commit.journal_dev = journal->j_dev->bd_dev;
+	commit.tid = transaction->t_tid;
+	commit.block_bytes = journal->j_blocksize;
+	commit.begin_ns = transaction->t_start_time;
 	commit.start_ns = bpf_ktime_get_ns();
+	know_journal(commit.dev, commit.journal_dev);
 	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
-	lost_key.dev = dev;
-	lost_key.tid = search.tid + 1;
+	lost_key.dev = commit.dev;
+	lost_key.tid = commit.tid + 1;
 	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
-	commit.requester = search.cgroup;
-	if (commit.requester) {
-		struct forced_key key = { .dev = dev, .tid = search.tid };
-		struct forced by = { .requester = commit.requester, .jiffies = bpf_jiffies64() };
-
-		bpf_map_update_elem(&forced, &key, &by, BPF_ANY);
-	}
-	commit.dev = dev;
-	commit.tid = search.tid;
-	commit.block_bytes = BPF_CORE_READ(journal, j_blocksize);
 	if (bpf_map_update_elem(&commits, &thread, &commit, BPF_ANY))
 		lost(LOSS_COMMITS_FULL);
 	return 0;
@@ -478,7 +498,6 @@ int BPF_PROG(jbd2_end_commit)
 		record->end_ns = bpf_ktime_get_ns();
 		record->journal_bytes = commit->journal_bytes;
 		record->ordered_bytes = commit->ordered_bytes;
-		record->requester = commit->requester;
 		record->block_bytes = commit->block_bytes;
 		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	} else {
@@ -501,8 +520,8 @@ int BPF_PROG(jbd2_drop_transaction, struct journal_s *journal, struct transactio
 		return 0;
 	}
 	record->type = RECORD_DROPPED;
-	record->dev = BPF_CORE_READ(journal, j_fs_dev, bd_dev);
-	record->tid = BPF_CORE_READ(transaction, t_tid);
+	record->dev = journal->j_fs_dev->bd_dev;
+	record->tid = transaction->t_tid;
 	record->pad = 0;
 	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	return 0;
@@ -540,7 +559,7 @@ int BPF_PROG(jbd2_write_superblock, struct journal_s *journal)
 {
 	if (!journal)
 		return 0;
-	add_write(BPF_CORE_READ(journal, j_fs_dev, bd_dev), WRITE_SUPERBLOCK, 0, BPF_CORE_READ(journal, j_blocksize));
+	add_write(journal->j_fs_dev->bd_dev, WRITE_SUPERBLOCK, 0, journal->j_blocksize);
 	/* Its bio, which is the thread's next, is not counted again. */
 	start_writing(WRITING_SUPERBLOCK);
 	return 0;
@@ -554,9 +573,9 @@ int BPF_PROG(ext4_fc_commit_start, struct super_block *sb)
 
 	if (!sb)
 		return 0;
-	ext4 = BPF_CORE_READ(sb, s_fs_info);
+	ext4 = sb->s_fs_info;
 	journal = BPF_CORE_READ(ext4, s_journal);
-	know_journal(BPF_CORE_READ(sb, s_dev), BPF_CORE_READ(journal, j_dev, bd_dev));
+	know_journal(sb->s_dev, BPF_CORE_READ(journal, j_dev, bd_dev));
 	start_writing(WRITING_FAST_COMMIT);
 	return 0;
 }
@@ -573,8 +592,8 @@ static __always_inline __u64 bio_cgroup(struct bio *bio)
 	if (!bio)
 		return 0;
 	if (bpf_core_field_exists(bio->bi_blkg))
-		return id_of(BPF_CORE_READ(bio, bi_blkg, blkcg, css.cgroup));
-	return id_of(BPF_CORE_READ((struct bio___blkcg *)bio, bi_blkcg, css.cgroup));
+		return id_of(bio->bi_blkg->blkcg->css.cgroup);
+	return id_of(((struct bio___blkcg *)bio)->bi_blkcg->css.cgroup);
 }
 
 static __always_inline bool is_meta(unsigned int flags)
@@ -591,12 +610,12 @@ int BPF_PROG(block_bio_queue, struct bio *bio)
 
 	if (!bio)
 		return 0;
-	flags = BPF_CORE_READ(bio, bi_opf);
+	flags = bio->bi_opf;
 	if ((flags & REQ_OP_MASK) != REQ_OP_WRITE)
 		return 0;
-	bytes = BPF_CORE_READ(bio, bi_iter.bi_size);
+	bytes = bio->bi_iter.bi_size;
 	thread = thread_id();
-	dev = BPF_CORE_READ(bio, bi_bdev, bd_dev);
+	dev = bio->bi_bdev->bd_dev;
 	what = bpf_map_lookup_elem(&writing, &thread);
 	if (what && *what & WRITING_SUPERBLOCK) {
 		end_writing(WRITING_SUPERBLOCK);
@@ -630,9 +649,9 @@ int BPF_PROG(ext4_sync_file_enter, struct file *file, int datasync)
 
 	if (!file)
 		return 0;
-	inode = BPF_CORE_READ(file, f_inode);
+	inode = file->f_inode;
 	sync.inode = inode;
-	sync.dev = BPF_CORE_READ(inode, i_sb, s_dev);
+	sync.dev = inode->i_sb->s_dev;
 	sync.cgroup = bpf_get_current_cgroup_id();
 	sync.start_ns = bpf_ktime_get_ns();
 	bpf_map_update_elem(&syncs, &thread, &sync, BPF_ANY);
@@ -678,7 +697,7 @@ int BPF_PROG(block_rq_issue, struct request *request)
 
 	if (!request)
 		return 0;
-	dev = BPF_CORE_READ(request, q, disk, part0, bd_dev);
+	dev = request->q->disk->part0->bd_dev;
 	device = bpf_map_lookup_elem(&devices, &dev);
 	if (!device) {
 		struct device idle = {};
@@ -706,7 +725,7 @@ int BPF_PROG(block_rq_requeue, struct request *request)
 
 	if (!request)
 		return 0;
-	dev = BPF_CORE_READ(request, q, disk, part0, bd_dev);
+	dev = request->q->disk->part0->bd_dev;
 	device = bpf_map_lookup_elem(&devices, &dev);
 	if (device && !bpf_map_delete_elem(&issued, &address))
 		__sync_fetch_and_add(&device->n_inflight, -1);
@@ -724,18 +743,18 @@ int BPF_PROG(block_rq_complete, struct request *request, int error, unsigned int
 
 	if (!request)
 		return 0;
-	flags = BPF_CORE_READ(request, cmd_flags);
+	flags = request->cmd_flags;
 	op = flags & REQ_OP_MASK;
-	key.dev = BPF_CORE_READ(request, q, disk, part0, bd_dev);
+	key.dev = request->q->disk->part0->bd_dev;
 	device = bpf_map_lookup_elem(&devices, &key.dev);
 	if (!device || !bpf_map_lookup_elem(&issued, &address))
 		return 0;
 	now = bpf_ktime_get_ns();
 	before = __sync_lock_test_and_set(&device->last_ns, now);
 	/* The rest of a partly completed request is completed by another event. */
-	if (n_bytes >= BPF_CORE_READ(request, __data_len) && !bpf_map_delete_elem(&issued, &address))
+	if (n_bytes >= request->__data_len && !bpf_map_delete_elem(&issued, &address))
 		__sync_fetch_and_add(&device->n_inflight, -1);
-	key.cgroup = bio_cgroup(BPF_CORE_READ(request, bio));
+	key.cgroup = bio_cgroup(request->bio);
 	key.class = op == REQ_OP_FLUSH ? SERVICE_FLUSH : is_meta(flags) ? SERVICE_META : SERVICE_DATA;
 	service = bpf_map_lookup_elem(&services, &key);
 	if (!service) {

@@ -7,9 +7,9 @@ use bulkhead_core::units::DevNo;
 
 use super::generated::{
     LOSS_COMMITS_FULL, LOSS_RING_FULL, LOSS_SERVICE_FULL, LOSS_SHARES_FULL, LOSS_SHARES_GONE, LOSS_WRITES_FULL,
-    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN, SHARE_DIRTIED,
-    SHARE_EARLY, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK, commit_record,
-    dropped_record, service, service_key, share_key, sync_record, write_key,
+    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN, SHARE_CEDED,
+    SHARE_DIRTIED, SHARE_JOINED, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK,
+    commit_record, dropped_record, service, service_key, share_key, sync_record, write_key,
 };
 
 /// A structure of `record.h`: plain numbers without padding between them, for which every pattern of bits is a value.
@@ -77,7 +77,7 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
                 end_ns: raw.end_ns,
                 journal_bytes: raw.journal_bytes,
                 ordered_bytes: raw.ordered_bytes,
-                requester: cgroup(raw.requester),
+                requester: None,
                 block_bytes: raw.block_bytes,
             })
         }),
@@ -103,8 +103,9 @@ pub(super) fn share(key: &[u8], value: &[u8]) -> Option<(ShareKey, u64)> {
         SHARE_DIRTIED => ShareKind::DirtiedBlocks,
         SHARE_ORDERED => ShareKind::OrderedBytes,
         SHARE_LOST => ShareKind::LostBlocks,
-        SHARE_AGAIN => ShareKind::AgainBlocks,
-        SHARE_EARLY => ShareKind::EarlyBlocks,
+        SHARE_AGAIN => ShareKind::AgainBlocks { since: raw.since },
+        SHARE_CEDED => ShareKind::CededSixths,
+        SHARE_JOINED => ShareKind::JoinedSixths,
         _ => return None,
     };
     let key = ShareKey { dev: dev_from_kernel(raw.dev), tid: raw.tid, kind, cgroup: cgroup(raw.cgroup) };
@@ -112,14 +113,15 @@ pub(super) fn share(key: &[u8], value: &[u8]) -> Option<(ShareKey, u64)> {
 }
 
 pub(super) fn share_to_raw(key: &ShareKey) -> share_key {
-    let kind = match key.kind {
-        ShareKind::DirtiedBlocks => SHARE_DIRTIED,
-        ShareKind::OrderedBytes => SHARE_ORDERED,
-        ShareKind::LostBlocks => SHARE_LOST,
-        ShareKind::AgainBlocks => SHARE_AGAIN,
-        ShareKind::EarlyBlocks => SHARE_EARLY,
+    let (kind, since) = match key.kind {
+        ShareKind::DirtiedBlocks => (SHARE_DIRTIED, 0),
+        ShareKind::OrderedBytes => (SHARE_ORDERED, 0),
+        ShareKind::LostBlocks => (SHARE_LOST, 0),
+        ShareKind::AgainBlocks { since } => (SHARE_AGAIN, since),
+        ShareKind::CededSixths => (SHARE_CEDED, 0),
+        ShareKind::JoinedSixths => (SHARE_JOINED, 0),
     };
-    share_key { cgroup: key.cgroup.map_or(0, |id| id.0), dev: dev_to_kernel(key.dev), tid: key.tid, kind, pad: 0 }
+    share_key { cgroup: key.cgroup.map_or(0, |id| id.0), dev: dev_to_kernel(key.dev), tid: key.tid, kind, since }
 }
 
 pub(super) fn write(key: &[u8], value: &[u8]) -> Option<(WriteKey, u64)> {
@@ -193,13 +195,12 @@ mod tests {
             end_ns: 4,
             journal_bytes: 8192,
             ordered_bytes: 0,
-            requester: 0,
             block_bytes: 1024,
         };
         let Some(Record::Commit(commit)) = record(bytes_of(&raw)) else { panic!("not a commit") };
         assert_eq!(
-            (commit.dev, commit.tid, commit.requester, commit.block_bytes),
-            (DevNo::new(259, 0xf_ffff), u32::MAX, None, 1024)
+            (commit.dev, commit.tid, commit.journal_bytes, commit.block_bytes),
+            (DevNo::new(259, 0xf_ffff), u32::MAX, 8192, 1024)
         );
         assert_eq!(record(&bytes_of(&raw)[..40]), None);
         assert_eq!(record(&[]), None);
@@ -213,7 +214,7 @@ mod tests {
         let key = ShareKey {
             dev: DevNo::new(254, 3),
             tid: 17,
-            kind: ShareKind::OrderedBytes,
+            kind: ShareKind::AgainBlocks { since: 16 },
             cgroup: Some(CgroupId(1 << 40)),
         };
         let raw = share_to_raw(&key);

@@ -19,10 +19,16 @@ enum share_kind {
 	SHARE_DIRTIED = 0, /* journal blocks that a handle was the first to dirty in its transaction */
 	SHARE_ORDERED = 1, /* bytes of file data that the journal thread wrote inside the commit */
 	SHARE_LOST = 2, /* blocks whose own entry found no room; cgroup is 0 */
-	/* Dirtied blocks that the commit before had already, which another cgroup forced early: by owner, and by that other. */
-	SHARE_AGAIN = 3,
-	SHARE_EARLY = 4,
+	SHARE_AGAIN = 3, /* dirtied blocks that the transaction `since` had already, less than the commit interval ago */
+	/* Blocks that several dirtied, in sixths: what their first owners gave of them, and what those who came later took. */
+	SHARE_CEDED = 4,
+	SHARE_JOINED = 5,
 };
+
+#define SIXTHS 6
+
+/* How many transactions back SHARE_AGAIN tells apart; what is older counts for the oldest of these. */
+#define SHARE_SINCE_MAX 8
 
 /* Who had how much in a transaction. Entries live until user space has read them after the end of the commit. */
 struct share_key {
@@ -30,7 +36,7 @@ struct share_key {
 	__u32 dev; /* of the file system */
 	__u32 tid; /* of the transaction; wraps around */
 	__u32 kind; /* enum share_kind */
-	__u32 pad;
+	__u32 since; /* SHARE_AGAIN: the transaction that had the blocks before; else 0 */
 };
 
 /* Journal writes outside commits; the value is a sum of bytes. */
@@ -85,7 +91,6 @@ struct commit_record {
 	__u64 end_ns;
 	__u64 journal_bytes; /* what the journal thread wrote to the journal */
 	__u64 ordered_bytes;
-	__u64 requester; /* cgroup of the first fsync for this transaction; 0 if nobody forced it */
 };
 
 /* The end of an fsync, fdatasync or O_SYNC write. */

@@ -27,7 +27,7 @@ fn root_the_charges_are_what_the_journals_device_saw() {
     let written = scratch.journal_written(&roots).unwrap() - before;
     let mut observer = Observer::default();
     observer.set_file_systems([(scratch.fs_dev(), vec![])].into());
-    let done = observer.step(tracer.look().unwrap());
+    let done = observer.finish(tracer.look().unwrap());
     tracer.forget_shares(&done).unwrap();
     tracer.detach();
     let totals = observer.totals();
