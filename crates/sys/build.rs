@@ -9,12 +9,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", sources.display());
 
-    libbpf_cargo::SkeletonBuilder::new()
-        .source(sources.join("bulkhead.bpf.c"))
-        .obj(out.join("bulkhead.bpf.o"))
-        .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
-        .build()
-        .map_err(|error| format!("{error:#} (the BPF programs need clang: Debian package clang)"))?;
+    for object in ["bulkhead", "xfs"] {
+        libbpf_cargo::SkeletonBuilder::new()
+            .source(sources.join(format!("{object}.bpf.c")))
+            .obj(out.join(format!("{object}.bpf.o")))
+            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter"])
+            .build()
+            .map_err(|error| format!("{error:#} (the BPF programs need clang: Debian package clang)"))?;
+    }
 
     bindgen::Builder::default()
         .header(sources.join("record.h").display().to_string())

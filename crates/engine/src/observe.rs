@@ -1,13 +1,15 @@
 //! Observing: a thread that looks at the tracer while somebody wants to know, and puts names to what it sees.
 //!
-//! Owns: the tracer (`bulkhead_sys::bpf`), when it is loaded (once, at the first question), attached and detached; the names
-//! of cgroups and file systems. Does not: turn counts into charges or blame (`bulkhead_core::observe`), nor write anything to
-//! the host: the only thing that it makes is a scratch file system in memory, for the self-test.
+//! Owns: the tracers (`bulkhead_sys::bpf`; XFS has one of its own), when they are loaded (once, at the first question), attached
+//! and detached; the names of cgroups and file systems. Does not: turn counts into charges or blame
+//! (`bulkhead_core::observe`), nor write anything to the host: the only thing that it makes are scratch file systems in memory,
+//! for the self-tests.
 //!
 //! Nothing runs in the kernel unless somebody asks: each question keeps the programs attached for a while.
 
 mod names;
 mod runtimes;
+mod xfs;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -15,14 +17,15 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::Observer;
-use bulkhead_core::observe::record::Kind;
+use bulkhead_core::observe::record::{Batch, Kind};
 use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::bpf::{self, BpfError, Tracer};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
 use self::names::Namer;
+use self::xfs::Xfs;
 use crate::kernel::faults::chain;
 
 /// How often the tracer is looked at: often enough that its ring buffer does not overrun.
@@ -185,7 +188,10 @@ struct Worker<'a> {
     roots: Roots,
     shared: &'a Shared,
     tracer: Option<Tracer>,
+    xfs: Xfs,
     namer: Namer,
+    /// What the tracer's self-test said.
+    notes: Vec<String>,
     last_look: Option<Instant>,
     last_names: Option<Instant>,
 }
@@ -193,7 +199,8 @@ struct Worker<'a> {
 impl<'a> Worker<'a> {
     fn new(roots: Roots, shared: &'a Shared) -> Self {
         let namer = Namer::new(roots.clone());
-        Self { roots, shared, tracer: None, namer, last_look: None, last_names: None }
+        let xfs = Xfs::default();
+        Self { roots, shared, tracer: None, xfs, namer, notes: Vec::new(), last_look: None, last_names: None }
     }
 
     fn run(&mut self) {
@@ -240,10 +247,18 @@ impl<'a> Worker<'a> {
         if let Some(tracer) = self.tracer.as_mut().filter(|tracer| tracer.is_attached()) {
             tracer.detach();
             // What happened since the last look; the shares of its commits are still there.
+            self.xfs.detach();
             match tracer.look() {
-                Ok(batch) => drop(self.shared.lock().observer.finish(batch)),
+                Ok(mut batch) => {
+                    batch.merge(self.xfs.look());
+                    self.shared.lock().observer.finish(batch);
+                }
                 Err(error) => tracing::warn!(%error, "the last look failed"),
             }
+        }
+        // When somebody asks again there may be what was missing.
+        if self.xfs.has_failed() || self.tracer.as_ref().is_some_and(|tracer| !tracer.has_ext4()) {
+            (self.tracer, self.xfs) = (None, Xfs::default());
         }
         self.last_look = None;
     }
@@ -267,9 +282,11 @@ impl<'a> Worker<'a> {
         if !tracer.is_attached() {
             self.names(tracer)?;
             tracer.attach()?;
+            self.xfs.attach();
             self.shared.lock().observer.begin(bpf::now_ns());
         }
-        let batch = tracer.look()?;
+        let mut batch = tracer.look()?;
+        batch.merge(self.xfs.look());
         let mut state = self.shared.lock();
         if let Some(last) = self.last_look.replace(began) {
             state.observed += began - last;
@@ -279,6 +296,7 @@ impl<'a> Worker<'a> {
         let used_up = state.observer.step(batch);
         drop(state);
         tracer.forget_shares(&used_up)?;
+        self.xfs.forget_shares(&used_up);
         let due = if unknown { NEW_NAMES } else { NAMES };
         if self.last_names.is_none_or(|last| last.elapsed() >= due) {
             self.names(tracer)?;
@@ -296,7 +314,9 @@ impl<'a> Worker<'a> {
         // Also those that are gone for longer: their last pages may have been written only now.
         if !changes.gone.is_empty() {
             tracer.forget_cgroups(&changes.gone)?;
+            self.xfs.forget_cgroups(&changes.gone);
         }
+        self.xfs.refresh(&self.roots, &changes.xfs, tracer.is_attached());
         let mut state = self.shared.lock();
         state.observer.forgotten(&changes.gone);
         for (gone, into) in changes.fold {
@@ -307,6 +327,7 @@ impl<'a> Worker<'a> {
             state.observer.set_tree(tree);
         }
         state.names = self.namer.names();
+        state.notes = self.notes.iter().cloned().chain(self.xfs.notes()).chain(changes.note).collect();
         drop(state);
         tracer.add_journals(&changes.journals)
     }
@@ -316,7 +337,10 @@ impl<'a> Worker<'a> {
         let began = Instant::now();
         let mut tracer = Tracer::load(&self.roots).map_err(|error| fault(&error))?;
         let mut notes = Vec::new();
-        let tested = self_test(&self.roots, &mut tracer);
+        let tested = if tracer.has_ext4() { self_test(&self.roots, &mut tracer) } else { Ok(()) };
+        if !tracer.has_ext4() {
+            notes.push("ext4: not attributed: ext4 was not loaded when the observation began".to_owned());
+        }
         if let Some(cause) = tracer.without_functions() {
             notes.push(format!(
                 "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
@@ -334,7 +358,8 @@ impl<'a> Worker<'a> {
             Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
         }
         tracing::info!(took_ms = began.elapsed().as_millis(), ?notes, "the BPF programs are loaded");
-        self.shared.lock().notes = notes;
+        self.notes = notes;
+        self.shared.lock().observer.loaded();
         Ok(tracer)
     }
 }
@@ -357,17 +382,8 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     let saw = written()? - before;
     let batch = tracer.look().map_err(SelfTest::Bpf)?;
     tracer.detach();
-    let mut observer = Observer::default();
-    observer.set_file_systems([(scratch.fs_dev(), Vec::new())].into());
-    observer.finish(batch);
-    let charges = observer.totals().journal_bytes.iter();
-    let ours = charges.filter(|((_, dev, kind), _)| *dev == scratch.fs_dev() && *kind == Kind::Commit);
-    let (owned, unowned): (Vec<_>, Vec<_>) = ours.partition(|((owner, _, _), _)| owner.is_some());
-    let sum = |charges: Vec<(_, &u64)>| charges.into_iter().map(|(_, bytes)| *bytes).sum::<u64>();
-    let (owned, unowned) = (sum(owned), sum(unowned));
+    let Charged { owned, unowned, pending } = charged(batch, scratch.fs_dev());
     // On a slow host the journal's superblock may be written after the last commit: the next one would pay for it.
-    let pending: u64 =
-        observer.pending_bytes().filter(|(dev, _)| *dev == scratch.fs_dev()).map(|(_, bytes)| bytes).sum();
     if owned + pending != saw || unowned != 0 {
         let cause = format!(
             "the journal's device saw {saw} bytes, {owned} were charged to their owners and {unowned} to nobody, and {pending} \
@@ -378,12 +394,32 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     tracer.reset().map_err(SelfTest::Bpf)
 }
 
+/// Journal bytes of a file system.
+struct Charged {
+    owned: u64,
+    unowned: u64,
+    /// What the next commit will be charged.
+    pending: u64,
+}
+
+fn charged(batch: Batch, dev: DevNo) -> Charged {
+    let mut observer = Observer::default();
+    observer.set_file_systems([(dev, Vec::new())].into());
+    observer.finish(batch);
+    let charges = observer.totals().journal_bytes.iter();
+    let ours = charges.filter(|((_, of, kind), _)| *of == dev && *kind == Kind::Commit);
+    let (owned, unowned): (Vec<_>, Vec<_>) = ours.partition(|((owner, _, _), _)| owner.is_some());
+    let sum = |charges: Vec<(_, &u64)>| charges.into_iter().map(|(_, bytes)| *bytes).sum::<u64>();
+    let pending = observer.pending_bytes().filter(|(of, _)| *of == dev).map(|(_, bytes)| bytes).sum();
+    Charged { owned: sum(owned), unowned: sum(unowned), pending }
+}
+
 fn fault(error: &BpfError) -> Fault {
     let (code, cure) = match error {
         BpfError::NoBtf { .. } => {
             (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
         }
-        BpfError::NoExt4 => (Code::Unsupported, "ask again when an ext4 file system is mounted"),
+        BpfError::NoExt4 => (Code::Unsupported, "ask again when one is mounted"),
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };

@@ -6,6 +6,7 @@
 //! cost nothing. They go with the [`Tracer`], also when its process is killed: nothing is pinned.
 
 mod decode;
+pub mod xfs;
 
 #[expect(non_camel_case_types, unreachable_pub, dead_code, reason = "generated from record.h by bindgen")]
 mod generated {
@@ -40,8 +41,8 @@ pub enum BpfError {
         /// Where it should be.
         path: PathBuf,
     },
-    /// ext4 is not in the kernel, or its module is not loaded.
-    #[error("ext4 is not loaded (mount an ext4 file system, or `modprobe ext4`)")]
+    /// ext4 is not in the kernel, or its module is not loaded; nor is there an XFS.
+    #[error("ext4 is not loaded, and no XFS is mounted (mount one of them, or `modprobe ext4`)")]
     NoExt4,
     /// The list of file systems cannot be read.
     #[error("cannot read {path}")]
@@ -104,6 +105,7 @@ pub struct Tracer {
     records: mpsc::Receiver<Vec<u8>>,
     maps: Maps,
     object: Object,
+    has_ext4: bool,
     /// Why programs on functions do not run.
     without_functions: Option<String>,
 }
@@ -134,15 +136,16 @@ impl Tracer {
         if !btf.exists() {
             return Err(BpfError::NoBtf { path: btf });
         }
-        if !has_ext4(roots)? {
+        let has_ext4 = has_ext4(roots)?;
+        if !has_ext4 && xfs::file_systems(roots).is_empty() {
             return Err(BpfError::NoExt4);
         }
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log)));
         let load_error = |source: libbpf_rs::Error| BpfError::Load { hint: hint(&source), source };
         // Programs on functions are refused by some kernels that take all the others.
-        let (object, without_functions) = match load_object(true) {
+        let (object, without_functions) = match load_object(has_ext4, true) {
             Ok(object) => (object, None),
-            Err(error) => (load_object(false).map_err(load_error)?, Some(error.to_string())),
+            Err(error) => (load_object(has_ext4, false).map_err(load_error)?, Some(error.to_string())),
         };
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
@@ -164,7 +167,13 @@ impl Tracer {
         // The receiver lives as long as the buffer: a send cannot fail.
         builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
         let ring = builder.build().map_err(ring_error)?;
-        Ok(Self { links: Vec::new(), ring, records, maps, object, without_functions })
+        Ok(Self { links: Vec::new(), ring, records, maps, object, has_ext4, without_functions })
+    }
+
+    /// Whether journals of ext4 are traced; else ext4 was not loaded, and only devices are.
+    #[must_use]
+    pub fn has_ext4(&self) -> bool {
+        self.has_ext4
     }
 
     /// Why the programs on functions of jbd2 (fentry) do not run; `None` when they do. Without them a handle that restarts is
@@ -185,20 +194,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Read`].
     pub fn programs(&self, roots: &Roots) -> Result<Vec<Program>, BpfError> {
-        let loaded = self.object.progs().filter(libbpf_rs::Program::autoload);
-        let info = |program: libbpf_rs::Program<'_>| {
-            let path = roots.proc.join("self/fdinfo").join(program.as_fd().as_raw_fd().to_string());
-            let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
-            let number = |name: &str| decode::fdinfo(&text, name).unwrap_or(0);
-            Ok(Program {
-                name: program.name().to_string_lossy().into_owned(),
-                n_instructions: program.insn_cnt() as u64,
-                n_verified: number("verified_insns"),
-                n_runs: number("run_cnt"),
-                run_ns: number("run_time_ns"),
-            })
-        };
-        loaded.map(info).collect()
+        programs(roots, &self.object)
     }
 
     /// Has the kernel measure how long programs run, all of the host's, as long as the descriptor is open
@@ -336,10 +332,12 @@ pub fn now_ns() -> u64 {
     seconds * 1_000_000_000 + ns
 }
 
-fn load_object(with_functions: bool) -> libbpf_rs::Result<Object> {
+fn load_object(with_ext4: bool, with_functions: bool) -> libbpf_rs::Result<Object> {
     let mut object = ObjectBuilder::default().name("bulkhead")?.open_memory(&OBJECT.0)?;
-    for mut program in object.progs_mut().filter(|program| is_on_function(program.section())) {
-        program.set_autoload(with_functions);
+    for mut program in object.progs_mut() {
+        let section = program.section();
+        let wanted = (with_ext4 || !is_of_ext4(section)) && (with_functions || !is_on_function(section));
+        program.set_autoload(wanted);
     }
     object.load()
 }
@@ -352,6 +350,29 @@ fn has_ext4(roots: &Roots) -> Result<bool, BpfError> {
     let path = roots.proc.join("filesystems");
     let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
     Ok(text.lines().any(|line| line.trim() == "ext4"))
+}
+
+/// Whether a program is attached to ext4 or its journal.
+fn is_of_ext4(section: &OsStr) -> bool {
+    let target = section.to_str().and_then(|section| section.split_once('/'));
+    target.is_some_and(|(_, target)| target.starts_with("ext4_") || target.starts_with("jbd2_"))
+}
+
+fn programs(roots: &Roots, object: &Object) -> Result<Vec<Program>, BpfError> {
+    let loaded = object.progs().filter(libbpf_rs::Program::autoload);
+    let info = |program: libbpf_rs::Program<'_>| {
+        let path = roots.proc.join("self/fdinfo").join(program.as_fd().as_raw_fd().to_string());
+        let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
+        let number = |name: &str| decode::fdinfo(&text, name).unwrap_or(0);
+        Ok(Program {
+            name: program.name().to_string_lossy().into_owned(),
+            n_instructions: program.insn_cnt() as u64,
+            n_verified: number("verified_insns"),
+            n_runs: number("run_cnt"),
+            run_ns: number("run_time_ns"),
+        })
+    };
+    loaded.map(info).collect()
 }
 
 /// What an operator can do about a refusal.

@@ -16,6 +16,10 @@ use crate::tool::{Tool, ToolError};
 
 /// Size of the file system: room for 16 000 files.
 const FS_SIZE: Bytes = Bytes(64 << 20);
+/// The smallest that `mkfs.xfs` makes. Nothing of it takes memory that is not written.
+const XFS_SIZE: Bytes = Bytes(300 << 20);
+/// The smallest log that it makes for that.
+const XFS_LOG: Bytes = Bytes(64 << 20);
 /// What [`Scratch::exercise`] does how often.
 const DIRECTORIES: u32 = 64;
 const SYNCS: u32 = 8;
@@ -71,8 +75,49 @@ impl Scratch {
         make.args(mkfs).arg(&fs.path).run()?;
         // mke2fs leaves the list of the journal's file systems in memory: it would be written while somebody measures.
         journal.write_out().map_err(ScratchError::Write)?;
+        Self::mount("ext4", fs, journal, options)
+    }
+
+    /// Makes an XFS with its log on a device of its own.
+    ///
+    /// # Errors
+    /// [`ScratchError`].
+    pub fn xfs(roots: &Roots) -> Result<Self, ScratchError> {
+        let journal = loopdev::in_memory(roots, XFS_LOG)?;
+        let fs = loopdev::in_memory(roots, XFS_SIZE)?;
+        let on_journal = format!("logdev={},size={},sectsize=4096", journal.path.display(), XFS_LOG.0);
+        Tool::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096", "-l", &on_journal]).arg(&fs.path).run()?;
+        let log = journal.path.display().to_string();
+        // It may have the same UUID as another one in a machine that was cloned.
+        Self::mount("xfs", fs, journal, &[("logdev", Some(&log)), ("nouuid", None)])
+    }
+
+    /// Makes an XFS with its log inside; the journal's device is not used.
+    #[cfg(test)]
+    pub(crate) fn xfs_with_internal_log(roots: &Roots) -> Result<Self, ScratchError> {
+        let journal = loopdev::in_memory(roots, Bytes(1 << 20))?;
+        let fs = loopdev::in_memory(roots, XFS_SIZE)?;
+        Tool::new("mkfs.xfs").args(["-q", "-f", "-s", "size=4096"]).arg(&fs.path).run()?;
+        Self::mount("xfs", fs, journal, &[("nouuid", None)])
+    }
+
+    /// Unmounts an XFS that has an external log and mounts it again.
+    #[cfg(test)]
+    pub(crate) fn xfs_remounted(self) -> Result<Self, ScratchError> {
+        let Self { root, _mount: mount, fs, journal } = self;
+        drop((root, mount));
+        let log = journal.path.display().to_string();
+        Self::mount("xfs", fs, journal, &[("logdev", Some(&log)), ("nouuid", None)])
+    }
+
+    fn mount(
+        fs_type: &str,
+        fs: MemoryDevice,
+        journal: MemoryDevice,
+        options: &[(&str, Option<&str>)],
+    ) -> Result<Self, ScratchError> {
         let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: false };
-        let mount = mount::mount_nowhere(&fs.path, "ext4", flags, options)?;
+        let mount = mount::mount_nowhere(&fs.path, fs_type, flags, options)?;
         // The mount's own descriptor is one for looking up names only.
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(&mount, ".", directory, Mode::empty()).map_err(|errno| ScratchError::Open(errno.into()))?;

@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::charge::{Parts, add, pro_rata, pro_rata_or};
-use super::record::{CgroupId, Commit, Service, ServiceClass, ServiceKey, Sync};
+use super::record::{CgroupId, Commit, LogWrite, Service, ServiceClass, ServiceKey, Sync};
 use crate::units::DevNo;
 
 /// For how long the causes of a wait are remembered before its end.
 const MEMORY_NS: u64 = 60_000_000_000;
-/// And how many commits at most, of all file systems.
+/// And how many commits and writes to logs at most, of all file systems.
 const MAX_COMMITS: usize = 16_384;
 
 /// By what somebody makes others wait.
@@ -39,10 +39,13 @@ impl Cause {
 /// Nanoseconds or bytes, by who is the cause and how.
 pub type Causers = BTreeMap<(Option<CgroupId>, Cause), u64>;
 
-/// A commit and how many bytes of it each owner is charged.
+/// A commit or a write to a log, and how many bytes of it each owner is charged.
 #[derive(Clone, Debug)]
 struct Content {
-    commit: Commit,
+    start_ns: u64,
+    end_ns: u64,
+    /// `None` for a log.
+    commit: Option<Commit>,
     bytes: Causers,
 }
 
@@ -99,17 +102,14 @@ pub struct Blame {
 impl Causes {
     /// Remembers a commit and its charges.
     pub fn commit(&mut self, commit: Commit, bytes: Causers) {
-        self.commits.entry(commit.dev).or_default().push_back(Content { commit, bytes });
-        self.n_commits += 1;
-        if self.n_commits > MAX_COMMITS {
-            let end_ns = |commits: &VecDeque<Content>| commits.front().map(|content| content.commit.end_ns);
-            let oldest = self.commits.iter().min_by_key(|(_, commits)| end_ns(commits)).map(|(dev, _)| *dev);
-            if let Some(commits) = oldest.and_then(|dev| self.commits.get_mut(&dev)) {
-                commits.pop_front();
-            }
-            self.n_commits -= 1;
-            self.commits.retain(|_, commits| !commits.is_empty());
-        }
+        let Commit { dev, start_ns, end_ns, .. } = commit;
+        self.remember(dev, Content { start_ns, end_ns, commit: Some(commit), bytes });
+    }
+
+    /// Remembers a write to a log and its charges. Waits that it is submitted in are longer for it.
+    pub fn log_write(&mut self, write: &LogWrite, bytes: Causers) {
+        let (start_ns, end_ns) = (write.at_ns, write.at_ns.saturating_add(1));
+        self.remember(write.dev, Content { start_ns, end_ns, commit: None, bytes });
     }
 
     /// Remembers what devices did since the last look.
@@ -158,7 +158,7 @@ impl Causes {
     pub fn of(&self, sync: &Sync, disks: &[DevNo], neighbours: &[DevNo]) -> Blame {
         let wait_ns = sync.end_ns.saturating_sub(sync.start_ns);
         let mut bytes = Causers::new();
-        self.waited_for(sync).for_each(|content| add(&mut bytes, &content.bytes));
+        self.waited_for(sync).for_each(|(_, carried)| add(&mut bytes, carried));
         let written = self.written(sync, neighbours);
         let (mut busy, mut data_bytes) = (Causers::new(), Parts::new());
         // Those intervals come last.
@@ -182,23 +182,38 @@ impl Causes {
     /// The commits that a wait waited for, oldest first: those of its file system that were under way meanwhile, up to the one
     /// that it needed.
     pub fn commits_of(&self, sync: &Sync) -> impl Iterator<Item = &Commit> {
-        self.waited_for(sync).map(|content| &content.commit)
+        self.waited_for(sync).map(|(commit, _)| commit)
     }
 
-    fn waited_for(&self, sync: &Sync) -> impl Iterator<Item = &Content> {
+    fn remember(&mut self, dev: DevNo, content: Content) {
+        self.commits.entry(dev).or_default().push_back(content);
+        self.n_commits += 1;
+        if self.n_commits > MAX_COMMITS {
+            let end_ns = |commits: &VecDeque<Content>| commits.front().map(|content| content.end_ns);
+            let oldest = self.commits.iter().min_by_key(|(_, commits)| end_ns(commits)).map(|(dev, _)| *dev);
+            if let Some(commits) = oldest.and_then(|dev| self.commits.get_mut(&dev)) {
+                commits.pop_front();
+            }
+            self.n_commits -= 1;
+            self.commits.retain(|_, commits| !commits.is_empty());
+        }
+    }
+
+    fn waited_for(&self, sync: &Sync) -> impl Iterator<Item = (&Commit, &Causers)> {
+        let commits =
+            self.during(sync, sync.dev).filter_map(|content| Some((content.commit.as_ref()?, &content.bytes)));
         // Transaction numbers wrap around.
-        let is_needed = |content: &&Content| sync.tid.wrapping_sub(content.commit.tid) <= u32::MAX / 2;
-        self.during(sync, sync.dev).filter(is_needed)
+        commits.filter(|(commit, _)| sync.tid.wrapping_sub(commit.tid) <= u32::MAX / 2)
     }
 
-    /// The commits of a file system that were under way during a wait.
+    /// What a file system's journal was given during a wait.
     fn during(&self, sync: &Sync, dev: DevNo) -> impl Iterator<Item = &Content> {
         let end_ns = sync.end_ns;
         let commits = self.commits.get(&dev).into_iter().flat_map(move |commits| {
-            let first = commits.partition_point(|content| content.commit.end_ns <= sync.start_ns);
+            let first = commits.partition_point(|content| content.end_ns <= sync.start_ns);
             commits.range(first..)
         });
-        commits.take_while(move |content| content.commit.start_ns < end_ns)
+        commits.take_while(move |content| content.start_ns < end_ns)
     }
 
     /// Whose blocks the journals of these file systems were given during a wait, in bytes.
@@ -217,7 +232,7 @@ impl Causes {
             self.intervals.pop_front();
         }
         for commits in self.commits.values_mut() {
-            while commits.front().is_some_and(|content| content.commit.end_ns < horizon_ns) {
+            while commits.front().is_some_and(|content| content.end_ns < horizon_ns) {
                 commits.pop_front();
                 self.n_commits -= 1;
             }
@@ -381,6 +396,29 @@ mod tests {
         causes.interval(0, 100 * MS, &[busy(Some(ROOT), Meta, 80)]);
         let blame = causes.of(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
         assert_eq!(culprits(&blame), of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
+    }
+
+    #[test]
+    fn so_does_the_logs_to_those_in_what_is_written_of_it() {
+        let mut causes = Causes::default();
+        let write = LogWrite {
+            dev: OTHER_FS,
+            checkpoint: 1,
+            at_ns: 40 * MS,
+            requester: None,
+            active_bytes: 0,
+            bytes: 3,
+            overhead_bytes: 0,
+            header_bytes: 0,
+            record_bytes: 0,
+        };
+        causes.commit(commit(FS, 0, 50), blocks(&[(Some(A), 1)]));
+        causes.log_write(&write, blocks(&[(Some(B), 3)]));
+        causes.log_write(&LogWrite { at_ns: 80 * MS, ..write }, blocks(&[(Some(B), 30)]));
+        causes.interval(0, 100 * MS, &[busy(Some(ROOT), Meta, 80)]);
+        let blame = causes.of(&sync(0, 80), &[DISK], &[FS, OTHER_FS]);
+        assert_eq!(culprits(&blame), of(&[(Some(A), 20 * MS), (Some(B), 60 * MS)]));
+        assert_eq!(causes.commits_of(&Sync { dev: OTHER_FS, ..sync(0, 80) }).count(), 0);
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl Journal {
     }
 }
 
-fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
+pub(super) fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
     pro_rata_or(bytes, parts, None).into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind, bytes }).collect()
 }
 

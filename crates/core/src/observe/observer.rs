@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::blame::{Cause, Causers, Causes};
-use super::charge::{Charge, Journal, Transaction, Wanters, carried};
+use super::charge::{Charge, Journal, Parts, Transaction, Wanters, carried};
 use super::histogram::Histogram;
+use super::log::Log;
 use super::record::{
-    Batch, CgroupId, Commit, Kind, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, Tid,
-    WriteKey, WriteKind,
+    Batch, CgroupId, Commit, Kind, LogWrite, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind,
+    Sync, Tid, WriteKey, WriteKind,
 };
 use super::shares::Tree;
 use super::waits::{Longest, Waits};
@@ -23,6 +24,9 @@ const GIVE_UP_NS: u64 = 60_000_000_000;
 pub struct Totals {
     /// Journal bytes by payer, file system and kind.
     pub journal_bytes: BTreeMap<(Option<CgroupId>, DevNo, Kind), u64>,
+    /// Journal bytes that the kernel itself charged, by whom it charged and file system: whoever caused them, they were written
+    /// by this one's threads.
+    pub native_bytes: BTreeMap<(CgroupId, DevNo), u64>,
     /// What devices did, by whom the kernel charged.
     pub service: BTreeMap<(Option<CgroupId>, DevNo), Service>,
     /// What their controllers mean the cgroups to have of the device time of all (ns).
@@ -46,6 +50,7 @@ pub struct Totals {
 pub struct Observer {
     totals: Totals,
     journals: HashMap<DevNo, Journal>,
+    logs: HashMap<DevNo, Log>,
     /// What happened so shortly ago that not all who waited for it have told.
     recent: VecDeque<Record>,
     /// The last transaction of each journal whose commit was seen.
@@ -82,6 +87,7 @@ impl Observer {
     pub fn pending_bytes(&self) -> impl Iterator<Item = (DevNo, u64)> {
         let commits = self.recent.iter().filter_map(|record| match record {
             Record::Commit(commit) => Some((commit.dev, commit.journal_bytes)),
+            Record::Log(write) => Some((write.dev, write.bytes)),
             Record::Sync(_) | Record::Dropped { .. } => None,
         });
         self.journals.iter().map(|(dev, journal)| (*dev, journal.pending_bytes())).chain(commits)
@@ -90,7 +96,7 @@ impl Observer {
     /// File systems whose journal was written while it was observed, and that are not gone.
     #[must_use]
     pub fn devices(&self) -> Vec<DevNo> {
-        self.journals.keys().copied().collect()
+        self.journals.keys().chain(self.logs.keys()).copied().collect()
     }
 
     /// Says which file systems are mounted, and on which physical devices each lies. What is known of others is forgotten.
@@ -102,6 +108,7 @@ impl Observer {
             }
             self.last_tids.remove(&dev);
         }
+        self.logs.retain(|dev, _| disks.contains_key(dev));
         let mut on_disk: HashMap<DevNo, Vec<DevNo>> = HashMap::new();
         for (dev, disk) in disks.iter().flat_map(|(dev, disks)| disks.iter().map(|disk| (*dev, *disk))) {
             on_disk.entry(disk).or_default().push(dev);
@@ -134,14 +141,18 @@ impl Observer {
     fn step_until(&mut self, batch: Batch, horizon_ns: u64) -> Vec<ShareKey> {
         self.writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
         let mut open: HashMap<(DevNo, Tid), Transaction> = HashMap::new();
+        let mut logged: HashMap<(DevNo, Tid), Parts> = HashMap::new();
         for (key, amount) in batch.shares.iter().filter(|(_, amount)| *amount > 0) {
-            let transaction = open.entry((key.dev, key.tid)).or_default();
+            let number = (key.dev, key.tid);
             let parts = match key.kind {
-                ShareKind::OrderedBytes => &mut transaction.ordered_bytes,
-                ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut transaction.dirtied_blocks,
-                ShareKind::AgainBlocks { since } => transaction.again_blocks.entry(since).or_default(),
-                ShareKind::CededSixths => &mut transaction.ceded_sixths,
-                ShareKind::JoinedSixths => &mut transaction.joined_sixths,
+                ShareKind::LoggedBytes => logged.entry(number).or_default(),
+                ShareKind::OrderedBytes => &mut open.entry(number).or_default().ordered_bytes,
+                ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut open.entry(number).or_default().dirtied_blocks,
+                ShareKind::AgainBlocks { since } => {
+                    open.entry(number).or_default().again_blocks.entry(since).or_default()
+                }
+                ShareKind::CededSixths => &mut open.entry(number).or_default().ceded_sixths,
+                ShareKind::JoinedSixths => &mut open.entry(number).or_default().joined_sixths,
             };
             *parts.entry(key.cgroup).or_default() += amount;
         }
@@ -149,7 +160,7 @@ impl Observer {
         let fsyncs = Fsyncs::among(&self.recent);
         let is_due = |record: &Record| match record {
             Record::Commit(Commit { end_ns, .. }) | Record::Sync(Sync { end_ns, .. }) => *end_ns <= horizon_ns,
-            Record::Dropped { .. } => true,
+            Record::Log(_) | Record::Dropped { .. } => true,
         };
         let n_due = self.recent.iter().position(|record| !is_due(record)).unwrap_or(self.recent.len());
         let due: Vec<Record> = self.recent.drain(..n_due).collect();
@@ -166,6 +177,7 @@ impl Observer {
                 }
                 Record::Dropped { dev, tid } => dropped.push((dev, tid)),
                 Record::Sync(sync) => syncs.push(sync),
+                Record::Log(write) => ended.extend(self.log_write(&write, &mut logged)),
             }
         }
         // A block is written to its place after its commit and before its transaction is dropped.
@@ -190,6 +202,9 @@ impl Observer {
         let totals = &mut self.totals;
         totals.journal_bytes =
             fold_keys(std::mem::take(&mut totals.journal_bytes), |(owner, dev, kind)| (moved(owner), dev, kind));
+        totals.native_bytes = fold_keys(std::mem::take(&mut totals.native_bytes), |(writer, dev)| {
+            (if writer == gone { into } else { writer }, dev)
+        });
         totals.blame_ns = fold_keys(std::mem::take(&mut totals.blame_ns), |(victim, culprit)| {
             (if victim == gone { into } else { victim }, moved(culprit))
         });
@@ -213,6 +228,12 @@ impl Observer {
         self.services.retain(|key, _| is_kept(key.cgroup));
     }
 
+    /// The tracer was loaded: its sums are 0.
+    pub fn loaded(&mut self) {
+        self.writes.clear();
+        self.services.clear();
+    }
+
     /// The tracer begins (ns, monotonic), after a time in which nothing was seen.
     pub fn begin(&mut self, now_ns: u64) {
         self.began_ns = now_ns;
@@ -220,6 +241,9 @@ impl Observer {
         self.overdue_since.clear();
         for journal in self.journals.values_mut() {
             journal.forget_uncheckpointed();
+        }
+        for log in self.logs.values_mut() {
+            *log = Log::default();
         }
     }
 
@@ -230,10 +254,12 @@ impl Observer {
         let payers = totals.journal_bytes.keys().filter_map(|(owner, _, _)| *owner);
         let served = totals.service.keys().filter_map(|(owner, _)| *owner);
         let culprits = totals.blame_ns.keys().filter_map(|(_, culprit)| *culprit);
-        payers.chain(served).chain(culprits).chain(totals.syncs.keys().copied()).collect()
+        let native = totals.native_bytes.keys().map(|(owner, _)| *owner);
+        payers.chain(native).chain(served).chain(culprits).chain(totals.syncs.keys().copied()).collect()
     }
 
     fn commit(&mut self, commit: &Commit, transaction: Transaction, wanters: Wanters) {
+        self.logs.remove(&commit.dev);
         let seen_whole = commit.begin_ns >= self.began_ns;
         let carried = carried(commit, &transaction, &wanters, seen_whole);
         let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, wanters, seen_whole);
@@ -245,6 +271,24 @@ impl Observer {
         self.causes.commit(*commit, bytes);
         *self.totals.commits.entry(commit.dev).or_default() += 1;
         self.last_tids.insert(commit.dev, commit.tid);
+    }
+
+    /// Charges a write to a log, with the checkpoints that it may belong to. Returns those whose parts are used up.
+    fn log_write(&mut self, write: &LogWrite, logged: &mut HashMap<(DevNo, Tid), Parts>) -> Vec<(DevNo, Tid)> {
+        let log = self.logs.entry(write.dev).or_default();
+        let age = |tid: Tid| write.checkpoint.wrapping_sub(tid);
+        let is_closed = |(dev, tid): &&(DevNo, Tid)| *dev == write.dev && age(*tid) < Tid::MAX / 2;
+        let mut closed: Vec<(DevNo, Tid)> = logged.keys().filter(is_closed).copied().collect();
+        closed.sort_by_key(|(_, tid)| std::cmp::Reverse(age(*tid)));
+        for key in &closed {
+            log.close(key.1, logged.remove(key).unwrap_or_default(), write);
+        }
+        let charges = log.write(write);
+        self.pay(write.dev, &charges);
+        let bytes = charges.iter().map(|charge| ((charge.cgroup, Cause::Journal), charge.bytes));
+        self.causes.log_write(write, bytes.collect());
+        *self.totals.commits.entry(write.dev).or_default() += u64::try_from(closed.len()).unwrap_or(u64::MAX);
+        closed
     }
 
     fn sync(&mut self, sync: &Sync) {
@@ -267,14 +311,24 @@ impl Observer {
             if bytes == 0 {
                 continue;
             }
-            let journal = self.journals.entry(key.dev).or_default();
+            if let Some(writer) = key.cgroup {
+                *self.totals.native_bytes.entry((writer, key.dev)).or_default() += bytes;
+            }
             let charges = match key.kind {
+                // Its bytes are charged by the writes themselves.
+                WriteKind::Log => continue,
                 WriteKind::Superblock => {
-                    journal.superblock(bytes);
+                    self.journals.entry(key.dev).or_default().superblock(bytes);
                     continue;
                 }
-                WriteKind::FastCommit => vec![Charge { cgroup: key.cgroup, kind: Kind::FastCommit, bytes }],
-                WriteKind::Checkpoint => journal.checkpoint(bytes),
+                WriteKind::FastCommit => {
+                    self.journals.entry(key.dev).or_default();
+                    vec![Charge { cgroup: key.cgroup, kind: Kind::FastCommit, bytes }]
+                }
+                WriteKind::Checkpoint => match self.logs.get(&key.dev) {
+                    Some(log) => log.checkpoint(bytes),
+                    None => self.journals.entry(key.dev).or_default().checkpoint(bytes),
+                },
             };
             self.pay(key.dev, &charges);
         }
@@ -487,6 +541,46 @@ mod tests {
         // An unmounted file system's last superblock is nobody's.
         observer.set_file_systems(HashMap::new());
         assert_eq!(observer.totals().journal_bytes[&(None, FS, Kind::Commit)], 4096);
+    }
+
+    #[test]
+    fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
+        let mut observer = observer();
+        let logged =
+            |tid, cgroup, bytes| (ShareKey { dev: FS, tid, kind: ShareKind::LoggedBytes, cgroup: Some(cgroup) }, bytes);
+        let write = LogWrite {
+            dev: FS,
+            checkpoint: 7,
+            at_ns: 5,
+            requester: Some(A),
+            active_bytes: 1 << 20,
+            bytes: 8192,
+            overhead_bytes: 4096,
+            header_bytes: 0,
+            record_bytes: 32768,
+        };
+        // The numbers wrap around; 8 still takes transactions.
+        let shares = vec![logged(u32::MAX, A, 1000), logged(7, B, 5000), logged(8, B, 3000)];
+        let native = (WriteKey { dev: FS, kind: WriteKind::Log, cgroup: Some(A) }, 8192);
+        let checkpoint = (WriteKey { dev: FS, kind: WriteKind::Checkpoint, cgroup: Some(B) }, 600);
+        let writes = vec![native, checkpoint];
+        let look = Batch { shares: shares.clone(), writes, ..Batch::default() };
+        let mut batch = Batch { records: vec![Record::Log(write)], ..Batch::default() };
+        batch.merge(look);
+        let mut done = observer.step(batch);
+        done.sort();
+        assert_eq!(done, [shares[1].0, shares[0].0]);
+        let totals = observer.totals();
+        let paid = &totals.journal_bytes;
+        // A's old checkpoint is written for long: what is written now is B's, and who forced it pays the rest.
+        assert_eq!((paid[&(Some(A), FS, Kind::Commit)], paid[&(Some(B), FS, Kind::Commit)]), (3192, 5000));
+        assert_eq!(paid[&(Some(B), FS, Kind::Checkpoint)], 366);
+        assert_eq!(totals.native_bytes, BTreeMap::from([((A, FS), 8192), ((B, FS), 600)]));
+        assert_eq!((totals.commits[&FS], observer.devices()), (2, vec![FS]));
+        observer.fold(A, B);
+        assert_eq!(observer.totals().native_bytes, BTreeMap::from([((B, FS), 8792)]));
+        observer.set_file_systems(HashMap::new());
+        assert_eq!(observer.devices(), []);
     }
 
     #[test]

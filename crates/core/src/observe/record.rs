@@ -80,6 +80,29 @@ pub struct Sync {
     pub cgroup: CgroupId,
 }
 
+/// A write to the log of a file system that logs in checkpoints (XFS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogWrite {
+    /// The file system's device.
+    pub dev: DevNo,
+    /// The newest checkpoint that took no more transactions: what was written is of this one, or of those before it.
+    pub checkpoint: Tid,
+    /// When it was written (ns, monotonic).
+    pub at_ns: u64,
+    /// Who forced that checkpoint; `None` if nobody did, or if that was not seen.
+    pub requester: Option<CgroupId>,
+    /// How much of the log holds changes that are not at their places yet, in bytes.
+    pub active_bytes: u64,
+    /// How much was written.
+    pub bytes: u64,
+    /// What a checkpoint takes at most besides its log vectors and their records' headers, in bytes.
+    pub overhead_bytes: u64,
+    /// The part of each record that its header takes.
+    pub header_bytes: u32,
+    /// Size of a full record, with its header.
+    pub record_bytes: u32,
+}
+
 /// What happened, in the order of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -87,6 +110,8 @@ pub enum Record {
     Commit(Commit),
     /// An fsync ended.
     Sync(Sync),
+    /// A log was written.
+    Log(LogWrite),
     /// All blocks of a transaction are at their places.
     Dropped {
         /// The file system's device.
@@ -115,6 +140,8 @@ pub enum ShareKind {
     CededSixths,
     /// Blocks that others had dirtied in the same transaction before it, in sixths: what it took of them.
     JoinedSixths,
+    /// Bytes by which the cgroup made the log vectors of a checkpoint grow.
+    LoggedBytes,
 }
 
 /// Whose part of which transaction a sum is.
@@ -139,6 +166,8 @@ pub enum WriteKind {
     FastCommit,
     /// Metadata written to its place.
     Checkpoint,
+    /// The log of an XFS: counted by its [`LogWrite`]s, and here by whom the kernel charged.
+    Log,
 }
 
 /// Whose writes outside commits a sum is.
@@ -247,4 +276,18 @@ pub struct Batch {
     pub services: Vec<(ServiceKey, Service)>,
     /// Sums since the tracer was loaded.
     pub losses: Losses,
+}
+
+impl Batch {
+    /// Adds what another tracer, which watches other file systems, saw at the same time.
+    pub fn merge(&mut self, other: Self) {
+        self.records.extend(other.records);
+        self.shares.extend(other.shares);
+        self.writes.extend(other.writes);
+        self.services.extend(other.services);
+        self.losses.records += other.losses.records;
+        self.losses.owners += other.losses.owners;
+        self.losses.counts += other.losses.counts;
+        self.losses.requests += other.losses.requests;
+    }
 }

@@ -80,6 +80,9 @@ pub struct FileSystemShare {
     /// What it caused there.
     #[serde(flatten)]
     pub journal: JournalBytes,
+    /// Journal bytes that its own threads wrote there, whoever caused them: the kernel has charged it for those already.
+    #[serde(default)]
+    pub native_bytes: u64,
 }
 
 /// What a container has of a device, and is meant to have.
@@ -385,13 +388,11 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             *view.unattributed.at(kind) += bytes;
             continue;
         };
-        container(names.cgroup(owner), &mut |view| {
-            let at = view.journal.iter().position(|share| share.device == device).unwrap_or_else(|| {
-                view.journal.push(FileSystemShare { device: device.clone(), journal: JournalBytes::default() });
-                view.journal.len() - 1
-            });
-            *view.journal[at].journal.at(kind) += bytes;
-        });
+        container(names.cgroup(owner), &mut |view| *view.file_system(&device).journal.at(kind) += bytes);
+    }
+    for (&(writer, dev), bytes) in &totals.native_bytes {
+        let device = names.file_system(dev).device;
+        container(names.cgroup(writer), &mut |view| view.file_system(&device).native_bytes += bytes);
     }
     for (&(owner, dev), service) in &totals.service {
         // Flushes have no owner; their device time shows in the blame.
@@ -562,9 +563,10 @@ impl Observation {
             for share in &mut view.journal {
                 if let Some(old) = shares.get(share.device.as_str()) {
                     share.journal = share.journal.since(&old.journal);
+                    share.native_bytes = share.native_bytes.saturating_sub(old.native_bytes);
                 }
             }
-            view.journal.retain(|share| share.journal.total() > 0);
+            view.journal.retain(|share| share.journal.total() + share.native_bytes > 0);
             view.read_bytes = view.read_bytes.saturating_sub(old.read_bytes);
             view.written_bytes = view.written_bytes.saturating_sub(old.written_bytes);
             view.device_seconds = (view.device_seconds - old.device_seconds).max(0.0);
@@ -660,6 +662,15 @@ impl ContainerView {
         &mut self.devices[at]
     }
 
+    fn file_system(&mut self, device: &str) -> &mut FileSystemShare {
+        let at = self.journal.iter().position(|share| share.device == device).unwrap_or_else(|| {
+            let device = device.to_owned();
+            self.journal.push(FileSystemShare { device, journal: JournalBytes::default(), native_bytes: 0 });
+            self.journal.len() - 1
+        });
+        &mut self.journal[at]
+    }
+
     fn did_something(&self) -> bool {
         self.read_bytes + self.written_bytes + self.journal_total().total() + self.fsync.count() > 0
     }
@@ -702,6 +713,7 @@ mod tests {
                 ((cgroup(9), FS, Kind::Commit), 10),
                 ((None, FS, Kind::Checkpoint), 7),
             ]),
+            native_bytes: BTreeMap::from([((CgroupId(2), FS), 30), ((CgroupId(3), FS), 4)]),
             service: BTreeMap::from([
                 ((cgroup(2), FS), Service { busy_ns: 500_000_000, read_bytes: 1, written_bytes: 2, requests: 1 }),
                 ((cgroup(3), FS), Service { busy_ns: 250_000_000, read_bytes: 0, written_bytes: 5, requests: 1 }),
@@ -726,6 +738,7 @@ mod tests {
         assert_eq!(shown, ["db", "cgroup 9 (gone)"]);
         let db = &seen.containers[0];
         assert_eq!((db.read_bytes, db.written_bytes, db.device_seconds), (1, 7, 0.75));
+        assert_eq!(db.journal[0].native_bytes, 34);
         assert_eq!(
             db.journal_total(),
             JournalBytes { commit_bytes: 4096, checkpoint_bytes: 100, ..Default::default() }

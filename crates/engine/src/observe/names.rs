@@ -9,6 +9,8 @@ use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};
 use bulkhead_core::observe::view::{FileSystemFacts, Names, REMOVED, unnamed};
 use bulkhead_core::units::DevNo;
+use bulkhead_sys::bpf::xfs;
+use bulkhead_sys::mount::MountInfo;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, cgroup, jbd2, mount};
 
@@ -18,6 +20,8 @@ use super::runtimes::RuntimeNames;
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// And how many of them do at most.
 const MAX_GONE: usize = 1000;
+/// How many mount points a note names.
+const MAX_NAMED: usize = 3;
 /// Under this number the sums of those are kept that are forgotten. No cgroup has it.
 const FORGOTTEN: CgroupId = CgroupId(u64::MAX);
 
@@ -48,6 +52,10 @@ pub(super) struct Changes {
     pub(super) tree: Option<Tree>,
     /// Devices that hold a journal.
     pub(super) journals: Vec<DevNo>,
+    /// XFS file systems.
+    pub(super) xfs: Vec<DevNo>,
+    /// What is mounted and not observed.
+    pub(super) note: Option<String>,
     /// Physical devices by file system.
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
@@ -79,6 +87,7 @@ impl Namer {
                 !self.cgroups.contains_key(&sync.cgroup) || !self.file_systems.contains_key(&sync.dev)
             }
             Record::Commit(commit) => !self.file_systems.contains_key(&commit.dev),
+            Record::Log(write) => !self.file_systems.contains_key(&write.dev),
             Record::Dropped { .. } => false,
         };
         batch.records.iter().any(of_record) || cgroups.into_iter().any(|id| !self.cgroups.contains_key(&id))
@@ -98,7 +107,14 @@ impl Namer {
         let mut changes = Changes::default();
         self.refresh_cgroups(cgroups, &mut changes);
         changes.journals = self.journals();
-        changes.disks = self.refresh_file_systems(&changes.journals, devices);
+        changes.xfs = xfs::file_systems(&self.roots);
+        let mounts = mount::mountinfo(&self.roots).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the mounts cannot be listed");
+            Vec::new()
+        });
+        changes.note = btrfs_note(&mounts);
+        let others: Vec<DevNo> = changes.journals.iter().chain(&changes.xfs).chain(devices).copied().collect();
+        changes.disks = self.refresh_file_systems(mounts, &others);
         // A device that is gone keeps its name, by which its sums are known.
         self.devices.extend(block::names(&self.roots));
         changes
@@ -181,20 +197,16 @@ impl Namer {
 
     /// Returns the physical devices of the file systems that are there. The others keep their names, by which their sums are
     /// known.
-    fn refresh_file_systems(&mut self, journals: &[DevNo], seen: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
-        let mounts = mount::mountinfo(&self.roots).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the mounts cannot be listed");
-            Vec::new()
-        });
-        let ext4: Vec<_> = mounts.into_iter().filter(|mount| mount.fs_type == "ext4").collect();
-        let others = journals.iter().chain(seen).copied();
-        let devices: BTreeSet<DevNo> = ext4.iter().map(|mount| mount.dev).chain(others).collect();
+    fn refresh_file_systems(&mut self, mounts: Vec<MountInfo>, others: &[DevNo]) -> HashMap<DevNo, Vec<DevNo>> {
+        let is_ours = |mount: &MountInfo| ["ext4", "xfs"].contains(&mount.fs_type.as_str());
+        let ours: Vec<_> = mounts.into_iter().filter(is_ours).collect();
+        let devices: BTreeSet<DevNo> = ours.iter().map(|mount| mount.dev).chain(others.iter().copied()).collect();
         let mut present = HashMap::new();
         for dev in devices {
             // A device that is gone takes its file system along.
             let Ok(device) = block::name_of(&self.roots, dev) else { continue };
             // The whole file system if possible, not a directory of it that is mounted elsewhere; then the shortest path.
-            let mounted = ext4.iter().filter(|mount| mount.dev == dev);
+            let mounted = ours.iter().filter(|mount| mount.dev == dev);
             let best =
                 mounted.min_by_key(|mount| (mount.root.components().count(), mount.mount_point.as_os_str().len()));
             let mount_point = best.map(|mount| printable(&mount.mount_point.to_string_lossy()));
@@ -225,6 +237,19 @@ impl Namer {
             }
         }
     }
+}
+
+/// Says where a btrfs is mounted. Several subvolumes of one are several mounts.
+fn btrfs_note(mounts: &[MountInfo]) -> Option<String> {
+    let btrfs = mounts.iter().filter(|mount| mount.fs_type == "btrfs");
+    let points: Vec<String> = btrfs.map(|mount| printable(&mount.mount_point.to_string_lossy())).collect();
+    let named = points.get(..MAX_NAMED).unwrap_or(&points).join(", ");
+    let more = match points.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let note = format!("btrfs: not attributed (copy-on-write log trees are not journal commits): {named}{more}");
+    (!points.is_empty()).then_some(note)
 }
 
 #[cfg(test)]
@@ -283,5 +308,31 @@ mod tests {
         expected.insert(db, all, Weights::parse("700"));
         expected.insert(payload, db, None);
         assert_eq!(changes.tree, Some(expected));
+    }
+
+    /// A host with these lines in its mountinfo.
+    fn noted(mountinfo: &str) -> Option<String> {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        fs::create_dir_all(roots.proc.join("self")).unwrap();
+        fs::write(roots.proc.join("self/mountinfo"), mountinfo).unwrap();
+        Namer::new(roots).refresh(&[], &HashSet::new()).note
+    }
+
+    fn mounted(fs_type: &str, minor: u32, mount_point: &str) -> String {
+        format!("{minor} 1 0:{minor} / {mount_point} rw - {fs_type} /dev/sda{minor} rw\n")
+    }
+
+    #[test]
+    fn a_btrfs_is_said_not_to_be_attributed() {
+        assert_eq!(noted(&(mounted("ext4", 1, "/") + &mounted("xfs", 2, "/srv"))), None);
+        // An escape of mountinfo that is one for terminals, too.
+        let one = noted(&(mounted("ext4", 1, "/") + &mounted("btrfs", 2, "/b\\033[2J")));
+        assert_eq!(
+            one.as_deref(),
+            Some("btrfs: not attributed (copy-on-write log trees are not journal commits): /b\\u{1b}[2J")
+        );
+        let many: String = (0..9).map(|n| mounted("btrfs", n, &format!("/b{n}"))).collect();
+        assert!(noted(&many).unwrap().ends_with("commits): /b0, /b1, /b2 and 6 more"), "{:?}", noted(&many));
     }
 }

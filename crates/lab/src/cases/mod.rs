@@ -11,6 +11,7 @@ mod observe;
 mod service;
 mod tenants;
 mod volumes;
+mod xfs;
 
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
@@ -26,6 +27,7 @@ pub fn all() -> Vec<&'static Case> {
         tenants::CASES,
         observe::CASES,
         monitoring::CASES,
+        xfs::CASES,
         crash::CASES,
     ];
     topics.into_iter().flatten().collect()

@@ -108,7 +108,7 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
 }
 
 /// Journal bytes on a file system by who is charged, and under the empty name what nobody is; with fast commits, without the rest.
-fn charges(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
+pub(super) fn charges(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
     let device = device.trim_start_matches("/dev/");
     let bytes =
         |view: &Value| view["commit_bytes"].as_i64().unwrap_or(0) + view["fast_commit_bytes"].as_i64().unwrap_or(0);

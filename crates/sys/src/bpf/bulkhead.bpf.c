@@ -189,69 +189,7 @@ struct {
 	__uint(max_entries, 2 << 20);
 } records SEC(".maps");
 
-static __always_inline void lost(__u32 kind)
-{
-	__u64 *count = bpf_map_lookup_elem(&losses, &kind);
-
-	if (count)
-		__sync_fetch_and_add(count, 1);
-}
-
-static __always_inline __u32 thread_id(void)
-{
-	return (__u32)bpf_get_current_pid_tgid();
-}
-
-/* The id of a cgroup of the unified hierarchy, else 0. */
-static __always_inline __u64 id_of(struct cgroup *cgroup)
-{
-	if (!cgroup || cgroup->root->hierarchy_id != 0)
-		return 0;
-	return cgroup->kn->id;
-}
-
-static __always_inline bool is_kernel_thread(void)
-{
-	return bpf_get_current_task_btf()->flags & PF_KTHREAD;
-}
-
-/* Adds to a sum; returns false when there is no room for it. */
-static __always_inline bool add(void *map, const void *key, __u64 amount)
-{
-	__u64 *sum = bpf_map_lookup_elem(map, key);
-
-	if (!sum) {
-		__u64 zero = 0;
-
-		bpf_map_update_elem(map, key, &zero, BPF_NOEXIST);
-		sum = bpf_map_lookup_elem(map, key);
-		if (!sum)
-			return false;
-	}
-	__sync_fetch_and_add(sum, amount);
-	return true;
-}
-
-static __always_inline void add_share_key(struct share_key *key, __u64 amount)
-{
-	bool is_dirtied = key->kind == SHARE_DIRTIED;
-
-	if (add(&shares, key, amount))
-		return;
-	key->cgroup = 0;
-	key->kind = SHARE_LOST;
-	if (is_dirtied && add(&shares, key, amount))
-		lost(LOSS_SHARES_FULL);
-	else
-		lost(LOSS_SHARES_GONE);
-}
-
-static __always_inline void add_share(__u32 dev, __u32 tid, __u32 kind, __u64 cgroup, __u64 amount)
-{
-	struct share_key key = { .cgroup = cgroup, .dev = dev, .tid = tid, .kind = kind };
-
-	add_share_key(&key, amount);
-}
+#include "common.h"
 
 /* Whom the current thread works for: itself, or the owner of the inode that a kernel thread writes back. */
 static __always_inline __u64 owner(bool ends_errand)
@@ -282,10 +220,7 @@ static __always_inline void start_errand(struct inode *inode, __u64 in_writepage
 	before = bpf_map_lookup_elem(&errands, &thread);
 	if (!in_writepages && before && before->in_writepages)
 		return;
-	/* Write-back belongs to a memory cgroup, which may be deeper than the one that the io controller is enabled for. */
-	errand.cgroup = id_of(inode->i_wb->memcg_css->cgroup);
-	if (!errand.cgroup)
-		errand.cgroup = id_of(inode->i_wb->blkcg_css->cgroup);
+	errand.cgroup = writeback_owner(inode);
 	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
 }
 
@@ -546,14 +481,6 @@ static __always_inline void end_writing(__u32 what)
 		*before &= ~what;
 }
 
-static __always_inline void add_write(__u32 dev, __u32 kind, __u64 cgroup, __u64 bytes)
-{
-	struct write_key key = { .cgroup = cgroup, .dev = dev, .kind = kind };
-
-	if (!add(&writes, &key, bytes))
-		lost(LOSS_WRITES_FULL);
-}
-
 SEC("tp_btf/jbd2_write_superblock")
 int BPF_PROG(jbd2_write_superblock, struct journal_s *journal)
 {
@@ -585,20 +512,6 @@ int BPF_PROG(ext4_fc_commit_stop)
 {
 	end_writing(WRITING_FAST_COMMIT);
 	return 0;
-}
-
-static __always_inline __u64 bio_cgroup(struct bio *bio)
-{
-	if (!bio)
-		return 0;
-	if (bpf_core_field_exists(bio->bi_blkg))
-		return id_of(bio->bi_blkg->blkcg->css.cgroup);
-	return id_of(((struct bio___blkcg *)bio)->bi_blkcg->css.cgroup);
-}
-
-static __always_inline bool is_meta(unsigned int flags)
-{
-	return flags & (1u << bpf_core_enum_value(enum req_flag_bits, __REQ_META));
 }
 
 SEC("tp_btf/block_bio_queue")

@@ -1,15 +1,17 @@
 //! From the bytes of maps and ring buffer to values. Pure: nothing here touches BPF.
 
 use bulkhead_core::observe::record::{
-    CgroupId, Commit, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, WriteKey, WriteKind,
+    CgroupId, Commit, LogWrite, Losses, Record, Service, ServiceClass, ServiceKey, ShareKey, ShareKind, Sync, WriteKey,
+    WriteKind,
 };
 use bulkhead_core::units::DevNo;
 
 use super::generated::{
     LOSS_COMMITS_FULL, LOSS_RING_FULL, LOSS_SERVICE_FULL, LOSS_SHARES_FULL, LOSS_SHARES_GONE, LOSS_WRITES_FULL,
-    RECORD_COMMIT, RECORD_DROPPED, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN, SHARE_CEDED,
-    SHARE_DIRTIED, SHARE_JOINED, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT, WRITE_FAST_COMMIT, WRITE_SUPERBLOCK,
-    commit_record, dropped_record, service, service_key, share_key, sync_record, write_key,
+    RECORD_COMMIT, RECORD_DROPPED, RECORD_LOG, RECORD_SYNC, SERVICE_DATA, SERVICE_FLUSH, SERVICE_META, SHARE_AGAIN,
+    SHARE_CEDED, SHARE_DIRTIED, SHARE_JOINED, SHARE_LOGGED, SHARE_LOST, SHARE_ORDERED, WRITE_CHECKPOINT,
+    WRITE_FAST_COMMIT, WRITE_LOG, WRITE_SUPERBLOCK, commit_record, dropped_record, log_record, service, service_key,
+    share_key, sync_record, write_key,
 };
 
 /// A structure of `record.h`: plain numbers without padding between them, for which every pattern of bits is a value.
@@ -24,6 +26,8 @@ unsafe impl Plain for commit_record {}
 unsafe impl Plain for sync_record {}
 // SAFETY: as above.
 unsafe impl Plain for dropped_record {}
+// SAFETY: as above.
+unsafe impl Plain for log_record {}
 // SAFETY: as above.
 unsafe impl Plain for share_key {}
 // SAFETY: as above.
@@ -90,6 +94,19 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
                 cgroup: CgroupId(raw.cgroup),
             })
         }),
+        RECORD_LOG => read(bytes).map(|raw: log_record| {
+            Record::Log(LogWrite {
+                dev: dev_from_kernel(raw.dev),
+                checkpoint: raw.checkpoint,
+                at_ns: raw.at_ns,
+                requester: cgroup(raw.requester),
+                active_bytes: raw.active_bytes,
+                bytes: raw.bytes.into(),
+                overhead_bytes: raw.overhead_bytes.into(),
+                header_bytes: raw.header_bytes,
+                record_bytes: raw.iclog_bytes,
+            })
+        }),
         RECORD_DROPPED => {
             read(bytes).map(|raw: dropped_record| Record::Dropped { dev: dev_from_kernel(raw.dev), tid: raw.tid })
         }
@@ -106,10 +123,12 @@ pub(super) fn share(key: &[u8], value: &[u8]) -> Option<(ShareKey, u64)> {
         SHARE_AGAIN => ShareKind::AgainBlocks { since: raw.since },
         SHARE_CEDED => ShareKind::CededSixths,
         SHARE_JOINED => ShareKind::JoinedSixths,
+        SHARE_LOGGED => ShareKind::LoggedBytes,
         _ => return None,
     };
     let key = ShareKey { dev: dev_from_kernel(raw.dev), tid: raw.tid, kind, cgroup: cgroup(raw.cgroup) };
-    Some((key, sum(value)?))
+    // Log vectors shrink, too: what one has taken away more of than it added is nothing.
+    Some((key, sum(value)?.cast_signed().max(0).cast_unsigned()))
 }
 
 pub(super) fn share_to_raw(key: &ShareKey) -> share_key {
@@ -120,6 +139,7 @@ pub(super) fn share_to_raw(key: &ShareKey) -> share_key {
         ShareKind::AgainBlocks { since } => (SHARE_AGAIN, since),
         ShareKind::CededSixths => (SHARE_CEDED, 0),
         ShareKind::JoinedSixths => (SHARE_JOINED, 0),
+        ShareKind::LoggedBytes => (SHARE_LOGGED, 0),
     };
     share_key { cgroup: key.cgroup.map_or(0, |id| id.0), dev: dev_to_kernel(key.dev), tid: key.tid, kind, since }
 }
@@ -130,6 +150,7 @@ pub(super) fn write(key: &[u8], value: &[u8]) -> Option<(WriteKey, u64)> {
         WRITE_SUPERBLOCK => WriteKind::Superblock,
         WRITE_FAST_COMMIT => WriteKind::FastCommit,
         WRITE_CHECKPOINT => WriteKind::Checkpoint,
+        WRITE_LOG => WriteKind::Log,
         _ => return None,
     };
     Some((WriteKey { dev: dev_from_kernel(raw.dev), kind, cgroup: cgroup(raw.cgroup) }, sum(value)?))
@@ -205,6 +226,23 @@ mod tests {
         assert_eq!(record(&bytes_of(&raw)[..40]), None);
         assert_eq!(record(&[]), None);
         assert_eq!(record(&[9; 64]), None);
+        let raw = log_record {
+            type_: RECORD_LOG,
+            dev: 8 << 20 | 1,
+            checkpoint: 9,
+            at_ns: 1,
+            requester: 4,
+            active_bytes: 5,
+            bytes: u32::MAX,
+            overhead_bytes: 6,
+            header_bytes: 512,
+            iclog_bytes: 32768,
+            pad: 0,
+        };
+        let Some(Record::Log(write)) = record(bytes_of(&raw)) else { panic!("not a log write") };
+        assert_eq!((write.dev, write.checkpoint, write.requester), (DevNo::new(8, 1), 9, Some(CgroupId(4))));
+        assert_eq!((write.bytes, write.record_bytes), (u64::from(u32::MAX), 32768));
+        assert_eq!(record(&bytes_of(&raw)[..48]), None);
         let raw = dropped_record { type_: RECORD_DROPPED, dev: 8 << 20, tid: 5, pad: 0 };
         assert_eq!(record(bytes_of(&raw)), Some(Record::Dropped { dev: DevNo::new(8, 0), tid: 5 }));
     }
@@ -220,6 +258,7 @@ mod tests {
         let raw = share_to_raw(&key);
         assert_eq!(share(bytes_of(&raw), &7u64.to_ne_bytes()), Some((key, 7)));
         assert_eq!(share(bytes_of(&raw), &[0; 3]), None);
+        assert_eq!(share(bytes_of(&raw), &(-7i64).to_ne_bytes()), Some((key, 0)));
         assert_eq!(key_cgroup(bytes_of(&raw)), key.cgroup);
     }
 }

@@ -23,6 +23,7 @@ enum share_kind {
 	/* Blocks that several dirtied, in sixths: what their first owners gave of them, and what those who came later took. */
 	SHARE_CEDED = 4,
 	SHARE_JOINED = 5,
+	SHARE_LOGGED = 6, /* bytes by which the log vectors of an XFS checkpoint grew; `tid` is its sequence number */
 };
 
 #define SIXTHS 6
@@ -44,6 +45,7 @@ enum write_kind {
 	WRITE_SUPERBLOCK = 0, /* of the journal; cgroup is 0 */
 	WRITE_FAST_COMMIT = 1, /* fast-commit blocks, written by the caller of fsync */
 	WRITE_CHECKPOINT = 2, /* metadata at its place in the file system, by whoever wrote it */
+	WRITE_LOG = 3, /* an XFS log, by whom the kernel charged */
 };
 
 struct write_key {
@@ -76,6 +78,7 @@ enum record_type {
 	RECORD_COMMIT = 1,
 	RECORD_SYNC = 2,
 	RECORD_DROPPED = 3,
+	RECORD_LOG = 4,
 };
 
 /* The end of a commit. */
@@ -109,6 +112,21 @@ struct dropped_record {
 	__u32 type; /* RECORD_DROPPED */
 	__u32 dev;
 	__u32 tid;
+	__u32 pad;
+};
+
+/* A write to the log of an XFS. */
+struct log_record {
+	__u32 type; /* RECORD_LOG */
+	__u32 dev; /* of the file system */
+	__u32 checkpoint; /* the newest one that took no more transactions: this one, or one before it, is written; wraps around */
+	__u32 bytes;
+	__u64 at_ns;
+	__u64 requester; /* cgroup that forced that checkpoint; 0 if nobody did */
+	__u64 active_bytes; /* part of the log whose changes are not at their places */
+	__u32 overhead_bytes; /* most that a checkpoint takes besides its log vectors and their record headers */
+	__u32 header_bytes; /* of each record of `iclog_bytes` */
+	__u32 iclog_bytes;
 	__u32 pad;
 };
 

@@ -57,6 +57,28 @@ fn a_kernel_without_type_information_is_named() {
     assert!(matches!(&error, BpfError::NoBtf { path } if path.ends_with("sys/kernel/btf/vmlinux")), "{error}");
 }
 
+#[test]
+fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    std::fs::create_dir_all(roots.sys.join("kernel/btf/vmlinux")).unwrap();
+    std::fs::create_dir_all(&roots.proc).unwrap();
+    std::fs::write(roots.proc.join("filesystems"), "nodev\tproc\n\txfs\n").unwrap();
+    assert!(matches!(Tracer::load(&roots).unwrap_err(), BpfError::NoExt4));
+    std::fs::create_dir_all(roots.sys.join("fs/xfs/sdb1")).unwrap();
+    std::fs::create_dir_all(roots.sys.join("class/block/sdb1")).unwrap();
+    std::fs::write(roots.sys.join("class/block/sdb1/dev"), "8:17\n").unwrap();
+    let mut tracer = match Tracer::load(&roots) {
+        Ok(tracer) => tracer,
+        Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
+    };
+    assert!(!tracer.has_ext4());
+    tracer.attach().unwrap();
+    let loaded: Vec<_> = tracer.object.progs().filter(|program| program.autoload()).collect();
+    assert!(loaded.len() > 3 && !loaded.iter().any(|program| is_of_ext4(program.section())), "{loaded:?}");
+    assert_eq!(tracer.links.len(), loaded.len());
+}
+
 /// Instructions of each program, as compiled and as verified, recorded in `instructions.txt`: what runs on every fsync and every
 /// request must not grow unseen. After a change that is meant, run this test with `UPDATE_EXPECT=1`. A second number of 0 is not
 /// known: no kernel that takes the program was asked.
@@ -69,6 +91,10 @@ fn root_programs_are_as_long_as_recorded() {
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
     let mut programs = tracer.programs(&roots).unwrap();
+    match xfs::XfsTracer::load() {
+        Ok(xfs) => programs.extend(xfs.programs(&roots).unwrap()),
+        Err(error) => println!("without those of XFS: {error}: {:?}", std::error::Error::source(&error)),
+    }
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     let known = std::fs::read_to_string(&recorded).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {

@@ -56,6 +56,7 @@ struct cgroup_subsys_state {
 
 struct task_struct {
 	unsigned int flags;
+	__u64 start_time;
 };
 
 struct block_device {
@@ -91,6 +92,7 @@ struct bio {
 	struct block_device *bi_bdev;
 	struct bvec_iter bi_iter;
 	struct blkcg_gq *bi_blkg;
+	void *bi_private;
 };
 /* Kernels from 7.2 on hold the blkcg itself. */
 struct bio___blkcg {
@@ -142,6 +144,69 @@ struct ext4_inode_info {
 	__u32 i_datasync_tid;
 };
 
+/* XFS. */
+struct list_head {
+	struct list_head *next;
+};
+typedef struct {
+	__s64 counter;
+} atomic64_t;
+struct xfs_ail {
+	struct task_struct *ail_task;
+};
+struct xfs_mount {
+	struct super_block *m_super;
+	struct xfs_ail *m_ail;
+	struct xlog *m_log;
+};
+struct xfs_buftarg {
+	struct block_device *bt_bdev;
+};
+struct xfs_cil_ctx {
+	__s64 sequence;
+};
+struct xfs_cil {
+	struct xfs_cil_ctx *xc_ctx;
+	__s64 xc_current_sequence;
+};
+struct xlog {
+	struct xfs_mount *l_mp;
+	struct xfs_cil *l_cilp;
+	struct xfs_buftarg *l_targ;
+	int l_iclog_hsize;
+	int l_iclog_size;
+	int l_logBBsize;
+	int l_curr_cycle;
+	int l_curr_block;
+	atomic64_t l_tail_lsn;
+	__u32 l_iclog_roundoff;
+};
+struct xlog_in_core {
+	struct xlog *ic_log;
+	struct bio ic_bio;
+};
+struct xfs_trans {
+	struct xfs_mount *t_mountp;
+	struct list_head t_items;
+};
+struct xfs_log_vec {
+	int lv_bytes;
+};
+struct xfs_log_item {
+	struct list_head li_trans;
+	struct xlog *li_log;
+	unsigned int li_type;
+	unsigned long li_flags;
+	struct xfs_log_vec *li_lv;
+};
+struct xfs_inode {
+	struct inode i_vnode;
+};
+struct xfs_inode_log_item {
+	struct xfs_log_item ili_item;
+	struct xfs_inode *ili_inode;
+};
+
 #pragma clang attribute pop
 
 /* Bit numbers, which the running kernel is asked for. */
@@ -156,5 +221,10 @@ enum req_flag_bits {
 #define REQ_OP_FLUSH 2u
 #define REQ_OP_ZONE_APPEND 7u
 #define PF_KTHREAD 0x00200000u
+
+/* Constants of fs/xfs: libxfs/xfs_log_format.h, xfs_trans.h (the bit XFS_LI_DIRTY), libxfs/xfs_fs.h (BBSIZE). */
+#define XFS_LI_INODE 0x123bu
+#define XFS_LI_DIRTY (1ul << 3)
+#define BASIC_BLOCK_BYTES 512u
 
 #endif

@@ -1,0 +1,221 @@
+//! From what is written to an XFS log to charges. The charges of a write sum to its bytes exactly.
+//!
+//! XFS collects changes in memory, one log vector per changed item, and writes them as a checkpoint; checkpoints are written in
+//! their order, up to four at a time. The rule is that of a commit (`super::charge`): each owner pays for the bytes that it
+//! added to a checkpoint's vectors, with the headers of the records that carry them. What a checkpoint takes besides (its commit
+//! record, padding to the log's block size) goes to who forced it; if nobody did, all pay in proportion. What is more than that
+//! was not seen, and has no owner. Metadata that is written to its place is split like the part of the log that is still needed.
+
+use std::collections::VecDeque;
+
+use super::charge::{Charge, Parts, add, charged, pro_rata, pro_rata_or};
+use super::record::{Kind, LogWrite, Tid};
+
+/// How many checkpoints XFS writes at the same time (kernel `xlog_cil_init`: `max_active` of `xc_push_wq`).
+const PIPELINE: Tid = 4;
+/// Most writes that are remembered one by one until their changes are at their places.
+const MAX_ACTIVE: usize = 1024;
+
+/// What is known of one log.
+#[derive(Clone, Debug, Default)]
+pub struct Log {
+    /// Checkpoints that take no more transactions, and what of them is not written yet; oldest first.
+    unwritten: VecDeque<(Tid, Parts)>,
+    /// The last of them, and who had how much in it.
+    newest: (Tid, Parts),
+    /// What the needed part of the log holds, oldest first: sums, and whose they are.
+    active: VecDeque<(u64, Parts)>,
+}
+
+impl Log {
+    /// A checkpoint takes no more transactions. `write` is the first write since then, `parts` are bytes of log vectors.
+    pub fn close(&mut self, tid: Tid, parts: Parts, write: &LogWrite) {
+        let record = u128::from(write.record_bytes);
+        let payload = record.saturating_sub(u128::from(write.header_bytes)).max(1);
+        let bytes: u128 = parts.values().map(|part| u128::from(*part)).sum();
+        let with_headers = bytes.saturating_mul(record.max(1)) / payload;
+        self.unwritten.push_back((tid, pro_rata(u64::try_from(with_headers).unwrap_or(u64::MAX), &parts)));
+        self.newest = (tid, parts);
+    }
+
+    /// Charges a write.
+    pub fn write(&mut self, write: &LogWrite) -> Vec<Charge> {
+        // Those before them are written already; numbers begin anew with each mount.
+        self.unwritten.retain(|(tid, _)| write.checkpoint.wrapping_sub(*tid) < PIPELINE);
+        let (mut left, mut paid) = (write.bytes, Parts::new());
+        while left > 0
+            && let Some((_, parts)) = self.unwritten.front_mut()
+        {
+            let whole: u64 = parts.values().sum();
+            let now = pro_rata(left.min(whole), parts);
+            left -= left.min(whole);
+            for (owner, bytes) in &now {
+                parts.entry(*owner).and_modify(|part| *part -= bytes);
+            }
+            if parts.values().all(|part| *part == 0) {
+                self.unwritten.pop_front();
+            }
+            add(&mut paid, &now);
+        }
+        let overhead = left.min(write.overhead_bytes);
+        let payers = match write.requester {
+            Some(requester) => Parts::from([(Some(requester), overhead)]),
+            None if self.newest.0 == write.checkpoint => pro_rata_or(overhead, &self.newest.1, None),
+            None => Parts::from([(None, overhead)]),
+        };
+        add(&mut paid, &payers);
+        add(&mut paid, &Parts::from([(None, left - overhead)]));
+        paid.retain(|_, bytes| *bytes > 0);
+        self.remember(write, paid.clone());
+        paid.into_iter().map(|(cgroup, bytes)| Charge { cgroup, kind: Kind::Commit, bytes }).collect()
+    }
+
+    /// Charges metadata that was written to its place.
+    #[must_use]
+    pub fn checkpoint(&self, bytes: u64) -> Vec<Charge> {
+        let mut owed = Parts::new();
+        for (_, parts) in &self.active {
+            add(&mut owed, parts);
+        }
+        charged(bytes, &owed, Kind::Checkpoint)
+    }
+
+    fn remember(&mut self, write: &LogWrite, paid: Parts) {
+        self.active.push_back((write.bytes, paid));
+        let mut held: u64 = self.active.iter().map(|(bytes, _)| bytes).sum();
+        while let Some((bytes, _)) = self.active.front()
+            && held - bytes >= write.active_bytes
+            && self.active.len() > 1
+        {
+            held -= bytes;
+            self.active.pop_front();
+        }
+        if self.active.len() > MAX_ACTIVE
+            && let Some((bytes, oldest)) = self.active.pop_front()
+            && let Some((next_bytes, next)) = self.active.front_mut()
+        {
+            *next_bytes += bytes;
+            add(next, &oldest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::record::CgroupId;
+    use super::*;
+    use crate::units::DevNo;
+
+    const A: Option<CgroupId> = Some(CgroupId(1));
+    const B: Option<CgroupId> = Some(CgroupId(2));
+    const FS: DevNo = DevNo::new(8, 1);
+
+    fn write(checkpoint: Tid, bytes: u64, requester: Option<CgroupId>) -> LogWrite {
+        LogWrite {
+            dev: FS,
+            checkpoint,
+            at_ns: 0,
+            requester,
+            active_bytes: 1 << 20,
+            bytes,
+            overhead_bytes: 1536,
+            header_bytes: 512,
+            record_bytes: 32768,
+        }
+    }
+
+    fn of(parts: &[(Option<CgroupId>, u64)]) -> Parts {
+        parts.iter().copied().collect()
+    }
+
+    fn paid(charges: &[Charge]) -> Vec<(Option<CgroupId>, u64)> {
+        charges.iter().map(|charge| (charge.cgroup, charge.bytes)).collect()
+    }
+
+    #[test]
+    fn who_forced_a_checkpoint_pays_what_it_takes_besides() {
+        let mut log = Log::default();
+        let first = write(7, 2048, A);
+        log.close(7, of(&[(A, 400), (B, 600)]), &first);
+        // With their records' headers 406 and 609.
+        assert_eq!(paid(&log.write(&first)), [(A, 2048 - 609), (B, 609)]);
+        let unforced = write(8, 2048, None);
+        log.close(8, of(&[(A, 500), (B, 1500)]), &unforced);
+        assert_eq!(paid(&log.write(&unforced)), [(A, 512), (B, 1536)]);
+    }
+
+    #[test]
+    fn what_was_not_seen_is_nobodys() {
+        let mut log = Log::default();
+        assert_eq!(paid(&log.write(&write(3, 32768, A))), [(None, 32768 - 1536), (A, 1536)]);
+        assert_eq!(paid(&log.write(&write(3, 512, None))), [(None, 512)]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_closed_later_waits_for_the_one_before() {
+        let mut log = Log::default();
+        let first = write(1, 32768, None);
+        log.close(1, of(&[(A, 64_512)]), &first);
+        assert_eq!(paid(&log.write(&first)), [(A, 32768)]);
+        let second = write(2, 32768 + 1016 + 8, B);
+        log.close(2, of(&[(B, 1000)]), &second);
+        assert_eq!(paid(&log.write(&second)), [(A, 32768), (B, 1024)]);
+        assert!(log.unwritten.is_empty());
+    }
+
+    #[test]
+    fn what_is_never_written_does_not_wait_for_ever() {
+        let mut log = Log::default();
+        log.close(1, of(&[(A, 1 << 30)]), &write(1, 0, None));
+        log.close(5, of(&[(B, 1000)]), &write(5, 0, None));
+        assert_eq!(paid(&log.write(&write(5, 1024, B))), [(B, 1024)]);
+        // A new mount counts from one again.
+        log.close(1, of(&[(A, 1000)]), &write(1, 0, None));
+        assert_eq!(paid(&log.write(&write(1, 1024, None))), [(A, 1024)]);
+    }
+
+    #[test]
+    fn metadata_is_split_like_the_needed_part_of_the_log() {
+        let mut log = Log::default();
+        assert_eq!(paid(&log.checkpoint(100)), [(None, 100)]);
+        let mut next = |tid, parts, active_bytes| {
+            let write = LogWrite { active_bytes, ..write(tid, 1016, None) };
+            log.close(tid, parts, &write);
+            log.write(&write);
+            paid(&log.checkpoint(4000))
+        };
+        assert_eq!(next(1, of(&[(A, 1000)]), 1016), [(A, 4000)]);
+        assert_eq!(next(2, of(&[(B, 1000)]), 2032), [(A, 2000), (B, 2000)]);
+        assert_eq!(next(3, of(&[(B, 1000)]), 2032), [(B, 4000)]);
+        for tid in 4..4000 {
+            next(tid, of(&[(A, 1000)]), u64::MAX);
+        }
+        assert!(log.active.len() <= MAX_ACTIVE);
+        assert_eq!(log.active.iter().map(|(bytes, _)| bytes).sum::<u64>(), 3998 * 1016);
+    }
+
+    proptest! {
+        #[test]
+        fn charges_sum_to_the_bytes_of_the_device(
+            checkpoints in proptest::collection::vec((
+                proptest::collection::btree_map(proptest::option::of(0u64..4), any::<u64>(), 0..4),
+                proptest::collection::vec((0u64..1 << 40, 0u64..1 << 20), 0..5),
+            ), 0..6),
+            requester in proptest::option::of(0u64..4), header_bytes: u32, record_bytes: u32,
+        ) {
+            let mut log = Log::default();
+            for (tid, (parts, writes)) in (u32::MAX - 2..=u32::MAX).chain(0..3).zip(checkpoints) {
+                let parts: Parts = parts.into_iter().map(|(owner, part)| (owner.map(CgroupId), part / 8)).collect();
+                let one = LogWrite { header_bytes, record_bytes, ..write(tid, 0, requester.map(CgroupId)) };
+                log.close(tid, parts, &one);
+                for (bytes, active_bytes) in writes {
+                    let charges = log.write(&LogWrite { bytes, active_bytes, ..one });
+                    prop_assert_eq!(charges.iter().map(|charge| charge.bytes).sum::<u64>(), bytes);
+                    prop_assert_eq!(log.checkpoint(bytes).iter().map(|charge| charge.bytes).sum::<u64>(), bytes);
+                }
+            }
+        }
+    }
+}

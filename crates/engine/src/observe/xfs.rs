@@ -1,0 +1,158 @@
+//! XFS beside ext4: loaded when there is an XFS, and left out, with the reason, when that fails. What goes wrong here never
+//! stops the observation of ext4.
+
+use std::collections::HashSet;
+
+use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
+use bulkhead_core::units::DevNo;
+use bulkhead_sys::bpf::BpfError;
+use bulkhead_sys::bpf::xfs::XfsTracer;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::scratch::Scratch;
+
+use super::{Charged, SelfTest, charged};
+use crate::kernel::faults::chain;
+
+/// The tracer of XFS, if there is an XFS and it can be traced.
+#[derive(Debug, Default)]
+pub(super) struct Xfs {
+    tracer: Option<XfsTracer>,
+    /// Why there is none.
+    failure: Option<String>,
+    note: Option<String>,
+}
+
+impl Xfs {
+    /// Takes the XFS file systems that there are into account. The first of them loads the tracer.
+    pub(super) fn refresh(&mut self, roots: &Roots, devices: &[DevNo], is_attached: bool) {
+        self.refresh_with(devices, is_attached, || load(roots));
+    }
+
+    fn refresh_with(
+        &mut self,
+        devices: &[DevNo],
+        is_attached: bool,
+        load: impl FnOnce() -> Result<(XfsTracer, Option<String>), String>,
+    ) {
+        if devices.is_empty() {
+            return;
+        }
+        if self.tracer.is_none() && self.failure.is_none() {
+            match load() {
+                Ok((tracer, note)) => {
+                    tracing::info!(?note, "the BPF programs for XFS are loaded");
+                    (self.tracer, self.note) = (Some(tracer), note);
+                }
+                Err(reason) => self.fail(reason),
+            }
+            if is_attached {
+                self.attach();
+            }
+        }
+        self.with(|tracer| tracer.add_file_systems(devices));
+    }
+
+    /// Whether there is an XFS that is not observed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Lets the programs run, if there are any.
+    pub(super) fn attach(&mut self) {
+        self.with(XfsTracer::attach);
+    }
+
+    pub(super) fn detach(&mut self) {
+        if let Some(tracer) = &mut self.tracer {
+            tracer.detach();
+        }
+    }
+
+    /// What happened since the last look.
+    pub(super) fn look(&mut self) -> Batch {
+        self.with(XfsTracer::look).unwrap_or_default()
+    }
+
+    pub(super) fn forget_shares(&mut self, keys: &[ShareKey]) {
+        self.with(|tracer| tracer.forget_shares(keys));
+    }
+
+    pub(super) fn forget_cgroups(&mut self, gone: &HashSet<CgroupId>) {
+        self.with(|tracer| tracer.forget_cgroups(gone));
+    }
+
+    /// Why XFS is not observed, or what its figures lack.
+    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
+        let failure = self.failure.iter().map(|reason| format!("xfs: not attributed: {reason}"));
+        failure.chain(self.note.clone())
+    }
+
+    fn fail(&mut self, reason: String) {
+        tracing::warn!(%reason, "XFS is not observed");
+        *self = Self { failure: Some(reason), ..Self::default() };
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut XfsTracer) -> Result<T, BpfError>) -> Option<T> {
+        match act(self.tracer.as_mut()?) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.fail(chain(&error));
+                None
+            }
+        }
+    }
+}
+
+/// Loads the programs and lets them prove themselves. What could not be proved is noted.
+fn load(roots: &Roots) -> Result<(XfsTracer, Option<String>), String> {
+    let mut tracer = XfsTracer::load().map_err(|error| chain(&error))?;
+    match self_test(roots, &mut tracer) {
+        Ok(()) => Ok((tracer, None)),
+        Err(SelfTest::NotMade(error)) => {
+            Ok((tracer, Some(format!("xfs: the self-test could not be made: {}", chain(&error)))))
+        }
+        Err(SelfTest::Failed(cause)) => Err(cause),
+        Err(SelfTest::Bpf(error)) => Err(chain(&error)),
+    }
+}
+
+/// Writes to a scratch XFS and compares what is charged with what its log's device saw.
+fn self_test(roots: &Roots, tracer: &mut XfsTracer) -> Result<(), SelfTest> {
+    let scratch = Scratch::xfs(roots).map_err(SelfTest::NotMade)?;
+    let failed = |cause: String| SelfTest::Failed(format!("its self-test failed: {cause}"));
+    let io = |error: std::io::Error| failed(format!("cannot write to the scratch file system ({error})"));
+    let written = || scratch.journal_written(roots).map_err(|error| failed(error.to_string()));
+    scratch.settle().map_err(io)?;
+    tracer.attach().map_err(SelfTest::Bpf)?;
+    let before = written()?;
+    scratch.exercise().map_err(io)?;
+    let saw = written()? - before;
+    let batch = tracer.look().map_err(SelfTest::Bpf)?;
+    tracer.detach();
+    let Charged { owned, unowned, .. } = charged(batch, scratch.fs_dev());
+    // What kernel threads convert after data has been written is nobody's where write-back has no owners (cgroup v1).
+    if owned + unowned != saw || owned < saw / 10 * 9 {
+        return Err(failed(format!(
+            "the log's device saw {saw} bytes, {owned} were charged to their owners and {unowned} to nobody"
+        )));
+    }
+    tracer.reset().map_err(SelfTest::Bpf)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xfs_that_cannot_be_traced_is_told() {
+        let mut xfs = Xfs::default();
+        xfs.refresh_with(&[], true, || panic!("there is no XFS"));
+        assert_eq!(xfs.notes().count(), 0);
+        let some = [DevNo::new(8, 1)];
+        xfs.refresh_with(&some, true, || Err("no such tracepoint".to_owned()));
+        // Not again, as long as the observation goes on.
+        xfs.refresh_with(&some, true, || panic!("it was tried already"));
+        assert_eq!(xfs.notes().collect::<Vec<_>>(), ["xfs: not attributed: no such tracepoint"]);
+        assert!(xfs.has_failed() && xfs.look().records.is_empty());
+    }
+}

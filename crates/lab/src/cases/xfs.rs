@@ -1,0 +1,186 @@
+//! Attribution of XFS logs on real kernels: charges against what the log's device and XFS itself saw, and against what each
+//! container causes alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::host::{PROFILE, json, start_daemon};
+use super::observe::charges;
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "xfs_attribution",
+    about: "what containers on a shared XFS are charged is what its log saw, to the byte, and near what each causes alone",
+    kernels: &Kernel::ALL,
+    profile: PROFILE,
+    limit: Duration::from_secs(840),
+    run: |ctx| Box::pin(xfs_attribution(ctx)),
+}];
+
+/// Appends a line and calls fsync.
+const COMMITS: &str = "commits.service";
+
+/// What each container does. Each run has directories of its own: `$N` is the run.
+const LOADS: [(&str, &str); 3] = [
+    ("storm.service", "mkdir storm$N; cd storm$N; mkdir {1..3000}; touch f{1..500}; rmdir {1..1000}"),
+    (COMMITS, "for i in {1..60}; do echo x >> commits$N; sync commits$N; done"),
+    (
+        "streams.service",
+        "mkdir streams$N; cd streams$N; for i in {1..300}; do head -c 65536 /dev/zero > $i; done; sync -f .",
+    ),
+];
+
+/// A log on a device of its own, and one inside.
+const PLACES: [(&str, &str, &str); 2] =
+    [("external", "-l logdev=$LOG,size=128m", "-o logdev=$LOG"), ("internal", "-l size=128m", "")];
+
+async fn xfs_attribution(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let (data, log) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
+    let vars = format!("DATA={data}; LOG={log}");
+    // Without the timer, which logs two records when nothing has happened for a while.
+    let groups: String = LOADS.map(|(name, _)| format!(" {name}")).concat();
+    ctx.machine
+        .sh(&format!(
+            "modprobe xfs; echo 720000 > /proc/sys/fs/xfs/xfssyncd_centisecs; cd /sys/fs/cgroup; echo '+io +memory' > \
+             cgroup.subtree_control; mkdir test.slice; echo '+io +memory' > test.slice/cgroup.subtree_control; cd test.slice; mkdir{groups}"
+        ))
+        .await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    for (place, mkfs, mount) in PLACES {
+        ctx.machine
+            .sh(&format!(
+                "{vars}; mkfs.xfs -q -f {mkfs} $DATA; mkdir -p /run/shared; mount {mount} $DATA /run/shared; sync -f /run/shared"
+            ))
+            .await?;
+        let mut alone = BTreeMap::new();
+        for (n, (name, load)) in LOADS.into_iter().enumerate() {
+            let (written, new) = charged(ctx, &vars, place, &format!("N={n}"), &[(name, load)]).await?;
+            ensure!(
+                new.get(name).copied().unwrap_or(0) * 10 > written * 9,
+                "{name} alone has only {new:?} of {written} B"
+            );
+            alone.insert(name, written);
+        }
+        // Without somebody who commits each is charged what it causes alone, or less, because blocks are shared. Who commits often
+        // makes the others log again what they had logged, which is theirs, and more.
+        let quiet: Vec<_> = LOADS.into_iter().filter(|(name, _)| *name != COMMITS).collect();
+        for (run, loads, bounds) in [("N=quiet", &quiet[..], 0.4..1.5), ("N=all", &LOADS[..], 0.4..f64::INFINITY)] {
+            let (_, new) = charged(ctx, &vars, place, run, loads).await?;
+            for (name, _) in loads {
+                let (alone, together) = (alone[name], new.get(*name).copied().unwrap_or(0));
+                #[expect(clippy::cast_precision_loss, reason = "two digits are shown")]
+                let ratio = together as f64 / alone as f64;
+                ctx.log(format!(
+                    "{place} {run}: {name}: alone {alone} B, beside others {together} B: ratio {ratio:.2}"
+                ));
+                ensure!(
+                    bounds.contains(&ratio),
+                    "{place} {run}: {name} is charged {ratio:.2} times what it causes alone"
+                );
+            }
+        }
+        ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
+    }
+    btrfs(ctx, &data).await?;
+    daemon.stop().await?;
+    ctx.machine
+        .sh(&format!(
+            "cd /sys/fs/cgroup/test.slice; rmdir{groups}; cd ..; rmdir test.slice; echo 3000 > /proc/sys/fs/xfs/xfssyncd_centisecs; \
+             wipefs -qa {log}"
+        ))
+        .await?;
+    Ok(Outcome::Passed)
+}
+
+/// Runs loads beside each other; returns what was written to the log, and who was charged how much of it.
+async fn charged(
+    ctx: &Ctx,
+    vars: &str,
+    place: &str,
+    run: &str,
+    loads: &[(&str, &str)],
+) -> Result<(i64, BTreeMap<String, i64>)> {
+    let data = ctx.machine.disk(0).await?;
+    // The first question begins the observation, after the self-test.
+    let before = json(ctx, &["top", "--total"]).await?;
+    // As XFS itself counts, and what the log's device saw.
+    let written = "awk '/^log / { print $3 * 512 }' /sys/fs/xfs/$(basename $DATA)/stats/stats; awk '{ print $7 * 512 }' \
+                   /sys/class/block/$(basename $LOG)/stat";
+    let started: String = loads
+        .iter()
+        .map(|(name, load)| {
+            format!(
+                "bash -c 'echo $$ > /sys/fs/cgroup/test.slice/{name}/cgroup.procs; cd /run/shared; {run}; {load}' & "
+            )
+        })
+        .collect();
+    let output = ctx.machine.sh(&format!("{vars}; {written}; {started}wait; sync -f /run/shared; {written}")).await?;
+    let after = json(ctx, &["top", "--total"]).await?;
+    ctx.save(&format!("{place}-{run}.json"), &serde_json::to_string_pretty(&after)?)?;
+    let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let [logged, on_device, logged_after, on_device_after] = numbers[..] else {
+        anyhow::bail!("unexpected output {output:?}")
+    };
+    let (logged, on_device) = (logged_after - logged, on_device_after - on_device);
+    let (before, after_charges) = (charges(&before, &data)?, charges(&after, &data)?);
+    let new: BTreeMap<String, i64> = after_charges
+        .into_iter()
+        .map(|(name, bytes)| (name.clone(), bytes - before.get(&name).copied().unwrap_or(0)))
+        .filter(|(_, bytes)| *bytes != 0)
+        .collect();
+    let native = native(&after, &data)?;
+    ctx.log(format!(
+        "{place} {run}: XFS logged {logged} B, the log's device saw {on_device} B, charged are {new:?}; by the kernel, so far, {native:?}"
+    ));
+    ensure!(place == "internal" || on_device == logged, "XFS logged {logged} B, the device saw {on_device} B");
+    ensure!(new.values().sum::<i64>() == logged, "{} B are charged, XFS logged {logged} B", new.values().sum::<i64>());
+    let unattributed = new.get("").copied().unwrap_or(0);
+    ensure!(unattributed * 20 < logged, "{unattributed} B of {logged} B are unattributed");
+    ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
+    let notes = after["notes"].as_array().context("no notes")?;
+    ensure!(!notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains("xfs"))), "{notes:?}");
+    Ok((logged, new))
+}
+
+/// Journal bytes that the kernel itself charged, by whom. They are all that was written, to the log and to its place.
+fn native(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
+    let device = device.trim_start_matches("/dev/");
+    let mut native = BTreeMap::new();
+    for view in seen["containers"].as_array().context("no containers")? {
+        for share in view["journal"].as_array().into_iter().flatten().filter(|share| share["device"] == device) {
+            let bytes = share["native_bytes"].as_i64().context("no native bytes")?;
+            native.insert(view["name"].as_str().unwrap_or_default().to_owned(), bytes);
+        }
+    }
+    let views = seen["file_systems"].as_array().context("no file systems")?;
+    let whole = views.iter().find(|view| view["device"] == device).context("the file system is not shown")?;
+    let written: i64 =
+        ["commit_bytes", "checkpoint_bytes"].iter().filter_map(|kind| whole["journal"][kind].as_i64()).sum();
+    let sum: i64 = native.values().sum();
+    ensure!(sum == written, "the kernel charged {sum} B of {written} B");
+    Ok(native)
+}
+
+/// A btrfs is said not to be observed, as long as it is mounted.
+async fn btrfs(ctx: &Ctx, device: &str) -> Result<()> {
+    ctx.machine.sh(&format!("mkfs.btrfs -q -f {device}; mkdir -p /run/btrfs; mount {device} /run/btrfs")).await?;
+    let note = "btrfs: not attributed (copy-on-write log trees are not journal commits): /run/btrfs";
+    let noted = async |wanted: bool| {
+        wait_until("the note about btrfs", Duration::from_secs(60), async || {
+            let seen = json(ctx, &["top", "--total"]).await?;
+            let notes = seen["notes"].as_array().context("no notes")?;
+            Ok((notes.iter().any(|other| other == note) == wanted).then_some(()))
+        })
+        .await
+    };
+    noted(true).await?;
+    ctx.machine.sh("umount /run/btrfs; rmdir /run/btrfs").await?;
+    noted(false).await?;
+    ctx.machine.sh(&format!("wipefs -qa {device}")).await.map(drop)
+}
