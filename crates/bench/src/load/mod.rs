@@ -401,11 +401,11 @@ mod tests {
     #[test]
     fn the_probe_keeps_its_schedule() {
         let result = short(LoadKind::Probe);
-        // 50 are due in half a second; a busy machine may do fewer, never more.
+        // 50 are due in half a second; a busy machine may do fewer, and a few that were due in the warm-up, never more.
         let n = result.fsync_ms.n();
-        assert!((1..=51).contains(&n), "{n}");
+        assert!((1..=56).contains(&n), "{n}");
         assert_eq!(result.since_scheduled_ms.n(), n);
-        assert!(result.missed_ops <= 51 - n, "{result:?}");
+        assert!(result.missed_ops <= 56 - n, "{result:?}");
     }
 
     #[test]

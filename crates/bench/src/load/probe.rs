@@ -73,7 +73,7 @@ impl Load for Probe {
             }
         }
         while due < window.end {
-            tally.missed_ops += 1;
+            tally.missed_ops += u64::from(window.holds(due));
             due += self.interval;
         }
         Ok(tally)
