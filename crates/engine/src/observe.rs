@@ -20,7 +20,7 @@ use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::{Batch, Kind};
 use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_sys::bpf::{self, BpfError, Tracer};
+use bulkhead_sys::bpf::{self, BpfError, Method, Tracer};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
@@ -81,6 +81,7 @@ struct State {
     failure: Option<(Instant, Fault)>,
     observer: Observer,
     names: Names,
+    method: Option<Method>,
     notes: Vec<String>,
     observed: Duration,
     table_entries: u64,
@@ -148,7 +149,7 @@ impl Observe for Observatory {
         Ok(Observation {
             waits: (!waits.is_zero()).then(longest),
             observed_seconds: state.observed.as_secs_f64(),
-            method: "tp_btf".to_owned(),
+            method: state.method.map_or("", Method::word).to_owned(),
             notes: state.notes.clone(),
             table_entries: state.table_entries,
             ..seen
@@ -332,36 +333,65 @@ impl<'a> Worker<'a> {
         tracer.add_journals(&changes.journals)
     }
 
-    /// Loads the programs and lets them prove themselves.
+    /// Loads the programs of the best method that works here.
     fn load(&mut self) -> Result<Tracer, Fault> {
         let began = Instant::now();
-        let mut tracer = Tracer::load(&self.roots).map_err(|error| fault(&error))?;
-        let mut notes = Vec::new();
-        let tested = if tracer.has_ext4() { self_test(&self.roots, &mut tracer) } else { Ok(()) };
-        if !tracer.has_ext4() {
-            notes.push("ext4: not attributed: ext4 was not loaded when the observation began".to_owned());
-        }
-        if let Some(cause) = tracer.without_functions() {
-            notes.push(format!(
-                "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
-            ));
-        }
-        match tested {
-            Ok(()) => {}
-            Err(SelfTest::NotMade(error)) => {
-                notes.push(format!("the self-test could not be made: {}", chain(&error)));
-            }
-            Err(SelfTest::Failed(cause)) => {
-                return Err(Fault::new(Code::Unsupported, "observation", cause)
-                    .cure("report this with the kernel's version (`uname -a`)"));
-            }
-            Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
-        }
-        tracing::info!(took_ms = began.elapsed().as_millis(), ?notes, "the BPF programs are loaded");
+        let (tracer, notes) = match load(&self.roots, Method::TypedTracepoints) {
+            Ok(loaded) => loaded,
+            Err(typed) => match load(&self.roots, Method::PlainTracepoints) {
+                Ok((tracer, mut notes)) => {
+                    notes.insert(0, format!("only plain tracepoints can be used: {}", typed.cause));
+                    (tracer, notes)
+                }
+                // It is the same that all of them lack.
+                Err(plain) if plain.cause == typed.cause => return Err(typed),
+                Err(plain) => {
+                    let cause = format!("{}; nor can plain tracepoints be used: {}", typed.cause, plain.cause);
+                    return Err(Fault { cause, ..typed });
+                }
+            },
+        };
+        let (method, took_ms) = (tracer.method(), began.elapsed().as_millis());
+        tracing::info!(method = method.word(), took_ms, ?notes, "the BPF programs are loaded");
         self.notes = notes;
-        self.shared.lock().observer.loaded();
+        let mut state = self.shared.lock();
+        state.method = Some(method);
+        state.observer.loaded();
+        drop(state);
         Ok(tracer)
     }
+}
+
+/// Loads the programs of a method and lets them prove themselves. Also what they cannot tell here.
+fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<String>), Fault> {
+    let mut tracer = Tracer::load(roots, method).map_err(|error| fault(&error))?;
+    let mut notes = Vec::new();
+    let tested = if tracer.has_ext4() { self_test(roots, &mut tracer) } else { Ok(()) };
+    if !tracer.has_ext4() {
+        notes.push("ext4: not attributed: ext4 was not loaded when the observation began".to_owned());
+    }
+    match (method, tracer.without_functions()) {
+        (Method::TypedTracepoints, Some(cause)) => notes.push(format!(
+            "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
+        )),
+        (Method::TypedTracepoints, None) => {}
+        (Method::PlainTracepoints, _) => notes.push(
+            "nobody is surcharged for commits forced early, and device time is not shown: that takes type information"
+                .to_owned(),
+        ),
+    }
+    match tested {
+        Ok(()) => {}
+        Err(SelfTest::NotMade(error)) => {
+            notes.push(format!("the self-test could not be made: {}", chain(&error)));
+        }
+        Err(SelfTest::Failed(cause)) => {
+            return Err(Fault::new(Code::Unsupported, "observation", cause)
+                .cure("report this with the kernel's version (`uname -a`)"));
+        }
+        Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
+    }
+    Ok((tracer, notes))
 }
 
 enum SelfTest {
@@ -419,6 +449,7 @@ fn fault(error: &BpfError) -> Fault {
         BpfError::NoBtf { .. } => {
             (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
         }
+        BpfError::NoTracefs { .. } | BpfError::NoField { .. } => (Code::Unsupported, ""),
         BpfError::NoExt4 => (Code::Unsupported, "ask again when one is mounted"),
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),

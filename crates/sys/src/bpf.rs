@@ -6,6 +6,7 @@
 //! cost nothing. They go with the [`Tracer`], also when its process is killed: nothing is pinned.
 
 mod decode;
+mod plain;
 pub mod xfs;
 
 #[expect(non_camel_case_types, unreachable_pub, dead_code, reason = "generated from record.h by bindgen")]
@@ -32,6 +33,38 @@ use crate::roots::Roots;
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/bulkhead.bpf.o")));
 
+/// How the programs see what the kernel does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Tracepoints with the kernel's own structures, whose fields its type information tells (BTF).
+    TypedTracepoints,
+    /// Fields of tracepoints alone: charges as exact, but by less. Whose device time it was is not told, nor which blocks were
+    /// dirtied, and which commit an fsync needed is inferred.
+    PlainTracepoints,
+}
+
+impl Method {
+    /// All of them, the best first.
+    pub const ALL: [Self; 2] = [Self::TypedTracepoints, Self::PlainTracepoints];
+
+    /// The word for it in JSON and metrics.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::TypedTracepoints => "tp_btf",
+            Self::PlainTracepoints => "tracepoint",
+        }
+    }
+
+    /// Maps with the state of what is under way, which is void when the programs have missed a part of it.
+    const fn transient(self) -> &'static [&'static str] {
+        match self {
+            Self::TypedTracepoints => &["commits", "syncs", "writing", "errands", "devices", "issued", "blocks"],
+            Self::PlainTracepoints => &["commits", "last_commits", "syncs", "writing", "errands", "inodes"],
+        }
+    }
+}
+
 /// The journals cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum BpfError {
@@ -40,6 +73,20 @@ pub enum BpfError {
     NoBtf {
         /// Where it should be.
         path: PathBuf,
+    },
+    /// The events of tracepoints are not described.
+    #[error("tracefs is not mounted: {path} is not there (`mount -t tracefs tracefs /sys/kernel/tracing`)")]
+    NoTracefs {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// An event is not as the programs know it.
+    #[error("the tracepoint has no field {field} that can be used, by {path}")]
+    NoField {
+        /// The file that describes it.
+        path: PathBuf,
+        /// The field.
+        field: &'static str,
     },
     /// ext4 is not in the kernel, or its module is not loaded; nor is there an XFS.
     #[error("ext4 is not loaded, and no XFS is mounted (mount one of them, or `modprobe ext4`)")]
@@ -105,6 +152,7 @@ pub struct Tracer {
     records: mpsc::Receiver<Vec<u8>>,
     maps: Maps,
     object: Object,
+    method: Method,
     has_ext4: bool,
     /// Why programs on functions do not run.
     without_functions: Option<String>,
@@ -127,38 +175,45 @@ impl std::fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Loads the programs.
+    /// Loads the programs of a method.
     ///
     /// # Errors
     /// [`BpfError`], which says what the kernel lacks.
-    pub fn load(roots: &Roots) -> Result<Self, BpfError> {
+    pub fn load(roots: &Roots, method: Method) -> Result<Self, BpfError> {
         let btf = roots.sys.join("kernel/btf/vmlinux");
-        if !btf.exists() {
+        if method == Method::TypedTracepoints && !btf.exists() {
             return Err(BpfError::NoBtf { path: btf });
         }
         let has_ext4 = has_ext4(roots)?;
-        if !has_ext4 && xfs::file_systems(roots).is_empty() {
+        // Only the typed programs see something without ext4: devices.
+        if !has_ext4 && (method == Method::PlainTracepoints || xfs::file_systems(roots).is_empty()) {
             return Err(BpfError::NoExt4);
         }
         libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log)));
         let load_error = |source: libbpf_rs::Error| BpfError::Load { hint: hint(&source), source };
-        // Programs on functions are refused by some kernels that take all the others.
-        let (object, without_functions) = match load_object(has_ext4, true) {
-            Ok(object) => (object, None),
-            Err(error) => (load_object(has_ext4, false).map_err(load_error)?, Some(error.to_string())),
+        let (object, without_functions) = match method {
+            // Programs on functions are refused by some kernels that take all the others.
+            Method::TypedTracepoints => match load_object(has_ext4, true) {
+                Ok(object) => (object, None),
+                Err(error) => (load_object(has_ext4, false).map_err(load_error)?, Some(error.to_string())),
+            },
+            Method::PlainTracepoints => {
+                let no_functions = "they need type information".to_owned();
+                (plain::load(&plain::offsets(roots)?).map_err(load_error)?, Some(no_functions))
+            }
         };
         let map = |name: &'static str| {
             let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
             MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
         };
-        let transient = ["commits", "syncs", "writing", "errands", "devices", "issued", "blocks"];
+        let transient = method.transient();
         let maps = Maps {
             shares: map("shares")?,
             writes: map("writes")?,
             services: map("services")?,
             journals: map("journals")?,
             losses: map("losses")?,
-            transient: transient.into_iter().map(|name| Ok((name, map(name)?))).collect::<Result<_, _>>()?,
+            transient: transient.iter().map(|name| Ok((*name, map(name)?))).collect::<Result<_, _>>()?,
         };
         let (sender, records) = mpsc::channel();
         let mut builder = RingBufferBuilder::new();
@@ -167,7 +222,13 @@ impl Tracer {
         // The receiver lives as long as the buffer: a send cannot fail.
         builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
         let ring = builder.build().map_err(ring_error)?;
-        Ok(Self { links: Vec::new(), ring, records, maps, object, has_ext4, without_functions })
+        Ok(Self { links: Vec::new(), ring, records, maps, object, method, has_ext4, without_functions })
+    }
+
+    /// What was loaded.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
     }
 
     /// Whether journals of ext4 are traced; else ext4 was not loaded, and only devices are.

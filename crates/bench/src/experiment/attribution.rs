@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::bpf::{Program, Tracer};
+use bulkhead_sys::bpf::{Method, Program, Tracer};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
@@ -81,7 +81,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     frame.say("loading the BPF programs");
     // The first mount loads ext4, which the programs look for.
     drop(Scratch::ext4(roots, JOURNAL, &[], &[])?);
-    let mut tracer = Tracer::load(roots).context("the journals cannot be traced")?;
+    let mut tracer = Tracer::load(roots, Method::TypedTracepoints).context("the journals cannot be traced")?;
     if let Some(cause) = tracer.without_functions() {
         frame
             .experiment

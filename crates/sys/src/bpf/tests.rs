@@ -5,14 +5,39 @@ use std::collections::BTreeMap;
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use super::generated::N_FIELDS;
 use super::*;
 use crate::scratch::Scratch;
 
 #[test]
 fn root_the_charges_are_what_the_journals_device_saw() {
+    charges_are_what_the_journals_device_saw(Method::TypedTracepoints);
+}
+
+#[test]
+fn root_plain_tracepoints_see_the_same() {
+    let thread = std::thread::spawn(|| {
+        if !Roots::host().sys.join("kernel/tracing/events").exists() {
+            // SAFETY: CLONE_NEWNS unshares no descriptor table; it concerns this thread only, which ends with the test.
+            if let Err(errno) = unsafe { unshare_unsafe(UnshareFlags::NEWNS) } {
+                return println!("skipped: cannot unshare the mount namespace: {errno}");
+            }
+            mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
+            if let Err(errno) = mount("tracefs", "/sys/kernel/tracing", "tracefs", MountFlags::empty(), None) {
+                return println!("skipped: cannot mount tracefs: {errno}");
+            }
+        }
+        charges_are_what_the_journals_device_saw(Method::PlainTracepoints);
+    });
+    thread.join().unwrap();
+}
+
+fn charges_are_what_the_journals_device_saw(method: Method) {
     let roots = Roots::host();
-    let mut tracer = match Tracer::load(&roots) {
+    let mut tracer = match Tracer::load(&roots, method) {
         Ok(tracer) => tracer,
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
@@ -53,7 +78,7 @@ fn root_the_charges_are_what_the_journals_device_saw() {
 #[test]
 fn a_kernel_without_type_information_is_named() {
     let base = tempfile::tempdir().unwrap();
-    let error = Tracer::load(&Roots::under(base.path())).unwrap_err();
+    let error = Tracer::load(&Roots::under(base.path()), Method::TypedTracepoints).unwrap_err();
     assert!(matches!(&error, BpfError::NoBtf { path } if path.ends_with("sys/kernel/btf/vmlinux")), "{error}");
 }
 
@@ -64,11 +89,11 @@ fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
     std::fs::create_dir_all(roots.sys.join("kernel/btf/vmlinux")).unwrap();
     std::fs::create_dir_all(&roots.proc).unwrap();
     std::fs::write(roots.proc.join("filesystems"), "nodev\tproc\n\txfs\n").unwrap();
-    assert!(matches!(Tracer::load(&roots).unwrap_err(), BpfError::NoExt4));
+    assert!(matches!(Tracer::load(&roots, Method::TypedTracepoints).unwrap_err(), BpfError::NoExt4));
     std::fs::create_dir_all(roots.sys.join("fs/xfs/sdb1")).unwrap();
     std::fs::create_dir_all(roots.sys.join("class/block/sdb1")).unwrap();
     std::fs::write(roots.sys.join("class/block/sdb1/dev"), "8:17\n").unwrap();
-    let mut tracer = match Tracer::load(&roots) {
+    let mut tracer = match Tracer::load(&roots, Method::TypedTracepoints) {
         Ok(tracer) => tracer,
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
@@ -86,7 +111,7 @@ fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
 fn root_programs_are_as_long_as_recorded() {
     let recorded = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/bpf/instructions.txt");
     let roots = Roots::host();
-    let tracer = match Tracer::load(&roots) {
+    let tracer = match Tracer::load(&roots, Method::TypedTracepoints) {
         Ok(tracer) => tracer,
         Err(error) => return println!("skipped: {error}: {:?}", std::error::Error::source(&error)),
     };
@@ -95,6 +120,9 @@ fn root_programs_are_as_long_as_recorded() {
         Ok(xfs) => programs.extend(xfs.programs(&roots).unwrap()),
         Err(error) => println!("without those of XFS: {error}: {:?}", std::error::Error::source(&error)),
     }
+    // What they look for does not matter for their length.
+    let plain = super::programs(&roots, &plain::load(&[8; N_FIELDS as usize]).unwrap()).unwrap();
+    programs.extend(plain.into_iter().map(|program| Program { name: format!("plain/{}", program.name), ..program }));
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     let known = std::fs::read_to_string(&recorded).unwrap();
     if std::env::var_os("UPDATE_EXPECT").is_some() {

@@ -1,0 +1,486 @@
+// SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0
+/*
+ * The same account as bulkhead.bpf.c, for kernels that do not describe their structures: from the fields of plain tracepoints alone.
+ *
+ * What their fields do not tell is guessed from their order, or left out: which transaction an fsync needed (the last one whose
+ * commit ended meanwhile), which block was dirtied (no parts in common blocks, no early-commit surcharge), who made a request
+ * of a device (no device time by cgroup).
+ */
+#include "vmlinux.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "record.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* Where each field is in its event: enum plain_field, by the format files of tracefs. */
+const volatile __u32 offsets[N_FIELDS] SEC(".rodata.offsets") = {};
+
+/* A commit that its journal thread is working on. */
+struct commit {
+	__u64 begin_ns;
+	__u64 start_ns;
+	__u64 flush_ns;
+	__u64 log_ns;
+	__u64 journal_bytes;
+	__u64 ordered_bytes;
+	__u32 dev;
+	__u32 journal_dev; /* 0 until the first block is written to it */
+	__u32 tid;
+	__u32 block_bytes;
+};
+
+/* Key: pid of the journal thread. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct commit);
+} commits SEC(".maps");
+
+/* The last commit of a journal. */
+struct last_commit {
+	__u64 start_ns; /* the next transaction began behind it */
+	__u64 end_ns;
+	__u32 ended_tid;
+	__u32 pad;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct last_commit);
+} last_commits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct share_key);
+	__type(value, __u64);
+} shares SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct write_key);
+	__type(value, __u64);
+} writes SEC(".maps");
+
+/* Stays empty; user space reads the same maps of both objects. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct service_key);
+	__type(value, struct service);
+} services SEC(".maps");
+
+/* Devices of file systems with a journal, and of journals: number of the file system's. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} journals SEC(".maps");
+
+/* The cgroup for which a thread writes an inode back. */
+struct errand {
+	__u64 cgroup;
+	__u64 ends_with_handle;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct errand);
+} errands SEC(".maps");
+
+/* And whose inodes those were, for kernel threads that complete the writes. */
+struct inode_key {
+	__u64 ino;
+	__u32 dev;
+	__u32 pad;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct inode_key);
+	__type(value, __u64);
+} inodes SEC(".maps");
+
+/* What a thread is about to write, and to the journal of which file system. */
+#define WRITING_SUPERBLOCK 1u
+#define WRITING_FAST_COMMIT 2u
+struct target {
+	__u32 what;
+	__u32 dev;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct target);
+} writing SEC(".maps");
+
+struct sync {
+	__u64 start_ns;
+	__u64 cgroup;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u32);
+	__type(value, struct sync);
+} syncs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOSS_KINDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} losses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 2 << 20);
+} records SEC(".maps");
+
+#include "common.h"
+
+/* A field of the event that a program was called with. */
+#define FIELD(event, type, field)                                                         \
+	({                                                                                    \
+		type value = 0;                                                                   \
+		bpf_probe_read_kernel(&value, sizeof(value), (void *)(event) + offsets[field]);   \
+		value;                                                                            \
+	})
+
+SEC("tracepoint/writeback/writeback_single_inode_start")
+int writeback_single_inode_start(void *event)
+{
+	struct errand errand = { .cgroup = FIELD(event, __u64, FIELD_WRITEBACK_CGROUP) };
+	__u32 thread = thread_id();
+
+	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/writeback/writeback_single_inode")
+int writeback_single_inode(void *event)
+{
+	__u32 thread = thread_id();
+
+	bpf_map_delete_elem(&errands, &thread);
+	return 0;
+}
+
+SEC("tracepoint/ext4/ext4_writepages")
+int ext4_writepages(void *event)
+{
+	__u32 thread = thread_id();
+	struct errand *errand = bpf_map_lookup_elem(&errands, &thread);
+	struct inode_key key = {};
+	__u64 cgroup;
+
+	if (!errand || errand->ends_with_handle)
+		return 0;
+	key.dev = FIELD(event, __u32, FIELD_WRITEPAGES_DEV);
+	key.ino = FIELD(event, __u64, FIELD_WRITEPAGES_INO);
+	cgroup = errand->cgroup;
+	bpf_map_update_elem(&inodes, &key, &cgroup, BPF_ANY);
+	return 0;
+}
+
+static __always_inline bool is_worker(void)
+{
+	char comm[16] = {};
+
+	bpf_get_current_comm(comm, sizeof(comm));
+	return comm[0] == 'k' && comm[1] == 'w' && comm[2] == 'o' && comm[3] == 'r' && comm[4] == 'k' && comm[5] == 'e' &&
+	       comm[6] == 'r' && comm[7] == '/';
+}
+
+/* A worker that converts extents after their data was written has no other event with the inode. */
+SEC("tracepoint/ext4/ext4_mark_inode_dirty")
+int ext4_mark_inode_dirty(void *event)
+{
+	struct errand errand = { .ends_with_handle = 1 };
+	__u32 thread = thread_id();
+	struct inode_key key = {};
+	__u64 *cgroup;
+
+	if (!is_worker() || bpf_map_lookup_elem(&errands, &thread))
+		return 0;
+	key.dev = FIELD(event, __u32, FIELD_DIRTY_DEV);
+	key.ino = FIELD(event, __u64, FIELD_DIRTY_INO);
+	cgroup = bpf_map_lookup_elem(&inodes, &key);
+	if (!cgroup)
+		return 0;
+	errand.cgroup = *cgroup;
+	bpf_map_update_elem(&errands, &thread, &errand, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_handle_stats")
+int jbd2_handle_stats(void *event)
+{
+	int dirtied_blocks = FIELD(event, int, FIELD_HANDLE_DIRTIED);
+	__u32 thread = thread_id();
+	struct errand *errand = bpf_map_lookup_elem(&errands, &thread);
+	__u64 cgroup = errand ? errand->cgroup : bpf_get_current_cgroup_id();
+
+	if (errand && errand->ends_with_handle)
+		bpf_map_delete_elem(&errands, &thread);
+	if (dirtied_blocks > 0)
+		add_share(FIELD(event, __u32, FIELD_HANDLE_DEV), FIELD(event, __u32, FIELD_HANDLE_TID), SHARE_DIRTIED, cgroup,
+			  dirtied_blocks);
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_start_commit")
+int jbd2_start_commit(void *event)
+{
+	struct share_key lost_key = { .kind = SHARE_LOST };
+	struct last_commit *last, first = {};
+	struct commit commit = {};
+	__u32 thread = thread_id();
+	__u64 zero = 0;
+
+	commit.dev = FIELD(event, __u32, FIELD_START_DEV);
+	commit.tid = FIELD(event, __u32, FIELD_START_TID);
+	commit.start_ns = bpf_ktime_get_ns();
+	bpf_map_update_elem(&journals, &commit.dev, &commit.dev, BPF_NOEXIST);
+	last = bpf_map_lookup_elem(&last_commits, &commit.dev);
+	if (last) {
+		commit.begin_ns = last->start_ns;
+		last->start_ns = commit.start_ns;
+	} else {
+		first.start_ns = commit.start_ns;
+		first.ended_tid = commit.tid - 1;
+		bpf_map_update_elem(&last_commits, &commit.dev, &first, BPF_ANY);
+	}
+	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
+	lost_key.dev = commit.dev;
+	lost_key.tid = commit.tid + 1;
+	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
+	if (bpf_map_update_elem(&commits, &thread, &commit, BPF_ANY))
+		lost(LOSS_COMMITS_FULL);
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_commit_flushing")
+int jbd2_commit_flushing(void *event)
+{
+	__u32 thread = thread_id();
+	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
+
+	if (commit)
+		commit->flush_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_commit_logging")
+int jbd2_commit_logging(void *event)
+{
+	__u32 thread = thread_id();
+	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
+
+	if (commit)
+		commit->log_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_end_commit")
+int jbd2_end_commit(void *event)
+{
+	__u32 thread = thread_id();
+	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
+	struct commit_record *record;
+	struct last_commit *last;
+	__u64 now = bpf_ktime_get_ns();
+
+	if (!commit)
+		return 0;
+	last = bpf_map_lookup_elem(&last_commits, &commit->dev);
+	if (last) {
+		last->end_ns = now;
+		last->ended_tid = commit->tid;
+	}
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (record) {
+		record->type = RECORD_COMMIT;
+		record->dev = commit->dev;
+		record->tid = commit->tid;
+		record->begin_ns = commit->begin_ns;
+		record->start_ns = commit->start_ns;
+		record->flush_ns = commit->flush_ns;
+		record->log_ns = commit->log_ns;
+		record->end_ns = now;
+		record->journal_bytes = commit->journal_bytes;
+		record->ordered_bytes = commit->ordered_bytes;
+		record->block_bytes = commit->block_bytes;
+		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	} else {
+		lost(LOSS_RING_FULL);
+	}
+	bpf_map_delete_elem(&commits, &thread);
+	return 0;
+}
+
+SEC("tracepoint/jbd2/jbd2_drop_transaction")
+int jbd2_drop_transaction(void *event)
+{
+	struct dropped_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+
+	if (!record) {
+		lost(LOSS_RING_FULL);
+		return 0;
+	}
+	record->type = RECORD_DROPPED;
+	record->dev = FIELD(event, __u32, FIELD_DROP_DEV);
+	record->tid = FIELD(event, __u32, FIELD_DROP_TID);
+	record->pad = 0;
+	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+static __always_inline void start_writing(__u32 what, __u32 dev)
+{
+	struct target target = { .what = what, .dev = dev }, *before;
+	__u32 thread = thread_id();
+
+	before = bpf_map_lookup_elem(&writing, &thread);
+	if (before)
+		target.what |= before->what;
+	bpf_map_update_elem(&writing, &thread, &target, BPF_ANY);
+}
+
+static __always_inline void end_writing(__u32 what)
+{
+	__u32 thread = thread_id();
+	struct target *before = bpf_map_lookup_elem(&writing, &thread);
+
+	if (before && before->what == what)
+		bpf_map_delete_elem(&writing, &thread);
+	else if (before)
+		before->what &= ~what;
+}
+
+SEC("tracepoint/jbd2/jbd2_write_superblock")
+int jbd2_write_superblock(void *event)
+{
+	start_writing(WRITING_SUPERBLOCK, FIELD(event, __u32, FIELD_SUPERBLOCK_DEV));
+	return 0;
+}
+
+SEC("tracepoint/ext4/ext4_fc_commit_start")
+int ext4_fc_commit_start(void *event)
+{
+	start_writing(WRITING_FAST_COMMIT, FIELD(event, __u32, FIELD_FAST_DEV));
+	return 0;
+}
+
+SEC("tracepoint/ext4/ext4_fc_commit_stop")
+int ext4_fc_commit_stop(void *event)
+{
+	end_writing(WRITING_FAST_COMMIT);
+	return 0;
+}
+
+/* The letters for a request's operation and flags (kernel blk_fill_rwbs): a flush that comes before it, W, F, A, S, M. */
+#define N_LETTERS 8
+static __always_inline bool is_write(const char letters[N_LETTERS])
+{
+	return letters[0] == 'W' || (letters[0] == 'F' && letters[1] == 'W');
+}
+
+static __always_inline bool has_meta(const char letters[N_LETTERS])
+{
+	for (int i = 1; i < N_LETTERS; i++)
+		if (letters[i] == 'M')
+			return true;
+	return false;
+}
+
+SEC("tracepoint/block/block_bio_queue")
+int block_bio_queue(void *event)
+{
+	__u32 thread = thread_id(), dev, bytes, *fs_dev;
+	struct target *target;
+	struct commit *commit;
+	char letters[N_LETTERS] = {};
+
+	bpf_probe_read_kernel(letters, sizeof(letters), event + offsets[FIELD_BIO_LETTERS]);
+	if (!is_write(letters))
+		return 0;
+	bytes = FIELD(event, __u32, FIELD_BIO_SECTORS) * 512;
+	dev = FIELD(event, __u32, FIELD_BIO_DEV);
+	target = bpf_map_lookup_elem(&writing, &thread);
+	if (target && target->what & WRITING_SUPERBLOCK) {
+		add_write(target->dev, WRITE_SUPERBLOCK, 0, bytes);
+		end_writing(WRITING_SUPERBLOCK);
+		return 0;
+	}
+	commit = bpf_map_lookup_elem(&commits, &thread);
+	if (commit) {
+		/* Stacked devices hand the bio on in the same thread, under other numbers. */
+		if (has_meta(letters) && !commit->journal_dev) {
+			commit->journal_dev = dev;
+			/* Each block of the journal is a bio of its own. */
+			commit->block_bytes = bytes;
+			bpf_map_update_elem(&journals, &dev, &commit->dev, BPF_ANY);
+		}
+		if (has_meta(letters) && dev == commit->journal_dev) {
+			__sync_fetch_and_add(&commit->journal_bytes, bytes);
+		} else if (!has_meta(letters) && dev == commit->dev) {
+			__sync_fetch_and_add(&commit->ordered_bytes, bytes);
+			/* Whose data it is, no event tells. */
+		}
+		return 0;
+	}
+	if (!has_meta(letters))
+		return 0;
+	fs_dev = bpf_map_lookup_elem(&journals, &dev);
+	if (fs_dev)
+		add_write(*fs_dev, target ? WRITE_FAST_COMMIT : WRITE_CHECKPOINT, bpf_get_current_cgroup_id(), bytes);
+	return 0;
+}
+
+SEC("tracepoint/ext4/ext4_sync_file_enter")
+int ext4_sync_file_enter(void *event)
+{
+	struct sync sync = { .start_ns = bpf_ktime_get_ns(), .cgroup = bpf_get_current_cgroup_id() };
+	__u32 thread = thread_id();
+
+	bpf_map_update_elem(&syncs, &thread, &sync, BPF_ANY);
+	return 0;
+}
+
+SEC("tracepoint/ext4/ext4_sync_file_exit")
+int ext4_sync_file_exit(void *event)
+{
+	__u32 thread = thread_id(), dev = FIELD(event, __u32, FIELD_SYNC_DEV);
+	struct sync *sync = bpf_map_lookup_elem(&syncs, &thread);
+	struct sync_record *record;
+	struct last_commit *last;
+
+	if (!sync)
+		return 0;
+	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
+	if (record) {
+		last = bpf_map_lookup_elem(&last_commits, &dev);
+		record->type = RECORD_SYNC;
+		record->dev = dev;
+		record->tid = last ? last->ended_tid : 0;
+		record->pad = 0;
+		record->start_ns = sync->start_ns;
+		record->end_ns = bpf_ktime_get_ns();
+		record->cgroup = sync->cgroup;
+		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	} else {
+		lost(LOSS_RING_FULL);
+	}
+	bpf_map_delete_elem(&syncs, &thread);
+	return 0;
+}
