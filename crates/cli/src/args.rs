@@ -554,12 +554,13 @@ pub(crate) struct CalibrateArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JournalCommand {
-    /// Measure on this kernel how many bytes each kind of call writes to the journal of an ext4
+    /// Measure on this kernel how many bytes each kind of call writes to the journal of an ext4 or XFS
     ///
-    /// Each run makes a scratch ext4 in memory, with its journal on a device of its own, and calls each of 13 system calls on
-    /// files of their own; what the journal's device was given by the end of the commit is what they cost. The last two
+    /// Each run makes a scratch file system in memory, with its journal on a device of its own, and calls each of 13 system
+    /// calls on files of their own; what the journal's device was given by the end of the commit is what they cost. The last two
     /// columns are two-term weights: what a commit costs with such calls in it, and what each call adds. Takes a minute, and at
-    /// most 400 MiB of memory; needs root, e2fsprogs and loop devices, and no daemon. Nothing else on the machine is touched.
+    /// most 400 MiB of memory; needs root, e2fsprogs, xfsprogs and loop devices, and no daemon. Nothing else on the machine is
+    /// touched.
     Calibrate(JournalCalibrateArgs),
 }
 

@@ -18,7 +18,8 @@ const HEADERS: [&str; 8] = ["call", "mean", "std dev", "cv", "paper", "paper's c
 /// Measures the costs of calls and prints them beside the paper's.
 ///
 /// # Errors
-/// `PermissionDenied` without root, `Unsupported` without `mke2fs`, and what the measurement failed with.
+/// `PermissionDenied` without root, `Unsupported` without a program that makes the file systems, and what the measurement failed
+/// with.
 pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<(), Fault> {
     let object = "journal calibration";
     if !rustix::process::geteuid().is_root() {
@@ -26,12 +27,14 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
             Fault::new(Code::PermissionDenied, object, "it takes root to make a file system").cure("run it with sudo")
         );
     }
-    if find_program("mke2fs").is_none() {
-        let missing = Fault::new(Code::Unsupported, object, "mke2fs is not installed");
-        return Err(missing.cure("install the Debian package e2fsprogs"));
-    }
     let asked = |features: &Features| args.features.is_empty() || args.features.contains(features);
-    let features = Features::ALL.into_iter().filter(asked).collect();
+    let features: Vec<Features> = Features::ALL.into_iter().filter(asked).collect();
+    if let Some((program, package)) =
+        features.iter().map(|features| features.mkfs()).find(|(program, _)| find_program(program).is_none())
+    {
+        let missing = Fault::new(Code::Unsupported, object, format!("{program} is not installed"));
+        return Err(missing.cure(format!("install the Debian package {package}, or choose others with --features")));
+    }
     let request = Request { features, n_runs: args.runs, n_calls: args.calls, cancel: Cancel::new() };
     request.cancel.on_signals().map_err(|error| fault(object, error))?;
     let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
@@ -49,7 +52,7 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
     }
     let mut lines = Vec::new();
     for features in &request.features {
-        let title = format!("ext4, {}: KiB for {} calls, {} runs", features.name(), request.n_calls, request.n_runs);
+        let title = format!("{}: KiB for {} calls, {} runs", features.title(), request.n_calls, request.n_runs);
         lines.extend([title, String::new()]);
         let rows: Vec<Vec<String>> = costs.iter().filter(|cost| cost.features == features.name()).map(row).collect();
         lines.extend(table(&HEADERS, &rows));

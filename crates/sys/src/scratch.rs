@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use bulkhead_core::units::{Bytes, DevNo};
 use rustix::fs::{Mode, OFlags, fsync, mkdirat, openat, syncfs};
+use rustix::ioctl::{Opcode, Setter, ioctl};
 
 use crate::block::{self, BlockError};
 use crate::loopdev::{self, LoopError, MemoryDevice};
@@ -52,6 +53,7 @@ pub struct Scratch {
     _mount: OwnedFd,
     fs: MemoryDevice,
     journal: MemoryDevice,
+    is_xfs: bool,
 }
 
 impl Scratch {
@@ -104,7 +106,7 @@ impl Scratch {
     /// Unmounts an XFS that has an external log and mounts it again.
     #[cfg(test)]
     pub(crate) fn xfs_remounted(self) -> Result<Self, ScratchError> {
-        let Self { root, _mount: mount, fs, journal } = self;
+        let Self { root, _mount: mount, fs, journal, .. } = self;
         drop((root, mount));
         let log = journal.path.display().to_string();
         Self::mount("xfs", fs, journal, &[("logdev", Some(&log)), ("nouuid", None)])
@@ -121,7 +123,7 @@ impl Scratch {
         // The mount's own descriptor is one for looking up names only.
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(&mount, ".", directory, Mode::empty()).map_err(|errno| ScratchError::Open(errno.into()))?;
-        Ok(Self { root, _mount: mount, fs, journal })
+        Ok(Self { root, _mount: mount, fs, journal, is_xfs: fs_type == "xfs" })
     }
 
     /// Its root directory.
@@ -147,6 +149,9 @@ impl Scratch {
     /// # Errors
     /// The operating system's reason.
     pub fn settle(&self) -> std::io::Result<()> {
+        if self.is_xfs {
+            finish_removals(self.root.as_fd())?;
+        }
         Ok(syncfs(&self.root)?)
     }
 
@@ -174,3 +179,39 @@ impl Scratch {
         Ok(block::diskstat(roots, self.journal.dev)?.write_sectors * 512)
     }
 }
+
+/// Waits until XFS has freed the inodes of removed files: it does so in the background, and syncfs does not wait for it.
+fn finish_removals(root: BorrowedFd<'_>) -> std::io::Result<()> {
+    // Of no file: it is asked for what it does after that.
+    let blocks = FsEofBlocks {
+        version: 1,
+        flags: XFS_EOF_FLAGS_MIN_FILE_SIZE,
+        min_file_size: u64::MAX,
+        ..FsEofBlocks::default()
+    };
+    // SAFETY: `FsEofBlocks` has the size and layout that XFS_IOC_FREE_EOFBLOCKS reads (asserted below).
+    let request = unsafe { Setter::<XFS_IOC_FREE_EOFBLOCKS, FsEofBlocks>::new(blocks) };
+    // SAFETY: the descriptor is one of an XFS, which reads the struct and writes nothing into our memory.
+    Ok(unsafe { ioctl(root, request) }?)
+}
+
+/// `XFS_IOC_FREE_EOFBLOCKS` (fs/xfs/libxfs/xfs_fs.h): frees blocks beyond the ends of files, and inodes of removed ones.
+const XFS_IOC_FREE_EOFBLOCKS: Opcode = rustix::ioctl::opcode::read::<FsEofBlocks>(b'X', 58);
+/// `XFS_EOF_FLAGS_MINFILESIZE` (fs/xfs/libxfs/xfs_fs.h).
+const XFS_EOF_FLAGS_MIN_FILE_SIZE: u32 = 1 << 4;
+
+/// `struct xfs_fs_eofblocks` (fs/xfs/libxfs/xfs_fs.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct FsEofBlocks {
+    version: u32,
+    flags: u32,
+    uid: u32,
+    gid: u32,
+    prid: u32,
+    pad32: u32,
+    min_file_size: u64,
+    pad64: [u64; 12],
+}
+
+const _: () = assert!(size_of::<FsEofBlocks>() == 128 && std::mem::offset_of!(FsEofBlocks, min_file_size) == 24);

@@ -12,9 +12,9 @@ use crate::journal_cost::{self, Features, MAX_CALLS, Request};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 
-const ABOUT: &str = "1000 calls of each kind on files of their own, on a fresh ext4 in memory with its journal on a device of its own; the cost \
-    is what that device was given until the end of the commit after them. Ten calls and a commit before that tell the part of the \
-    commit from that of a call. Written data has found its blocks before the commit.";
+const ABOUT: &str = "1000 calls of each kind on files of their own, on a fresh file system in memory with its journal on a device of its \
+    own; the cost is what that device was given until the end of the commit after them. Ten calls and a commit before that tell the \
+    part of the commit from that of a call. Written data has found its blocks, and XFS has freed removed inodes, before the commit.";
 
 /// Number of cells.
 pub(super) const N_CELLS: usize = Features::ALL.len() * Call::ALL.len();

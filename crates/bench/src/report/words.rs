@@ -2,6 +2,7 @@
 
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PROGRAMS};
+use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
@@ -123,9 +124,11 @@ pub(crate) fn neighbour(name: &str) -> &str {
 
 /// A neighbour as a heading.
 pub(crate) fn neighbour_heading(name: &str) -> String {
+    if let Some(features) = Features::ALL.into_iter().find(|features| features.name() == name) {
+        return features.title();
+    }
     match name {
         "" => "no neighbour".to_owned(),
-        "default" | "fast_commit" | "inline_data" => format!("ext4, {name}"),
         CONTAINERS => "containers on one journal".to_owned(),
         METADATA | OTHER => name.to_owned(),
         PROGRAMS => "each BPF program".to_owned(),
