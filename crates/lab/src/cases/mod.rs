@@ -8,6 +8,7 @@ mod host;
 mod lab_self;
 mod monitoring;
 mod observe;
+mod observe_faults;
 mod service;
 mod tenants;
 mod volumes;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<&'static Case> {
         service::CASES,
         tenants::CASES,
         observe::CASES,
+        observe_faults::CASES,
         monitoring::CASES,
         xfs::CASES,
         crash::CASES,

@@ -60,28 +60,10 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh("ip link set lo up").await?;
     let program = ctx.program("bulkhead");
     let daemon = start_daemon_as(ctx, &[&program, "daemon", "--metrics", METRICS], &[]).await?;
-    let vars = format!("DATA={data}; JOURNAL={journal}; HOSTILE=$'{}'", HOSTILE.replace('\u{1b}', "\\e"));
-    ctx.machine
-        .sh(&format!(
-            "{vars}; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir test.slice; echo '+io +memory' > \
-             test.slice/cgroup.subtree_control; cd test.slice; mkdir a.service b.service \"$HOSTILE\""
-        ))
-        .await?;
+    make_cgroups(ctx).await?;
     for features in ["", "-O fast_commit"] {
-        ctx.machine.sh(&format!("{vars}; FEATURES='{features}'{SHARED}; sync -f /run/shared")).await?;
-        // The first question begins the observation, after the self-test.
-        let before = json(ctx, &["top", "--total"]).await?;
-        let written = "awk '{ print $7 * 512 }' /sys/class/block/$(basename $JOURNAL)/stat";
-        let loads = format!("{vars}; {written}; {LOADS}; {written}");
-        let output = ctx.machine.sh(&loads).await?;
-        let after = json(ctx, &["top", "--total"]).await?;
-        ctx.save(&format!("observation{}.json", features.replace(' ', "")), &serde_json::to_string_pretty(&after)?)?;
-        let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        let [first, last] = numbers[..] else { anyhow::bail!("unexpected output {output:?}") };
-        compare(ctx, features, last - first, &charges(&before, &data)?, &charges(&after, &data)?)?;
-        ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
+        let after = loads_are_charged(ctx, features).await?;
         ensure!(after["notes"] == Value::Array(Vec::new()), "something was refused: {}", after["notes"]);
-        ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
     }
     let scrape = format!(
         "exec 3<>/dev/tcp/{}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3",
@@ -95,16 +77,56 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
         ensure!(scraped.contains(wanted), "/metrics lacks {wanted}: {scraped:.2000}");
     }
     // What is gone is still there in the sums, under its name.
-    ctx.machine
-        .sh(&format!(
-            "{vars}; cd /sys/fs/cgroup/test.slice; rmdir a.service b.service \"$HOSTILE\"; cd ..; rmdir test.slice"
-        ))
-        .await?;
+    remove_cgroups(ctx).await?;
     let after = charges(&json(ctx, &["top", "--total"]).await?, &data)?;
     ensure!(after.keys().any(|name| name == "a.service"), "a.service was forgotten with its cgroup: {after:?}");
     ctx.machine.sh(&format!("wipefs -qa {data}; wipefs -qa {journal}")).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// A bash assignment of [`HOSTILE`].
+fn hostile() -> String {
+    format!("HOSTILE=$'{}'", HOSTILE.replace('\u{1b}', "\\e"))
+}
+
+/// Makes the cgroups of [`LOADS`].
+pub(super) async fn make_cgroups(ctx: &Ctx) -> Result<()> {
+    ctx.machine
+        .sh(&format!(
+            "{}; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir test.slice; echo '+io +memory' > \
+             test.slice/cgroup.subtree_control; cd test.slice; mkdir a.service b.service \"$HOSTILE\"",
+            hostile()
+        ))
+        .await
+        .map(drop)
+}
+
+pub(super) async fn remove_cgroups(ctx: &Ctx) -> Result<()> {
+    let script = "cd /sys/fs/cgroup/test.slice; rmdir a.service b.service \"$HOSTILE\"; cd ..; rmdir test.slice";
+    ctx.machine.sh(&format!("{}; {script}", hostile())).await.map(drop)
+}
+
+/// Runs [`LOADS`] on a fresh ext4 on the first disk with its journal on the second: what the three are charged is what the
+/// journal's device saw. Returns the observation.
+pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value> {
+    let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
+    let vars = format!("DATA={data}; JOURNAL={journal}; {}", hostile());
+    ctx.machine.sh(&format!("{vars}; FEATURES='{features}'{SHARED}; sync -f /run/shared")).await?;
+    // The first question begins the observation, after the self-test.
+    let before = json(ctx, &["top", "--total"]).await?;
+    let written = "awk '{ print $7 * 512 }' /sys/class/block/$(basename $JOURNAL)/stat";
+    let output = ctx.machine.sh(&format!("{vars}; {written}; {LOADS}; {written}")).await?;
+    let after = json(ctx, &["top", "--total"]).await?;
+    let method = after["method"].as_str().unwrap_or_default();
+    let name = format!("observation-{method}{}.json", features.replace(' ', ""));
+    ctx.save(&name, &serde_json::to_string_pretty(&after)?)?;
+    let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let [first, last] = numbers[..] else { anyhow::bail!("unexpected output {output:?}") };
+    compare(ctx, features, last - first, &charges(&before, &data)?, &charges(&after, &data)?)?;
+    ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
+    ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
+    Ok(after)
 }
 
 /// Journal bytes on a file system by who is charged, and under the empty name what nobody is; with fast commits, without the rest.

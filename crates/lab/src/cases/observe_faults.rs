@@ -1,0 +1,119 @@
+//! What an observation does where the kernel, the host or the load do not play along.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon};
+use super::observe::{charges, loads_are_charged, make_cgroups, remove_cgroups};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "observation_under_stress",
+        about: "ext4 loaded late, 1000 cgroups, a file system unmounted and a ring buffer that overruns while observed",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(observation_under_stress(ctx)),
+    },
+    Case {
+        name: "observation_without_btf",
+        about: "plain tracepoints charge as exactly; what else is missing is named",
+        kernels: &Kernel::ALL,
+        profile: PROFILE,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(observation_without_btf(ctx)),
+    },
+];
+
+/// How many cgroups journal at the same time.
+const MANY: usize = 1000;
+/// Calls of fsync without a change, more than the ring buffer has room for.
+const OVERRUN: u32 = 80_000;
+
+async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let disk = ctx.machine.disk(0).await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    if ctx.machine.sh("grep -w ext4 /proc/filesystems || true").await?.is_empty() {
+        refused(ctx, 8, &["ext4 is not loaded", "modprobe ext4"], &["top", "--total"]).await?;
+    } else {
+        ctx.log("ext4 was loaded before the daemon: its late loading is not tried");
+    }
+    ctx.machine
+        .sh(&format!("mkfs.ext4 -q {disk}; mkdir -p /run/shared; mount -o nobarrier {disk} /run/shared"))
+        .await?;
+    // What failed is tried again after ten seconds.
+    wait_until("the observation begins", Duration::from_secs(180), async || {
+        let answer = cli(ctx, &["top", "--total"]).await?;
+        Ok((answer.status == ExitStatus::Code(0)).then_some(()))
+    })
+    .await?;
+    ctx.machine
+        .sh(&format!(
+            "cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; for i in $(seq {MANY}); do mkdir \
+             m$i.service; done; for i in $(seq {MANY}); do (echo $BASHPID > m$i.service/cgroup.procs; : > /run/shared/m$i); done; sync \
+             -f /run/shared"
+        ))
+        .await?;
+    let many = async || {
+        let seen = json(ctx, &["top", "--total"]).await?;
+        let charges = charges(&seen, &disk)?;
+        let n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
+        ensure!(n == MANY, "{n} of {MANY} cgroups are charged");
+        ensure!(seen["partial"] == false, "figures were lost: {}", seen["losses"]);
+        let (unattributed, sum) = (charges.get("").copied().unwrap_or(0), charges.values().sum::<i64>());
+        ctx.log(format!("{n} cgroups are charged {sum} B, {unattributed} B of them nobody"));
+        Ok(sum)
+    };
+    let before = many().await?;
+    ctx.machine.sh("umount /run/shared; cd /sys/fs/cgroup; rmdir many.slice/m*.service many.slice").await?;
+    let after = many().await?;
+    ensure!(after >= before, "{before} B were charged before the file system was unmounted, {after} B after it");
+    // The daemon does not look meanwhile.
+    ctx.machine
+        .sh(&format!(
+            "mount -o nobarrier {disk} /run/shared; kill -STOP $(pidof bulkhead); perl -MIO::Handle -e 'open F, \">>\", \"/run/shared/f\"; \
+             IO::Handle::sync(*F) for 1..{OVERRUN}'; kill -CONT $(pidof bulkhead)"
+        ))
+        .await?;
+    let seen = json(ctx, &["top", "--total"]).await?;
+    let lost = seen["losses"]["records"].as_u64().context("no count of lost records")?;
+    ctx.log(format!("{lost} of {OVERRUN} records found no room"));
+    ensure!(lost > 0 && lost < u64::from(OVERRUN), "{lost} of {OVERRUN} records were lost");
+    ensure!(seen["partial"] == true, "figures are missing, and are not said to be: {}", seen["losses"]);
+    let shown = cli(ctx, &["top", "--total"]).await?;
+    ensure!((shown.stdout + &shown.stderr).contains("records"), "the loss is not shown");
+    daemon.stop().await?;
+    ctx.machine.sh(&format!("umount /run/shared; rmdir /run/shared; wipefs -qa {disk}")).await?;
+    Ok(Outcome::Passed)
+}
+
+async fn observation_without_btf(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    make_cgroups(ctx).await?;
+    ctx.machine.sh("modprobe ext4; mount -t tmpfs none /sys/kernel/btf").await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    for features in ["", "-O fast_commit"] {
+        let after = loads_are_charged(ctx, features).await?;
+        ensure!(after["method"] == "tracepoint", "{} was used", after["method"]);
+        let notes = after["notes"].to_string();
+        ensure!(notes.contains("no type information"), "the reason is not told: {notes}");
+    }
+    daemon.stop().await?;
+    remove_cgroups(ctx).await?;
+    let top = [ctx.program("bulkhead"), "top".to_owned(), "--once".to_owned()];
+    let top: Vec<&str> = top.iter().map(String::as_str).collect();
+    ctx.machine.sh("umount /sys/kernel/tracing; ! mountpoint -q /sys/kernel/debug || umount /sys/kernel/debug").await?;
+    refused_as(ctx, 8, &["no type information", "tracefs is not mounted"], &top).await?;
+    ctx.machine.sh("mount -t tracefs tracefs /sys/kernel/tracing; umount /sys/kernel/btf").await?;
+    let without = ["setpriv", "--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-bpf,-perfmon,-sys_admin"];
+    refused_as(ctx, 8, &["CAP_BPF"], &[&without[..], &top].concat()).await?;
+    let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
+    ctx.machine.sh(&format!("wipefs -qa {data}; wipefs -qa {journal}")).await?;
+    Ok(Outcome::Passed)
+}
