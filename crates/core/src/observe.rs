@@ -14,6 +14,8 @@ pub mod identity;
 pub mod log;
 mod observer;
 pub mod record;
+#[cfg(test)]
+mod replay_tests;
 pub mod runtime;
 pub mod shares;
 pub mod view;
