@@ -54,7 +54,7 @@ pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
 pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let stem = |kind: &str| stem_of(&[&experiment.name, &experiment.disk.model, kind]);
     let mut pictures = Vec::new();
-    let charts: [(&str, Option<Chart>); 7] = [
+    let charts: [(&str, Option<Chart>); 8] = [
         ("slowdown", slowdown(experiment)),
         ("database", database(experiment)),
         ("latencies", pair(experiment)),
@@ -62,6 +62,7 @@ pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, S
         ("shares", shares(experiment)),
         ("costs", costs(experiment)),
         ("charges", charges(experiment)),
+        ("footprint", footprint(experiment)),
     ];
     for (kind, chart) in charts {
         if let Some(chart) = chart {
@@ -355,7 +356,8 @@ fn costs(experiment: &Experiment) -> Option<Chart> {
 }
 
 fn charges(experiment: &Experiment) -> Option<Chart> {
-    let all = experiment.cells.iter().find(|cell| has(cell, &[f::UNATTRIBUTED_PCT]))?;
+    let is_of_all = |cell: &&Cell| cell.neighbour == CONTAINERS && has(cell, &[f::UNATTRIBUTED_PCT]);
+    let all = experiment.cells.iter().find(is_of_all)?;
     let rows = PLAYERS.iter().flat_map(|player| {
         [("charged", "charged", Hue::Blue), ("shapley", "fair", Hue::Grey)].map(|(figure, words, hue)| Row {
             label: format!("{player}: {words}"),
@@ -381,6 +383,38 @@ fn charges(experiment: &Experiment) -> Option<Chart> {
             headed: true,
             panels: vec![panel],
         }],
+    })
+}
+
+fn footprint(experiment: &Experiment) -> Option<Chart> {
+    let cell = experiment.cells.iter().find(|cell| has(cell, &[f::RSS_MIB, f::TABLE_ENTRIES]))?;
+    let band = |figure: &str, axis: &str| {
+        let rows = cell.rounds.iter().enumerate().map(|(index, round)| Row {
+            label: format!("round {}", index + 1),
+            ours: false,
+            content: round.figures.get(figure).map_or(Content::Absent, |&value| {
+                Content::Bar(Hue::Blue, Spread { min: value, median: value, max: value })
+            }),
+            paper: None,
+        });
+        Band {
+            axis: axis.into(),
+            log_from: None,
+            until: None,
+            write: number,
+            tick: number,
+            headed: false,
+            panels: vec![Panel { heading: String::new(), rows: rows.collect(), target: None }],
+        }
+    };
+    Some(Chart {
+        title: "What observing takes while containers come and go".into(),
+        subtitle: "At the end of each third of one run; neither may go on growing.".into(),
+        legend: Vec::new(),
+        bands: vec![
+            band(f::RSS_MIB, "memory of the observing process in MiB"),
+            band(f::TABLE_ENTRIES, "entries in the programs' tables"),
+        ],
     })
 }
 

@@ -40,7 +40,7 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
     let disk = ctx.machine.disk(0).await?;
     let daemon = start_daemon(ctx, &[]).await?;
     if ctx.machine.sh("grep -w ext4 /proc/filesystems || true").await?.is_empty() {
-        refused(ctx, 8, &["ext4 is not loaded", "modprobe ext4"], &["top", "--total"]).await?;
+        refused(ctx, 8, &["ext4 is not loaded", "modprobe ext4"], &["top", "--once"]).await?;
     } else {
         ctx.log("ext4 was loaded before the daemon: its late loading is not tried");
     }
@@ -49,17 +49,18 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
         .await?;
     // What failed is tried again after ten seconds.
     wait_until("the observation begins", Duration::from_secs(180), async || {
-        let answer = cli(ctx, &["top", "--total"]).await?;
+        let answer = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
         Ok((answer.status == ExitStatus::Code(0)).then_some(()))
     })
     .await?;
-    ctx.machine
-        .sh(&format!(
-            "cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; for i in $(seq {MANY}); do mkdir \
-             m$i.service; done; for i in $(seq {MANY}); do (echo $BASHPID > m$i.service/cgroup.procs; : > /run/shared/m$i); done; sync \
-             -f /run/shared"
-        ))
-        .await?;
+    // Each move of a process waits for all processors to have noticed.
+    let script = format!(
+        "set -e; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; mkdir $(seq -f \
+         m%g.service {MANY}); for i in $(seq {MANY}); do (echo $BASHPID > m$i.service/cgroup.procs; exec mkdir /run/shared/m$i); done; sync \
+         -f /run/shared"
+    );
+    let made = ctx.machine.run_within(&["bash", "-c", &script], Duration::from_secs(400)).await?;
+    ensure!(made.status == ExitStatus::Code(0), "the cgroups were not made: {}", made.stderr);
     let many = async || {
         let seen = json(ctx, &["top", "--total"]).await?;
         let charges = charges(&seen, &disk)?;
@@ -86,8 +87,8 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.log(format!("{lost} of {OVERRUN} records found no room"));
     ensure!(lost > 0 && lost < u64::from(OVERRUN), "{lost} of {OVERRUN} records were lost");
     ensure!(seen["partial"] == true, "figures are missing, and are not said to be: {}", seen["losses"]);
-    let shown = cli(ctx, &["top", "--total"]).await?;
-    ensure!((shown.stdout + &shown.stderr).contains("records"), "the loss is not shown");
+    let shown = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
+    ensure!((shown.stdout + &shown.stderr).contains("figures are partial"), "the loss is not shown");
     daemon.stop().await?;
     ctx.machine.sh(&format!("umount /run/shared; rmdir /run/shared; wipefs -qa {disk}")).await?;
     Ok(Outcome::Passed)
@@ -108,9 +109,11 @@ async fn observation_without_btf(ctx: &mut Ctx) -> Result<Outcome> {
     remove_cgroups(ctx).await?;
     let top = [ctx.program("bulkhead"), "top".to_owned(), "--once".to_owned()];
     let top: Vec<&str> = top.iter().map(String::as_str).collect();
-    ctx.machine.sh("umount /sys/kernel/tracing; ! mountpoint -q /sys/kernel/debug || umount /sys/kernel/debug").await?;
+    // libbpf looks there first, and the kernel mounts it then by itself.
+    ctx.machine.sh("umount /sys/kernel/debug/tracing").await?;
+    ctx.machine.sh("for dir in tracing debug; do mount -t tmpfs none /sys/kernel/$dir; done").await?;
     refused_as(ctx, 8, &["no type information", "tracefs is not mounted"], &top).await?;
-    ctx.machine.sh("mount -t tracefs tracefs /sys/kernel/tracing; umount /sys/kernel/btf").await?;
+    ctx.machine.sh("umount /sys/kernel/tracing; umount /sys/kernel/debug; umount /sys/kernel/btf").await?;
     let without = ["setpriv", "--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-bpf,-perfmon,-sys_admin"];
     refused_as(ctx, 8, &["CAP_BPF"], &[&without[..], &top].concat()).await?;
     let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
