@@ -1,6 +1,7 @@
 //! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
-//! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again.
+//! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
+//! `--render` its report and pictures are written again, too.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -33,6 +34,9 @@ pub(crate) struct Arguments {
     /// Only read the stored JSON and judge it.
     #[arg(long, conflicts_with = "quick")]
     judge: bool,
+    /// Only write the report and the pictures of the stored JSON anew.
+    #[arg(long, conflicts_with_all = ["quick", "judge"])]
+    render: bool,
     /// Only this disk model, instead of all that the target names.
     #[arg(long, value_name = "MODEL")]
     disk: Option<String>,
@@ -60,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
     }
     let stored = folder().join(format!("{name}.json"));
-    let experiments = if arguments.judge { read(&stored)? } else { measure(name, arguments)? };
+    let experiments = if arguments.judge || arguments.render { read(&stored)? } else { measure(name, arguments)? };
     let verdict = judge(name, &experiments);
     if !arguments.judge {
         write(name, &experiments, &verdict)?;

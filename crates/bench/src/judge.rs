@@ -496,10 +496,17 @@ fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
     case.row("", "bytes not charged", figure(f::NOT_CHARGED_BYTES), number, "of what the journal's device was given");
     case.row("", "unattributed", figure(f::UNATTRIBUTED_PCT), percent_exact, "");
     for player in PLAYERS {
-        let off = figure(&f::off_shapley(player));
-        let of = |what: &str| Some(percent_exact(figure(&format!("{player}_{what}_pct"))?.median));
-        let said = of("charged").zip(of("shapley")).map(|(charged, fair)| format!("charged {charged}, fair {fair}"));
-        case.row(player, "off Shapley", off, percent_exact, said.as_deref().unwrap_or_default());
+        let of = |what: &str| Some(figure(&format!("{player}_{what}_pct"))?.median);
+        let both = of("charged").zip(of("shapley"));
+        // A Shapley value is one of expected costs: of seven combinations, each of which differs from round to round.
+        let off = figure(&f::off_shapley(player)).zip(both).map(|(rounds, (charged, fair))| {
+            let pooled = 100.0 * (charged - fair).abs() / fair;
+            Spread { min: rounds.min.min(pooled), median: pooled, max: rounds.max.max(pooled) }
+        });
+        let percents = both.map(|(charged, fair)| (percent_exact(charged), percent_exact(fair)));
+        let said = percents.map(|(charged, fair)| format!("charged {charged}, fair {fair}"));
+        let remark = said.as_ref().map_or_else(String::new, |said| format!("{said}, middles of the rounds"));
+        case.row(player, "off Shapley", off, percent_exact, &remark);
         if let (Some(off), Some(said)) = (off, said) {
             case.figures.push(format!("{player} {said}, off {}", percent_exact(off.median)));
         }
