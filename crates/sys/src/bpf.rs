@@ -6,6 +6,7 @@
 //! cost nothing. They go with the [`Tracer`], also when its process is killed: nothing is pinned.
 
 mod decode;
+mod loaded;
 mod plain;
 pub mod xfs;
 
@@ -17,15 +18,15 @@ mod generated {
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
-use std::sync::mpsc;
 
 use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{Object, ObjectBuilder};
 use rustix::time::{ClockId, clock_gettime};
 
+use self::loaded::{Loaded, Maps};
 use crate::roots::Roots;
 
 /// The compiled programs, aligned as libelf wants them.
@@ -56,11 +57,16 @@ impl Method {
         }
     }
 
-    /// Maps with the state of what is under way, which is void when the programs have missed a part of it.
-    const fn transient(self) -> &'static [&'static str] {
+    const fn maps(self) -> Maps {
         match self {
-            Self::TypedTracepoints => &["commits", "syncs", "writing", "errands", "devices", "issued", "blocks"],
-            Self::PlainTracepoints => &["commits", "last_commits", "syncs", "writing", "errands", "inodes"],
+            Self::TypedTracepoints => Maps {
+                transient: &["shares", "commits", "syncs", "writing", "errands", "devices", "issued", "blocks"],
+                counted: &["writes", "services", "journals"],
+            },
+            Self::PlainTracepoints => Maps {
+                transient: &["shares", "commits", "last_commits", "syncs", "writing", "errands", "inodes"],
+                counted: &["writes", "journals"],
+            },
         }
     }
 }
@@ -146,26 +152,11 @@ pub struct Program {
 
 /// The programs in the kernel. Not attached at first.
 pub struct Tracer {
-    // Before the programs that they keep running.
-    links: Vec<Link>,
-    ring: RingBuffer<'static>,
-    records: mpsc::Receiver<Vec<u8>>,
-    maps: Maps,
-    object: Object,
+    loaded: Loaded,
     method: Method,
     has_ext4: bool,
     /// Why programs on functions do not run.
     without_functions: Option<String>,
-}
-
-struct Maps {
-    shares: MapHandle,
-    writes: MapHandle,
-    services: MapHandle,
-    journals: MapHandle,
-    losses: MapHandle,
-    /// State of what is under way, which is void when the programs have missed a part of it.
-    transient: Vec<(&'static str, MapHandle)>,
 }
 
 impl std::fmt::Debug for Tracer {
@@ -202,27 +193,7 @@ impl Tracer {
                 (plain::load(&plain::offsets(roots)?).map_err(load_error)?, Some(no_functions))
             }
         };
-        let map = |name: &'static str| {
-            let map = object.maps().find(|map| map.name() == OsStr::new(name)).expect("the object has its own maps");
-            MapHandle::try_from(&map).map_err(|source| BpfError::Map { map: name, source })
-        };
-        let transient = method.transient();
-        let maps = Maps {
-            shares: map("shares")?,
-            writes: map("writes")?,
-            services: map("services")?,
-            journals: map("journals")?,
-            losses: map("losses")?,
-            transient: transient.iter().map(|name| Ok((*name, map(name)?))).collect::<Result<_, _>>()?,
-        };
-        let (sender, records) = mpsc::channel();
-        let mut builder = RingBufferBuilder::new();
-        let records_map = map("records")?;
-        let ring_error = |source| BpfError::Map { map: "records", source };
-        // The receiver lives as long as the buffer: a send cannot fail.
-        builder.add(&records_map, move |bytes| i32::from(sender.send(bytes.to_vec()).is_err())).map_err(ring_error)?;
-        let ring = builder.build().map_err(ring_error)?;
-        Ok(Self { links: Vec::new(), ring, records, maps, object, method, has_ext4, without_functions })
+        Ok(Self { loaded: Loaded::new(object, method.maps())?, method, has_ext4, without_functions })
     }
 
     /// What was loaded.
@@ -247,7 +218,7 @@ impl Tracer {
     /// Whether the programs run.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        !self.links.is_empty()
+        self.loaded.is_attached()
     }
 
     /// The programs that are loaded.
@@ -255,7 +226,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Read`].
     pub fn programs(&self, roots: &Roots) -> Result<Vec<Program>, BpfError> {
-        programs(roots, &self.object)
+        loaded::programs(roots, &self.loaded.object)
     }
 
     /// Has the kernel measure how long programs run, all of the host's, as long as the descriptor is open
@@ -278,25 +249,9 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Attach`], and then none of them runs; [`BpfError::Map`].
     pub fn attach(&mut self) -> Result<(), BpfError> {
-        if self.is_attached() {
-            return Ok(());
+        if let Some(cause) = self.loaded.attach()? {
+            self.without_functions = Some(cause);
         }
-        // Shares of a transaction that was not watched to its end are of no use.
-        let transient = self.maps.transient.iter().map(|(name, map)| (*name, map));
-        for (name, map) in transient.chain([("shares", &self.maps.shares)]) {
-            clear(map).map_err(|source| BpfError::Map { map: name, source })?;
-        }
-        let mut links = Vec::new();
-        for program in self.object.progs_mut().filter(|program| program.autoload()) {
-            match program.attach() {
-                Ok(link) => links.push(link),
-                Err(error) if is_on_function(program.section()) => self.without_functions = Some(error.to_string()),
-                Err(source) => {
-                    return Err(BpfError::Attach { program: program.name().to_string_lossy().into_owned(), source });
-                }
-            }
-        }
-        self.links = links;
         Ok(())
     }
 
@@ -305,22 +260,12 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn add_journals(&self, journals: &[DevNo]) -> Result<(), BpfError> {
-        for journal in journals {
-            let dev = decode::dev_to_kernel(*journal).to_ne_bytes();
-            // The programs may know already that it is the journal of another device's file system.
-            match self.maps.journals.update(&dev, &dev, MapFlags::NO_EXIST) {
-                Err(source) if source.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
-                    return Err(BpfError::Map { map: "journals", source });
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        self.loaded.add_journals(journals)
     }
 
     /// Stops the programs; what they counted stays.
     pub fn detach(&mut self) {
-        self.links.clear();
+        self.loaded.detach();
     }
 
     /// What happened since the last look, and the sums as they stand.
@@ -328,16 +273,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn look(&mut self) -> Result<Batch, BpfError> {
-        self.ring.consume().map_err(|source| BpfError::Map { map: "records", source })?;
-        let records = self.records.try_iter().filter_map(|bytes| decode::record(&bytes)).collect();
-        let shares = entries("shares", &self.maps.shares, decode::share)?;
-        let writes = entries("writes", &self.maps.writes, decode::write)?;
-        let services = entries("services", &self.maps.services, decode::device_service)?;
-        let counter = |index: u32| {
-            let value = self.maps.losses.lookup(&index.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-            value.and_then(|value| decode::sum(&value)).unwrap_or(0)
-        };
-        Ok(Batch { now_ns: now_ns(), records, shares, writes, services, losses: decode::losses(counter) })
+        self.loaded.look()
     }
 
     /// Forgets everything that was counted.
@@ -345,17 +281,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn reset(&mut self) -> Result<(), BpfError> {
-        self.look()?;
-        let Maps { shares, writes, services, journals, losses, transient } = &self.maps;
-        let counted = [("shares", shares), ("writes", writes), ("services", services), ("journals", journals)];
-        for (name, map) in counted.into_iter().chain(transient.iter().map(|(name, map)| (*name, map))) {
-            clear(map).map_err(|source| BpfError::Map { map: name, source })?;
-        }
-        for key in losses.keys() {
-            let cleared = losses.update(&key, &0u64.to_ne_bytes(), MapFlags::ANY);
-            cleared.map_err(|source| BpfError::Map { map: "losses", source })?;
-        }
-        Ok(())
+        self.loaded.reset()
     }
 
     /// Forgets shares of transactions whose commit is over.
@@ -363,11 +289,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn forget_shares(&self, keys: &[ShareKey]) -> Result<(), BpfError> {
-        for key in keys {
-            let raw = decode::share_to_raw(key);
-            remove("shares", &self.maps.shares, decode::bytes_of(&raw))?;
-        }
-        Ok(())
+        self.loaded.forget_shares(keys)
     }
 
     /// Forgets the sums of cgroups that are gone.
@@ -375,13 +297,7 @@ impl Tracer {
     /// # Errors
     /// [`BpfError::Map`].
     pub fn forget_cgroups(&self, gone: &HashSet<CgroupId>) -> Result<(), BpfError> {
-        let is_gone = |key: &[u8]| decode::key_cgroup(key).is_some_and(|cgroup| gone.contains(&cgroup));
-        for (name, map) in [("writes", &self.maps.writes), ("services", &self.maps.services)] {
-            for key in entries(name, map, |key, _| is_gone(key).then(|| key.to_vec()))? {
-                remove(name, map, &key)?;
-            }
-        }
-        Ok(())
+        self.loaded.forget_cgroups(gone)
     }
 }
 
@@ -419,23 +335,6 @@ fn is_of_ext4(section: &OsStr) -> bool {
     target.is_some_and(|(_, target)| target.starts_with("ext4_") || target.starts_with("jbd2_"))
 }
 
-fn programs(roots: &Roots, object: &Object) -> Result<Vec<Program>, BpfError> {
-    let loaded = object.progs().filter(libbpf_rs::Program::autoload);
-    let info = |program: libbpf_rs::Program<'_>| {
-        let path = roots.proc.join("self/fdinfo").join(program.as_fd().as_raw_fd().to_string());
-        let text = std::fs::read_to_string(&path).map_err(|source| BpfError::Read { path, source })?;
-        let number = |name: &str| decode::fdinfo(&text, name).unwrap_or(0);
-        Ok(Program {
-            name: program.name().to_string_lossy().into_owned(),
-            n_instructions: program.insn_cnt() as u64,
-            n_verified: number("verified_insns"),
-            n_runs: number("run_cnt"),
-            run_ns: number("run_time_ns"),
-        })
-    };
-    loaded.map(info).collect()
-}
-
 /// What an operator can do about a refusal.
 fn hint(source: &libbpf_rs::Error) -> &'static str {
     match source.kind() {
@@ -444,37 +343,6 @@ fn hint(source: &libbpf_rs::Error) -> &'static str {
         }
         _ => "",
     }
-}
-
-fn entries<T>(
-    name: &'static str,
-    map: &MapHandle,
-    decode: impl Fn(&[u8], &[u8]) -> Option<T>,
-) -> Result<Vec<T>, BpfError> {
-    // All of it with one call: a call that gives less than was asked for is taken for the last one, but a bucket that does not
-    // fit ends a call early, too.
-    let batches = map.lookup_batch(map.max_entries(), MapFlags::ANY, MapFlags::ANY);
-    let batches = batches.map_err(|source| BpfError::Map { map: name, source })?;
-    Ok(batches.filter_map(|(key, value)| decode(&key, &value)).collect())
-}
-
-fn remove(name: &'static str, map: &MapHandle, key: &[u8]) -> Result<(), BpfError> {
-    match map.delete(key) {
-        Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => Err(BpfError::Map { map: name, source: error }),
-        _ => Ok(()),
-    }
-}
-
-fn clear(map: &MapHandle) -> libbpf_rs::Result<()> {
-    debug_assert!(matches!(map.map_type(), MapType::Hash | MapType::LruHash));
-    let keys: Vec<Vec<u8>> = map.keys().collect();
-    for key in keys {
-        match map.delete(&key) {
-            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 fn log(_level: libbpf_rs::PrintLevel, message: String) {

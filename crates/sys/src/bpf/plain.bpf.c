@@ -68,14 +68,6 @@ struct {
 	__type(value, __u64);
 } writes SEC(".maps");
 
-/* Stays empty; user space reads the same maps of both objects. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct service_key);
-	__type(value, struct service);
-} services SEC(".maps");
-
 /* Devices of file systems with a journal, and of journals: number of the file system's. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

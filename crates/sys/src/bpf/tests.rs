@@ -99,9 +99,9 @@ fn root_without_ext4_devices_are_traced_if_there_is_an_xfs() {
     };
     assert!(!tracer.has_ext4());
     tracer.attach().unwrap();
-    let loaded: Vec<_> = tracer.object.progs().filter(|program| program.autoload()).collect();
+    let loaded: Vec<_> = tracer.loaded.object.progs().filter(|program| program.autoload()).collect();
     assert!(loaded.len() > 3 && !loaded.iter().any(|program| is_of_ext4(program.section())), "{loaded:?}");
-    assert_eq!(tracer.links.len(), loaded.len());
+    assert_eq!(tracer.loaded.links.len(), loaded.len());
 }
 
 /// Instructions of each program, as compiled and as verified, recorded in `instructions.txt`: what runs on every fsync and every
@@ -121,7 +121,7 @@ fn root_programs_are_as_long_as_recorded() {
         Err(error) => println!("without those of XFS: {error}: {:?}", std::error::Error::source(&error)),
     }
     // What they look for does not matter for their length.
-    let plain = super::programs(&roots, &plain::load(&[8; N_FIELDS as usize]).unwrap()).unwrap();
+    let plain = loaded::programs(&roots, &plain::load(&[8; N_FIELDS as usize]).unwrap()).unwrap();
     programs.extend(plain.into_iter().map(|program| Program { name: format!("plain/{}", program.name), ..program }));
     programs.sort_by(|a, b| a.name.cmp(&b.name));
     let known = std::fs::read_to_string(&recorded).unwrap();
