@@ -3,35 +3,14 @@
  * Who had which blocks in which commit, what the journal thread wrote for it, and who waited for it.
  *
  * Counts in maps what happens often (handles, requests) and reports through a ring buffer what happens per commit and per
- * fsync. Decides nothing: user space turns the figures into charges (core::attrib). Whatever finds no room is counted in
+ * fsync. Decides nothing: user space turns the figures into charges (core::observe). Whatever finds no room is counted in
  * `losses`, so that user space can say how much is missing.
  *
  * Kernels from 6.12 on take a tracepoint's pointers for NULL until they are checked.
  */
-#include "vmlinux.h"
+#include "ext4.h"
 
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
-
-#include "record.h"
-
-/* The kernel offers probe_read_kernel to programs under a licence that it takes for compatible. */
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
-
-/* A commit that its journal thread is working on. */
-struct commit {
-	__u64 begin_ns;
-	__u64 start_ns;
-	__u64 flush_ns;
-	__u64 log_ns;
-	__u64 journal_bytes;
-	__u64 ordered_bytes;
-	__u32 dev;
-	__u32 journal_dev;
-	__u32 tid;
-	__u32 block_bytes;
-};
 
 /* For whom a kernel thread is at work. */
 struct errand {
@@ -51,30 +30,6 @@ struct device {
 	__u64 last_ns; /* up to here the device's time has been counted */
 	__u64 n_inflight;
 };
-
-/* 88 bytes x 1024 = 0.1 MiB: one entry per commit in progress, key: pid of the journal thread. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct commit);
-} commits SEC(".maps");
-
-/* 80 bytes x 16384 = 1.3 MiB. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct share_key);
-	__type(value, __u64);
-} shares SEC(".maps");
-
-/* 72 bytes x 8192 = 0.6 MiB. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, struct write_key);
-	__type(value, __u64);
-} writes SEC(".maps");
 
 /* 96 bytes x 8192 = 0.8 MiB. */
 struct {
@@ -142,14 +97,6 @@ struct {
 	__type(value, __u8);
 } issued SEC(".maps");
 
-/* Devices of file systems with a journal, and of journals: number of the file system's. User space enters those there are. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} journals SEC(".maps");
-
 /* Key: pid of the kernel thread. Least recently used, because threads end unseen. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -175,21 +122,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sync);
 } syncs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOSS_KINDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} losses SEC(".maps");
-
-/* 2 MiB: at 64 bytes a record, 30 000 fsyncs between two looks of user space. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 << 20);
-} records SEC(".maps");
-
-#include "common.h"
 
 /* Whom the current thread works for: itself, or the owner of the inode that a kernel thread writes back. */
 static __always_inline __u64 owner(bool ends_errand)
@@ -367,10 +299,7 @@ static __always_inline void know_journal(__u32 dev, __u32 journal_dev)
 SEC("tp_btf/jbd2_start_commit")
 int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s *transaction)
 {
-	struct share_key lost_key = { .kind = SHARE_LOST };
 	struct commit commit = {};
-	__u32 thread = thread_id();
-	__u64 zero = 0;
 
 	if (!journal || !transaction)
 		return 0;
@@ -381,84 +310,39 @@ int BPF_PROG(jbd2_start_commit, struct journal_s *journal, struct transaction_s 
 	commit.begin_ns = transaction->t_start_time;
 	commit.start_ns = bpf_ktime_get_ns();
 	know_journal(commit.dev, commit.journal_dev);
-	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
-	lost_key.dev = commit.dev;
-	lost_key.tid = commit.tid + 1;
-	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
-	if (bpf_map_update_elem(&commits, &thread, &commit, BPF_ANY))
-		lost(LOSS_COMMITS_FULL);
+	begin_commit(&commit);
 	return 0;
 }
 
 SEC("tp_btf/jbd2_commit_flushing")
 int BPF_PROG(jbd2_commit_flushing)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-
-	if (commit)
-		commit->flush_ns = bpf_ktime_get_ns();
+	commit_is_flushing();
 	return 0;
 }
 
 SEC("tp_btf/jbd2_commit_logging")
 int BPF_PROG(jbd2_commit_logging)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-
-	if (commit)
-		commit->log_ns = bpf_ktime_get_ns();
+	commit_is_logging();
 	return 0;
 }
 
 SEC("tp_btf/jbd2_end_commit")
 int BPF_PROG(jbd2_end_commit)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-	struct commit_record *record;
+	struct commit *commit = own_commit();
 
-	if (!commit)
-		return 0;
-	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (record) {
-		record->type = RECORD_COMMIT;
-		record->dev = commit->dev;
-		record->tid = commit->tid;
-		record->begin_ns = commit->begin_ns;
-		record->start_ns = commit->start_ns;
-		record->flush_ns = commit->flush_ns;
-		record->log_ns = commit->log_ns;
-		record->end_ns = bpf_ktime_get_ns();
-		record->journal_bytes = commit->journal_bytes;
-		record->ordered_bytes = commit->ordered_bytes;
-		record->block_bytes = commit->block_bytes;
-		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	} else {
-		lost(LOSS_RING_FULL);
-	}
-	bpf_map_delete_elem(&commits, &thread);
+	if (commit)
+		end_commit(commit, bpf_ktime_get_ns());
 	return 0;
 }
 
 SEC("tp_btf/jbd2_drop_transaction")
 int BPF_PROG(jbd2_drop_transaction, struct journal_s *journal, struct transaction_s *transaction)
 {
-	struct dropped_record *record;
-
-	if (!journal || !transaction)
-		return 0;
-	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (!record) {
-		lost(LOSS_RING_FULL);
-		return 0;
-	}
-	record->type = RECORD_DROPPED;
-	record->dev = journal->j_fs_dev->bd_dev;
-	record->tid = transaction->t_tid;
-	record->pad = 0;
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	if (journal && transaction)
+		report_dropped(journal->j_fs_dev->bd_dev, transaction->t_tid);
 	return 0;
 }
 
@@ -534,7 +418,7 @@ int BPF_PROG(block_bio_queue, struct bio *bio)
 		end_writing(WRITING_SUPERBLOCK);
 		return 0;
 	}
-	commit = bpf_map_lookup_elem(&commits, &thread);
+	commit = own_commit();
 	if (commit) {
 		/* Stacked devices hand the bio on in the same thread, under other numbers. */
 		if (dev == commit->journal_dev && is_meta(flags)) {
@@ -574,27 +458,15 @@ int BPF_PROG(ext4_sync_file_enter, struct file *file, int datasync)
 SEC("tp_btf/ext4_sync_file_exit")
 int BPF_PROG(ext4_sync_file_exit, struct inode *inode)
 {
-	__u32 thread = thread_id();
+	__u32 thread = thread_id(), tid;
 	struct sync *sync = bpf_map_lookup_elem(&syncs, &thread);
 	struct ext4_inode_info *ext4;
-	struct sync_record *record;
 
 	if (!sync)
 		return 0;
-	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (record) {
-		ext4 = (void *)sync->inode - bpf_core_field_offset(struct ext4_inode_info, vfs_inode);
-		record->type = RECORD_SYNC;
-		record->dev = sync->dev;
-		record->tid = sync->datasync ? BPF_CORE_READ(ext4, i_datasync_tid) : BPF_CORE_READ(ext4, i_sync_tid);
-		record->pad = 0;
-		record->start_ns = sync->start_ns;
-		record->end_ns = bpf_ktime_get_ns();
-		record->cgroup = sync->cgroup;
-		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	} else {
-		lost(LOSS_RING_FULL);
-	}
+	ext4 = (void *)sync->inode - bpf_core_field_offset(struct ext4_inode_info, vfs_inode);
+	tid = sync->datasync ? BPF_CORE_READ(ext4, i_datasync_tid) : BPF_CORE_READ(ext4, i_sync_tid);
+	report_sync(sync->dev, tid, sync->start_ns, sync->cgroup);
 	bpf_map_delete_elem(&syncs, &thread);
 	return 0;
 }

@@ -1,9 +1,50 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR MIT OR Apache-2.0 */
 /*
- * What the objects have in common. To be included behind their maps: losses, shares and writes.
+ * What all objects have in common: sums by cgroup, the devices that they watch, and whose a thing is.
  */
 #ifndef BULKHEAD_COMMON_H
 #define BULKHEAD_COMMON_H
+
+#include "vmlinux.h"
+
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_helpers.h>
+
+#include "record.h"
+
+/* The kernel offers probe_read_kernel to programs under a licence that it takes for compatible. */
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* 80 bytes x 16384 = 1.3 MiB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct share_key);
+	__type(value, __u64);
+} shares SEC(".maps");
+
+/* 72 bytes x 8192 = 0.6 MiB. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct write_key);
+	__type(value, __u64);
+} writes SEC(".maps");
+
+/* Devices of file systems with a journal, and of journals: number of the file system's. User space enters those there are. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} journals SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOSS_KINDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} losses SEC(".maps");
 
 static __always_inline void lost(__u32 kind)
 {

@@ -6,39 +6,10 @@
  * commit ended meanwhile), which block was dirtied (no parts in common blocks, no early-commit surcharge), who made a request
  * of a device (no device time by cgroup).
  */
-#include "vmlinux.h"
-
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
-
-#include "record.h"
-
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+#include "ext4.h"
 
 /* Where each field is in its event: enum plain_field, by the format files of tracefs. */
 const volatile __u32 offsets[N_FIELDS] SEC(".rodata.offsets") = {};
-
-/* A commit that its journal thread is working on. */
-struct commit {
-	__u64 begin_ns;
-	__u64 start_ns;
-	__u64 flush_ns;
-	__u64 log_ns;
-	__u64 journal_bytes;
-	__u64 ordered_bytes;
-	__u32 dev;
-	__u32 journal_dev; /* 0 until the first block is written to it */
-	__u32 tid;
-	__u32 block_bytes;
-};
-
-/* Key: pid of the journal thread. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct commit);
-} commits SEC(".maps");
 
 /* The last commit of a journal. */
 struct last_commit {
@@ -53,28 +24,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct last_commit);
 } last_commits SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct share_key);
-	__type(value, __u64);
-} shares SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, struct write_key);
-	__type(value, __u64);
-} writes SEC(".maps");
-
-/* Devices of file systems with a journal, and of journals: number of the file system's. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} journals SEC(".maps");
 
 /* The cgroup for which a thread writes an inode back. */
 struct errand {
@@ -125,20 +74,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct sync);
 } syncs SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOSS_KINDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} losses SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 2 << 20);
-} records SEC(".maps");
-
-#include "common.h"
 
 /* A field of the event that a program was called with. */
 #define FIELD(event, type, field)                                                         \
@@ -233,11 +168,8 @@ int jbd2_handle_stats(void *event)
 SEC("tracepoint/jbd2/jbd2_start_commit")
 int jbd2_start_commit(void *event)
 {
-	struct share_key lost_key = { .kind = SHARE_LOST };
 	struct last_commit *last, first = {};
 	struct commit commit = {};
-	__u32 thread = thread_id();
-	__u64 zero = 0;
 
 	commit.dev = FIELD(event, __u32, FIELD_START_DEV);
 	commit.tid = FIELD(event, __u32, FIELD_START_TID);
@@ -252,45 +184,30 @@ int jbd2_start_commit(void *event)
 		first.ended_tid = commit.tid - 1;
 		bpf_map_update_elem(&last_commits, &commit.dev, &first, BPF_ANY);
 	}
-	/* So that there is room for blocks of the next transaction whose owners' entries find none. */
-	lost_key.dev = commit.dev;
-	lost_key.tid = commit.tid + 1;
-	bpf_map_update_elem(&shares, &lost_key, &zero, BPF_NOEXIST);
-	if (bpf_map_update_elem(&commits, &thread, &commit, BPF_ANY))
-		lost(LOSS_COMMITS_FULL);
+	begin_commit(&commit);
 	return 0;
 }
 
 SEC("tracepoint/jbd2/jbd2_commit_flushing")
 int jbd2_commit_flushing(void *event)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-
-	if (commit)
-		commit->flush_ns = bpf_ktime_get_ns();
+	commit_is_flushing();
 	return 0;
 }
 
 SEC("tracepoint/jbd2/jbd2_commit_logging")
 int jbd2_commit_logging(void *event)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-
-	if (commit)
-		commit->log_ns = bpf_ktime_get_ns();
+	commit_is_logging();
 	return 0;
 }
 
 SEC("tracepoint/jbd2/jbd2_end_commit")
 int jbd2_end_commit(void *event)
 {
-	__u32 thread = thread_id();
-	struct commit *commit = bpf_map_lookup_elem(&commits, &thread);
-	struct commit_record *record;
-	struct last_commit *last;
+	struct commit *commit = own_commit();
 	__u64 now = bpf_ktime_get_ns();
+	struct last_commit *last;
 
 	if (!commit)
 		return 0;
@@ -299,41 +216,14 @@ int jbd2_end_commit(void *event)
 		last->end_ns = now;
 		last->ended_tid = commit->tid;
 	}
-	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (record) {
-		record->type = RECORD_COMMIT;
-		record->dev = commit->dev;
-		record->tid = commit->tid;
-		record->begin_ns = commit->begin_ns;
-		record->start_ns = commit->start_ns;
-		record->flush_ns = commit->flush_ns;
-		record->log_ns = commit->log_ns;
-		record->end_ns = now;
-		record->journal_bytes = commit->journal_bytes;
-		record->ordered_bytes = commit->ordered_bytes;
-		record->block_bytes = commit->block_bytes;
-		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	} else {
-		lost(LOSS_RING_FULL);
-	}
-	bpf_map_delete_elem(&commits, &thread);
+	end_commit(commit, now);
 	return 0;
 }
 
 SEC("tracepoint/jbd2/jbd2_drop_transaction")
 int jbd2_drop_transaction(void *event)
 {
-	struct dropped_record *record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-
-	if (!record) {
-		lost(LOSS_RING_FULL);
-		return 0;
-	}
-	record->type = RECORD_DROPPED;
-	record->dev = FIELD(event, __u32, FIELD_DROP_DEV);
-	record->tid = FIELD(event, __u32, FIELD_DROP_TID);
-	record->pad = 0;
-	bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
+	report_dropped(FIELD(event, __u32, FIELD_DROP_DEV), FIELD(event, __u32, FIELD_DROP_TID));
 	return 0;
 }
 
@@ -414,7 +304,7 @@ int block_bio_queue(void *event)
 		end_writing(WRITING_SUPERBLOCK);
 		return 0;
 	}
-	commit = bpf_map_lookup_elem(&commits, &thread);
+	commit = own_commit();
 	if (commit) {
 		/* Stacked devices hand the bio on in the same thread, under other numbers. */
 		if (has_meta(letters) && !commit->journal_dev) {
@@ -454,25 +344,12 @@ int ext4_sync_file_exit(void *event)
 {
 	__u32 thread = thread_id(), dev = FIELD(event, __u32, FIELD_SYNC_DEV);
 	struct sync *sync = bpf_map_lookup_elem(&syncs, &thread);
-	struct sync_record *record;
 	struct last_commit *last;
 
 	if (!sync)
 		return 0;
-	record = bpf_ringbuf_reserve(&records, sizeof(*record), 0);
-	if (record) {
-		last = bpf_map_lookup_elem(&last_commits, &dev);
-		record->type = RECORD_SYNC;
-		record->dev = dev;
-		record->tid = last ? last->ended_tid : 0;
-		record->pad = 0;
-		record->start_ns = sync->start_ns;
-		record->end_ns = bpf_ktime_get_ns();
-		record->cgroup = sync->cgroup;
-		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
-	} else {
-		lost(LOSS_RING_FULL);
-	}
+	last = bpf_map_lookup_elem(&last_commits, &dev);
+	report_sync(dev, last ? last->ended_tid : 0, sync->start_ns, sync->cgroup);
 	bpf_map_delete_elem(&syncs, &thread);
 	return 0;
 }

@@ -8,16 +8,9 @@
  *
  * An object of its own, because it can be loaded only where xfs is.
  */
-#include "vmlinux.h"
+#include "common.h"
 
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
-
-#include "record.h"
-
-/* The kernel offers probe_read_kernel to programs under a licence that it takes for compatible. */
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 /* More items than any transaction has: those that log most have some hundreds. */
 #define MAX_ITEMS 4096
@@ -48,22 +41,6 @@ struct log_write {
 	__u32 header_bytes;
 	__u32 iclog_bytes;
 };
-
-/* 80 bytes x 16384 = 1.3 MiB. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct share_key);
-	__type(value, __u64);
-} shares SEC(".maps");
-
-/* 72 bytes x 8192 = 0.6 MiB. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 8192);
-	__type(key, struct write_key);
-	__type(value, __u64);
-} writes SEC(".maps");
 
 /* 96 bytes x 32768 = 3 MiB. Least recently used, because items end unseen. Key: the item's address. */
 struct {
@@ -105,28 +82,11 @@ struct {
 	__type(value, __u64);
 } errands SEC(".maps");
 
-/* Devices of XFS file systems. User space enters those there are. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__type(key, __u32);
-	__type(value, __u32);
-} journals SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, LOSS_KINDS);
-	__type(key, __u32);
-	__type(value, __u64);
-} losses SEC(".maps");
-
 /* 1 MiB: 16 000 log writes between two looks of user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
 } records SEC(".maps");
-
-#include "common.h"
 
 /* A walk over the items of a transaction. */
 struct walk {
