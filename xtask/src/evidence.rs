@@ -1,5 +1,6 @@
 //! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
+//! With `--here` the part that needs no machine runs on this one's own kernel, and is added to what is stored.
 //! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
 //! `--render` its report and pictures are written again, too.
 
@@ -8,8 +9,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_bench::experiment::{NAMES, disks};
+use bulkhead_bench::experiment::{self, NAMES, OVERHEAD, Options, disks};
 use bulkhead_bench::judge::{Verdict, judge};
+use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
 use bulkhead_lab::say;
@@ -37,6 +39,9 @@ pub(crate) struct Arguments {
     /// Only write the report and the pictures of the stored JSON anew.
     #[arg(long, conflicts_with_all = ["quick", "judge"])]
     render: bool,
+    /// Only what observing costs, on this machine's own kernel; the rest stays as it is stored. For attribution.
+    #[arg(long, conflicts_with_all = ["judge", "render", "disk", "configs", "neighbours"])]
+    here: bool,
     /// Only this disk model, instead of all that the target names.
     #[arg(long, value_name = "MODEL")]
     disk: Option<String>,
@@ -64,7 +69,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
     }
     let stored = folder().join(format!("{name}.json"));
-    let experiments = if arguments.judge || arguments.render { read(&stored)? } else { measure(name, arguments)? };
+    let experiments = match arguments {
+        Arguments { judge: true, .. } | Arguments { render: true, .. } => read(&stored)?,
+        Arguments { here: true, .. } => {
+            let (mut experiments, own) = (read(&stored)?, measure_here(name, arguments)?);
+            experiments.retain(|other| other.machine.kernel != own.machine.kernel);
+            experiments.push(own);
+            experiments
+        }
+        _ => measure(name, arguments)?,
+    };
     let verdict = judge(name, &experiments);
     if !arguments.judge {
         write(name, &experiments, &verdict)?;
@@ -91,6 +105,22 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
         experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?);
     }
     Ok(experiments)
+}
+
+fn measure_here(name: &str, arguments: &Arguments) -> Result<Experiment> {
+    if name != "attribution" {
+        bail!("{name} needs a machine of its own: only attribution can be had with --here");
+    }
+    let options = Options {
+        quick: arguments.quick,
+        rounds: arguments.rounds,
+        neighbours: OVERHEAD.map(str::to_owned).to_vec(),
+        // Nothing is written to a disk.
+        ..Options::new(Target::Directory("/".into()))
+    };
+    options.cancel.on_signals().context("cannot wait for signals")?;
+    experiment::run(name, &options, &mut |progress| say::progress(&progress.doing))
+        .with_context(|| format!("{name} on this machine"))
 }
 
 fn read(path: &Path) -> Result<Vec<Experiment>> {

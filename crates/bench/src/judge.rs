@@ -511,14 +511,18 @@ fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.figures.push(format!("{player} {said}, off {}", percent_exact(off.median)));
         }
     }
-    for group in [METADATA, OTHER] {
-        let cells = cells().filter(|cell| cell.neighbour == group);
-        let overheads = cells.filter_map(|cell| Some((cell.layout.as_str(), cell.figure(f::OVERHEAD_PCT)?)));
-        let worst = overheads.max_by(|a, b| a.1.median.total_cmp(&b.1.median));
-        let remark = worst.map_or_else(String::new, |(call, _)| call.to_owned());
-        case.row("", &format!("{group} overhead"), worst.map(|(_, overhead)| overhead), percent_exact, &remark);
-        if let Some((call, overhead)) = worst {
-            case.figures.push(format!("{group} overhead {} ({call})", percent_exact(overhead.median)));
+    for experiment in experiments {
+        let place = if experiments.len() > 1 { format!("Linux {}", experiment.machine.kernel) } else { String::new() };
+        for group in [METADATA, OTHER] {
+            let cells = experiment.cells.iter().filter(|cell| cell.neighbour == group);
+            let overheads = cells.filter_map(|cell| Some((cell.layout.as_str(), cell.figure(f::OVERHEAD_PCT)?)));
+            let worst = overheads.max_by(|a, b| a.1.median.total_cmp(&b.1.median));
+            let remark = worst.map_or_else(String::new, |(call, _)| call.to_owned());
+            case.row(&place, &format!("{group} overhead"), worst.map(|(_, overhead)| overhead), percent_exact, &remark);
+            if let Some((call, overhead)) = worst {
+                let figure = format!("{place} {group} overhead {} ({call})", percent_exact(overhead.median));
+                case.figures.push(figure.trim_start().to_owned());
+            }
         }
     }
 }

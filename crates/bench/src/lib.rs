@@ -10,6 +10,7 @@ pub mod calibrate;
 mod calls;
 pub mod cgroup_run;
 mod cleanup;
+mod estimate;
 pub mod experiment;
 pub mod journal_cost;
 pub mod judge;

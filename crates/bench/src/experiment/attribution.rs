@@ -4,7 +4,8 @@
 //! combinations runs by itself, on a fresh file system: from what the journal's device was given in each follows the Shapley
 //! value of every container, the fair part of a cost that arises together. With all three, the observation says who is charged.
 //! Overhead: processor time of the caller for batches of calls, with and without the programs in turn. Full form: 3 rounds of
-//! about 4 minutes; short form: one round of 2 minutes.
+//! about 5 minutes; short form: one round of 3 minutes. Neighbours are the groups of cells;
+//! without the containers the rest runs on hosts that cannot hold any.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::observe::Observer;
+use bulkhead_core::observe::cost::CallCost;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::bpf::{Method, Program, Tracer};
@@ -24,6 +26,8 @@ use super::{Frame, OnProgress, Options, put};
 use crate::calls::{Batch, thread_cpu};
 use crate::cgroup_run::{Load, wait_until};
 use crate::cleanup::{lock, with_removal};
+use crate::estimate::Counts;
+use crate::journal_cost::{Features, MAX_CALLS, Request, costs, measure};
 use crate::load::{LoadArgs, LoadKind};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
@@ -32,7 +36,8 @@ use crate::shapley;
 const ABOUT: &str = "Three containers on one ext4 with an external journal, both in memory: `fsyncs` appends 4 KiB and calls fsync every \
     100 ms, `storm` makes and removes directories of 64 small files every 250 ms and never calls fsync, `seldom` appends and calls fsync \
     every 700 ms. All seven combinations run on fresh file systems; a container's Shapley value is its mean additional cost over all orders in \
-    which they could have come. Overhead: processor time of the calling thread, batches with and without the programs in turn.";
+    which they could have come. By counts: numbers of calls times what each call and commit costs, as measured here / by the weights of \
+    Tobimatsu et al. Overhead: processor time of the calling thread, batches with and without the programs in turn.";
 
 /// The containers.
 pub(crate) const PLAYERS: [&str; 3] = ["fsyncs", "storm", "seldom"];
@@ -48,7 +53,9 @@ const N_EXERCISES: usize = 20;
 const FULL: f64 = 25.0;
 const QUICK: f64 = 12.0;
 /// Batches of calls with and without programs, in pairs.
-const N_PAIRS: usize = 9;
+const N_PAIRS: usize = 15;
+/// Processor time of a batch, at least: some hundred times what a timer interrupt costs.
+const BATCH: Duration = Duration::from_millis(100);
 /// Size of the journal: no commit is forced by a full one.
 const JOURNAL: Bytes = Bytes::mib(256);
 /// The cgroup of all containers.
@@ -90,13 +97,20 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     }
     let cgroups = PLAYERS.map(|player| slice.join(player));
     let cgroups: Vec<CgroupPath> = cgroups.into_iter().collect::<Result<_, _>>()?;
-    for cgroup in &cgroups {
-        cgroup::create(roots, cgroup, &["io", "memory"]).context("a container's cgroup")?;
+    let wanted =
+        |group: &str| frame.options.neighbours.is_empty() || frame.options.neighbours.iter().any(|n| n == group);
+    let sets: Vec<usize> = (1..=ALL).filter(|_| wanted(CONTAINERS)).collect();
+    let batches: Vec<Batch> = Batch::ALL.into_iter().filter(|batch| wanted(batch.group())).collect();
+    let programs = if wanted(PROGRAMS) { tracer.programs(roots)? } else { Vec::new() };
+    if !sets.is_empty() {
+        for cgroup in &cgroups {
+            cgroup::create(roots, cgroup, &["io", "memory"]).context("a container's cgroup")?;
+        }
     }
     let (n_rounds, seconds) = (super::n_rounds(frame.options), seconds(frame.options.quick));
     frame.experiment.disk.model = "memory".to_owned();
     frame.experiment.disk.parameters = "loop devices over memory, for file system and journal".to_owned();
-    for (player, name) in PLAYERS.into_iter().enumerate() {
+    for (player, name) in PLAYERS.into_iter().enumerate().filter(|_| !sets.is_empty()) {
         let args = load(player, PathBuf::from("DIR"), seconds);
         frame.experiment.commands.push(format!("{name}: __load {}", args.argv().join(" ")));
     }
@@ -106,32 +120,35 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
         neighbour: neighbour.to_owned(),
         rounds: Vec::new(),
     };
-    frame.experiment.cells = (1..=ALL).map(|set| cell(name_of(set), CONTAINERS)).collect();
-    frame.experiment.cells.extend(Batch::ALL.map(|batch| cell(batch.name().to_owned(), batch.group())));
-    let programs = tracer.programs(roots)?;
+    frame.experiment.cells = sets.iter().map(|&set| cell(name_of(set), CONTAINERS)).collect();
+    frame.experiment.cells.extend(batches.iter().map(|batch| cell(batch.name().to_owned(), batch.group())));
     frame.experiment.cells.extend(programs.iter().map(|program| cell(program.name.clone(), PROGRAMS)));
     frame.of = usize::try_from(n_rounds).context("too many rounds")? * frame.experiment.cells.len();
+    let weights = if sets.is_empty() { Vec::new() } else { weights(frame, roots)? };
     for number in 1..=n_rounds {
-        let mut costs = BTreeMap::from([(0, 0.0)]);
-        for set in 1..=ALL {
+        let mut of_sets = BTreeMap::from([(0, 0.0)]);
+        for (index, &set) in sets.iter().enumerate() {
             frame.say(&format!("round {number} of {n_rounds}: {}", name_of(set)));
             let seen = combination(frame, roots, &mut tracer, &cgroups, set, seconds)?;
-            costs.insert(set, seen.bytes as f64);
+            of_sets.insert(set, seen.bytes as f64);
             let mut round = Round::default();
             put(&mut round, f::JOURNAL_BYTES, seen.bytes as f64);
             if set == ALL {
-                compare(&mut round, &seen, &costs);
+                compare(&mut round, &seen, &of_sets);
+                estimates(&mut round, &seen, &weights);
             }
-            frame.finish(set - 1, round)?;
+            frame.finish(index, round)?;
         }
-        for (index, batch) in Batch::ALL.into_iter().enumerate() {
+        for (index, &batch) in batches.iter().enumerate() {
             frame.say(&format!("round {number} of {n_rounds}: overhead on {}", batch.name()));
             let round = overhead(roots, &mut tracer, batch)?;
-            frame.finish(ALL + index, round)?;
+            frame.finish(sets.len() + index, round)?;
         }
-        frame.say(&format!("round {number} of {n_rounds}: each program"));
-        for (index, round) in each_program(roots, &mut tracer)?.into_iter().enumerate() {
-            frame.finish(N_CELLS + index, round)?;
+        if !programs.is_empty() {
+            frame.say(&format!("round {number} of {n_rounds}: each program"));
+            for (index, round) in each_program(roots, &mut tracer)?.into_iter().enumerate() {
+                frame.finish(sets.len() + batches.len() + index, round)?;
+            }
         }
     }
     Ok(())
@@ -143,6 +160,8 @@ struct Seen {
     bytes: u64,
     /// By container.
     charged: Vec<u64>,
+    /// What each member did.
+    counts: Vec<Counts>,
     unattributed: u64,
 }
 
@@ -198,9 +217,7 @@ fn combination(
         let done = observer.step(tracer.look()?);
         tracer.forget_shares(&done)?;
     }
-    for load in loads {
-        load.finish()?;
-    }
+    let counts = loads.into_iter().map(|load| Ok(Counts::of(&load.finish()?))).collect::<Result<_>>()?;
     scratch.settle().context("cannot write the scratch file system out")?;
     let bytes = scratch.journal_written(roots)?.saturating_sub(before);
     observer.finish(tracer.look()?);
@@ -213,7 +230,7 @@ fn combination(
     // The superblock, written when the journal became empty, waits for the next commit's requester; there is none.
     let pending: u64 =
         observer.pending_bytes().filter(|(dev, _)| *dev == scratch.fs_dev()).map(|(_, bytes)| bytes).sum();
-    let mut seen = Seen { bytes, charged: vec![0; PLAYERS.len()], unattributed: pending };
+    let mut seen = Seen { bytes, charged: vec![0; PLAYERS.len()], counts, unattributed: pending };
     for ((owner, dev, kind), charged) in &totals.journal_bytes {
         if *dev != scratch.fs_dev() || *kind != Kind::Commit {
             continue;
@@ -242,12 +259,36 @@ fn compare(round: &mut Round, seen: &Seen, costs: &BTreeMap<usize, f64>) {
     }
 }
 
+/// What calls cost on this machine, for the estimate by their numbers.
+fn weights(frame: &mut Frame<'_, '_>, roots: &Roots) -> Result<Vec<CallCost>> {
+    frame.say("what each call costs");
+    let cancel = frame.options.cancel.clone();
+    let request = Request { features: vec![Features::Default], n_runs: 1, n_calls: MAX_CALLS, cancel };
+    let mut measured = Vec::new();
+    measure(roots, &request, &mut |one| {
+        measured.push(one);
+        Ok(())
+    })?;
+    Ok(costs(&request, &measured))
+}
+
+/// What each container would be charged by the numbers of its calls, percent of what all three wrote.
+fn estimates(round: &mut Round, seen: &Seen, weights: &[CallCost]) {
+    let percent = |bytes: Option<f64>| bytes.map(|bytes| 100.0 * bytes / seen.bytes as f64);
+    for (counts, name) in seen.counts.iter().zip(PLAYERS) {
+        put(round, &f::estimate(name), percent(counts.by_weights(weights)));
+        put(round, &f::paper_estimate(name), percent(counts.by_paper()));
+    }
+}
+
 /// Processor time of the same calls with and without the programs.
 fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     let scratch = Scratch::ext4(roots, JOURNAL, &[], &[])?;
     let subject = batch.prepare(scratch.root())?;
     let (mut with, mut without) = (Vec::new(), Vec::new());
+    let before = thread_cpu();
     subject.run()?;
+    let n_runs = (BATCH.as_nanos() / (thread_cpu() - before).as_nanos().max(1)).clamp(1, 1000);
     for pair in 0..N_PAIRS {
         // Which comes first changes, so that what one leaves behind does not favour the other.
         for observed in [pair % 2 == 0, pair % 2 != 0] {
@@ -258,7 +299,7 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
             }
             scratch.settle().context("cannot write the scratch file system out")?;
             let before = thread_cpu();
-            let n_calls = subject.run()?;
+            let n_calls: u32 = (0..n_runs).map(|_| subject.run()).sum::<Result<_, _>>()?;
             let ns = (thread_cpu() - before).as_secs_f64() * 1e9 / f64::from(n_calls);
             if observed { with.push(ns) } else { without.push(ns) }
         }

@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::model::Calibration;
 use bulkhead_core::units::Share;
 
+use crate::calls::{METADATA, OTHER};
 use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
@@ -28,6 +29,9 @@ use crate::result::{Cell, Experiment, FORMAT, Round};
 /// The experiments that can be run.
 pub const NAMES: [&str; 7] =
     ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead", "journal-cost", "attribution", "churn"];
+
+/// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
+pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 
 /// The disk models of the lab on which TARGETS wants an experiment.
 #[must_use]

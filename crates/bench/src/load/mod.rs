@@ -17,7 +17,7 @@ mod files;
 mod fsyncs;
 mod probe;
 mod sequential;
-mod storm;
+pub(crate) mod storm;
 mod streams;
 mod tally;
 

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use super::{Load, LoadArgs, Tally, Timer, Window, ms_between, noise};
 
 /// Files in a batch.
-const BATCH: u64 = 64;
+pub(crate) const BATCH: u64 = 64;
 /// Batches of a thread that are alive at a time.
 const ALIVE: usize = 4;
 

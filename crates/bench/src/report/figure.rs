@@ -65,6 +65,18 @@ pub fn off_shapley(container: &str) -> String {
     format!("{container}_off_shapley_pct")
 }
 
+/// What a container would be charged by numbers of calls, percent of all that was written.
+#[must_use]
+pub fn estimate(container: &str) -> String {
+    format!("{container}_estimate_pct")
+}
+
+/// The same with the weights of the paper.
+#[must_use]
+pub fn paper_estimate(container: &str) -> String {
+    format!("{container}_paper_estimate_pct")
+}
+
 /// Series: every latency of the probe beside the busy neighbour.
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 

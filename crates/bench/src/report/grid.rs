@@ -113,7 +113,13 @@ fn charged_and_fair(cell: &Cell, player: &str) -> Option<Value> {
     Some(Value { middle: format!("{} / {}", percent_exact(charged), percent_exact(fair)), ends: None })
 }
 
-const COLUMNS: [Column; 37] = [
+/// What it would be charged by numbers of calls, with weights as measured and as published.
+fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
+    let (here, paper) = (cell.figure(&f::estimate(player))?.median, cell.figure(&f::paper_estimate(player))?.median);
+    Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
+}
+
+const COLUMNS: [Column; 40] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -152,6 +158,9 @@ const COLUMNS: [Column; 37] = [
     column("fsyncs", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[0])),
     column("storm", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[1])),
     column("seldom", "charged/fair", true, |_, c| charged_and_fair(c, PLAYERS[2])),
+    column("fsyncs by", "counts/paper's", true, |_, c| by_counts(c, PLAYERS[0])),
+    column("storm by", "counts/paper's", true, |_, c| by_counts(c, PLAYERS[1])),
+    column("seldom by", "counts/paper's", true, |_, c| by_counts(c, PLAYERS[2])),
     column("charged to", "nobody", true, |_, c| shown(c.figure(f::UNATTRIBUTED_PCT), percent_exact)),
     column("CPU", "overhead", true, |_, c| shown(c.figure(f::OVERHEAD_PCT), percent_exact)),
     column("CPU ns", "per call", false, |_, c| shown(c.figure("cpu_ns_per_call"), digits)),

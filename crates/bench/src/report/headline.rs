@@ -350,8 +350,12 @@ fn attribution(experiment: &Experiment) -> Headline {
         let worst = cells.filter_map(|cell| cell.figure(f::OVERHEAD_PCT)).map(|s| s.median).max_by(f64::total_cmp);
         worst.map_or_else(|| "not measured".to_owned(), percent_exact)
     };
+    let before = match parts.is_empty() {
+        true => "Only what observing costs was measured here, not who is charged.".to_owned(),
+        false => format!("Three containers on one journal are charged {}; nobody {nobody}.", parts.join(", ")),
+    };
     Headline {
-        before: format!("Three containers on one journal are charged {}; nobody {nobody}.", parts.join(", ")),
+        before,
         after: format!(
             "Being observed costs at most {} more processor time in metadata calls, and {} in others.",
             overhead(METADATA),

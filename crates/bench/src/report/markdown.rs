@@ -13,7 +13,10 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
     for experiment in experiments {
         let headline = headline::of(experiment);
         let disk = if experiment.disk.model.is_empty() { "unknown disk" } else { &experiment.disk.model };
-        out += &format!("\n## On {}\n\n{}\n{}\n\n", safe(disk), safe(&headline.before), safe(&headline.after));
+        let is_alone = experiments.iter().filter(|other| other.disk.model == experiment.disk.model).count() == 1;
+        let kernel = if is_alone { String::new() } else { format!(", Linux {}", experiment.machine.kernel) };
+        out += &format!("\n## On {}{}\n\n", safe(disk), safe(&kernel));
+        out += &format!("{}\n{}\n\n", safe(&headline.before), safe(&headline.after));
         let n_pictures = svg::pictures(experiment).len();
         for stem in stems.by_ref().take(n_pictures) {
             out += &format!("![{stem}]({stem}.svg)\n\n");
