@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bulkhead_bench::journal_cost::{self, Features};
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Provision};
 use bulkhead_engine::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -70,6 +72,13 @@ pub(crate) enum Command {
     /// Block devices, and the controllers that make shares work on them
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Hold shares of containers on a device, journal I/O included
+    ///
+    /// Journal writes by a thread of the kernel are charged to nobody whom a weight holds: who causes them has them on top of its
+    /// share. The daemon makes such a container's weight that much smaller, once a second. Without --detach this lasts as long as
+    /// the command, which prints where everybody stands; then the weights are as before.
+    #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+    Hold(HoldArgs),
     /// Show live who reads, writes and journals how much, and who waits for whom in fsync
     Top(TopArgs),
     /// Show whose writes made whose fsync slow
@@ -101,6 +110,81 @@ pub(crate) enum Command {
         /// Where to
         directory: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HoldArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<HoldCommand>,
+    #[command(flatten)]
+    pub(crate) start: HoldStartArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum HoldCommand {
+    /// List the shares that are held, and where everybody stands
+    Ls,
+    /// End what is held on a device: its weights are as before
+    Rm {
+        /// Its kernel name or path, for example vda
+        device: String,
+        #[command(flatten)]
+        write: Write,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HoldStartArgs {
+    /// A container and its share, twice or more: a tenant, a container by its name or the start of its id, a unit, or the path
+    /// of a cgroup. Shares may sum to anything
+    #[arg(long = "tenant", value_name = "NAME=SHARE", required = true)]
+    pub(crate) tenants: Vec<String>,
+    /// The physical device, by its kernel name or path [default: the only one with a controller]
+    #[arg(long, value_name = "DEV")]
+    pub(crate) device: Option<String>,
+    /// What shares are parts of: bytes, or the device's time, of which a small random write takes more than its bytes say
+    #[arg(long, value_enum, default_value_t = HoldUnit::Bytes)]
+    pub(crate) unit: HoldUnit,
+    /// How they are held: as Bulkhead does, or every 5 s by the published equation, for comparison
+    #[arg(long, value_enum, default_value_t = HoldMode::Correcting)]
+    pub(crate) mode: HoldMode,
+    /// Leave it in force when this command ends, until `bulkhead hold rm` or the next boot
+    #[arg(long)]
+    pub(crate) detach: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+/// [`Unit`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HoldUnit {
+    Bytes,
+    Time,
+}
+
+impl From<HoldUnit> for Unit {
+    fn from(unit: HoldUnit) -> Self {
+        match unit {
+            HoldUnit::Bytes => Self::Bytes,
+            HoldUnit::Time => Self::Time,
+        }
+    }
+}
+
+/// [`Mode`] on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HoldMode {
+    Correcting,
+    Published,
+}
+
+impl From<HoldMode> for Mode {
+    fn from(mode: HoldMode) -> Self {
+        match mode {
+            HoldMode::Correcting => Self::Correcting,
+            HoldMode::Published => Self::Published,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -10,6 +10,7 @@ use bulkhead_engine::client::{Client, Removal};
 
 use crate::args::{Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand};
 use crate::calibrate;
+use crate::hold;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
 use crate::show;
@@ -24,6 +25,7 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
         Command::Volume(command) => volume(command, client, output).await,
         Command::Tenant(command) => tenant(command, client, output).await,
         Command::Device(command) => device(command, client, output).await,
+        Command::Hold(args) => hold::run(args, client, output).await,
         Command::Host => show::host(output, &client.host().await?),
         // Those that are processes of their own are dispatched in main.rs.
         other => Err(invalid("command line", format!("{other:?} is not a question to the daemon"))),

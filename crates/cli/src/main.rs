@@ -12,6 +12,7 @@ mod commands;
 mod daemon;
 mod demo;
 mod docs;
+mod hold;
 mod journal;
 mod observe;
 mod output;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{DeviceRecord, FsKind, Lease, Pool, Provision, Tenant, Volume};
+use crate::model::{DeviceRecord, FsKind, Hold, Lease, Pool, Provision, Tenant, Volume};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -51,6 +51,8 @@ pub enum Record {
     Lease(Lease),
     /// `devices/NAME`: a device's calibration, and what was in force before Bulkhead changed it.
     Device(DeviceRecord),
+    /// `holds/DEVICE` under the runtime directory.
+    Hold(Hold),
 }
 
 impl Record {
@@ -63,6 +65,7 @@ impl Record {
             Record::Tenant(_) => "tenant",
             Record::Lease(_) => "lease",
             Record::Device(_) => "device",
+            Record::Hold(_) => "hold",
         }
     }
 }
@@ -137,6 +140,10 @@ pub enum Action {
     CreateCgroup { cgroup: String },
     /// Writes a cgroup file.
     WriteCgroup { cgroup: String, file: String, value: String },
+    /// Sets a cgroup's weight on one device; the file is one of [`crate::tenant::WEIGHT_FILES`].
+    SetWeight { cgroup: String, file: String, device: String, weight: u32 },
+    /// Takes a cgroup's own weight on a device back, if the cgroup is there and has one.
+    ResetWeight { cgroup: String, file: String, device: String },
     /// Removes a cgroup, if it is there.
     RemoveCgroup { cgroup: String },
     /// Moves the journal thread of a mounted file system into a cgroup.
@@ -203,6 +210,10 @@ impl fmt::Display for Action {
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
             A::WriteCgroup { cgroup, file, value } => write!(f, "write {value:?} to {cgroup}/{file}"),
+            A::SetWeight { cgroup, file, device, weight } => {
+                write!(f, "set {file} of {cgroup} on {device} to {weight}")
+            }
+            A::ResetWeight { cgroup, file, device } => write!(f, "reset {file} of {cgroup} on {device}"),
             A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
             A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
             A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),

@@ -9,6 +9,7 @@
 
 pub mod action;
 pub mod backend;
+pub mod control;
 pub mod error;
 pub mod model;
 pub mod name;

@@ -11,7 +11,10 @@ use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
+use crate::control::Mode;
+use crate::control::usage::Unit;
 use crate::name::{Name, NameError};
+use crate::observe::identity::Identity;
 use crate::units::{Bytes, Share};
 
 /// A file system that Bulkhead makes and mounts.
@@ -361,6 +364,38 @@ pub struct DeviceRecord {
     pub before: Option<QueueSettings>,
     /// Its calibration.
     pub calibration: Option<Calibration>,
+}
+
+/// Shares of containers on a device that are held, journal I/O included, as recorded. There is one for a device at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Hold {
+    /// Kernel name of the physical device.
+    pub device: String,
+    /// What shares are parts of.
+    pub unit: Unit,
+    /// How they are held.
+    pub mode: Mode,
+    /// The cgroup file that has the weights: that of the controller in force.
+    pub weight_file: String,
+    /// Sum of the weights.
+    pub total_weight: u32,
+    /// Who shares, at least two.
+    pub tenants: Vec<HeldTenant>,
+    /// After how long without being asked for again it ends, seconds; `None` when it lasts until it is removed.
+    pub lease_seconds: Option<u32>,
+}
+
+/// A container whose share is held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldTenant {
+    /// What it was called when it was asked for.
+    pub name: String,
+    /// Its share, parts of a million.
+    pub share_ppm: u32,
+    /// Who it is.
+    pub identity: Identity,
+    /// The cgroup that its weight is set on: its own.
+    pub cgroup: String,
 }
 
 #[cfg(test)]

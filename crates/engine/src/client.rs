@@ -13,8 +13,8 @@ use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
-    API_VERSION, DeviceControl, DeviceView, Done, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
-    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
+    API_VERSION, DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate,
+    PoolView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -174,6 +174,22 @@ impl Client {
     /// One block device, by its kernel name.
     pub async fn device_inspect(&self, name: &str) -> Result<DeviceView, Fault> {
         self.get(&format!("devices/{}", path_part(name))).await
+    }
+
+    /// The shares that are held.
+    pub async fn hold_list(&self) -> Result<Vec<HoldView>, Fault> {
+        self.get("holds").await
+    }
+
+    /// Holds shares on a device.
+    pub async fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<HoldView>, Fault> {
+        self.write(Method::POST, &format!("holds{}", query(dry_run)), request).await
+    }
+
+    /// Ends what is held on a device, by its kernel name or path.
+    pub async fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<HoldView>, Fault> {
+        let short = device.strip_prefix("/dev/").unwrap_or(device);
+        self.delete(&format!("holds/{}{}", path_part(short), query(dry_run))).await
     }
 
     /// Puts a controller in force on a device, or what was in force before.

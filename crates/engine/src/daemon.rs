@@ -30,6 +30,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
+use crate::hold::PERIOD;
 use crate::host::Host;
 use crate::http::{self, Api};
 use crate::observe::Observe;
@@ -167,6 +168,7 @@ pub async fn run_until(
     tokio::select! {
         () = stop => {}
         () = tick(&api) => {}
+        () = hold(&api) => {}
         () = watchdog() => {}
     }
     tell(&[NotifyState::Stopping]);
@@ -206,6 +208,15 @@ async fn tick(api: &Api) {
     loop {
         ticks.tick().await;
         api.tick().await;
+    }
+}
+
+async fn hold(api: &Api) {
+    let mut periods = interval(PERIOD);
+    periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        periods.tick().await;
+        api.hold_step().await;
     }
 }
 

@@ -125,7 +125,7 @@ impl Engine {
         self.executor.run_steps(steps_to(policy, &facts, &before, calibration.as_ref())?, false)
     }
 
-    fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
+    pub(crate) fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
         let short = name.strip_prefix("/dev/").unwrap_or(name);
         let found = self.host().block_devices()?.into_iter().find(|facts| facts.name == short);
         found.ok_or_else(|| {

@@ -1,10 +1,12 @@
 //! What the engine needs of a host: to apply an action, and to see facts. The kernel is one; tests have a simulated one.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 
@@ -197,6 +199,27 @@ pub trait Host: Send + Sync {
 
     /// Bytes that a cgroup read and wrote on physical devices.
     fn io_bytes(&self, cgroup: &str) -> IoBytes;
+
+    /// All cgroups by their paths from the root, without a slash at either end, and who they are.
+    ///
+    /// # Errors
+    /// When the hierarchy cannot be read.
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault>;
+
+    /// A cgroup's weight on a device; `None` when the cgroup is gone or has no such file.
+    ///
+    /// # Errors
+    /// When the file says something that is not understood.
+    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
+
+    /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
+    fn io_waited(&self, cgroup: &str) -> Option<Duration>;
+
+    /// For how long a device has been busy.
+    ///
+    /// # Errors
+    /// When it is gone.
+    fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
 
     /// Start time of a process, `None` when there is none of that id.
     fn start_time(&self, pid: u32) -> Option<u64>;

@@ -6,8 +6,8 @@
 //! who calls: the permissions of the socket do that (root, and the members of the group it was given to).
 
 use std::any::Any;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -27,9 +27,10 @@ use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
-    DeviceControl, DeviceView, Done, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView, TenantCreate, TenantSet,
-    TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
+    DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
+    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
 };
+use bulkhead_sys::bpf;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
@@ -37,6 +38,7 @@ use tokio::sync::{Mutex, Semaphore};
 use uuid::Uuid;
 
 use crate::engine::Engine;
+use crate::hold::Holder;
 use crate::metrics;
 use crate::observe::Observe;
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, WriteFaults};
@@ -56,6 +58,7 @@ struct Inner {
     engine: Arc<Mutex<Engine>>,
     facts: serde_json::Value,
     observe: Arc<dyn Observe>,
+    holder: Arc<std::sync::Mutex<Holder>>,
     /// A question blocks a thread while the observation starts: not more of them than this.
     questions: Arc<Semaphore>,
     closed: AtomicBool,
@@ -65,9 +68,14 @@ impl Api {
     /// On this engine, which should be reconciled. `facts` is what `GET /v1/host` tells about the host.
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
+        let holds = engine.holds().unwrap_or_else(|fault| {
+            tracing::error!(%fault, "holds cannot be taken up again");
+            Vec::new()
+        });
+        let holder = Arc::new(std::sync::Mutex::new(Holder::new(holds)));
         let engine = Arc::new(Mutex::new(engine));
         let (questions, closed) = (Arc::new(Semaphore::new(MAX_QUESTIONS)), AtomicBool::new(false));
-        Self(Arc::new(Inner { engine, facts, observe, questions, closed }))
+        Self(Arc::new(Inner { engine, facts, observe, holder, questions, closed }))
     }
 
     /// What goes on on the host, with the longest waits of the last `waits`; operations do not hold it up.
@@ -97,6 +105,28 @@ impl Api {
         {
             tracing::error!(%fault, "the periodic check failed");
         }
+    }
+
+    /// Makes a step of all holds, if there are any; does nothing once closed.
+    pub async fn hold_step(&self) {
+        if self.holder().is_empty() {
+            return;
+        }
+        let seen = self.observe(Duration::ZERO).await;
+        let (at_ns, holder) = (bpf::now_ns(), Arc::clone(&self.0.holder));
+        let stepped = self.call(move |engine| {
+            holder.lock().unwrap_or_else(PoisonError::into_inner).step(engine, &seen, at_ns);
+            Ok(())
+        });
+        if let Err(fault) = stepped.await
+            && fault.code != Code::Unavailable
+        {
+            tracing::error!(%fault, "a step of holding shares failed");
+        }
+    }
+
+    fn holder(&self) -> MutexGuard<'_, Holder> {
+        self.0.holder.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses all further operations, also those that wait for their turn, and waits for the one that runs.
@@ -175,6 +205,8 @@ pub fn router(api: Api) -> Router {
         .route("/devices/{name}", get(device_inspect))
         .route("/devices/{name}/control", post(device_control))
         .route("/devices/{name}/calibrate", post(device_calibrate))
+        .route("/holds", get(hold_list).post(hold_start))
+        .route("/holds/{device}", delete(hold_stop))
         .route("/observation", get(observation))
         .route("/host", get(host))
         .route("/healthz", get(healthz))
@@ -590,6 +622,50 @@ async fn device_calibrate(
     Ok(Json(api.call(move |engine| engine.device_calibrated(&name, request, query.dry_run)).await?))
 }
 
+/// Lists the shares that are held.
+#[utoipa::path(get, path = "/v1/holds", tag = "hold", responses((status = 200, body = [HoldView]), ListFaults))]
+async fn hold_list(State(api): State<Api>) -> Reply<Vec<HoldView>> {
+    Ok(Json(api.holder().views()))
+}
+
+/// Holds shares of containers on a device, journal I/O included, in place of what was held on it; the same request again renews a
+/// lease.
+#[utoipa::path(post, path = "/v1/holds", tag = "hold", params(Write), request_body = HoldStart,
+    responses((status = 200, body = Done<HoldView>), WriteFaults))]
+async fn hold_start(
+    State(api): State<Api>,
+    Asked(query): Asked<Write>,
+    Body(request): Body<HoldStart>,
+) -> Reply<Done<HoldView>> {
+    let holder = Arc::clone(&api.0.holder);
+    let held = api.call(move |engine| {
+        let Done { object, steps, dry_run } = engine.hold_start(&request, query.dry_run)?;
+        let mut holder = holder.lock().unwrap_or_else(PoisonError::into_inner);
+        let object = object.filter(|_| !dry_run).map(|hold| holder.begin(hold));
+        Ok(Done { object, steps, dry_run })
+    });
+    Ok(Json(held.await?))
+}
+
+/// Ends what is held on a device: the weights are as before. Idempotent.
+#[utoipa::path(delete, path = "/v1/holds/{device}", tag = "hold", params(("device" = String, Path), Write),
+    responses((status = 200, body = Done<HoldView>), WriteFaults))]
+async fn hold_stop(
+    State(api): State<Api>,
+    At(Device(device)): At<Device>,
+    Asked(query): Asked<Write>,
+) -> Reply<Done<HoldView>> {
+    let holder = Arc::clone(&api.0.holder);
+    let ended = api.call(move |engine| {
+        let Done { steps, dry_run, .. } = engine.hold_stop(&device, query.dry_run)?;
+        if !dry_run {
+            holder.lock().unwrap_or_else(PoisonError::into_inner).end(&device);
+        }
+        Ok(Done { object: None, steps, dry_run })
+    });
+    Ok(Json(ended.await?))
+}
+
 /// Shows who wrote which journal bytes and who waited for whom in fsync: sums since the daemon began to observe, which are
 /// compared with an earlier answer to see what happens now. The first question begins the observation.
 #[utoipa::path(get, path = "/v1/observation", tag = "observe",
@@ -667,6 +743,9 @@ async fn no_such_method(request: Request) -> Failure {
     device_inspect,
     device_control,
     device_calibrate,
+    hold_list,
+    hold_start,
+    hold_stop,
     observation,
     metrics_text,
     host,

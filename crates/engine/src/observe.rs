@@ -25,6 +25,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::{Scratch, ScratchError};
 
 use self::names::Namer;
+pub(crate) use self::names::containers;
 use self::xfs::Xfs;
 use crate::kernel::faults::chain;
 

@@ -46,6 +46,8 @@ struct World {
     busy: BTreeSet<PathBuf>,
     queue: BTreeMap<&'static str, String>,
     lost_device: bool,
+    /// For how long its device has been busy: a second more with each look.
+    busy_for: Duration,
     steps_left: Option<usize>,
 }
 
@@ -77,6 +79,8 @@ impl Observe for Observed {
                 devices: vec![DeviceShare {
                     device: "vda".to_owned(),
                     seconds: device_seconds * f64::from(n),
+                    read_bytes: 0,
+                    written_bytes: written_bytes * u64::from(n),
                     target_seconds: (identity.name == "db").then(|| 0.76 * f64::from(n)),
                     achieved_share: device_seconds / 0.95,
                     target_share: (identity.name == "db").then_some(0.8),
@@ -491,6 +495,15 @@ impl World {
                 let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
                 files.insert(file.clone(), value.clone()).as_ref() != Some(value)
             }
+            A::SetWeight { cgroup, file, device, weight } => {
+                let files = self.cgroups.get_mut(cgroup);
+                let files =
+                    files.ok_or_else(|| Fault::new(Code::NotFound, format!("cgroup {cgroup}"), "it is gone"))?;
+                files.insert(format!("{file} {device}"), weight.to_string()) != Some(weight.to_string())
+            }
+            A::ResetWeight { cgroup, file, device } => {
+                self.cgroups.get_mut(cgroup).is_some_and(|files| files.remove(&format!("{file} {device}")).is_some())
+            }
             A::RemoveCgroup { cgroup } => {
                 let below = format!("{cgroup}/");
                 assert!(
@@ -642,6 +655,29 @@ impl Host for Sim {
 
     fn io_bytes(&self, _cgroup: &str) -> IoBytes {
         IoBytes::default()
+    }
+
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
+        Ok(self.world().cgroups.keys().map(|path| (path.clone(), identify(path))).collect())
+    }
+
+    fn weight(&self, cgroup: &str, file: &str, _dev: DevNo) -> Result<Option<u32>, Fault> {
+        let world = self.world();
+        let weight = |files: &BTreeMap<String, String>| {
+            let own = files.get(&format!("{file} sda")).map(String::as_str);
+            own.map_or(100, |weight| weight.parse().unwrap())
+        };
+        Ok(world.cgroups.get(cgroup).map(weight))
+    }
+
+    fn io_waited(&self, _cgroup: &str) -> Option<Duration> {
+        Some(self.world().busy_for)
+    }
+
+    fn device_busy(&self, _device: &str) -> Result<Duration, Fault> {
+        let mut world = self.world();
+        world.busy_for += Duration::from_secs(1);
+        Ok(world.busy_for)
     }
 
     fn start_time(&self, pid: u32) -> Option<u64> {

@@ -25,6 +25,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::Tenant(tenant) => serde_json::to_string_pretty(tenant),
         Record::Lease(lease) => serde_json::to_string_pretty(lease),
         Record::Device(device) => serde_json::to_string_pretty(device),
+        Record::Hold(hold) => serde_json::to_string_pretty(hold),
     }
     .expect("records have only string keys and finite numbers");
     let crc = crc32fast::hash(body.as_bytes());
@@ -62,6 +63,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
         "tenant" => serde_json::from_str(body).map(Record::Tenant).map_err(unreadable),
         "lease" => serde_json::from_str(body).map(Record::Lease).map_err(unreadable),
         "device" => serde_json::from_str(body).map(Record::Device).map_err(unreadable),
+        "hold" => serde_json::from_str(body).map(Record::Hold).map_err(unreadable),
         _ => Err(corrupt("it is of an unknown kind")),
     }
 }

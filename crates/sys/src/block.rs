@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::units::{Bytes, DevNo};
 
@@ -291,6 +292,22 @@ pub fn names(roots: &Roots) -> HashMap<DevNo, String> {
 pub fn devno_of_name(roots: &Roots, name: &str) -> Option<DevNo> {
     let name = name.replace('/', "!");
     fs::read_to_string(roots.sys.join("class/block").join(name).join("dev")).ok()?.trim().parse().ok()
+}
+
+/// For how long the device with this kernel name has had requests under way (`io_ticks` of its `stat` file).
+///
+/// # Errors
+/// [`BlockError::Read`] when it is gone, or says something that is not understood.
+pub fn busy(roots: &Roots, name: &str) -> Result<Duration, BlockError> {
+    /// Where it is among the numbers (kernel `Documentation/block/stat.rst`).
+    const IO_TICKS: usize = 9;
+    let path = roots.sys.join("class/block").join(name.replace('/', "!")).join("stat");
+    let text = fs::read_to_string(&path).map_err(|source| BlockError::Read { path: path.clone(), source })?;
+    let ticks = text.split_ascii_whitespace().nth(IO_TICKS).and_then(|word| word.parse().ok());
+    ticks.map(Duration::from_millis).ok_or_else(|| {
+        let source = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("it says {text:?}"));
+        BlockError::Read { path, source }
+    })
 }
 
 /// Splits a `dev_t` of `stat(2)`.

@@ -310,6 +310,16 @@ pub fn read(roots: &Roots, path: &CgroupPath, file: &str) -> Result<String, Cgro
     })
 }
 
+/// For how long some task of a cgroup, or below it, has waited for I/O since the cgroup was made (`io.pressure`, `some`). `None`
+/// where the kernel does not tell: without pressure stall information, or when the cgroup is gone.
+#[must_use]
+pub fn io_waited(roots: &Roots, path: &CgroupPath) -> Option<Duration> {
+    let text = read(roots, path, "io.pressure").ok()?;
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    let total = some.split(' ').find_map(|word| word.strip_prefix("total="))?;
+    total.trim().parse().ok().map(Duration::from_micros)
+}
+
 /// Writes one file of a cgroup, in one `write(2)`. Returns what the file said before, without the final line break; empty
 /// for files that can only be written.
 ///

@@ -346,6 +346,7 @@ mod tests {
             journal_bytes: 0,
             ordered_bytes: 0,
             requester: None,
+            writer: None,
             block_bytes: 4096,
         }
     }

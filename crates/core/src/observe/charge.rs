@@ -287,6 +287,7 @@ mod tests {
             journal_bytes,
             ordered_bytes,
             requester: None,
+            writer: None,
             block_bytes: 4096,
         }
     }

@@ -268,6 +268,10 @@ impl Observer {
         for charge in charges.into_iter().filter(|charge| charge.kind == Kind::Ordered) {
             *bytes.entry((charge.cgroup, Cause::Ordered)).or_default() += charge.bytes;
         }
+        if let Some(writer) = commit.writer {
+            let bytes = commit.journal_bytes + commit.ordered_bytes;
+            *self.totals.native_bytes.entry((writer, commit.dev)).or_default() += bytes;
+        }
         self.causes.commit(*commit, bytes);
         *self.totals.commits.entry(commit.dev).or_default() += 1;
         self.last_tids.insert(commit.dev, commit.tid);
@@ -445,6 +449,7 @@ mod tests {
             journal_bytes,
             ordered_bytes: 0,
             requester: None,
+            writer: None,
             block_bytes: 4096,
         })
     }
@@ -467,7 +472,7 @@ mod tests {
     fn a_commit_waits_for_those_that_wanted_it() {
         let mut observer = observer();
         let Record::Commit(commit) = commit(7, 4 * 4096) else { unreachable!() };
-        let commit = Record::Commit(Commit { start_ns: 1000, end_ns: 2000, ..commit });
+        let commit = Record::Commit(Commit { start_ns: 1000, end_ns: 2000, writer: Some(ROOT), ..commit });
         let shares = vec![dirtied(7, A, 1), dirtied(7, B, 1)];
         // The last one needed nothing any more.
         let fsyncs = [fsync(7, B, 900, 2100), fsync(7, A, 1500, 2200), fsync(7, CgroupId(30), 2050, 2060)];
@@ -482,6 +487,7 @@ mod tests {
         let paid = &observer.totals().journal_bytes;
         assert_eq!(paid, &BTreeMap::from([A, B].map(|owner| ((Some(owner), FS, Kind::Commit), 2 * 4096))));
         assert_eq!(observer.pending_bytes().map(|(_, bytes)| bytes).sum::<u64>(), 0);
+        assert_eq!(observer.totals().native_bytes, BTreeMap::from([((ROOT, FS), 4 * 4096)]));
         observer.finish(Batch::default());
         assert_eq!(observer.totals().syncs.len(), 3);
         assert_eq!(observer.longest_waits(3000, 3000).waits[0].commits[0].requester, Some(B));

@@ -61,6 +61,8 @@ pub struct Commit {
     pub ordered_bytes: u64,
     /// Who forced the commit: the first fsync for it. `None` if the timer did, and until the observer has found it.
     pub requester: Option<CgroupId>,
+    /// Where the journal thread is: whom the kernel charges for all of it. `None` if that is not known.
+    pub writer: Option<CgroupId>,
     /// Size of a journal block in bytes.
     pub block_bytes: u32,
 }

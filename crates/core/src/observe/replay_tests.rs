@@ -41,6 +41,7 @@ fn parse(trace: &str) -> (u64, Vec<Batch>) {
                 journal_bytes: number(8),
                 ordered_bytes: number(9),
                 requester: None,
+                writer: None,
                 block_bytes: tid(10),
             })),
             "sync" => look.records.push(Record::Sync(Sync {

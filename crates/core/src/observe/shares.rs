@@ -43,8 +43,16 @@ impl Weights {
         Some(Self { default: default?, by_device })
     }
 
-    fn on(&self, dev: DevNo) -> u64 {
+    /// The weight on a device.
+    #[must_use]
+    pub fn on(&self, dev: DevNo) -> u64 {
         self.by_device.get(&dev).copied().unwrap_or(self.default)
+    }
+
+    /// Whether the cgroup has one of its own on a device.
+    #[must_use]
+    pub fn has_own(&self, dev: DevNo) -> bool {
+        self.by_device.contains_key(&dev)
     }
 }
 

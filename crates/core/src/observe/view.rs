@@ -92,6 +92,12 @@ pub struct DeviceShare {
     pub device: String,
     /// Device time that its requests took.
     pub seconds: f64,
+    /// Bytes that the device read for it, as the kernel charged them.
+    #[serde(default)]
+    pub read_bytes: u64,
+    /// Bytes that it wrote.
+    #[serde(default)]
+    pub written_bytes: u64,
     /// Device time that it would have had by the weights of those that were active with it, counted 5 times a second; `None`
     /// where its weight cannot be read, or none applies (the root cgroup).
     pub target_seconds: Option<f64>,
@@ -401,7 +407,10 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
             view.read_bytes += service.read_bytes;
             view.written_bytes += service.written_bytes;
             view.device_seconds += seconds(service.busy_ns);
-            view.device(names.device(dev)).seconds += seconds(service.busy_ns);
+            let device = view.device(names.device(dev));
+            device.seconds += seconds(service.busy_ns);
+            device.read_bytes += service.read_bytes;
+            device.written_bytes += service.written_bytes;
         });
     }
     for (&(owner, dev), &ns) in &totals.target_ns {
@@ -575,10 +584,15 @@ impl Observation {
             for device in &mut view.devices {
                 let Some(old) = devices.get(device.device.as_str()) else { continue };
                 device.seconds = (device.seconds - old.seconds).max(0.0);
+                device.read_bytes = device.read_bytes.saturating_sub(old.read_bytes);
+                device.written_bytes = device.written_bytes.saturating_sub(old.written_bytes);
                 let before = old.target_seconds.unwrap_or(0.0);
                 device.target_seconds = device.target_seconds.map(|target| (target - before).max(0.0));
             }
-            view.devices.retain(|device| device.seconds > 0.0 || device.target_seconds > Some(0.0));
+            view.devices.retain(|device| {
+                let did_something = device.seconds > 0.0 || device.read_bytes + device.written_bytes > 0;
+                did_something || device.target_seconds > Some(0.0)
+            });
         }
         work_out_shares(&mut new.containers);
         new.containers.retain(ContainerView::did_something);
@@ -798,6 +812,7 @@ mod tests {
             journal_bytes: 8192,
             ordered_bytes: 512,
             requester: Some(CgroupId(2)),
+            writer: None,
             block_bytes: 4096,
         };
         let culprit = |id, journal_ns, queue_ns, journal_bytes| Culprit {

@@ -10,9 +10,10 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::tenant::ROOT_SLICE;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::file::{self, Provision as Fill};
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
 use bulkhead_sys::iocost::{ModelLine, QosLine};
@@ -110,6 +111,29 @@ impl Kernel {
                 Ok(Outcome::changed(created))
             }
             A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
+            A::SetWeight { cgroup, file, device, weight } => {
+                let dev = block::devno_of_name(&self.roots, device).ok_or_else(|| {
+                    Fault::new(Code::NotFound, format!("device {device}"), "there is no such device any more")
+                })?;
+                let before = self.weights(cgroup, file)?.ok_or_else(|| no_weight(cgroup, file))?;
+                let old = before.on(dev);
+                if before.has_own(dev) && old == u64::from(*weight) {
+                    return Ok(Outcome::UNCHANGED);
+                }
+                self.write_cgroup(cgroup, file, &format!("{dev} {weight}"))?;
+                Ok(Outcome { changed: true, old: Some(old.to_string()) })
+            }
+            A::ResetWeight { cgroup, file, device } => {
+                // With a device go the weights on it.
+                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                match self.weights(cgroup, file)? {
+                    Some(before) if before.has_own(dev) => {
+                        self.write_cgroup(cgroup, file, &format!("{dev} default"))?;
+                        Ok(Outcome { changed: true, old: Some(before.on(dev).to_string()) })
+                    }
+                    _ => Ok(Outcome::UNCHANGED),
+                }
+            }
             // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
             A::RemoveCgroup { cgroup } if cgroup == ROOT_SLICE => {
                 let path = cgroup_path(cgroup)?;
@@ -310,6 +334,18 @@ impl Kernel {
         Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
     }
 
+    /// What a weight file says; `None` when the cgroup is gone or does not have it.
+    pub(super) fn weights(&self, cgroup: &str, file: &str) -> Result<Option<Weights>, Fault> {
+        let text = match cgroup::read(&self.roots, &cgroup_path(cgroup)?, file) {
+            Ok(text) => text,
+            Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => return Ok(None),
+            Err(error) => return Err(error.fault(format!("cgroup {cgroup}"))),
+        };
+        Weights::parse(&text).map(Some).ok_or_else(|| {
+            Fault::new(Code::Internal, format!("cgroup {cgroup}"), format!("{file} is not understood: {text:?}"))
+        })
+    }
+
     fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
         let (_, name) = self.kernel_name(device)?;
@@ -485,6 +521,10 @@ fn go_on(_: Bytes) -> ControlFlow<()> {
 
 pub(super) fn cgroup_path(text: &str) -> Result<CgroupPath, Fault> {
     text.parse().map_err(|error| Fault::new(Code::InvalidArgument, format!("cgroup {text}"), error))
+}
+
+fn no_weight(cgroup: &str, file: &str) -> Fault {
+    Fault::new(Code::NotFound, format!("cgroup {cgroup}"), format!("it is gone, or has no {file}"))
 }
 
 fn bad_line(device: &str, line: &str) -> Fault {

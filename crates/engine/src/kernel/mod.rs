@@ -11,6 +11,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
@@ -23,6 +24,7 @@ use bulkhead_sys::{file, iocost, jbd2, mount, process};
 use self::act::cgroup_path;
 use self::faults::Classify;
 use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::observe::containers;
 use crate::store;
 
 /// How long killed processes may take to go.
@@ -348,6 +350,23 @@ impl Host for Kernel {
             read_bytes: sum.read_bytes + io.rbytes,
             written_bytes: sum.written_bytes + io.wbytes,
         })
+    }
+
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
+        let found = containers(&self.roots);
+        found.map_err(|error| Fault::new(Code::Internal, "cgroups", format!("they cannot be listed ({error})")))
+    }
+
+    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault> {
+        Ok(self.weights(cgroup, file)?.and_then(|weights| u32::try_from(weights.on(dev)).ok()))
+    }
+
+    fn io_waited(&self, cgroup: &str) -> Option<Duration> {
+        cgroup::io_waited(&self.roots, &cgroup_path(cgroup).ok()?)
+    }
+
+    fn device_busy(&self, device: &str) -> Result<Duration, Fault> {
+        block::busy(&self.roots, device).map_err(|e| e.fault(format!("device {device}")))
     }
 
     fn start_time(&self, pid: u32) -> Option<u64> {

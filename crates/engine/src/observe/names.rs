@@ -60,6 +60,16 @@ pub(super) struct Changes {
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
 
+/// All cgroups by their paths from the root, without a slash at either end, and who they are now.
+pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(String, Identity)>> {
+    let mut namer = Namer::new(roots.clone());
+    let all = cgroup::all_ids(roots)?;
+    namer.cgroups = all.iter().map(|(id, path)| (*id, Known { identity: identify(path), gone_since: None })).collect();
+    namer.name_containers(Instant::now());
+    let identity = |id: &CgroupId| Some(namer.cgroups.get(id)?.identity.clone());
+    Ok(all.iter().filter_map(|(id, path)| Some((path.trim_matches('/').to_owned(), identity(id)?))).collect())
+}
+
 impl Namer {
     pub(super) fn new(roots: Roots) -> Self {
         let identity = Identity { kind: ContainerKind::Cgroup, name: REMOVED.to_owned(), id: None, pod_uid: None };

@@ -82,6 +82,7 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
                 journal_bytes: raw.journal_bytes,
                 ordered_bytes: raw.ordered_bytes,
                 requester: None,
+                writer: (raw.cgroup != 0).then_some(CgroupId(raw.cgroup)),
                 block_bytes: raw.block_bytes,
             })
         }),
@@ -217,6 +218,7 @@ mod tests {
             journal_bytes: 8192,
             ordered_bytes: 0,
             block_bytes: 1024,
+            cgroup: 1,
         };
         let Some(Record::Commit(commit)) = record(bytes_of(&raw)) else { panic!("not a commit") };
         assert_eq!(

@@ -89,6 +89,7 @@ static __always_inline void end_commit(const struct commit *commit, __u64 end_ns
 		record->end_ns = end_ns;
 		record->journal_bytes = commit->journal_bytes;
 		record->ordered_bytes = commit->ordered_bytes;
+		record->cgroup = bpf_get_current_cgroup_id();
 		record->block_bytes = commit->block_bytes;
 		bpf_ringbuf_submit(record, BPF_RB_NO_WAKEUP);
 	} else {

@@ -94,6 +94,7 @@ struct commit_record {
 	__u64 end_ns;
 	__u64 journal_bytes; /* what the journal thread wrote to the journal */
 	__u64 ordered_bytes;
+	__u64 cgroup; /* where the journal thread is: whom the kernel charges */
 };
 
 /* The end of an fsync, fdatasync or O_SYNC write. */

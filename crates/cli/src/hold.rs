@@ -1,0 +1,187 @@
+//! `bulkhead hold`: shares of containers on a device, held as long as this command runs, or until they are let go.
+
+use std::time::Duration;
+
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView, StandingView};
+use bulkhead_engine::client::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::interval;
+
+use crate::args::{HoldArgs, HoldCommand, HoldStartArgs};
+use crate::output::{Output, table};
+use crate::parse::invalid;
+use crate::show::{self, Show};
+
+/// How often a table is printed, and the lease renewed.
+const LOOK: Duration = Duration::from_secs(5);
+/// How long a hold outlasts this command if it is killed, seconds.
+const LEASE_SECONDS: u32 = 30;
+/// Titles of the table.
+const HEADERS: [&str; 7] = ["tenant", "target", "achieved", "of it journal", "error", "weight", "remarks"];
+
+/// Holds shares, lists what is held, or lets it go.
+///
+/// # Errors
+/// Wrong arguments, and the daemon's faults.
+pub(crate) async fn run(args: HoldArgs, client: &Client, output: &Output) -> Result<(), Fault> {
+    match args.command {
+        None => start(args.start, client, output).await,
+        Some(HoldCommand::Ls) => show::list(output, &client.hold_list().await?),
+        Some(HoldCommand::Rm { device, write }) => {
+            let done = client.hold_stop(&device, write.dry_run).await?;
+            show::done(output, &format!("hold on {device}"), "ended, its weights are taken back", &done)
+        }
+    }
+}
+
+async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<(), Fault> {
+    let stays = args.detach || args.write.dry_run;
+    let request = HoldStart {
+        device: args.device,
+        unit: args.unit.into(),
+        mode: args.mode.into(),
+        tenants: args.tenants.iter().map(|text| tenant(text)).collect::<Result<_, _>>()?,
+        lease_seconds: (!stays).then_some(LEASE_SECONDS),
+    };
+    let done = client.hold_start(&request, args.write.dry_run).await?;
+    if stays {
+        return show::done(output, "hold", "in force", &done);
+    }
+    let Some(view) = done.object else {
+        return Err(Fault::new(Code::Internal, "hold", "the daemon does not say what is held"));
+    };
+    let device = view.hold.device;
+    output.say(&format!("holding shares on {device}; Ctrl-C ends it and takes the weights back"));
+    let followed = follow(&request, &device, client, output).await;
+    let ended = client.hold_stop(&device, false).await;
+    followed.and(ended.map(drop))
+}
+
+/// Prints where tenants stand, until it is interrupted or somebody else ends the hold.
+async fn follow(request: &HoldStart, device: &str, client: &Client, output: &Output) -> Result<(), Fault> {
+    let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("signals: {error}")));
+    let (mut interrupt, mut terminate) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+    let mut looks = interval(LOOK);
+    // The first one comes at once, and there is nothing to see yet.
+    looks.tick().await;
+    loop {
+        tokio::select! {
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+            _ = looks.tick() => {}
+        }
+        if !client.hold_list().await?.iter().any(|view| view.hold.device == device) {
+            output.say(&format!("the hold on {device} was ended by somebody else"));
+            return Ok(());
+        }
+        let renewed = client.hold_start(request, false).await?;
+        let Some(view) = renewed.object else { continue };
+        print(&view, output)?;
+        if !output.has_reader() {
+            return Ok(());
+        }
+    }
+}
+
+fn print(view: &HoldView, output: &Output) -> Result<(), Fault> {
+    if output.is_json() {
+        return output.json(view);
+    }
+    let mut lines = vec![format!("{}: {} ({} corrections)", view.hold.device, view.reason, view.corrections)];
+    if !view.standings.is_empty() {
+        lines.extend(table(&HEADERS, &view.standings.iter().map(row).collect::<Vec<_>>()));
+    }
+    output.lines(&lines)
+}
+
+fn row(standing: &StandingView) -> Vec<String> {
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    let remark = match standing {
+        StandingView { infeasible: true, .. } => {
+            "its journal alone is more than its share: give it a volume of its own"
+        }
+        StandingView { contends: false, .. } => "does not want more than it has",
+        _ => "",
+    };
+    vec![
+        standing.name.clone(),
+        percent(standing.target_share),
+        percent(standing.achieved_share),
+        percent(standing.journal_share),
+        format!("{:+.1}", 100.0 * (standing.achieved_share - standing.target_share)),
+        standing.weight.to_string(),
+        remark.to_owned(),
+    ]
+}
+
+/// `NAME=SHARE`; names may have an equals sign of their own.
+fn tenant(text: &str) -> Result<HoldTenant, Fault> {
+    let object = format!("--tenant {text}");
+    let example = "for example `--tenant db=70`";
+    let (name, share) = text
+        .rsplit_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
+    let share = share
+        .trim_end_matches('%')
+        .parse()
+        .map_err(|_| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
+    Ok(HoldTenant { tenant: name.to_owned(), share })
+}
+
+impl Show for HoldView {
+    const EMPTY: &'static str = "no shares are held; `bulkhead hold --tenant A=50 --tenant B=50` holds some";
+    const HEADERS: &'static [&'static str] = &["device", "unit", "weights", "state", "tenants (achieved/target)"];
+
+    fn row(&self) -> Vec<String> {
+        let standing = |tenant: &str| self.standings.iter().find(|standing| standing.name == tenant);
+        let tenants = self.hold.tenants.iter().map(|tenant| match standing(&tenant.name) {
+            Some(standing) => {
+                format!("{} {:.0}/{:.0} %", tenant.name, 100.0 * standing.achieved_share, 100.0 * standing.target_share)
+            }
+            None => format!("{} -/{:.0} %", tenant.name, f64::from(tenant.share_ppm) / 1e4),
+        });
+        let unit = match self.hold.unit {
+            Unit::Bytes => "bytes",
+            Unit::Time => "time",
+        };
+        let tenants = tenants.collect::<Vec<_>>().join(", ");
+        vec![self.hold.device.clone(), unit.to_owned(), self.hold.weight_file.clone(), self.state.clone(), tenants]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let mode = match self.hold.mode {
+            Mode::Correcting => "correcting",
+            Mode::Published => "published",
+        };
+        let mut fields: Vec<(&'static str, String)> = Self::HEADERS.iter().copied().zip(self.row()).collect();
+        fields.extend([
+            ("mode", mode.to_owned()),
+            ("reason", self.reason.clone()),
+            ("corrections", self.corrections.to_string()),
+        ]);
+        fields
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_read_and_refused() {
+        let share = |text: &str| tenant(text).map(|read| (read.tenant, read.share));
+        assert_eq!(share("db=70"), Ok(("db".to_owned(), 70.0)));
+        assert_eq!(share("a=b=0.5%"), Ok(("a=b".to_owned(), 0.5)));
+        for bad in ["db", "=5", "db=", "db=much"] {
+            assert_eq!(share(bad).map_err(|fault| fault.code), Err(Code::InvalidArgument), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What tenants did on a device, from what was observed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::Usage;
+use crate::observe::identity::{ContainerKind, Identity};
+use crate::observe::view::{ContainerView, Observation};
+
+/// What a share is a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// The bytes that the device reads and writes.
+    #[default]
+    Bytes,
+    /// The time that it spends: a random write of 4 KiB costs a disk more than 4 KiB of a stream.
+    Time,
+}
+
+/// What each of these tenants did on a device between two observations, whose difference is `seen`.
+///
+/// Journal I/O is what a tenant caused on file systems on the device, less what the kernel charged to it there. In device time
+/// that is its part of the time that the device spent with metadata and flushes. It may be negative, when a tenant's own threads
+/// wrote for others.
+#[must_use]
+pub fn usages(
+    seen: &Observation,
+    device: &str,
+    unit: Unit,
+    tenants: &BTreeMap<String, Identity>,
+) -> BTreeMap<String, Usage> {
+    let is_here = |of: &str| seen.file_systems.iter().any(|fs| fs.device == of && fs.disks.iter().any(|d| d == device));
+    let views: HashMap<(ContainerKind, &str), &ContainerView> =
+        seen.containers.iter().map(|view| (view.identity.key(), view)).collect();
+    let here = seen.file_systems.iter().filter(|fs| fs.disks.iter().any(|d| d == device));
+    let metadata_bytes: f64 = here.map(|fs| float(fs.journal.total())).sum();
+    let metadata_seconds = seen
+        .devices
+        .iter()
+        .filter(|time| time.device == device)
+        .map(|time| time.metadata_seconds + time.flush_seconds)
+        .sum::<f64>();
+    let journal_price = match unit {
+        Unit::Bytes => 1.0,
+        Unit::Time if metadata_bytes > 0.0 => metadata_seconds / metadata_bytes,
+        Unit::Time => 0.0,
+    };
+    let usage = |identity: &Identity| {
+        let Some(view) = views.get(&identity.key()) else { return Usage::default() };
+        let native = view.devices.iter().filter(|share| share.device == device).map(|share| match unit {
+            Unit::Bytes => float(share.read_bytes) + float(share.written_bytes),
+            Unit::Time => share.seconds,
+        });
+        let caused = view.journal.iter().filter(|share| is_here(&share.device));
+        let excess: f64 = caused.map(|share| float(share.journal.total()) - float(share.native_bytes)).sum();
+        Usage { native: native.sum(), journal: excess * journal_price }
+    };
+    tenants.iter().map(|(name, identity)| (name.clone(), usage(identity))).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are far more than a period has")]
+fn float(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::histogram::Histogram;
+    use crate::observe::identity::identify;
+    use crate::observe::view::{DeviceShare, DeviceTime, FileSystemShare, FileSystemView, JournalBytes};
+
+    fn commit(commit_bytes: u64) -> JournalBytes {
+        JournalBytes { commit_bytes, ..JournalBytes::default() }
+    }
+
+    fn seen() -> Observation {
+        let share = |device: &str, read_bytes: u64, written_bytes: u64, seconds: f64| DeviceShare {
+            device: device.to_owned(),
+            seconds,
+            read_bytes,
+            written_bytes,
+            ..DeviceShare::default()
+        };
+        let caused = |device: &str, bytes: u64, native_bytes: u64| FileSystemShare {
+            device: device.to_owned(),
+            journal: commit(bytes),
+            native_bytes,
+        };
+        let fs = |device: &str, disk: &str, bytes: u64| FileSystemView {
+            device: device.to_owned(),
+            mount_point: None,
+            disks: vec![disk.to_owned()],
+            commits: 1,
+            journal: commit(bytes),
+            unattributed: JournalBytes::default(),
+            pending_bytes: 0,
+        };
+        Observation {
+            containers: vec![ContainerView {
+                identity: identify("/system.slice/db.service"),
+                journal: vec![caused("sda1", 3000, 1000), caused("sdb1", 500, 0)],
+                read_bytes: 0,
+                written_bytes: 0,
+                device_seconds: 0.0,
+                devices: vec![share("sda", 100, 200, 0.25), share("sdb", 7, 7, 0.5)],
+                fsync: Histogram::default(),
+            }],
+            devices: vec![DeviceTime {
+                device: "sda".to_owned(),
+                data_seconds: 0.3,
+                metadata_seconds: 0.3,
+                flush_seconds: 0.1,
+            }],
+            file_systems: vec![fs("sda1", "sda", 8000), fs("sdb1", "sdb", 500)],
+            ..Observation::default()
+        }
+    }
+
+    #[test]
+    fn journal_is_what_others_wrote_for_it_on_this_device() {
+        let tenants = BTreeMap::from([
+            ("db".to_owned(), identify("/system.slice/db.service")),
+            ("idle".to_owned(), identify("/system.slice/idle.service")),
+        ]);
+        let bytes = usages(&seen(), "sda", Unit::Bytes, &tenants);
+        assert_eq!(bytes["db"], Usage { native: 300.0, journal: 2000.0 });
+        assert_eq!(bytes["idle"], Usage::default());
+        // A quarter of the metadata's bytes, and so of the time for it.
+        let time = usages(&seen(), "sda", Unit::Time, &tenants);
+        assert!((time["db"].native - 0.25).abs() < 1e-12 && (time["db"].journal - 0.1).abs() < 1e-12, "{time:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! On the simulated host, whose device is always busy and whose containers always wait.
+
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
+use bulkhead_core::observe::histogram::Histogram;
+use bulkhead_core::observe::identity::identify;
+use bulkhead_core::observe::view::{ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
+use bulkhead_core::units::Share;
+use bulkhead_core::wire::{DeviceControl, TenantCreate};
+
+use super::*;
+use crate::carry_out::Executor;
+use crate::engine::Dirs;
+use crate::sim::Sim;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A host with BFQ and the tenants `a` and `b`.
+fn host() -> (Sim, Engine) {
+    let sim = Sim::default();
+    let engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    engine.device_control("sda", &DeviceControl { policy: Some(Policy::Bfq) }, false).unwrap();
+    for name in ["a", "b"] {
+        let name = name.parse().unwrap();
+        let request = TenantCreate { name, share: Share::DEFAULT, limits: vec![], volumes: vec![] };
+        engine.tenant_create(&request, false).unwrap();
+    }
+    (sim, engine)
+}
+
+fn request(tenants: &[(&str, f64)]) -> HoldStart {
+    let tenant = |(tenant, share): &(&str, f64)| HoldTenant { tenant: (*tenant).to_owned(), share: *share };
+    HoldStart {
+        device: None,
+        unit: Unit::Bytes,
+        mode: Mode::Correcting,
+        tenants: tenants.iter().map(tenant).collect(),
+        lease_seconds: None,
+    }
+}
+
+fn weight(sim: &Sim, tenant: &str) -> Option<String> {
+    sim.cgroup_file(&format!("bulkhead.slice/{tenant}.slice"), "io.bfq.weight sda")
+}
+
+/// What was observed after so many seconds: both do the same of their own, and `a` has as much journal I/O on top.
+fn seen(seconds: u64) -> Observation {
+    let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
+    let container = |name: &str, own: u64, caused: u64| ContainerView {
+        identity: identify(&format!("/bulkhead.slice/{name}.slice/payload")),
+        journal: vec![FileSystemShare { device: "dm-0".to_owned(), journal: journal(caused), native_bytes: 0 }],
+        read_bytes: own * seconds,
+        written_bytes: 0,
+        device_seconds: 0.0,
+        devices: vec![DeviceShare {
+            device: "sda".to_owned(),
+            seconds: 1.0,
+            read_bytes: own * seconds,
+            ..DeviceShare::default()
+        }],
+        fsync: Histogram::default(),
+    };
+    Observation {
+        observed_seconds: f64::from(u32::try_from(seconds).unwrap()),
+        containers: vec![container("a", 1 << 20, 1 << 20), container("b", 1 << 20, 0)],
+        file_systems: vec![FileSystemView {
+            device: "dm-0".to_owned(),
+            mount_point: None,
+            disks: vec!["sda".to_owned()],
+            commits: seconds,
+            journal: journal(1 << 20),
+            unattributed: JournalBytes::default(),
+            pending_bytes: 0,
+        }],
+        ..Observation::default()
+    }
+}
+
+fn holder(engine: &Engine) -> Holder {
+    Holder::new(engine.holds().unwrap())
+}
+
+fn steps(holder: &mut Holder, engine: &Engine, seconds: std::ops::Range<u64>) {
+    for second in seconds {
+        holder.step(engine, &Ok(seen(second)), second * SECOND);
+    }
+}
+
+#[test]
+fn weights_are_set_on_the_device_alone_and_taken_back() {
+    let (sim, engine) = host();
+    let asked = request(&[("a", 70.0), ("b", 30.0)]);
+    let dry = engine.hold_start(&asked, true).unwrap();
+    assert_eq!((dry.steps.len(), weight(&sim, "a"), engine.holds().unwrap()), (3, None, vec![]));
+    engine.hold_start(&asked, false).unwrap();
+    assert_eq!((weight(&sim, "a").as_deref(), weight(&sim, "b").as_deref()), (Some("140"), Some("60")));
+    assert!(engine.hold_start(&asked, false).unwrap().steps.is_empty());
+    // A lease is recorded, and changes nothing else.
+    let leased = HoldStart { lease_seconds: Some(30), ..asked };
+    assert_eq!(engine.hold_start(&leased, false).unwrap().steps.len(), 1);
+    let done = engine.hold_stop("/dev/sda", false).unwrap();
+    assert!(done.steps.iter().all(|step| step.changed), "{done:?}");
+    assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
+    assert!(engine.hold_stop("sda", false).unwrap().steps.is_empty());
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_and_leaves_nothing() {
+    let (sim, engine) = host();
+    let refused = |request: &HoldStart| engine.hold_start(request, false).unwrap_err();
+    let code = |tenants: &[(&str, f64)]| refused(&request(tenants)).code;
+    assert_eq!(code(&[("a", 1.0)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("b", 0.0)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("b", f64::NAN)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("a", 1.0)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("/bulkhead.slice/a.slice", 1.0)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("nobody", 1.0)]), Code::NotFound);
+    assert_eq!(code(&[("a", 1.0), ("bulkhead.slice", 1.0)]), Code::Unsupported);
+    let of = |device: &str| HoldStart { device: Some(device.to_owned()), ..request(&[("a", 1.0), ("b", 1.0)]) };
+    assert_eq!(refused(&of("sdz")).code, Code::NotFound);
+    assert_eq!(refused(&of("dm-0")).code, Code::Unsupported);
+    engine.device_control("sda", &DeviceControl { policy: None }, false).unwrap();
+    assert_eq!(refused(&of("sda")).code, Code::Unsupported);
+    assert_eq!(code(&[("a", 1.0), ("b", 1.0)]), Code::Unsupported);
+    assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
+}
+
+#[test]
+fn journal_io_is_taken_off_the_weight_and_a_restart_goes_on() {
+    let (sim, engine) = host();
+    engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
+    let mut first = holder(&engine);
+    steps(&mut first, &engine, 1..4);
+    assert_eq!(weight(&sim, "a").as_deref(), Some("100"));
+    steps(&mut first, &engine, 4..8);
+    let lowered: u32 = weight(&sim, "a").unwrap().parse().unwrap();
+    assert!(lowered < 100, "{:?}", first.views());
+    assert!(weight(&sim, "b").unwrap().parse::<u32>().unwrap() > 100, "{lowered}");
+    let view = &first.views()[0];
+    assert_eq!((view.state.as_str(), view.standings[0].weight), ("corrected", lowered));
+    assert!((view.standings[0].achieved_share - 2.0 / 3.0).abs() < 1e-9, "{view:?}");
+    // A daemon that starts anew finds the record, and changes nothing before it knows.
+    let mut second = holder(&engine);
+    steps(&mut second, &engine, 8..12);
+    assert_eq!(second.views()[0].state, "starting");
+    assert_eq!(weight(&sim, "a"), Some(lowered.to_string()));
+}
+
+#[test]
+fn another_program_that_sets_a_weight_is_told_and_left_alone() {
+    let (sim, engine) = host();
+    engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
+    let mut holder = holder(&engine);
+    steps(&mut holder, &engine, 1..4);
+    let theirs = Action::SetWeight {
+        cgroup: "bulkhead.slice/b.slice".to_owned(),
+        file: "io.bfq.weight".to_owned(),
+        device: "sda".to_owned(),
+        weight: 777,
+    };
+    engine.executor.run_steps(vec![theirs], false).unwrap();
+    steps(&mut holder, &engine, 4..20);
+    let view = &holder.views()[0];
+    assert_eq!((view.state.as_str(), view.corrections), ("other_writer", 0));
+    assert!(view.reason.contains("from 100 to 777"), "{}", view.reason);
+    assert_eq!(weight(&sim, "b").as_deref(), Some("777"));
+}
+
+#[test]
+fn what_goes_away_meanwhile_does_no_harm() {
+    let (sim, engine) = host();
+    let leased = HoldStart { lease_seconds: Some(0), ..request(&[("a", 1.0), ("b", 1.0)]) };
+    let hold = engine.hold_start(&leased, false).unwrap().object.unwrap();
+    let mut holder = Holder::default();
+    holder.begin(Hold { lease_seconds: None, ..hold });
+    steps(&mut holder, &engine, 1..8);
+    // A container goes.
+    engine.tenant_remove(&"b".parse().unwrap(), true, false).unwrap();
+    steps(&mut holder, &engine, 8..20);
+    assert_eq!(holder.views()[0].state, "no_contenders");
+    // The observation fails, and comes back.
+    holder.step(&engine, &Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
+    assert_eq!(holder.views()[0].state, "failed");
+    steps(&mut holder, &engine, 21..23);
+    assert_eq!(holder.views()[0].state, "starting");
+    // The controller goes.
+    engine.device_control("sda", &DeviceControl { policy: None }, false).unwrap();
+    steps(&mut holder, &engine, 23..24);
+    assert_eq!(holder.views()[0].state, "failed");
+    // Whoever asked for it goes: what is recorded has a lease of no time.
+    let mut holder = self::holder(&engine);
+    std::thread::yield_now();
+    steps(&mut holder, &engine, 24..25);
+    assert!(holder.is_empty() && engine.holds().unwrap().is_empty());
+    assert_eq!(weight(&sim, "a"), None);
+}
