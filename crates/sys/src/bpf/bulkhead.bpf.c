@@ -42,7 +42,7 @@ struct {
 /* What is known of a block in the transaction that it was last dirtied in. */
 #define MAX_OWNERS 3
 struct block {
-	__u64 jiffies; /* when it was first dirtied there */
+	__u64 jiffies; /* when it was first dirtied there, or in the first of several transactions within the commit interval */
 	__u64 owners[MAX_OWNERS]; /* who dirtied it, in their order */
 	__u32 n_owners;
 	__u32 tid;
@@ -280,6 +280,8 @@ int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_he
 	    block.jiffies - before->jiffies < transaction->t_journal->j_commit_interval) {
 		struct share_key share = { .cgroup = cgroup, .dev = key.dev, .tid = block.tid, .kind = SHARE_AGAIN };
 
+		/* The interval goes on: at its end the timer would have been due, however often it was logged meanwhile. */
+		block.jiffies = before->jiffies;
 		share.since = before->tid;
 		if (block.tid - share.since > SHARE_SINCE_MAX)
 			share.since = block.tid - SHARE_SINCE_MAX;
