@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use bulkhead_core::observe::cost::CallCost;
 
 use crate::calls::{METADATA, OTHER};
-use crate::experiment::attribution::PLAYERS;
+use crate::experiment::attribution::{CONTAINERS, PLAYERS, name_of};
 use crate::report::figure as f;
 use crate::report::grid;
 use crate::report::headline::{hardest_neighbour, kept_pct};
 use crate::report::text::{factor, number, percent, percent_exact, rounds, with_ends};
 use crate::report::words::{self, Config};
 use crate::result::{Cell, Experiment, Spread, spread};
+use crate::shapley;
 
 /// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
 const MIN_ROUNDS: usize = 3;
@@ -491,21 +492,21 @@ fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
 
 fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
-    let all = cells().find(|cell| cell.figure(f::UNATTRIBUTED_PCT).is_some());
+    let all = cells().find(|cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some()));
     let figure = |name: &str| all.and_then(|cell| cell.figure(name));
     case.row("", "bytes not charged", figure(f::NOT_CHARGED_BYTES), number, "of what the journal's device was given");
     case.row("", "unattributed", figure(f::UNATTRIBUTED_PCT), percent_exact, "");
-    for player in PLAYERS {
-        let of = |what: &str| Some(figure(&format!("{player}_{what}_pct"))?.median);
-        let both = of("charged").zip(of("shapley"));
-        // A Shapley value is one of expected costs: of seven combinations, each of which differs from round to round.
+    let fair = fair_pct(experiments);
+    for (index, player) in PLAYERS.into_iter().enumerate() {
+        let charged = all.and_then(|cell| cell.mean(&format!("{player}_charged_pct")));
+        let both = charged.zip(fair.as_ref().map(|fair| fair[index]));
         let off = figure(&f::off_shapley(player)).zip(both).map(|(rounds, (charged, fair))| {
             let pooled = 100.0 * (charged - fair).abs() / fair;
             Spread { min: rounds.min.min(pooled), median: pooled, max: rounds.max.max(pooled) }
         });
         let percents = both.map(|(charged, fair)| (percent_exact(charged), percent_exact(fair)));
         let said = percents.map(|(charged, fair)| format!("charged {charged}, fair {fair}"));
-        let remark = said.as_ref().map_or_else(String::new, |said| format!("{said}, middles of the rounds"));
+        let remark = said.as_ref().map_or_else(String::new, |said| format!("{said}, means of the rounds"));
         case.row(player, "off Shapley", off, percent_exact, &remark);
         if let (Some(off), Some(said)) = (off, said) {
             case.figures.push(format!("{player} {said}, off {}", percent_exact(off.median)));
@@ -525,6 +526,20 @@ fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
             }
         }
     }
+}
+
+/// What each container's part would be in fairness, percent. A Shapley value is one of expected costs, which differ from round to round:
+/// it is worked out from the means of all combinations.
+fn fair_pct(experiments: &[&Experiment]) -> Option<Vec<f64>> {
+    let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
+    let cost = |set: usize| {
+        cells().find(|cell| cell.neighbour == CONTAINERS && cell.layout == name_of(set))?.mean(f::JOURNAL_BYTES)
+    };
+    let everyone = (1 << PLAYERS.len()) - 1;
+    let costs: Vec<f64> =
+        (0..=everyone).map(|set| if set == 0 { Some(0.0) } else { cost(set) }).collect::<Option<_>>()?;
+    let fair = shapley::values(PLAYERS.len(), |set| costs[set]);
+    Some(fair.into_iter().map(|bytes| 100.0 * bytes / costs[everyone]).collect())
 }
 
 /// How much longer the probe's fsync may take on average beside a neighbour, for the line in the picture.

@@ -107,6 +107,15 @@ impl Cell {
         spread(self.rounds.iter().filter_map(|round| round.figures.get(name).copied()))
     }
 
+    /// The mean of a figure over the rounds that have it; `None` when none has.
+    #[must_use]
+    pub fn mean(&self, name: &str) -> Option<f64> {
+        let values: Vec<f64> = self.rounds.iter().filter_map(|round| round.figures.get(name).copied()).collect();
+        #[expect(clippy::cast_precision_loss, reason = "an experiment has few rounds")]
+        let n_values = values.len() as f64;
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / n_values)
+    }
+
     /// The spread of the quotient of two figures of the same round.
     #[must_use]
     pub fn ratio(&self, above: &str, below: &str) -> Option<Spread> {

@@ -360,7 +360,7 @@ fn verdict_of_the_charges() {
         "attribution",
         &all_synthetic(),
         expect![
-            "attribution: met: fsyncs charged 20.0 %, fair 20.5 %, off 2.4 %; storm charged 76.0 %, fair 75.4 %, off 0.8 %; seldom charged 4.0 %, fair 4.1 %, off 2.4 %; metadata calls overhead 3.0 % (mkdir + rmdir); other calls overhead -0.2 % (getppid)"
+            "attribution: met: fsyncs charged 20.1 %, fair 20.6 %, off 2.4 %; storm charged 76.3 %, fair 75.3 %, off 1.2 %; seldom charged 4.0 %, fair 4.1 %, off 2.4 %; metadata calls overhead 3.0 % (mkdir + rmdir); other calls overhead -0.2 % (getppid)"
         ],
     );
 }

@@ -337,7 +337,8 @@ fn churn(experiment: &Experiment) -> Headline {
 }
 
 fn attribution(experiment: &Experiment) -> Headline {
-    let all = experiment.cells.iter().find(|cell| cell.figure(f::UNATTRIBUTED_PCT).is_some());
+    let is_of_all = |cell: &&Cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some());
+    let all = experiment.cells.iter().find(is_of_all);
     let figure = |name: &str| Some(all?.figure(name)?.median);
     let parts = PLAYERS.iter().filter_map(|player| {
         let (charged, fair) = (figure(&format!("{player}_charged_pct"))?, figure(&format!("{player}_shapley_pct"))?);

@@ -356,7 +356,7 @@ fn costs(experiment: &Experiment) -> Option<Chart> {
 }
 
 fn charges(experiment: &Experiment) -> Option<Chart> {
-    let is_of_all = |cell: &&Cell| cell.neighbour == CONTAINERS && has(cell, &[f::UNATTRIBUTED_PCT]);
+    let is_of_all = |cell: &&Cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some());
     let all = experiment.cells.iter().find(is_of_all)?;
     let rows = PLAYERS.iter().flat_map(|player| {
         [("charged", "charged", Hue::Blue), ("shapley", "fair", Hue::Grey)].map(|(figure, words, hue)| Row {

@@ -198,8 +198,14 @@ pub(crate) fn synthetic_attribution() -> Experiment {
     all.extend([("fsyncs_charged_pct", 20.0), ("fsyncs_shapley_pct", 20.5), ("fsyncs_off_shapley_pct", 2.4)]);
     all.extend([("storm_charged_pct", 76.0), ("storm_shapley_pct", 75.4), ("storm_off_shapley_pct", 0.8)]);
     all.extend([("seldom_charged_pct", 4.0), ("seldom_shapley_pct", 4.1), ("seldom_off_shapley_pct", 2.4)]);
+    let combination = |name: &str, bytes: f64| cell(name, "", "containers", &[("journal_bytes", bytes)]);
     let cells = vec![
-        cell("fsyncs", "", "containers", &[("journal_bytes", 5e6)]),
+        combination("fsyncs", 1.85e6),
+        combination("storm", 6.78e6),
+        combination("fsyncs+storm", 8.63e6),
+        combination("seldom", 0.37e6),
+        combination("fsyncs+seldom", 2.22e6),
+        combination("storm+seldom", 7.15e6),
         cell("fsyncs+storm+seldom", "", "containers", &all),
         cell("mkdir + rmdir", "", "metadata calls", &[("overhead_pct", 3.0), ("cpu_ns_per_call", 4100.0)]),
         cell("getppid", "", "other calls", &[("overhead_pct", -0.2), ("cpu_ns_per_call", 110.0)]),
