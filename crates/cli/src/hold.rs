@@ -15,10 +15,12 @@ use crate::output::{Output, table};
 use crate::parse::invalid;
 use crate::show::{self, Show};
 
-/// How often a table is printed, and the lease renewed.
+/// How often a table is printed.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a hold outlasts this command if it is killed, seconds.
-const LEASE_SECONDS: u32 = 30;
+const LEASE_SECONDS: u32 = 60;
+/// The lease is renewed with every so many tables: each time is a line in the daemon's log.
+const RENEW: u32 = 4;
 /// Titles of the table.
 const HEADERS: [&str; 7] = ["tenant", "target", "achieved", "of it journal", "error", "weight", "remarks"];
 
@@ -67,23 +69,25 @@ async fn follow(request: &HoldStart, device: &str, client: &Client, output: &Out
     let mut looks = interval(LOOK);
     // The first one comes at once, and there is nothing to see yet.
     looks.tick().await;
-    loop {
+    for number in 1.. {
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
             _ = looks.tick() => {}
         }
-        if !client.hold_list().await?.iter().any(|view| view.hold.device == device) {
+        let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device == device) else {
             output.say(&format!("the hold on {device} was ended by somebody else"));
             return Ok(());
+        };
+        if u32::is_multiple_of(number, RENEW) {
+            client.hold_start(request, false).await?;
         }
-        let renewed = client.hold_start(request, false).await?;
-        let Some(view) = renewed.object else { continue };
         print(&view, output)?;
         if !output.has_reader() {
             return Ok(());
         }
     }
+    Ok(())
 }
 
 fn print(view: &HoldView, output: &Output) -> Result<(), Fault> {
@@ -111,7 +115,10 @@ fn row(standing: &StandingView) -> Vec<String> {
         percent(standing.target_share),
         percent(standing.achieved_share),
         percent(standing.journal_share),
-        format!("{:+.1}", 100.0 * (standing.achieved_share - standing.target_share)),
+        match standing.contends {
+            true => format!("{:+.1}", 100.0 * (standing.achieved_share - standing.target_share)),
+            false => "-".to_owned(),
+        },
         standing.weight.to_string(),
         remark.to_owned(),
     ]

@@ -76,7 +76,7 @@ impl Params {
 pub struct Sample {
     /// When it was taken, ns of a monotonic clock.
     pub at_ns: u64,
-    /// Part of the time in which the device was busy.
+    /// Part of the time in which the device was busy, or, if that is more, of what io.cost lets it do.
     pub busy: f64,
     /// Something was lost: amounts are too small.
     pub is_partial: bool,

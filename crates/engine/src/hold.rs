@@ -52,6 +52,7 @@ struct Before {
     seen: Observation,
     at_ns: u64,
     busy: Duration,
+    cost_used: Duration,
     waited: BTreeMap<String, Duration>,
 }
 
@@ -89,7 +90,7 @@ impl Running {
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
                 .cure("hold the shares anew, for the controller that is in force now"));
         }
-        let busy = host.device_busy(&facts.name)?;
+        let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let (mut weights, mut waited) = (BTreeMap::new(), BTreeMap::new());
         for tenant in &self.hold.tenants {
             // Whose cgroup is gone takes no part.
@@ -97,7 +98,7 @@ impl Running {
             weights.insert(tenant.name.clone(), weight);
             waited.insert(tenant.name.clone(), host.io_waited(&tenant.cgroup).unwrap_or_default());
         }
-        let now = Before { seen: seen.clone(), at_ns, busy, waited };
+        let now = Before { seen: seen.clone(), at_ns, busy, cost_used, waited };
         let Some(before) = self.before.replace(now) else { return Ok(None) };
         let elapsed = Duration::from_nanos(at_ns.saturating_sub(before.at_ns)).as_secs_f64();
         let part = |now: Duration, before: Duration| match elapsed > 0.0 {
@@ -116,7 +117,7 @@ impl Running {
         });
         Ok(Some(Sample {
             at_ns,
-            busy: part(busy, before.busy),
+            busy: part(busy, before.busy).max(part(cost_used, before.cost_used)),
             is_partial: seen.losses != before.seen.losses || seen.observed_seconds < before.seen.observed_seconds,
             tenants: tenants.collect(),
         }))

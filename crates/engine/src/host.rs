@@ -221,6 +221,10 @@ pub trait Host: Send + Sync {
     /// When it is gone.
     fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
 
+    /// How much of its time io.cost has given out on a device; zero where it does not work. It keeps a device from ever being busy
+    /// all of the time.
+    fn cost_used(&self, dev: DevNo) -> Duration;
+
     /// Start time of a process, `None` when there is none of that id.
     fn start_time(&self, pid: u32) -> Option<u64>;
 }

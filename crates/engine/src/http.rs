@@ -682,7 +682,8 @@ async fn observation(State(api): State<Api>, Asked(query): Asked<Waits>) -> Repl
     responses((status = 200, description = "Metrics, in the format that is accepted", content_type = "application/openmetrics-text")))]
 async fn metrics_text(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let format = metrics::Format::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe(Duration::ZERO).await, format))
+    let holds = api.holder().views();
+    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe(Duration::ZERO).await, holds, format))
 }
 
 /// Shows what the daemon is and sees.

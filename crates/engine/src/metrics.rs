@@ -10,6 +10,7 @@ use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
+use bulkhead_core::wire::{HoldView, StandingView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -50,9 +51,9 @@ const BOUNDS: std::ops::RangeInclusive<u32> = 6..=25;
 
 /// All metrics. When the host cannot be observed, they say that and why.
 #[must_use]
-pub fn render(seen: Result<Observation, Fault>, format: Format) -> String {
+pub fn render(seen: Result<Observation, Fault>, holds: Vec<HoldView>, format: Format) -> String {
     let mut registry = Registry::with_prefix("bulkhead");
-    registry.register_collector(Box::new(Metrics(seen)));
+    registry.register_collector(Box::new(Metrics { seen, holds }));
     let mut text = String::new();
     // Writing to a String does not fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
@@ -81,7 +82,10 @@ fn older(text: &str) -> String {
 }
 
 #[derive(Debug)]
-struct Metrics(Result<Observation, Fault>);
+struct Metrics {
+    seen: Result<Observation, Fault>,
+    holds: Vec<HoldView>,
+}
 
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
@@ -98,7 +102,7 @@ impl Collector for Metrics {
         let mut build =
             encoder.encode_descriptor("build_info", "The daemon's version; always 1", None, MetricType::Gauge)?;
         build.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_i64)?;
-        let (method, reason) = match &self.0 {
+        let (method, reason) = match &self.seen {
             Ok(seen) => (seen.method.as_str(), seen.notes.join("; ")),
             Err(fault) => ("none", fault.cause.clone()),
         };
@@ -109,8 +113,9 @@ impl Collector for Metrics {
             MetricType::Gauge,
         )?;
         let labels: Labels<'_, 2> = [("method", method), ("reason", &reason)];
-        observing.encode_family(&labels)?.encode_gauge(&i64::from(self.0.is_ok()))?;
-        let Ok(seen) = &self.0 else { return Ok(()) };
+        observing.encode_family(&labels)?.encode_gauge(&i64::from(self.seen.is_ok()))?;
+        holds(encoder, &self.holds)?;
+        let Ok(seen) = &self.seen else { return Ok(()) };
         journals(encoder, seen)?;
         containers(encoder, seen)?;
         devices(encoder, seen)?;
@@ -199,6 +204,50 @@ fn devices(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Resu
         for (class, seconds) in parts {
             let labels: Labels<'_, 2> = [("device", &view.device), ("class", class)];
             time.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Name, help and value of a figure of a tenant whose share is held.
+type Figure = (&'static str, &'static str, fn(&StandingView) -> f64);
+
+fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result {
+    if holds.is_empty() {
+        return Ok(());
+    }
+    let help = "What holding shares on a device does, and why it may stand still; always 1";
+    let mut state = encoder.encode_descriptor("hold_state", help, None, MetricType::Gauge)?;
+    for view in holds {
+        let labels: Labels<'_, 2> = [("device", &view.hold.device), ("state", &view.state)];
+        state.encode_family(&labels)?.encode_gauge(&1_i64)?;
+    }
+    let mut corrections = counter(encoder, "hold_corrections", "How often weights were changed to hold shares", None)?;
+    for view in holds {
+        let labels: Labels<'_, 1> = [("device", &view.hold.device)];
+        corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
+    }
+    let figures: [Figure; 5] = [
+        ("hold_target_ratio", "The share of a device that a tenant is to have of what all contenders did", |view| {
+            view.target_share
+        }),
+        ("hold_achieved_ratio", "What it had in the last seconds, journal I/O included", |view| view.achieved_share),
+        ("hold_journal_ratio", "Its journal I/O alone, in the same measure", |view| view.journal_share),
+        ("hold_weight", "Its weight on the device", |view| f64::from(view.weight)),
+        ("hold_infeasible", "1 if its journal I/O alone is more than its share, so that no weight helps", |view| {
+            f64::from(u8::from(view.infeasible))
+        }),
+    ];
+    for (name, help, value) in figures {
+        let mut gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for view in holds {
+            for standing in &view.standings {
+                let Some(tenant) = view.hold.tenants.iter().find(|tenant| tenant.name == standing.name) else {
+                    continue;
+                };
+                let labels = [of(Some(&tenant.identity), TENANT), vec![("device", view.hold.device.as_str())]].concat();
+                gauge.encode_family(&labels)?.encode_gauge(&value(standing))?;
+            }
         }
     }
     Ok(())
@@ -298,7 +347,7 @@ mod tests {
     /// In the newer format, without the version of the day.
     fn rendered(seen: Result<Observation, Fault>) -> String {
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-        render(seen, Format::OpenMetrics).replace(&version, "version=\"x.y.z\"")
+        render(seen, vec![], Format::OpenMetrics).replace(&version, "version=\"x.y.z\"")
     }
 
     #[test]
@@ -401,7 +450,7 @@ mod tests {
             let path = format!("/system.slice/docker-{id}.scope");
             view.identity = Identity { name: "web".to_owned(), ..bulkhead_core::observe::identity::identify(&path) };
         }
-        let text = render(Ok(seen), Format::Text);
+        let text = render(Ok(seen), vec![], Format::Text);
         for id in &ids {
             let line = format!(
                 "bulkhead_device_time_seconds_total{{tenant=\"web\",tenant_kind=\"docker\",container_id=\"{id}\",device=\"vda\"}} "
@@ -424,7 +473,7 @@ mod tests {
             [Format::accepted(Some(accept)), Format::accepted(Some("*/*"))],
             [Format::OpenMetrics, Format::Text]
         );
-        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::Text);
+        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), vec![], Format::Text);
         assert!(
             text.contains("\n# TYPE bulkhead_journal_bytes_total counter\nbulkhead_journal_bytes_total{"),
             "{text}"
@@ -445,7 +494,7 @@ mod tests {
         let as_victim = BlameView { victim: removed.clone(), ..pair.clone() };
         let as_culprit = BlameView { culprit: Some(removed), ..pair.clone() };
         seen.blame.extend([as_victim, as_culprit]);
-        let text = render(Ok(seen), Format::OpenMetrics);
+        let text = render(Ok(seen), vec![], Format::OpenMetrics);
         assert!(text.contains("tenant=\"db\"") && !text.contains("kind=\"cgroup\""), "{text}");
         // Who only calls itself so does not hide.
         assert!(text.contains("tenant=\"(removed containers)\",tenant_kind=\"machine\""), "{text}");
@@ -460,14 +509,14 @@ mod tests {
         };
         assert_eq!(seconds(3), (vec![0.02, 0.27, 0.01], 0));
         assert_eq!(seconds(2), (vec![0.27, 0.02], 1));
-        assert!(render(Ok(seen), Format::Text).contains("\nbulkhead_fsync_blame_pairs_left_out 0\n"));
+        assert!(render(Ok(seen), vec![], Format::Text).contains("\nbulkhead_fsync_blame_pairs_left_out 0\n"));
     }
 
     #[test]
     fn what_limits_the_observation_is_told() {
         let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
         let notes = vec!["no scratch file system".to_owned(), "no fentry".to_owned()];
-        let text = render(Ok(Observation { notes, ..seen }), Format::Text);
+        let text = render(Ok(Observation { notes, ..seen }), vec![], Format::Text);
         let line = "bulkhead_observing{method=\"tp_btf\",reason=\"no scratch file system; no fentry\"} 1";
         assert!(text.contains(line), "{text}");
     }

@@ -32,7 +32,7 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
         view.victim.id.clone_from(&id);
         view.culprit.iter_mut().for_each(|culprit| culprit.id.clone_from(&id));
     }
-    let text = render(Ok(Observation { devices: vec![device], ..seen }), Format::Text);
+    let text = render(Ok(Observation { devices: vec![device], ..seen }), vec![crate::sim::held()], Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {

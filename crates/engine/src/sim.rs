@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::model::{FsKind, HeldTenant, Hold, PoolSource};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
@@ -19,11 +21,45 @@ use bulkhead_core::observe::view::{
     JournalBytes, Observation, WaitList, WaitView,
 };
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{Accounting, IoBytes};
+use bulkhead_core::wire::{Accounting, HoldView, IoBytes, StandingView};
 
 use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::observe::Observe;
 use crate::store;
+
+/// A hold on that host, as it is shown.
+pub(crate) fn held() -> HoldView {
+    let tenant = HeldTenant {
+        name: "db".to_owned(),
+        share_ppm: 700_000,
+        identity: identify("/bulkhead.slice/db.slice"),
+        cgroup: "bulkhead.slice/db.slice".to_owned(),
+    };
+    let standing = StandingView {
+        name: "db".to_owned(),
+        target_share: 0.7,
+        achieved_share: 0.72,
+        journal_share: 0.3,
+        weight: 120,
+        contends: true,
+        infeasible: false,
+    };
+    HoldView {
+        hold: Hold {
+            device: "vda".to_owned(),
+            unit: Unit::Bytes,
+            mode: Mode::Correcting,
+            weight_file: "io.weight".to_owned(),
+            total_weight: 200,
+            tenants: vec![tenant],
+            lease_seconds: None,
+        },
+        state: "corrected".to_owned(),
+        reason: "weights were changed".to_owned(),
+        corrections: 7,
+        standings: vec![standing],
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FileSystem {
@@ -678,6 +714,10 @@ impl Host for Sim {
         let mut world = self.world();
         world.busy_for += Duration::from_secs(1);
         Ok(world.busy_for)
+    }
+
+    fn cost_used(&self, _dev: DevNo) -> Duration {
+        Duration::ZERO
     }
 
     fn start_time(&self, pid: u32) -> Option<u64> {

@@ -179,6 +179,9 @@ pub struct IoStat {
     pub dbytes: u64,
     /// Number of discard bios.
     pub dios: u64,
+    /// Time of the device that io.cost has taken for it, by its model and at the rate that was in force then, in microseconds
+    /// (kernel `ioc_pd_stat`); 0 where it does not work.
+    pub cost_usage_us: u64,
 }
 
 /// How the host mounts its control groups, judged by the files that are there.
@@ -450,7 +453,7 @@ pub fn cgroup_of(roots: &Roots, pid: u32) -> Result<CgroupPath, CgroupError> {
     path.parse().map_err(|source| CgroupError::Unnameable { pid, source })
 }
 
-/// The counters of `io.stat`. Keys that are unknown (such as `cost.usage`) are passed over, and so are values that are not
+/// The counters of `io.stat`. Keys that are unknown (such as `cost.vrate`) are passed over, and so are values that are not
 /// numbers. Some kernels print the number of a device without I/O on the same line as the next device; that is understood.
 #[must_use]
 pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
@@ -472,6 +475,7 @@ pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
                 "wios" => entry.wios = value,
                 "dbytes" => entry.dbytes = value,
                 "dios" => entry.dios = value,
+                "cost.usage" => entry.cost_usage_us = value,
                 _ => {}
             }
         }

@@ -20,8 +20,9 @@ use super::{LATE_NS, Params, Reason, Sample, Standing, Step, TenantSample, Usage
 const WINDOW_NS: u64 = 5_000_000_000;
 /// A device that is busy for less of the time is not contended.
 const CONTENDED: f64 = 0.8;
-/// A tenant that waits for more of the time contends.
-const WAITS: f64 = 0.5;
+/// A tenant that waits for more of the time contends. Those that wait for their own requests alone do so, too: more weight than they
+/// can use does no harm.
+const WAITS: f64 = 0.3;
 /// One that has this much of its share contends, too.
 const HAS_ITS_SHARE: f64 = 0.95;
 /// The least that a tenant has of its own, of all: with no weight at all it would starve.

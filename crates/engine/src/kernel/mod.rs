@@ -369,6 +369,11 @@ impl Host for Kernel {
         block::busy(&self.roots, device).map_err(|e| e.fault(format!("device {device}")))
     }
 
+    fn cost_used(&self, dev: DevNo) -> Duration {
+        let stat = cgroup::io_stat(&self.roots, &CgroupPath::root()).unwrap_or_default();
+        stat.get(&dev).map_or(Duration::ZERO, |io| Duration::from_micros(io.cost_usage_us))
+    }
+
     fn start_time(&self, pid: u32) -> Option<u64> {
         process::start_time(&self.roots, pid)
     }

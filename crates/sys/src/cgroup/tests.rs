@@ -197,8 +197,11 @@ fn io_stat_is_read_with_unknown_keys_and_run_together_lines() {
                 8:32 \nnonsense rbytes=1\n";
     let stat = parse_io_stat(text);
     assert_eq!(stat.len(), 3);
-    assert_eq!(stat[&DevNo::new(254, 0)].wbytes, 8192);
-    assert_eq!(stat[&DevNo::new(8, 16)], IoStat { rbytes: 1, wbytes: u64::MAX, rios: 3, wios: 4, dbytes: 5, dios: 6 });
+    assert_eq!((stat[&DevNo::new(254, 0)].wbytes, stat[&DevNo::new(254, 0)].cost_usage_us), (8192, 77));
+    assert_eq!(
+        stat[&DevNo::new(8, 16)],
+        IoStat { rbytes: 1, wbytes: u64::MAX, rios: 3, wios: 4, dbytes: 5, dios: 6, cost_usage_us: 0 }
+    );
     assert_eq!(stat[&DevNo::new(253, 3)].rbytes, 9);
     assert!(parse_io_stat("").is_empty());
 }
