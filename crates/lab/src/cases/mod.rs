@@ -4,6 +4,7 @@ mod bad_host;
 mod calibration;
 mod crash;
 mod demo;
+mod hold;
 mod host;
 mod lab_self;
 mod monitoring;
@@ -30,6 +31,7 @@ pub fn all() -> Vec<&'static Case> {
         observe_faults::CASES,
         monitoring::CASES,
         xfs::CASES,
+        hold::CASES,
         crash::CASES,
     ];
     topics.into_iter().flatten().collect()

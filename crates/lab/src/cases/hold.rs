@@ -1,0 +1,128 @@
+//! Holding shares on a real kernel: a container that journals beside its reads is held to its share, and nothing is left of it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::host::{json, refused, start_daemon};
+use super::observe::SLOW;
+use crate::case::{Case, Ctx, Outcome};
+use crate::disk::DiskModel;
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "shares_held_with_journal",
+    about: "a container that journals beside its reads is held to its share; weights are as before whoever is killed",
+    kernels: &[Kernel::V6_12],
+    profile: SLOW,
+    limit: Duration::from_secs(900),
+    run: |ctx| Box::pin(shares_held_with_journal(ctx)),
+}];
+
+/// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
+const LOADS: &str = r#"
+in_cgroup() { setsid bash -c "echo \$\$ > /sys/fs/cgroup/test.slice/$1/cgroup.procs; $2" > /dev/null 2>&1 & }
+read_all() { echo "while :; do dd if=/run/shared/$1 of=/dev/null bs=128k iflag=direct; done"; }
+for name in a b; do dd if=/dev/zero of=/run/shared/$name bs=1M count=256 oflag=direct 2> /dev/null; done
+in_cgroup a "$(read_all a)"
+in_cgroup b "$(read_all b)"
+in_cgroup a 'mkdir /run/shared/dirs; i=0; while :; do i=$((i+1)); mkdir /run/shared/dirs/$i; cd /run/shared/dirs/$i; mkdir $(seq 150); done'"#;
+
+/// How long shares are held and watched (a table comes every 5 s), and from which table on they count.
+const WATCHED: &str = "65";
+const SETTLED: usize = 3;
+/// How far from its share a container may be on average, in percent of the whole: two cores emulate processor and disk.
+const TOLERANCE: f64 = 6.0;
+/// How long after its owner was killed a hold may last: its lease, and some.
+const LEASE: Duration = Duration::from_secs(150);
+
+async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let Some(lines) = DiskModel::Hdd.iocost(ctx.lab.kvm()) else {
+        return Ok(Outcome::Skipped("this disk has no io.cost model with KVM".to_owned()));
+    };
+    let path = ctx.machine.disk(0).await?;
+    let disk = path.trim_start_matches("/dev/");
+    let daemon = start_daemon(ctx, &[]).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q -F {path}; mkdir -p /run/shared; mount {path} /run/shared")).await?;
+    ctx.machine
+        .sh("cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir test.slice; echo '+io +memory' > \
+             test.slice/cgroup.subtree_control; mkdir test.slice/a test.slice/b")
+        .await?;
+    let tenants = ["--tenant", "test.slice/a=50", "--tenant", "test.slice/b=50"];
+    refused(ctx, 8, &["no device has a controller"], &[&["hold"], &tenants[..]].concat()).await?;
+    json(ctx, &["device", "calibrate", disk, "--model", lines.model, "--qos", lines.qos]).await?;
+    json(ctx, &["device", "control", disk, "--policy", "iocost"]).await?;
+    refused(
+        ctx,
+        3,
+        &["test.slice/c", "called so"],
+        &["hold", "--tenant", "test.slice/c=1", "--tenant", "test.slice/b=1"],
+    )
+    .await?;
+    refused(ctx, 2, &["a share is a positive number"], &["hold", "--tenant", "a=0", "--tenant", "b=1"]).await?;
+    // The observation begins, and further down it begins anew, while nothing goes on: an emulated processor stumbles now and then over
+    // code that is patched while another one runs it (`Oops: int3`).
+    json(ctx, &["top", "--total"]).await?;
+    ctx.machine.sh(LOADS).await?;
+    let program = ctx.program("bulkhead");
+
+    // Held as long as the command runs.
+    let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
+    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], &hold[..]].concat();
+    let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
+    ensure!(held.status == ExitStatus::Code(0), "{held:?}");
+    ctx.save("held.json", &held.stdout)?;
+    let tables: Vec<Value> = serde_json::Deserializer::from_str(&held.stdout).into_iter().collect::<Result<_, _>>()?;
+    let standing = |table: &Value, field: &str| table["standings"][0][field].as_f64();
+    let settled = tables.get(SETTLED..).context("too few tables")?;
+    let achieved: Vec<f64> = settled.iter().filter_map(|table| standing(table, "achieved_share")).collect();
+    let journal: Vec<f64> = settled.iter().filter_map(|table| standing(table, "journal_share")).collect();
+    ensure!(achieved.len() > 5, "only {} tables: {}", achieved.len(), held.stderr);
+    let mean =
+        |shares: &[f64]| 100.0 * shares.iter().sum::<f64>() / f64::from(u32::try_from(shares.len()).unwrap_or(1));
+    ctx.log(format!("a has {:.1} % of 50 %, {:.1} % of it journal: {achieved:.3?}", mean(&achieved), mean(&journal)));
+    ensure!((mean(&achieved) - 50.0).abs() < TOLERANCE, "a has {:.1} %", mean(&achieved));
+    ensure!(mean(&journal) > 2.0, "the journal has no part in it: {journal:?}");
+    let corrections = tables.last().and_then(|table| table["corrections"].as_u64());
+    ensure!(corrections > Some(0), "no weight was changed: {corrections:?}");
+    ensure!(own_weights(ctx).await?.is_empty(), "weights are left");
+
+    // Its owner and the daemon killed: the next daemon goes on with the weights that it finds, and takes them back in the end.
+    let running = ctx.machine.spawn(&hold, &[]).await?;
+    wait_until("both are contenders", Duration::from_secs(60), async || {
+        let holds = json(ctx, &["hold", "ls"]).await?;
+        let standings = holds[0]["standings"].as_array().cloned().unwrap_or_default();
+        Ok((standings.len() == 2 && standings.iter().all(|one| one["contends"] == true)).then_some(()))
+    })
+    .await?;
+    ctx.machine.sh("cd /sys/fs/cgroup/test.slice; for name in a b; do echo 1 > $name/cgroup.kill; done").await?;
+    running.kill(9).await?;
+    running.wait(Duration::from_secs(60)).await?;
+    daemon.kill().await?;
+    ensure!(!own_weights(ctx).await?.is_empty(), "no weights were set");
+    let daemon = start_daemon(ctx, &[]).await?;
+    ensure!(json(ctx, &["hold", "ls"]).await?[0]["device"] == disk, "the hold was forgotten");
+    wait_until("the lease ends", LEASE, async || {
+        Ok((json(ctx, &["hold", "ls"]).await? == serde_json::json!([])).then_some(()))
+    })
+    .await?;
+    ensure!(own_weights(ctx).await?.is_empty(), "weights are left");
+    ctx.machine
+        .sh("cd /sys/fs/cgroup/test.slice; for name in a b; do until rmdir $name 2> /dev/null; do :; done; done; \
+             cd ..; rmdir test.slice; umount /run/shared; rmdir /run/shared")
+        .await?;
+    json(ctx, &["device", "control", disk, "--restore"]).await?;
+    ctx.machine.sh(&format!("wipefs -qa {path}")).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Weights that the two have on a device, beside their default.
+async fn own_weights(ctx: &Ctx) -> Result<String> {
+    let text = ctx.machine.sh("grep -hv default /sys/fs/cgroup/test.slice/*/io.weight || true").await?;
+    Ok(text.trim().to_owned())
+}
