@@ -201,7 +201,7 @@ impl Holder {
     }
 
     pub(crate) fn end(&mut self, device: &str) {
-        self.running.remove(device);
+        self.running.remove(short(device));
     }
 
     /// One step of each hold. `at_ns` is the time of the observation (monotonic).
@@ -245,7 +245,7 @@ impl Engine {
     pub(crate) fn holds(&self) -> Result<Vec<Hold>, Fault> {
         let records = self.host().records(&self.dirs.run.join("holds"), "")?;
         let holds = records.into_iter().filter_map(|(path, record)| match record {
-            Ok(Record::Hold(hold)) if path.ends_with(&hold.device) => Some(hold),
+            Ok(Record::Hold(hold)) if path == self.hold_record(&hold.device) => Some(hold),
             Ok(_) => None,
             Err(fault) => {
                 tracing::warn!(path = %path.display(), %fault, "damaged hold");
@@ -307,8 +307,7 @@ impl Engine {
     /// # Errors
     /// Those of the steps.
     pub(crate) fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
-        let short = device.strip_prefix("/dev/").unwrap_or(device);
-        let hold = self.holds()?.into_iter().find(|hold| hold.device == short);
+        let hold = self.holds()?.into_iter().find(|hold| hold.device == short(device));
         let steps = hold.as_ref().map(|hold| self.steps_to_end(hold)).unwrap_or_default();
         let steps = self.executor.run_steps(steps, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
@@ -321,7 +320,8 @@ impl Engine {
     }
 
     fn hold_record(&self, device: &str) -> PathBuf {
-        self.dirs.run.join("holds").join(device)
+        // As in sysfs, where a kernel name may have slashes.
+        self.dirs.run.join("holds").join(device.replace('/', "!"))
     }
 
     fn held_device(&self, device: Option<&str>) -> Result<BlockFacts, Fault> {
@@ -405,6 +405,11 @@ impl Engine {
         }
         Ok(total.max(MIN_MEAN_WEIGHT * u32::try_from(tenants.len()).unwrap_or(u32::MAX)))
     }
+}
+
+/// The kernel name of a device that may be given by its path.
+fn short(device: &str) -> &str {
+    device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// The file that weights are written to for the controller that is in force on a device.

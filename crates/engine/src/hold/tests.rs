@@ -147,6 +147,19 @@ fn journal_io_is_taken_off_the_weight_and_a_restart_goes_on() {
 }
 
 #[test]
+fn a_hold_ends_by_the_devices_path_too() {
+    let (sim, engine) = host();
+    let hold = engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap().object.unwrap();
+    let mut holder = holder(&engine);
+    assert_eq!(holder.begin(hold).state, "starting");
+    engine.hold_stop("/dev/sda", false).unwrap();
+    holder.end("/dev/sda");
+    assert!(holder.is_empty());
+    steps(&mut holder, &engine, 1..9);
+    assert_eq!(weight(&sim, "a"), None);
+}
+
+#[test]
 fn another_program_that_sets_a_weight_is_told_and_left_alone() {
     let (sim, engine) = host();
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
@@ -189,7 +202,6 @@ fn what_goes_away_meanwhile_does_no_harm() {
     assert_eq!(holder.views()[0].state, "failed");
     // Whoever asked for it goes: what is recorded has a lease of no time.
     let mut holder = self::holder(&engine);
-    std::thread::yield_now();
     steps(&mut holder, &engine, 24..25);
     assert!(holder.is_empty() && engine.holds().unwrap().is_empty());
     assert_eq!(weight(&sim, "a"), None);
