@@ -512,7 +512,10 @@ fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.figures.push(format!("{player} {said}, off {}", percent_exact(off.median)));
         }
     }
-    for experiment in experiments {
+    // One experiment may have the containers, and another one what observing them costs.
+    let costs = |experiment: &&&Experiment| experiment.cells.iter().any(|cell| cell.neighbour == METADATA);
+    let has_costs = experiments.iter().filter(costs).count();
+    for experiment in experiments.iter().filter(|experiment| has_costs == 0 || costs(experiment)) {
         let place = if experiments.len() > 1 { format!("Linux {}", experiment.machine.kernel) } else { String::new() };
         for group in [METADATA, OTHER] {
             let cells = experiment.cells.iter().filter(|cell| cell.neighbour == group);

@@ -34,9 +34,10 @@ use crate::result::{Cell, Experiment, Round};
 use crate::shapley;
 
 const ABOUT: &str = "Three containers on one ext4 with an external journal, both in memory: `fsyncs` appends 4 KiB and calls fsync every \
-    100 ms, `storm` makes and removes directories of 64 small files every 250 ms and never calls fsync, `seldom` appends and calls fsync \
-    every 700 ms. All seven combinations run on fresh file systems; a container's Shapley value is its mean additional cost over all orders in \
-    which they could have come. By counts: numbers of calls times what each call and commit costs, as measured here / by the weights of \
+    100 ms, `storm` makes and removes directories of 64 small files every 270 ms and never calls fsync, `seldom` appends and calls fsync \
+    every 730 ms; no interval is a multiple of another, or they would keep step in one combination and not in the next. All seven \
+    combinations run on fresh file systems; a container's Shapley value is its mean additional cost over all orders in which they could \
+    have come. By counts: numbers of calls times what each call and commit costs, as measured here / by the weights of \
     Tobimatsu et al. Overhead: processor time of the calling thread, batches with and without the programs in turn.";
 
 /// The containers.
@@ -173,8 +174,8 @@ pub(crate) fn name_of(set: usize) -> String {
 
 fn load(player: usize, dir: PathBuf, seconds: f64) -> LoadArgs {
     let (kind, interval_ms) = match PLAYERS[player] {
-        "storm" => (LoadKind::Storm, 250),
-        "seldom" => (LoadKind::Probe, 700),
+        "storm" => (LoadKind::Storm, 270),
+        "seldom" => (LoadKind::Probe, 730),
         _ => (LoadKind::Probe, 100),
     };
     let storm = kind == LoadKind::Storm;
@@ -323,12 +324,14 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
 fn each_program(roots: &Roots, tracer: &mut Tracer) -> Result<Vec<Round>> {
     let statistics = Tracer::statistics().context("statistics of BPF programs")?;
     let before = tracer.programs(roots)?;
+    // Attached once: where the processor is emulated, each time is a chance for the kernel to stumble over the code that it patches.
+    tracer.attach()?;
     for _ in 0..N_EXERCISES {
         let scratch = Scratch::ext4(roots, JOURNAL, &["-O", "fast_commit"], &[])?;
-        tracer.attach()?;
         scratch.exercise().context("cannot write to the scratch file system")?;
-        tracer.detach();
+        tracer.look()?;
     }
+    tracer.detach();
     let after = tracer.programs(roots)?;
     drop(statistics);
     tracer.reset()?;
