@@ -349,18 +349,19 @@ fn attribution(experiment: &Experiment) -> Headline {
     let overhead = |group: &str| {
         let cells = experiment.cells.iter().filter(|cell| cell.neighbour == group);
         let worst = cells.filter_map(|cell| cell.figure(f::OVERHEAD_PCT)).map(|s| s.median).max_by(f64::total_cmp);
-        worst.map_or_else(|| "not measured".to_owned(), percent_exact)
+        worst.map(percent_exact)
     };
     let before = match parts.is_empty() {
         true => "Only what observing costs was measured here, not who is charged.".to_owned(),
         false => format!("Three containers on one journal are charged {}; nobody {nobody}.", parts.join(", ")),
     };
-    Headline {
-        before,
-        after: format!(
-            "Being observed costs at most {} more processor time in metadata calls, and {} in others.",
-            overhead(METADATA),
-            overhead(OTHER)
-        ),
-    }
+    let after = match overhead(METADATA).zip(overhead(OTHER)) {
+        Some((metadata, other)) => {
+            format!(
+                "Being observed costs at most {metadata} more processor time in metadata calls, and {other} in others."
+            )
+        }
+        None => "What observing costs was not measured here.".to_owned(),
+    };
+    Headline { before, after }
 }
