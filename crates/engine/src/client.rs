@@ -188,8 +188,7 @@ impl Client {
 
     /// Ends what is held on a device, by its kernel name or path.
     pub async fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<HoldView>, Fault> {
-        let short = device.strip_prefix("/dev/").unwrap_or(device);
-        self.delete(&format!("holds/{}{}", path_part(short), query(dry_run))).await
+        self.delete(&format!("holds/{}{}", path_part(device), query(dry_run))).await
     }
 
     /// Puts a controller in force on a device, or what was in force before.

@@ -126,9 +126,7 @@ impl Engine {
     }
 
     pub(crate) fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
-        let short = name.strip_prefix("/dev/").unwrap_or(name);
-        let found = self.host().block_devices()?.into_iter().find(|facts| facts.name == short);
-        found.ok_or_else(|| {
+        self.host().block_device(kernel_name(name))?.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("device {name}"), "there is no block device of that name")
                 .cure("`bulkhead device ls` lists them by their kernel names")
         })
@@ -197,6 +195,11 @@ impl Engine {
             calibration,
         })
     }
+}
+
+/// The kernel name of a device that may be given by its path.
+pub(crate) fn kernel_name(device: &str) -> &str {
+    device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 impl BlockFacts {

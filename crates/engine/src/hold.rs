@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{Action, Record};
@@ -19,6 +20,7 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 
+use crate::devices::kernel_name;
 use crate::engine::Engine;
 use crate::host::BlockFacts;
 
@@ -49,7 +51,7 @@ struct Running {
 /// Counters at the last sample.
 #[derive(Debug)]
 struct Before {
-    seen: Observation,
+    seen: Arc<Observation>,
     at_ns: u64,
     busy: Duration,
     cost_used: Duration,
@@ -81,7 +83,7 @@ impl Running {
     }
 
     /// What was measured since the last sample; `None` for the first one.
-    fn sample(&mut self, engine: &Engine, seen: &Observation, at_ns: u64) -> Result<Option<Sample>, Fault> {
+    fn sample(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<Option<Sample>, Fault> {
         let host = engine.host();
         let file = &self.hold.weight_file;
         let facts = engine.facts(&self.hold.device)?;
@@ -98,8 +100,11 @@ impl Running {
             weights.insert(tenant.name.clone(), weight);
             waited.insert(tenant.name.clone(), host.io_waited(&tenant.cgroup).unwrap_or_default());
         }
-        let now = Before { seen: seen.clone(), at_ns, busy, cost_used, waited };
-        let Some(before) = self.before.replace(now) else { return Ok(None) };
+        let now = Before { seen: Arc::clone(seen), at_ns, busy, cost_used, waited };
+        let Some(before) = self.before.take() else {
+            self.before = Some(now);
+            return Ok(None);
+        };
         let elapsed = Duration::from_nanos(at_ns.saturating_sub(before.at_ns)).as_secs_f64();
         let part = |now: Duration, before: Duration| match elapsed > 0.0 {
             true => (now.saturating_sub(before).as_secs_f64() / elapsed).min(1.0),
@@ -108,22 +113,23 @@ impl Running {
         let identities: BTreeMap<String, Identity> =
             self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
         let usages = usages(&seen.since(&before.seen), &self.hold.device, self.hold.unit, &identities);
-        let now = self.before.as_ref().map(|now| &now.waited);
         let tenants = weights.into_iter().map(|(name, weight)| {
-            let waited = |of: &BTreeMap<String, Duration>| of.get(&name).copied().unwrap_or_default();
-            let waiting = now.map_or(0.0, |now| part(waited(now), waited(&before.waited)));
+            let waited = |of: &Before| of.waited.get(&name).copied().unwrap_or_default();
+            let waiting = part(waited(&now), waited(&before));
             let usage = usages.get(&name).copied().unwrap_or_default();
             (name, TenantSample { usage, waiting, weight })
         });
-        Ok(Some(Sample {
+        let sample = Sample {
             at_ns,
             busy: part(busy, before.busy).max(part(cost_used, before.cost_used)),
             is_partial: seen.losses != before.seen.losses || seen.observed_seconds < before.seen.observed_seconds,
             tenants: tenants.collect(),
-        }))
+        };
+        self.before = Some(now);
+        Ok(Some(sample))
     }
 
-    fn step(&mut self, engine: &Engine, seen: &Observation, at_ns: u64) -> Result<(), Fault> {
+    fn step(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<(), Fault> {
         let Some(sample) = self.sample(engine, seen, at_ns)? else { return Ok(()) };
         let step = control::step(&mut self.state, &sample, &self.params);
         let mut weights: BTreeMap<String, u32> =
@@ -201,11 +207,12 @@ impl Holder {
     }
 
     pub(crate) fn end(&mut self, device: &str) {
-        self.running.remove(short(device));
+        self.running.remove(kernel_name(device));
     }
 
     /// One step of each hold. `at_ns` is the time of the observation (monotonic).
-    pub(crate) fn step(&mut self, engine: &Engine, seen: &Result<Observation, Fault>, at_ns: u64) {
+    pub(crate) fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
+        let seen = seen.map(Arc::new);
         let now = Instant::now();
         self.running.retain(|device, running| {
             let expired = running.has_expired(now);
@@ -218,7 +225,7 @@ impl Holder {
             !expired
         });
         for running in self.running.values_mut() {
-            let stepped = match seen {
+            let stepped = match &seen {
                 Ok(seen) => running.step(engine, seen, at_ns),
                 Err(fault) => Err(fault.clone()),
             };
@@ -307,7 +314,7 @@ impl Engine {
     /// # Errors
     /// Those of the steps.
     pub(crate) fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
-        let hold = self.holds()?.into_iter().find(|hold| hold.device == short(device));
+        let hold = self.holds()?.into_iter().find(|hold| hold.device == kernel_name(device));
         let steps = hold.as_ref().map(|hold| self.steps_to_end(hold)).unwrap_or_default();
         let steps = self.executor.run_steps(steps, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
@@ -405,11 +412,6 @@ impl Engine {
         }
         Ok(total.max(MIN_MEAN_WEIGHT * u32::try_from(tenants.len()).unwrap_or(u32::MAX)))
     }
-}
-
-/// The kernel name of a device that may be given by its path.
-fn short(device: &str) -> &str {
-    device.strip_prefix("/dev/").unwrap_or(device)
 }
 
 /// The file that weights are written to for the controller that is in force on a device.

@@ -164,6 +164,12 @@ pub trait Host: Send + Sync {
     /// When `/sys/class/block` cannot be read.
     fn block_devices(&self) -> Result<Vec<BlockFacts>, Fault>;
 
+    /// One of them, by its kernel name; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault>;
+
     /// The open device, `None` when it has no node now.
     ///
     /// # Errors

@@ -115,7 +115,7 @@ impl Api {
         let seen = self.observe(Duration::ZERO).await;
         let (at_ns, holder) = (bpf::now_ns(), Arc::clone(&self.0.holder));
         let stepped = self.call(move |engine| {
-            holder.lock().unwrap_or_else(PoisonError::into_inner).step(engine, &seen, at_ns);
+            locked(&holder).step(engine, seen, at_ns);
             Ok(())
         });
         if let Err(fault) = stepped.await
@@ -126,7 +126,7 @@ impl Api {
     }
 
     fn holder(&self) -> MutexGuard<'_, Holder> {
-        self.0.holder.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.holder)
     }
 
     /// Refuses all further operations, also those that wait for their turn, and waits for the one that runs.
@@ -153,6 +153,11 @@ impl Api {
                 .cure("look at the object with `inspect` before trying again, and report this with the daemon's log"))
         })
     }
+}
+
+/// A panic in a step leaves at worst a hold that begins anew with the next one.
+fn locked(holder: &std::sync::Mutex<Holder>) -> MutexGuard<'_, Holder> {
+    holder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn panic_message(panic: &(dyn Any + Send)) -> String {
@@ -640,8 +645,7 @@ async fn hold_start(
     let holder = Arc::clone(&api.0.holder);
     let held = api.call(move |engine| {
         let Done { object, steps, dry_run } = engine.hold_start(&request, query.dry_run)?;
-        let mut holder = holder.lock().unwrap_or_else(PoisonError::into_inner);
-        let object = object.filter(|_| !dry_run).map(|hold| holder.begin(hold));
+        let object = object.filter(|_| !dry_run).map(|hold| locked(&holder).begin(hold));
         Ok(Done { object, steps, dry_run })
     });
     Ok(Json(held.await?))
@@ -659,7 +663,7 @@ async fn hold_stop(
     let ended = api.call(move |engine| {
         let Done { steps, dry_run, .. } = engine.hold_stop(&device, query.dry_run)?;
         if !dry_run {
-            holder.lock().unwrap_or_else(PoisonError::into_inner).end(&device);
+            locked(&holder).end(&device);
         }
         Ok(Done { object: None, steps, dry_run })
     });

@@ -654,6 +654,10 @@ impl Host for Sim {
         Ok(vec![facts("sda", DevNo::new(8, 0), scheduler), facts("dm-0", DevNo::new(252, 0), None)])
     }
 
+    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault> {
+        Ok(self.block_devices()?.into_iter().find(|facts| facts.name == name))
+    }
+
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
         let open = self.world().fs(device).is_ok();
         let path = PathBuf::from("/dev").join(device.to_string().replace(' ', "-"));

@@ -82,7 +82,7 @@ fn holder(engine: &Engine) -> Holder {
 
 fn steps(holder: &mut Holder, engine: &Engine, seconds: std::ops::Range<u64>) {
     for second in seconds {
-        holder.step(engine, &Ok(seen(second)), second * SECOND);
+        holder.step(engine, Ok(seen(second)), second * SECOND);
     }
 }
 
@@ -192,7 +192,7 @@ fn what_goes_away_meanwhile_does_no_harm() {
     steps(&mut holder, &engine, 8..20);
     assert_eq!(holder.views()[0].state, "no_contenders");
     // The observation fails, and comes back.
-    holder.step(&engine, &Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
+    holder.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
     assert_eq!(holder.views()[0].state, "failed");
     steps(&mut holder, &engine, 21..23);
     assert_eq!(holder.views()[0].state, "starting");

@@ -230,6 +230,12 @@ impl Host for Kernel {
         Ok(devices.into_iter().filter(|device| device.size.0 > 0).map(|device| self.block_facts(device)).collect())
     }
 
+    fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault> {
+        let Some(dev) = block::devno_of_name(&self.roots, name) else { return Ok(None) };
+        let device = block::inspect(&self.roots, dev).map_err(|e| e.fault(format!("device {name}")))?;
+        Ok((device.size.0 > 0 && device.name == name).then(|| self.block_facts(device)))
+    }
+
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
         match device {
             DeviceRef::LoopOf(image) => Ok(self.loop_of(image)?.map(|info| OpenDevice {
