@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use bulkhead_core::observe::cost::CallCost;
 
 use crate::calls::{METADATA, OTHER};
-use crate::experiment::attribution::{CONTAINERS, PLAYERS, name_of};
+use crate::experiment::attribution::{CONTAINERS, PLAYERS, cell_of_all, name_of};
 use crate::report::figure as f;
 use crate::report::grid;
 use crate::report::headline::{hardest_neighbour, kept_pct};
@@ -492,7 +492,7 @@ fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
 
 fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
-    let all = cells().find(|cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some()));
+    let all = cell_of_all(cells());
     let figure = |name: &str| all.and_then(|cell| cell.figure(name));
     case.row("", "bytes not charged", figure(f::NOT_CHARGED_BYTES), number, "of what the journal's device was given");
     case.row("", "unattributed", figure(f::UNATTRIBUTED_PCT), percent_exact, "");

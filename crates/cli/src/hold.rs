@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView, StandingView};
@@ -160,17 +159,7 @@ impl Show for HoldView {
     }
 
     fn fields(&self) -> Vec<(&'static str, String)> {
-        let mode = match self.hold.mode {
-            Mode::Correcting => "correcting",
-            Mode::Published => "published",
-        };
-        let mut fields: Vec<(&'static str, String)> = Self::HEADERS.iter().copied().zip(self.row()).collect();
-        fields.extend([
-            ("mode", mode.to_owned()),
-            ("reason", self.reason.clone()),
-            ("corrections", self.corrections.to_string()),
-        ]);
-        fields
+        Self::HEADERS.iter().copied().zip(self.row()).collect()
     }
 
     fn notes(&self) -> &[String] {

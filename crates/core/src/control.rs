@@ -12,7 +12,7 @@ pub mod published;
 pub mod usage;
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{AddAssign, RangeInclusive};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -45,6 +45,13 @@ impl Usage {
     #[must_use]
     pub fn total(self) -> f64 {
         self.native + self.journal
+    }
+}
+
+impl AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.native += other.native;
+        self.journal += other.journal;
     }
 }
 
@@ -198,9 +205,9 @@ fn other_writer(sample: &Sample, weights: &BTreeMap<String, u32>) -> Option<Reas
     })
 }
 
-#[expect(clippy::cast_precision_loss, reason = "periods are far below 2^53 ns")]
-fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
+/// Of nothing everybody has 0.
+fn part_of(amount: f64, all: f64) -> f64 {
+    if all > 0.0 { amount / all } else { 0.0 }
 }
 
 /// Shares of several tenants, as parts of 1; what is asked for may sum to anything.

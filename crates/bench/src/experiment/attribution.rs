@@ -172,6 +172,11 @@ pub(crate) fn name_of(set: usize) -> String {
     members.collect::<Vec<_>>().join("+")
 }
 
+/// The cell of all containers together, with their charges.
+pub(crate) fn cell_of_all<'a>(mut cells: impl Iterator<Item = &'a Cell>) -> Option<&'a Cell> {
+    cells.find(|cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some()))
+}
+
 fn load(player: usize, dir: PathBuf, seconds: f64) -> LoadArgs {
     let (kind, interval_ms) = match PLAYERS[player] {
         "storm" => (LoadKind::Storm, 270),

@@ -8,7 +8,7 @@ use super::grid;
 use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
 use super::words::{self, Config};
 use crate::calls::{METADATA, OTHER};
-use crate::experiment::attribution::PLAYERS;
+use crate::experiment::attribution::{PLAYERS, cell_of_all};
 use crate::result::{Cell, Experiment, Spread, spread};
 
 /// A slowdown below this is called none.
@@ -337,8 +337,7 @@ fn churn(experiment: &Experiment) -> Headline {
 }
 
 fn attribution(experiment: &Experiment) -> Headline {
-    let is_of_all = |cell: &&Cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some());
-    let all = experiment.cells.iter().find(is_of_all);
+    let all = cell_of_all(experiment.cells.iter());
     let figure = |name: &str| Some(all?.figure(name)?.median);
     let parts = PLAYERS.iter().filter_map(|player| {
         let (charged, fair) = (figure(&format!("{player}_charged_pct"))?, figure(&format!("{player}_shapley_pct"))?);

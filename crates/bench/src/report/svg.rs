@@ -15,7 +15,7 @@ use super::figure as f;
 use super::text::{factor, number, percent, percent_exact, rate, spoken_ms};
 use super::words::{self, Config};
 use super::{grid, paper};
-use crate::experiment::attribution::{CONTAINERS, PLAYERS};
+use crate::experiment::attribution::{CONTAINERS, PLAYERS, cell_of_all};
 use crate::judge;
 use crate::result::{Cell, Experiment, Spread};
 
@@ -356,8 +356,7 @@ fn costs(experiment: &Experiment) -> Option<Chart> {
 }
 
 fn charges(experiment: &Experiment) -> Option<Chart> {
-    let is_of_all = |cell: &&Cell| PLAYERS.iter().all(|player| cell.figure(&f::off_shapley(player)).is_some());
-    let all = experiment.cells.iter().find(is_of_all)?;
+    let all = cell_of_all(experiment.cells.iter())?;
     let rows = PLAYERS.iter().flat_map(|player| {
         [("charged", "charged", Hue::Blue), ("shapley", "fair", Hue::Grey)].map(|(figure, words, hue)| Row {
             label: format!("{player}: {words}"),

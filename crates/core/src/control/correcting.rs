@@ -14,7 +14,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::{LATE_NS, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, seconds, weights_of};
+use super::{LATE_NS, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of, weights_of};
+use crate::observe::view::seconds;
 
 /// What is summed up, ns: the period of ext4's commits.
 const WINDOW_NS: u64 = 5_000_000_000;
@@ -123,10 +124,9 @@ impl State {
     /// Of the tenants that are there now.
     fn amounts(&self) -> BTreeMap<String, Usage> {
         let sum = |name: &String| {
-            self.window.iter().filter_map(|entry| entry.tenants.get(name)).fold(Usage::default(), |sum, tenant| Usage {
-                native: sum.native + tenant.usage.native,
-                journal: sum.journal + tenant.usage.journal,
-            })
+            let mut sum = Usage::default();
+            self.window.iter().filter_map(|entry| entry.tenants.get(name)).for_each(|tenant| sum += tenant.usage);
+            sum
         };
         self.weights.keys().map(|name| (name.clone(), sum(name))).collect()
     }
@@ -141,7 +141,7 @@ impl State {
         let (sum, ns) = self.window.iter().fold((0.0, 0.0), |(sum, ns), entry| {
             (sum + value(entry).unwrap_or(0.0) * seconds(entry.ns), ns + seconds(entry.ns))
         });
-        if ns > 0.0 { sum / ns } else { 0.0 }
+        part_of(sum, ns)
     }
 
     /// Lets the trim follow what the weights of the window made of it: own I/O in proportion to weight / trim is expected.
@@ -195,11 +195,10 @@ fn standings(
     let all: f64 = amounts.values().map(|usage| usage.total()).sum();
     let known: f64 = amounts.keys().filter_map(|name| params.parts.get(name)).sum();
     let part = |name: &str| params.parts.get(name).copied().unwrap_or(0.0) / known.max(f64::MIN_POSITIVE);
-    let of_all = |amount: f64| if all > 0.0 { amount / all } else { 0.0 };
     let contends = |name: &str, usage: &Usage| {
         usage.total() > 0.0
             && (waiting.get(name).is_some_and(|waiting| *waiting >= WAITS)
-                || of_all(usage.total()) >= HAS_ITS_SHARE * part(name))
+                || part_of(usage.total(), all) >= HAS_ITS_SHARE * part(name))
     };
     let contenders: Vec<&String> =
         amounts.iter().filter(|(name, usage)| contends(name, usage)).map(|(n, _)| n).collect();
@@ -208,8 +207,7 @@ fn standings(
     let standing = |(name, usage): (&String, &Usage)| {
         let contends = contenders.contains(&name);
         let (all, parts) = if contends { (theirs, their_parts) } else { (all, 1.0) };
-        let of = |amount: f64| if all > 0.0 { amount / all } else { 0.0 };
-        let (achieved, journal) = (of(usage.total()), of(usage.journal));
+        let (achieved, journal) = (part_of(usage.total(), all), part_of(usage.journal, all));
         (name.clone(), Standing { target: part(name) / parts, achieved, journal, contends, infeasible: false })
     };
     amounts.iter().map(standing).collect()

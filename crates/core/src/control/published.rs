@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use super::{LATE_NS, Params, Reason, Sample, Standing, Step, Usage, other_writer, weights_of};
+use super::{LATE_NS, Params, Reason, Sample, Standing, Step, Usage, other_writer, part_of, weights_of};
 
 /// How long a period is, ns.
 const PERIOD_NS: u64 = 5_000_000_000;
@@ -80,9 +80,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     state.weights = weights_of(sample);
     state.usages.retain(|name, _| sample.tenants.contains_key(name));
     for (name, tenant) in &sample.tenants {
-        let sum = state.usages.entry(name.clone()).or_default();
-        sum.native += tenant.usage.native;
-        sum.journal += tenant.usage.journal;
+        *state.usages.entry(name.clone()).or_default() += tenant.usage;
     }
     let tenants = standings(&state.usages, params);
     if state.ns < PERIOD_NS {
@@ -105,9 +103,8 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
 
 fn standings(usages: &BTreeMap<String, Usage>, params: &Params) -> BTreeMap<String, Standing> {
     let all: f64 = usages.values().map(|usage| usage.total()).sum();
-    let of_all = |amount: f64| if all > 0.0 { amount / all } else { 0.0 };
     let standing = |(name, usage): (&String, &Usage)| {
-        let (achieved, journal) = (of_all(usage.total()), of_all(usage.journal));
+        let (achieved, journal) = (part_of(usage.total(), all), part_of(usage.journal, all));
         let target = params.parts.get(name).copied().unwrap_or(0.0);
         (name.clone(), Standing { target, achieved, journal, contends: true, infeasible: journal > target })
     };

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::Usage;
+use crate::observe::cost::as_f64;
 use crate::observe::identity::{ContainerKind, Identity};
-use crate::observe::view::{ContainerView, Observation};
+use crate::observe::view::{ContainerView, FileSystemView, Observation};
 
 /// What a share is a part of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -32,11 +33,11 @@ pub fn usages(
     unit: Unit,
     tenants: &BTreeMap<String, Identity>,
 ) -> BTreeMap<String, Usage> {
-    let is_here = |of: &str| seen.file_systems.iter().any(|fs| fs.device == of && fs.disks.iter().any(|d| d == device));
+    let is_on_device = |fs: &&FileSystemView| fs.disks.iter().any(|disk| disk == device);
+    let here: Vec<&FileSystemView> = seen.file_systems.iter().filter(is_on_device).collect();
     let views: HashMap<(ContainerKind, &str), &ContainerView> =
         seen.containers.iter().map(|view| (view.identity.key(), view)).collect();
-    let here = seen.file_systems.iter().filter(|fs| fs.disks.iter().any(|d| d == device));
-    let metadata_bytes: f64 = here.map(|fs| float(fs.journal.total())).sum();
+    let metadata_bytes: f64 = here.iter().map(|fs| as_f64(fs.journal.total())).sum();
     let metadata_seconds = seen
         .devices
         .iter()
@@ -51,19 +52,14 @@ pub fn usages(
     let usage = |identity: &Identity| {
         let Some(view) = views.get(&identity.key()) else { return Usage::default() };
         let native = view.devices.iter().filter(|share| share.device == device).map(|share| match unit {
-            Unit::Bytes => float(share.read_bytes) + float(share.written_bytes),
+            Unit::Bytes => as_f64(share.read_bytes) + as_f64(share.written_bytes),
             Unit::Time => share.seconds,
         });
-        let caused = view.journal.iter().filter(|share| is_here(&share.device));
-        let excess: f64 = caused.map(|share| float(share.journal.total()) - float(share.native_bytes)).sum();
+        let caused = view.journal.iter().filter(|share| here.iter().any(|fs| fs.device == share.device));
+        let excess: f64 = caused.map(|share| as_f64(share.journal.total()) - as_f64(share.native_bytes)).sum();
         Usage { native: native.sum(), journal: excess * journal_price }
     };
     tenants.iter().map(|(name, identity)| (name.clone(), usage(identity))).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "2^53 bytes are far more than a period has")]
-fn float(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 #[cfg(test)]
@@ -71,7 +67,7 @@ mod tests {
     use super::*;
     use crate::observe::histogram::Histogram;
     use crate::observe::identity::identify;
-    use crate::observe::view::{DeviceShare, DeviceTime, FileSystemShare, FileSystemView, JournalBytes};
+    use crate::observe::view::{DeviceShare, DeviceTime, FileSystemShare, JournalBytes};
 
     fn commit(commit_bytes: u64) -> JournalBytes {
         JournalBytes { commit_bytes, ..JournalBytes::default() }

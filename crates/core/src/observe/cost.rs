@@ -173,7 +173,7 @@ fn mean(values: impl ExactSizeIterator<Item = u64>) -> Option<f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are far more than any run writes")]
-fn as_f64(bytes: u64) -> f64 {
+pub(crate) fn as_f64(bytes: u64) -> f64 {
     bytes as f64
 }
 
