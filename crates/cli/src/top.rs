@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::view::{ContainerView, DeviceShare, Observation};
+use bulkhead_core::wire::HoldView;
 
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{self, Source, latency, rate, waited};
@@ -53,6 +54,9 @@ pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(),
         }
         let rows: Vec<Vec<String>> = sorted(&seen, args.sort).into_iter().map(|view| row(&seen, view)).collect();
         output.say(&summary(&seen));
+        for line in held(&seen) {
+            output.say(&line);
+        }
         return output.lines(&table(&HEADERS, &rows));
     }
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -107,7 +111,7 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
         rate(view.written_bytes, seconds),
         rate(view.journal_total().total(), seconds),
         format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9)),
-        view.main_device().map_or_else(|| "-".to_owned(), share),
+        view.main_device().map_or_else(|| "-".to_owned(), |device| share(seen, view, device)),
         syncs,
         latency(view.fsync.quantile_us(0.5)),
         latency(view.fsync.quantile_us(0.99)),
@@ -116,10 +120,24 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
     ]
 }
 
-/// What it has of a device, and what it is meant to have.
-fn share(device: &DeviceShare) -> String {
+/// What it has of a device, and what it is meant to have: by its weights, or, where shares are held, with its journal.
+fn share(seen: &Observation, view: &ContainerView, device: &DeviceShare) -> String {
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
+    if let Some(held) = seen.standing(&view.identity, &device.device) {
+        return format!("{}/{} held", percent(held.achieved_share), percent(held.target_share));
+    }
     format!("{}/{} %", percent(device.achieved_share), device.target_share.map_or_else(|| "-".to_owned(), percent))
+}
+
+/// What the daemon does about shares, a line for each device.
+fn held(seen: &Observation) -> Vec<String> {
+    let line = |view: &HoldView| {
+        let errors = view.standings.iter().filter(|standing| standing.contends);
+        let worst = errors.map(|standing| (standing.achieved_share - standing.target_share).abs()).reduce(f64::max);
+        let worst = worst.map_or_else(String::new, |worst| format!(", at most {:.1} points off", 100.0 * worst));
+        format!("shares of {}: {} ({} corrections{worst})", view.hold.device, view.reason, view.corrections)
+    };
+    seen.holds.iter().map(line).collect()
 }
 
 fn waited_for_others(seen: &Observation, view: &ContainerView) -> f64 {

@@ -150,6 +150,8 @@ pub enum Action {
     PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: String },
     /// Sets a device's I/O scheduler.
     SetScheduler { device: String, scheduler: String },
+    /// Sets a tunable of the I/O scheduler in force; nothing is to be done where that has none of the name.
+    SetTunable { device: String, tunable: String, value: String },
     /// Sets `io.cost.model` of a device.
     SetCostModel { device: String, line: String },
     /// Sets `io.cost.qos` of a device.
@@ -217,6 +219,9 @@ impl fmt::Display for Action {
             A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
             A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
             A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),
+            A::SetTunable { device, tunable, value } => {
+                write!(f, "set {tunable} of {device}'s scheduler to {value}")
+            }
             A::SetCostModel { device, line } => write!(f, "set io.cost.model of {device}: {line}"),
             A::SetCostQos { device, line } => write!(f, "set io.cost.qos of {device}: {line}"),
             A::DisableCost { device } => write!(f, "switch io.cost of {device} off"),

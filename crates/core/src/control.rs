@@ -144,6 +144,15 @@ pub enum Reason {
     },
     /// Fewer than two tenants want more than they have.
     NoContenders,
+    /// Weights were set, and do nothing for a tenant's own I/O.
+    Ineffective {
+        /// Whose.
+        tenant: String,
+        /// What it had of all own I/O, of 1.
+        had: f64,
+        /// What its weight should have given it.
+        expected: f64,
+    },
     /// Records were lost.
     Partial,
     /// Too much time went by since the sample before, ns.

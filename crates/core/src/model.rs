@@ -2,6 +2,7 @@
 //!
 //! These types are the body of the state files (docs/formats/state.md) and the content of the LVM tags.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -381,6 +382,9 @@ pub struct Hold {
     pub total_weight: u32,
     /// Who shares, at least two.
     pub tenants: Vec<HeldTenant>,
+    /// Tunables of the device's scheduler that were changed so that weights work, with what they were.
+    #[serde(default)]
+    pub tunables: BTreeMap<String, String>,
     /// After how long without being asked for again it ends, seconds; `None` when it lasts until it is removed.
     pub lease_seconds: Option<u32>,
 }

@@ -232,8 +232,8 @@ pub struct HoldView {
     /// As recorded.
     #[serde(flatten)]
     pub hold: Hold,
-    /// `corrected`, `within_band`, `starting`, `not_contended`, `no_contenders`, `partial`, `late`, `clock_went_back`,
-    /// `other_writer` or `failed`.
+    /// `corrected`, `within_band`, `starting`, `not_contended`, `no_contenders`, `ineffective`, `partial`, `late`,
+    /// `clock_went_back`, `other_writer` or `failed`.
     pub state: String,
     /// The same for people: why weights were changed, or why not.
     pub reason: String,

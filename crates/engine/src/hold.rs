@@ -25,15 +25,19 @@ use crate::engine::Engine;
 use crate::host::BlockFacts;
 
 /// How often a step is made.
-pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+pub const PERIOD: Duration = Duration::from_secs(1);
 /// A million: what shares are recorded in parts of.
 const PPM: f64 = 1e6;
+/// BFQ with these holds shares of tenants that wait for each of their requests. By default it serves somebody else in the pause between
+/// two requests (`bfq_inject_limit`, since 5.2), so that two such readers have the same whatever their weights are, and favours those
+/// that began lately (kernel `Documentation/block/bfq-iosched.rst`).
+const STRICT: [(&str, &str); 2] = [("strict_guarantees", "1"), ("low_latency", "0")];
 /// Weights are at least this on average: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
 
 /// The holds that run, with what the controller remembers of them.
 #[derive(Debug, Default)]
-pub(crate) struct Holder {
+pub struct Holder {
     running: BTreeMap<String, Running>,
 }
 
@@ -182,21 +186,24 @@ impl Running {
 
 impl Holder {
     /// With what is recorded. Leases begin anew.
-    pub(crate) fn new(holds: Vec<Hold>) -> Self {
+    #[must_use]
+    pub fn new(holds: Vec<Hold>) -> Self {
         let now = Instant::now();
         Self { running: holds.into_iter().map(|hold| (hold.device.clone(), Running::new(hold, now))).collect() }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    pub(crate) fn views(&self) -> Vec<HoldView> {
+    #[must_use]
+    pub fn views(&self) -> Vec<HoldView> {
         self.running.values().map(Running::view).collect()
     }
 
     /// Takes a hold over that was recorded just now, or renews its lease.
-    pub(crate) fn begin(&mut self, hold: Hold) -> HoldView {
+    pub fn begin(&mut self, hold: Hold) -> HoldView {
         let now = Instant::now();
         let running = self.running.entry(hold.device.clone()).or_insert_with(|| Running::new(hold.clone(), now));
         if running.hold != hold {
@@ -206,12 +213,12 @@ impl Holder {
         running.view()
     }
 
-    pub(crate) fn end(&mut self, device: &str) {
+    pub fn end(&mut self, device: &str) {
         self.running.remove(kernel_name(device));
     }
 
     /// One step of each hold. `at_ns` is the time of the observation (monotonic).
-    pub(crate) fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
+    pub fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
         let seen = seen.map(Arc::new);
         let now = Instant::now();
         self.running.retain(|device, running| {
@@ -249,7 +256,7 @@ impl Engine {
     ///
     /// # Errors
     /// When the records cannot be listed.
-    pub(crate) fn holds(&self) -> Result<Vec<Hold>, Fault> {
+    pub fn holds(&self) -> Result<Vec<Hold>, Fault> {
         let records = self.host().records(&self.dirs.run.join("holds"), "")?;
         let holds = records.into_iter().filter_map(|(path, record)| match record {
             Ok(Record::Hold(hold)) if path == self.hold_record(&hold.device) => Some(hold),
@@ -267,7 +274,7 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` for shares that are none, and for a name that means nobody or several; `Unsupported` where no controller
     /// makes weights work, and for containers that are not siblings.
-    pub(crate) fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<Hold>, Fault> {
+    pub fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let facts = self.held_device(request.device.as_deref())?;
         let file = weight_file(&facts)?.to_owned();
         let tenants = self.held_tenants(request)?;
@@ -280,6 +287,7 @@ impl Engine {
             Some(before) if is_same => before.total_weight,
             _ => self.total_weight(&tenants, &file, &facts)?,
         };
+        let tunables = self.tunables_before(before.as_ref(), &file, &facts);
         let hold = Hold {
             device: facts.name,
             unit: request.unit,
@@ -287,6 +295,7 @@ impl Engine {
             weight_file: file,
             total_weight,
             tenants,
+            tunables,
             lease_seconds: request.lease_seconds,
         };
         let mut steps = Vec::new();
@@ -301,6 +310,10 @@ impl Engine {
                     before.tenants.iter().filter(|old| before.weight_file != hold.weight_file || !is_kept(old));
                 steps.extend(dropped.map(|tenant| reset_weight(before, tenant)));
             }
+            steps.extend(hold.tunables.keys().filter_map(|tunable| {
+                let (_, value) = STRICT.into_iter().find(|(name, _)| name == tunable)?;
+                Some(set_tunable(&hold.device, tunable, value))
+            }));
             let ideal = |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant));
             steps.extend(hold.tenants.iter().map(ideal));
             on_failure = self.steps_to_end(&hold);
@@ -313,7 +326,7 @@ impl Engine {
     ///
     /// # Errors
     /// Those of the steps.
-    pub(crate) fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
+    pub fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let hold = self.holds()?.into_iter().find(|hold| hold.device == kernel_name(device));
         let steps = hold.as_ref().map(|hold| self.steps_to_end(hold)).unwrap_or_default();
         let steps = self.executor.run_steps(steps, dry_run)?;
@@ -322,8 +335,22 @@ impl Engine {
 
     fn steps_to_end(&self, hold: &Hold) -> Vec<Action> {
         let mut steps: Vec<Action> = hold.tenants.iter().map(|tenant| reset_weight(hold, tenant)).collect();
+        steps.extend(hold.tunables.iter().map(|(tunable, value)| set_tunable(&hold.device, tunable, value)));
         steps.push(Action::RemoveRecord { path: self.hold_record(&hold.device) });
         steps
+    }
+
+    /// What has to be put back in the end: what is there now, or what was there before an earlier hold.
+    fn tunables_before(&self, earlier: Option<&Hold>, file: &str, facts: &BlockFacts) -> BTreeMap<String, String> {
+        let wanted = STRICT.into_iter().filter(|_| file == "io.bfq.weight");
+        let before = wanted.filter_map(|(tunable, value)| {
+            let now = self.host().tunable(facts.dev, tunable)?;
+            match earlier.and_then(|hold| hold.tunables.get(tunable)) {
+                Some(before) => Some((tunable.to_owned(), before.clone())),
+                None => (now != value).then(|| (tunable.to_owned(), now)),
+            }
+        });
+        before.collect()
     }
 
     fn hold_record(&self, device: &str) -> PathBuf {
@@ -451,6 +478,10 @@ fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32) -> Action {
     }
 }
 
+fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
+    Action::SetTunable { device: device.to_owned(), tunable: tunable.to_owned(), value: value.to_owned() }
+}
+
 fn reset_weight(hold: &Hold, tenant: &HeldTenant) -> Action {
     Action::ResetWeight { cgroup: tenant.cgroup.clone(), file: hold.weight_file.clone(), device: hold.device.clone() }
 }
@@ -495,6 +526,7 @@ const fn word(reason: &Reason) -> &'static str {
         Reason::Starting => "starting",
         Reason::NotContended { .. } => "not_contended",
         Reason::NoContenders => "no_contenders",
+        Reason::Ineffective { .. } => "ineffective",
         Reason::Partial => "partial",
         Reason::Late { .. } => "late",
         Reason::ClockWentBack => "clock_went_back",
@@ -511,6 +543,11 @@ fn sentence(reason: &Reason) -> String {
             format!("the device is not contended: busy for {:.0} % of the time", busy * 100.0)
         }
         Reason::NoContenders => "fewer than two want more than they have".to_owned(),
+        Reason::Ineffective { tenant, had, expected } => format!(
+            "weights do nothing for {tenant}: it has {:.0} % of what is charged to all, where its weight is worth {:.0} %",
+            had * 100.0,
+            expected * 100.0
+        ),
         Reason::Partial => "records were lost, so that the figures are too small".to_owned(),
         Reason::Late { ns } => {
             format!("the last sample is {:.1} s old", Duration::from_nanos(*ns).as_secs_f64())

@@ -218,6 +218,9 @@ pub trait Host: Send + Sync {
     /// When the file says something that is not understood.
     fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
 
+    /// A tunable of the scheduler in force on a device; `None` when it has none of that name.
+    fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
+
     /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
     fn io_waited(&self, cgroup: &str) -> Option<Duration>;
 

@@ -678,7 +678,8 @@ async fn observation(State(api): State<Api>, Asked(query): Asked<Waits>) -> Repl
     let waits = Duration::try_from_secs_f64(query.waits_seconds).map_err(|error| {
         Fault::new(Code::InvalidArgument, "request", format!("waits_seconds={}: {error}", query.waits_seconds))
     })?;
-    Ok(Json(api.observe(waits).await?))
+    let seen = api.observe(waits).await?;
+    Ok(Json(Observation { holds: api.holder().views(), ..seen }))
 }
 
 /// What was observed, for Prometheus. A scrape every two minutes or more often keeps the observation going.

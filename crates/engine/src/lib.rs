@@ -12,7 +12,7 @@ pub mod client;
 pub mod daemon;
 mod devices;
 pub mod engine;
-mod hold;
+pub mod hold;
 pub mod host;
 pub mod http;
 #[cfg(test)]

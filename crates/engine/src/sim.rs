@@ -52,6 +52,7 @@ pub(crate) fn held() -> HoldView {
             weight_file: "io.weight".to_owned(),
             total_weight: 200,
             tenants: vec![tenant],
+            tunables: BTreeMap::new(),
             lease_seconds: None,
         },
         state: "corrected".to_owned(),
@@ -80,7 +81,7 @@ struct World {
     journals: BTreeMap<PathBuf, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
-    queue: BTreeMap<&'static str, String>,
+    queue: BTreeMap<String, String>,
     lost_device: bool,
     /// For how long its device has been busy: a second more with each look.
     busy_for: Duration,
@@ -357,8 +358,8 @@ impl World {
         assert!(fs.is_none_or(|fs| fs.size <= to), "a device became smaller than its file system: data lost");
     }
 
-    fn set_queue(&mut self, key: &'static str, value: &str) -> bool {
-        self.queue.insert(key, value.to_owned()).as_deref() != Some(value)
+    fn set_queue(&mut self, key: &str, value: &str) -> bool {
+        self.queue.insert(key.to_owned(), value.to_owned()).as_deref() != Some(value)
     }
 
     fn tags(set: &mut Vec<String>, add: &[String], remove: &[String]) -> bool {
@@ -558,6 +559,7 @@ impl World {
             }
             A::ActivateLv { .. } | A::FillLv { .. } => true,
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
+            A::SetTunable { tunable, value, .. } => self.set_queue(tunable, value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),
             A::SetCostQos { line, .. } => self.set_queue("qos", line),
             A::DisableCost { .. } => self.set_queue("qos", "enable=0"),
@@ -708,6 +710,17 @@ impl Host for Sim {
             own.map_or(100, |weight| weight.parse().unwrap())
         };
         Ok(world.cgroups.get(cgroup).map(weight))
+    }
+
+    fn tunable(&self, _dev: DevNo, tunable: &str) -> Option<String> {
+        let world = self.world();
+        let default = match tunable {
+            "low_latency" => "1",
+            "strict_guarantees" => "0",
+            _ => return None,
+        };
+        (world.queue.get("scheduler")? == "bfq")
+            .then(|| world.queue.get(tunable).map_or_else(|| default.to_owned(), Clone::clone))
     }
 
     fn io_waited(&self, _cgroup: &str) -> Option<Duration> {

@@ -23,12 +23,23 @@ pub struct IoschedError {
     pub source: io::Error,
 }
 
+fn path_of(roots: &Roots, dev: DevNo, tunable: &str) -> PathBuf {
+    roots.sys.join("dev/block").join(dev.to_string()).join("queue/iosched").join(tunable)
+}
+
+/// A tunable of the scheduler in force; `None` when it has none of that name.
+#[must_use]
+pub fn get(roots: &Roots, dev: DevNo, tunable: &str) -> Option<String> {
+    let text = fs::read_to_string(path_of(roots, dev, tunable)).ok()?;
+    Some(text.trim().to_owned())
+}
+
 /// Sets a tunable of the scheduler in force and reads it back; returns the value from before.
 ///
 /// # Errors
 /// [`IoschedError`]; `InvalidData` when the kernel shows another value afterwards.
 pub fn set(roots: &Roots, dev: DevNo, tunable: &str, value: &str) -> Result<String, IoschedError> {
-    let path = roots.sys.join("dev/block").join(dev.to_string()).join("queue/iosched").join(tunable);
+    let path = path_of(roots, dev, tunable);
     let error = |source| IoschedError { path: path.clone(), value: value.to_owned(), source };
     if tunable.is_empty() || tunable.contains(['/', '.']) {
         return Err(error(io::ErrorKind::InvalidInput.into()));
@@ -57,8 +68,10 @@ mod tests {
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join("low_latency"), "1\n").unwrap();
         let dev = DevNo::new(8, 0);
+        assert_eq!(get(&roots, dev, "low_latency").as_deref(), Some("1"));
         assert_eq!(set(&roots, dev, "low_latency", "0").unwrap(), "1");
         assert_eq!(set(&roots, dev, "low_latency", "0").unwrap(), "0");
+        assert_eq!(get(&roots, dev, "strict_guarantees"), None);
         let missing = set(&roots, dev, "strict_guarantees", "1").unwrap_err();
         assert_eq!(missing.source.kind(), io::ErrorKind::NotFound);
         assert!(missing.to_string().contains("iosched/strict_guarantees"), "{missing}");

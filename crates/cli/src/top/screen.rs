@@ -16,7 +16,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::{HEADERS, row, sorted, summary};
+use super::{HEADERS, held, row, sorted, summary};
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{self, Source, rate, waited};
 use crate::output::escaped;
@@ -176,7 +176,8 @@ impl Screen {
             (Some(seen), None) => summary(seen),
             (None, None) => "bulkhead: looking; the first figures come in a moment".to_owned(),
         };
-        let notes = self.seen.as_ref().map(|seen| observe::warnings(seen).join("; ")).unwrap_or_default();
+        let notes = self.seen.as_ref().map(|seen| [observe::warnings(seen), held(seen)].concat().join("; "));
+        let notes = notes.unwrap_or_default();
         vec![
             Line::styled(escaped(&first), Style::new().add_modifier(Modifier::BOLD)),
             Line::styled(escaped(&notes), Style::new().add_modifier(Modifier::BOLD)),
@@ -198,7 +199,7 @@ impl Screen {
             Constraint::Length(10),
             Constraint::Length(10),
             Constraint::Length(6),
-            Constraint::Length(9),
+            Constraint::Length(10),
             Constraint::Length(8),
             Constraint::Length(7),
             Constraint::Length(7),

@@ -7,18 +7,21 @@
 //!
 //! * Only tenants that contend take part: those that wait for I/O most of the time, or have their share already. Others
 //!   have their ideal weight, and their part is free for the rest.
-//! * Amounts are those of a window as long as the period of ext4's timer: journal I/O comes in bursts of that period.
+//! * Journal I/O comes in bursts, 5 to 6 s apart where ext4's timer makes them: what it needs is taken from a window of several.
+//!   Who contends, and what weights made of own I/O, is taken from the last seconds.
 //! * A weight at most doubles or halves each second, and one that would change by less than 1 % is left.
 //! * Where a tenant's journal I/O alone exceeds its share, no weight helps: it has the least that is possible, the others share
 //!   the rest, and the report says so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{LATE_NS, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of, weights_of};
 use crate::observe::view::seconds;
 
-/// What is summed up, ns: the period of ext4's commits.
-const WINDOW_NS: u64 = 5_000_000_000;
+/// What is remembered, ns: three periods of ext4's commits.
+const WINDOW_NS: u64 = 15_000_000_000;
+/// The last part of it, from which a step is made; a new window has at least this.
+const RECENT_NS: u64 = 5_000_000_000;
 /// A device that is busy for less of the time is not contended.
 const CONTENDED: f64 = 0.8;
 /// A tenant that waits for more of the time contends. Those that wait for their own requests alone do so, too: more weight than they
@@ -32,6 +35,8 @@ const FLOOR: f64 = 0.01;
 const GAIN: f64 = 0.5;
 /// The trim stays between 1/LIMIT and LIMIT.
 const TRIM_LIMIT: f64 = 4.0;
+/// How far from what is expected own I/O may be, of all own I/O, before weights are taken for ineffective.
+const FAR: f64 = 0.05;
 /// Factor by which a weight changes in a second, at most.
 const PER_SECOND: f64 = 2.0;
 /// Changes of weights that are smaller are not made.
@@ -41,7 +46,7 @@ const DEAD_BAND: f64 = 0.01;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     at_ns: Option<u64>,
-    window: VecDeque<Entry>,
+    window: Vec<Entry>,
     /// The weights that were last found or set.
     weights: BTreeMap<String, u32>,
     /// How much more weight a tenant needs for the same own I/O than others do.
@@ -85,12 +90,11 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     // Those who came since, and without those who went.
     state.weights = weights_of(sample);
     state.enter(ns, sample);
-    let window_ns: u64 = state.window.iter().map(|entry| entry.ns).sum();
-    let amounts = state.amounts();
-    let busy = state.mean(|entry| Some(entry.busy));
-    let mut tenants = standings(&amounts, &state.waiting(), params);
-    let contenders: Vec<String> = tenants.iter().filter(|(_, t)| t.contends).map(|(name, _)| name.clone()).collect();
-    let reason = if window_ns < WINDOW_NS {
+    let (window, recent) = (&state.window[..], last(&state.window, RECENT_NS));
+    let busy = mean(recent, |entry| Some(entry.busy));
+    let contenders = contenders(&amounts(recent, &state.weights), &waiting(recent, &state.weights), params);
+    let mut tenants = standings(&amounts(window, &state.weights), &contenders, params);
+    let reason = if length_ns(window) < RECENT_NS {
         Some(Reason::Starting)
     } else if busy < CONTENDED {
         Some(Reason::NotContended { busy })
@@ -103,65 +107,88 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
         return Step { changes: BTreeMap::new(), reason, tenants };
     }
     let own = own_parts(&mut tenants);
-    state.learn(&amounts, &contenders);
+    let ineffective = learn(&mut state.trim, recent, &contenders);
     let changes = state.weigh(&own, ns, params);
-    let reason = if changes.is_empty() { Reason::WithinBand } else { Reason::Corrected };
+    let reason = match ineffective {
+        Some(reason) => reason,
+        None if changes.is_empty() => Reason::WithinBand,
+        None => Reason::Corrected,
+    };
     Step { changes, reason, tenants }
+}
+
+/// The last entries, as many as it takes for so long.
+fn last(window: &[Entry], ns: u64) -> &[Entry] {
+    let mut left = ns;
+    let is_needed = |entry: &&Entry| {
+        let is_needed = left > 0;
+        left = left.saturating_sub(entry.ns);
+        is_needed
+    };
+    let n_needed = window.iter().rev().take_while(is_needed).count();
+    &window[window.len() - n_needed..]
+}
+
+fn length_ns(window: &[Entry]) -> u64 {
+    window.iter().map(|entry| entry.ns).sum()
+}
+
+/// A mean by time.
+fn mean(window: &[Entry], value: impl Fn(&Entry) -> Option<f64>) -> f64 {
+    let sum: f64 = window.iter().map(|entry| value(entry).unwrap_or(0.0) * seconds(entry.ns)).sum();
+    part_of(sum, seconds(length_ns(window)))
+}
+
+/// What the tenants that are there now did.
+fn amounts(window: &[Entry], there: &BTreeMap<String, u32>) -> BTreeMap<String, Usage> {
+    let sum = |name: &String| {
+        let mut sum = Usage::default();
+        window.iter().filter_map(|entry| entry.tenants.get(name)).for_each(|tenant| sum += tenant.usage);
+        sum
+    };
+    there.keys().map(|name| (name.clone(), sum(name))).collect()
+}
+
+fn waiting(window: &[Entry], there: &BTreeMap<String, u32>) -> BTreeMap<String, f64> {
+    let mean = |name: &String| mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.waiting));
+    there.keys().map(|name| (name.clone(), mean(name))).collect()
+}
+
+/// Lets the trim follow what weights made of it: own I/O in proportion to weight / trim is expected. Says so when a tenant's own I/O
+/// has nothing to do with its weight: its trim is at the limit, and what it has is still far from what is expected.
+fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeSet<String>) -> Option<Reason> {
+    let trim_of = |name: &String| trim.get(name).copied().unwrap_or(1.0);
+    let native = |name: &String| -> f64 {
+        window.iter().filter_map(|entry| entry.tenants.get(name)).map(|tenant| tenant.usage.native).sum()
+    };
+    let all: f64 = contenders.iter().map(native).sum();
+    let expected = |entry: &Entry, name: &String| {
+        let of = |name: &String| Some(f64::from(entry.tenants.get(name)?.weight) / trim_of(name));
+        let sum: f64 = contenders.iter().filter_map(of).sum();
+        Some(of(name)? / sum)
+    };
+    let mut ineffective = None;
+    let mut learnt = BTreeMap::new();
+    for name in contenders {
+        let (expected, had) = (mean(window, |entry| expected(entry, name)), part_of(native(name), all));
+        let error = (expected / had).ln();
+        // Who had nothing of its own teaches nothing.
+        let wanted = trim_of(name) * if error.is_finite() { (GAIN * error).exp() } else { 1.0 };
+        let kept = wanted.clamp(1.0 / TRIM_LIMIT, TRIM_LIMIT);
+        if (had - expected).abs() > FAR && (wanted / kept - 1.0).abs() > DEAD_BAND {
+            ineffective = Some(Reason::Ineffective { tenant: name.clone(), had, expected });
+        }
+        learnt.insert(name.clone(), kept);
+    }
+    trim.extend(learnt);
+    ineffective
 }
 
 impl State {
     fn enter(&mut self, ns: u64, sample: &Sample) {
-        self.window.push_back(Entry { ns, busy: sample.busy, tenants: sample.tenants.clone() });
-        let mut ns: u64 = self.window.iter().map(|entry| entry.ns).sum();
-        while let Some(first) = self.window.front()
-            && ns - first.ns >= WINDOW_NS
-        {
-            ns -= first.ns;
-            self.window.pop_front();
-        }
-    }
-
-    /// Of the tenants that are there now.
-    fn amounts(&self) -> BTreeMap<String, Usage> {
-        let sum = |name: &String| {
-            let mut sum = Usage::default();
-            self.window.iter().filter_map(|entry| entry.tenants.get(name)).for_each(|tenant| sum += tenant.usage);
-            sum
-        };
-        self.weights.keys().map(|name| (name.clone(), sum(name))).collect()
-    }
-
-    fn waiting(&self) -> BTreeMap<String, f64> {
-        let mean = |name: &String| self.mean(|entry| entry.tenants.get(name).map(|tenant| tenant.waiting));
-        self.weights.keys().map(|name| (name.clone(), mean(name))).collect()
-    }
-
-    /// By time.
-    fn mean(&self, value: impl Fn(&Entry) -> Option<f64>) -> f64 {
-        let (sum, ns) = self.window.iter().fold((0.0, 0.0), |(sum, ns), entry| {
-            (sum + value(entry).unwrap_or(0.0) * seconds(entry.ns), ns + seconds(entry.ns))
-        });
-        part_of(sum, ns)
-    }
-
-    /// Lets the trim follow what the weights of the window made of it: own I/O in proportion to weight / trim is expected.
-    fn learn(&mut self, amounts: &BTreeMap<String, Usage>, contenders: &[String]) {
-        let native: f64 = contenders.iter().filter_map(|name| amounts.get(name)).map(|usage| usage.native).sum();
-        let trim = |name: &String| self.trim.get(name).copied().unwrap_or(1.0);
-        let expected = |entry: &Entry, name: &String| {
-            let of = |name: &String| Some(f64::from(entry.tenants.get(name)?.weight) / trim(name));
-            let sum: f64 = contenders.iter().filter_map(of).sum();
-            Some(of(name)? / sum)
-        };
-        let learnt = |name: &String| {
-            let had = amounts.get(name).map_or(0.0, |usage| usage.native) / native;
-            let error = (self.mean(|entry| expected(entry, name)) / had).ln();
-            // Who had nothing of its own teaches nothing.
-            let factor = if error.is_finite() { (GAIN * error).exp() } else { 1.0 };
-            (name.clone(), (trim(name) * factor).clamp(1.0 / TRIM_LIMIT, TRIM_LIMIT))
-        };
-        let learnt: Vec<(String, f64)> = contenders.iter().map(learnt).collect();
-        self.trim.extend(learnt);
+        self.window.push(Entry { ns, busy: sample.busy, tenants: sample.tenants.clone() });
+        let n_old = self.window.len() - last(&self.window, WINDOW_NS).len();
+        self.window.drain(..n_old);
         self.trim.retain(|name, _| self.weights.contains_key(name));
     }
 
@@ -186,26 +213,34 @@ impl State {
     }
 }
 
+/// A tenant's share of what those have together that are there.
+fn part(params: &Params, there: &BTreeMap<String, Usage>, name: &str) -> f64 {
+    let known: f64 = there.keys().filter_map(|name| params.parts.get(name)).sum();
+    params.parts.get(name).copied().unwrap_or(0.0) / known.max(f64::MIN_POSITIVE)
+}
+
+fn contenders(amounts: &BTreeMap<String, Usage>, waiting: &BTreeMap<String, f64>, params: &Params) -> BTreeSet<String> {
+    let all: f64 = amounts.values().map(|usage| usage.total()).sum();
+    let contends = |(name, usage): &(&String, &Usage)| {
+        usage.total() > 0.0
+            && (waiting.get(*name).is_some_and(|waiting| *waiting >= WAITS)
+                || part_of(usage.total(), all) >= HAS_ITS_SHARE * part(params, amounts, name))
+    };
+    amounts.iter().filter(contends).map(|(name, _)| name.clone()).collect()
+}
+
 /// Where tenants stand, without what is feasible.
 fn standings(
     amounts: &BTreeMap<String, Usage>,
-    waiting: &BTreeMap<String, f64>,
+    contenders: &BTreeSet<String>,
     params: &Params,
 ) -> BTreeMap<String, Standing> {
+    let part = |name: &String| part(params, amounts, name);
     let all: f64 = amounts.values().map(|usage| usage.total()).sum();
-    let known: f64 = amounts.keys().filter_map(|name| params.parts.get(name)).sum();
-    let part = |name: &str| params.parts.get(name).copied().unwrap_or(0.0) / known.max(f64::MIN_POSITIVE);
-    let contends = |name: &str, usage: &Usage| {
-        usage.total() > 0.0
-            && (waiting.get(name).is_some_and(|waiting| *waiting >= WAITS)
-                || part_of(usage.total(), all) >= HAS_ITS_SHARE * part(name))
-    };
-    let contenders: Vec<&String> =
-        amounts.iter().filter(|(name, usage)| contends(name, usage)).map(|(n, _)| n).collect();
-    let theirs: f64 = contenders.iter().map(|name| amounts[*name].total()).sum();
-    let their_parts: f64 = contenders.iter().map(|name| part(name)).sum();
+    let theirs: f64 = contenders.iter().filter_map(|name| amounts.get(name)).map(|usage| usage.total()).sum();
+    let their_parts: f64 = contenders.iter().map(part).sum();
     let standing = |(name, usage): (&String, &Usage)| {
-        let contends = contenders.contains(&name);
+        let contends = contenders.contains(name);
         let (all, parts) = if contends { (theirs, their_parts) } else { (all, 1.0) };
         let (achieved, journal) = (part_of(usage.total(), all), part_of(usage.journal, all));
         (name.clone(), Standing { target: part(name) / parts, achieved, journal, contends, infeasible: false })

@@ -12,6 +12,7 @@ use super::identity::{ContainerKind, Identity};
 use super::record::{CgroupId, Commit, Kind, ServiceClass, Tid};
 use super::waits::{Longest, Part, Wait};
 use crate::units::DevNo;
+use crate::wire::{HoldView, StandingView};
 
 /// What the sums of containers are called that are gone for long.
 pub const REMOVED: &str = "(removed containers)";
@@ -315,6 +316,9 @@ pub struct Observation {
     /// The longest waits, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<WaitList>,
+    /// Shares that the daemon holds, and where they stand.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holds: Vec<HoldView>,
 }
 
 /// What is known about a file system apart from its figures.
@@ -554,6 +558,14 @@ pub(crate) fn seconds(ns: u64) -> f64 {
 }
 
 impl Observation {
+    /// Where a container stands on a device whose shares are held, if it is one of those.
+    #[must_use]
+    pub fn standing(&self, container: &Identity, device: &str) -> Option<&StandingView> {
+        let view = self.holds.iter().find(|view| view.hold.device == device)?;
+        let tenant = view.hold.tenants.iter().find(|tenant| tenant.identity == *container)?;
+        view.standings.iter().find(|standing| standing.name == tenant.name)
+    }
+
     /// What happened since an earlier observation of the same observer. Who did nothing is left out.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -20,7 +20,7 @@ use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::loopdev::{AttachOptions, LoopInfo};
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
-use bulkhead_sys::{block, iocost, jbd2, loopdev, lvm, mount};
+use bulkhead_sys::{block, iocost, iosched, jbd2, loopdev, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -156,6 +156,15 @@ impl Kernel {
                 let old = block::set_scheduler(&self.roots, dev, scheduler)
                     .map_err(|e| e.fault(format!("device {device}")))?;
                 Ok(Outcome { changed: old != *scheduler, old: Some(old) })
+            }
+            A::SetTunable { device, tunable, value } => {
+                // With a device, or another scheduler in force, go its tunables.
+                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                match iosched::set(&self.roots, dev, tunable, value) {
+                    Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),
+                    Err(error) => Err(error.fault(format!("device {device}"))),
+                    Ok(old) => Ok(Outcome { changed: old != *value, old: Some(old) }),
+                }
             }
             A::SetCostModel { device, line } => {
                 let dev = self.dev_of(device)?;

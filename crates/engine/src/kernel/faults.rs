@@ -11,6 +11,7 @@ use bulkhead_sys::cgroup::CgroupError;
 use bulkhead_sys::file::FileError;
 use bulkhead_sys::fsutil::FsError;
 use bulkhead_sys::iocost::IocostError;
+use bulkhead_sys::iosched::IoschedError;
 use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
@@ -209,6 +210,12 @@ impl Classify for FsError {
             FsError::Write { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
+    }
+}
+
+impl Classify for IoschedError {
+    fn classify(&self) -> (Code, &'static str) {
+        of_io(&self.source)
     }
 }
 

@@ -19,7 +19,7 @@ use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{file, iocost, jbd2, mount, process};
+use bulkhead_sys::{file, iocost, iosched, jbd2, mount, process};
 
 use self::act::cgroup_path;
 use self::faults::Classify;
@@ -365,6 +365,10 @@ impl Host for Kernel {
 
     fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault> {
         Ok(self.weights(cgroup, file)?.and_then(|weights| u32::try_from(weights.on(dev)).ok()))
+    }
+
+    fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String> {
+        iosched::get(&self.roots, dev, tunable)
     }
 
     fn io_waited(&self, cgroup: &str) -> Option<Duration> {

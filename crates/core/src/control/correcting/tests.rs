@@ -8,7 +8,7 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     part: f64,
-    /// Journal I/O each second, of the device's 1; written every five seconds.
+    /// Journal I/O each second, of the device's 1; written with each commit.
     journal: f64,
     /// How much more its own I/O costs the controller than it counts here.
     dearness: f64,
@@ -34,6 +34,8 @@ struct Device {
     /// Journal writes that did not fit into their second.
     backlog: BTreeMap<String, f64>,
     seconds: u64,
+    /// Between two commits, in seconds.
+    period: u64,
     seed: u64,
 }
 
@@ -43,7 +45,7 @@ impl Device {
             workers.iter().enumerate().map(|(n, w)| (format!("t{n:02}"), *w)).collect();
         let weights = workers.iter().map(|(name, worker)| (name.clone(), rounded(total * worker.part))).collect();
         let backlog = workers.keys().map(|name| (name.clone(), 0.0)).collect();
-        Self { workers, weights, backlog, seconds: 0, seed: 1 }
+        Self { workers, weights, backlog, seconds: 0, period: 5, seed: 1 }
     }
 
     /// Between 0 and 1.
@@ -56,9 +58,9 @@ impl Device {
         self.seconds += 1;
         let mut usage: BTreeMap<String, Usage> = BTreeMap::new();
         let mut left = 1.0;
-        if self.seconds.is_multiple_of(5) {
+        if self.seconds.is_multiple_of(self.period) {
             for (name, worker) in &self.workers {
-                *self.backlog.get_mut(name).unwrap() += 5.0 * worker.journal;
+                *self.backlog.get_mut(name).unwrap() += self.period as f64 * worker.journal;
             }
         }
         let due: f64 = self.backlog.values().sum();
@@ -157,6 +159,18 @@ fn the_papers_case_comes_to_equal_shares() {
     }
 }
 
+/// ext4's timer goes off at whole seconds, so that commits come five or six seconds apart; full journals make them more frequent.
+#[test]
+fn commits_may_come_whenever_they_do() {
+    for period in 1..=7 {
+        let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
+        device.period = period;
+        let params = params(&device, TOTAL);
+        let course = run(&mut device, &mut State::default(), &params, 300);
+        assert!((course.share("t00", 15, 300) - 0.5).abs() < 0.005, "{period} s: {}", course.share("t00", 15, 300));
+    }
+}
+
 #[test]
 fn who_stops_leaves_its_part_to_the_others_and_gets_it_back() {
     let workers = [Worker::of(0.5, 0.1), Worker::of(0.3, 0.0), Worker::of(0.2, 0.0)];
@@ -222,6 +236,28 @@ fn it_stands_still_and_says_why() {
         next(&mut state, &alone);
     }
     assert_eq!(next(&mut state, &alone), Reason::NoContenders);
+}
+
+/// BFQ gives a reader's pauses to the other one, whatever their weights are.
+#[test]
+fn weights_that_do_nothing_are_told() {
+    let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
+    let params = params(&device, TOTAL);
+    let (mut state, equal) = (State::default(), device.weights.clone());
+    let mut reasons = Vec::new();
+    for _ in 0..40 {
+        let set = std::mem::replace(&mut device.weights, equal.clone());
+        let mut sample = device.second();
+        for (name, tenant) in &mut sample.tenants {
+            tenant.weight = set[name];
+        }
+        device.weights = set;
+        let step = step(&mut state, &sample, &params);
+        device.weights.extend(step.changes);
+        reasons.push(step.reason);
+    }
+    assert!(!reasons[..8].iter().any(|reason| matches!(reason, Reason::Ineffective { .. })), "too soon");
+    assert!(matches!(reasons.last(), Some(Reason::Ineffective { .. })), "{:?}", reasons.last());
 }
 
 /// A daemon that starts again finds the weights that it left.
