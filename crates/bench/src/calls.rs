@@ -113,3 +113,8 @@ fn offset(block: u32) -> u64 {
 pub(crate) fn thread_cpu() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
+
+/// Processor time of this process, all its threads together.
+pub(crate) fn process_cpu() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}

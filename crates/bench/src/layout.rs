@@ -9,6 +9,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
@@ -22,6 +23,7 @@ use bulkhead_engine::kernel::Kernel;
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::tool::Tool;
 use bulkhead_sys::{block, iocost, iosched, jbd2, lvm};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,8 @@ const LOOP_POOL: &str = "bench-loop";
 const TENANTS: [&str; 3] = ["bench-a", "bench-b", "bench-shared"];
 /// Largest size of one tenant's volume.
 const VOLUME: Bytes = Bytes::mib(2048);
+/// How long it may take to write an empty journal.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(300);
 /// Smallest size of one tenant's volume that the loads fit in.
 const VOLUME_MIN: Bytes = Bytes::mib(400);
 
@@ -144,11 +148,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Removes what a killed run left, then makes pool, volumes and tenants with these shares.
+    /// Removes what a killed run left, then makes pool, volumes and tenants with these shares. The shared volume's journal is as
+    /// large as its size asks for, or as said: that of a large disk is larger than the volumes here.
     ///
     /// # Errors
     /// When the target cannot be used, another run is under way, or Bulkhead's tenants are on this host.
-    pub fn set_up(target: &Target, shares: (Share, Share)) -> Result<Self> {
+    pub fn set_up(target: &Target, shares: (Share, Share), shared_journal: Option<Bytes>) -> Result<Self> {
         let roots = Roots::host();
         let lock = lock()?;
         fs::create_dir_all(STATE_DIR).with_context(|| format!("cannot create {STATE_DIR}"))?;
@@ -170,13 +175,13 @@ impl Bench {
             removed: false,
             _lock: lock,
         };
-        match bench.make(target, shares) {
+        match bench.make(target, shares, shared_journal) {
             Ok(()) => Ok(bench),
             Err(error) => with_removal(Err(error), bench.remove()),
         }
     }
 
-    fn make(&mut self, target: &Target, shares: (Share, Share)) -> Result<()> {
+    fn make(&mut self, target: &Target, shares: (Share, Share), shared_journal: Option<Bytes>) -> Result<()> {
         let mut leftover = Leftover::default();
         let source = match target {
             Target::Device { path, erase } => NewPoolSource::Device {
@@ -206,6 +211,9 @@ impl Bench {
         self.take_queue(&mut leftover)?;
         let free = pool.free_bytes.context("the room in the pool is not known")?;
         self.make_volumes(target, free)?;
+        if let Some(journal) = shared_journal.filter(|_| matches!(target, Target::Device { .. })) {
+            replace_journal(journal).context("the shared volume's journal")?;
+        }
         self.make_tenants(target, shares)
     }
 
@@ -375,6 +383,36 @@ impl Bench {
         self.volume_bytes
     }
 
+    /// Adds tenants without a volume beside the two, until there are `n` in all, and a directory on the shared volume for each.
+    /// All have the share of the first: their names and directories.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn add_tenants(&self, n: usize) -> Result<Vec<(Name, PathBuf)>> {
+        let own = [(TENANTS[0], &self.shared.a), (TENANTS[1], &self.shared.b)];
+        let mut all = Vec::new();
+        for (tenant_name, dir) in own {
+            all.push((name(tenant_name)?, dir.clone()));
+        }
+        let share = self.engine.tenant_inspect(&all[0].0)?.share;
+        let base = self.shared.a.parent().context("the shared volume is not mounted")?;
+        for number in all.len() + 1..=n {
+            let tenant_name = name(&format!("bench-{number}"))?;
+            let (limits, volumes) = (Vec::new(), Vec::new());
+            self.engine.tenant_create(&TenantCreate { name: tenant_name.clone(), share, limits, volumes }, false)?;
+            let dir = base.join(number.to_string());
+            fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+            all.push((tenant_name, dir));
+        }
+        all.truncate(n);
+        Ok(all)
+    }
+
+    /// What holds shares.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Adds a logical volume without a file system: its device node. Only on a device target.
     ///
     /// # Errors
@@ -442,9 +480,30 @@ impl Drop for Bench {
     }
 }
 
+/// Gives the shared volume, which nobody has mounted yet, a journal of another size.
+fn replace_journal(size: Bytes) -> Result<()> {
+    let vg = format!("bulkhead-{POOL}");
+    lvm::activate(&vg, "shared").context("cannot activate the volume")?;
+    let node = lvm::node(&vg, "shared");
+    let tune = |option: &str, value: &str| {
+        Tool::new("tune2fs")
+            .args([option, value])
+            .arg(&node)
+            .limit(JOURNAL_LIMIT)
+            .run()
+            .context("cannot replace the journal")
+    };
+    tune("-O", "^has_journal")?;
+    tune("-J", &format!("size={}", size.0 / Bytes::MIB))?;
+    Ok(())
+}
+
 /// Removes all that our records know: tenants with their processes, volumes, pools, the queue's settings, directories.
 fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
     let (pool_on_shared, holder) = (name(LOOP_POOL)?, name(TENANTS[2])?);
+    for hold in engine.holds()? {
+        engine.hold_stop(&hold.device, false)?;
+    }
     for tenant in engine.tenant_list()?.into_iter().filter(|tenant| tenant.name != holder) {
         engine.tenant_remove(&tenant.name, true, false)?;
     }

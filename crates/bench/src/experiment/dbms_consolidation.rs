@@ -60,7 +60,7 @@ pub(super) fn seconds(quick: bool) -> f64 {
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     check_programs()?;
-    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench((700, 300), work)
+    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench((700, 300), None, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {

@@ -73,7 +73,7 @@ pub(super) fn seconds(quick: bool) -> f64 {
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let frame = Frame::new("fsync-probe", ABOUT, options, progress);
-    frame.with_bench((100, 100), |frame, bench| {
+    frame.with_bench((100, 100), None, |frame, bench| {
         for (name, kind) in NEIGHBOURS {
             let times = times(kind, options.quick);
             for (what, (warm_up, window)) in [("A alone", times.idle), ("B alone", times.alone), ("both", times.loaded)]

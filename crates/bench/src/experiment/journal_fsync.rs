@@ -45,7 +45,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     let frame = Frame::new("journal-fsync", ABOUT, options, progress);
     let times = if options.quick { QUICK } else { FULL };
     let command = format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1);
-    frame.with_bench((700, 300), |frame, bench| {
+    frame.with_bench((700, 300), None, |frame, bench| {
         frame.experiment.commands.push(command);
         frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, plan, times))
     })

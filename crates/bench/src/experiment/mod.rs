@@ -11,14 +11,16 @@ mod fsync_probe;
 mod journal_cost;
 mod journal_fsync;
 mod machine;
+pub(crate) mod share_correction;
 mod volume_overhead;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::control::Mode;
 use bulkhead_core::model::Calibration;
-use bulkhead_core::units::Share;
+use bulkhead_core::units::{Bytes, Share};
 
 use crate::calls::{METADATA, OTHER};
 use crate::cgroup_run::{Cancel, Starter};
@@ -27,8 +29,16 @@ use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 
 /// The experiments that can be run.
-pub const NAMES: [&str; 7] =
-    ["fsync-probe", "dbms-consolidation", "journal-fsync", "volume-overhead", "journal-cost", "attribution", "churn"];
+pub const NAMES: [&str; 8] = [
+    "fsync-probe",
+    "dbms-consolidation",
+    "journal-fsync",
+    "volume-overhead",
+    "journal-cost",
+    "attribution",
+    "churn",
+    "share-correction",
+];
 
 /// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
 pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
@@ -37,7 +47,7 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
-        "fsync-probe" | "volume-overhead" => &["hdd", "ssd"],
+        "fsync-probe" | "volume-overhead" | "share-correction" => &["hdd", "ssd"],
         // They work in memory.
         "journal-cost" | "attribution" | "churn" => &["fast"],
         _ => &["hdd"],
@@ -120,6 +130,7 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
         "journal-cost" => journal_cost::run(options, progress),
         "attribution" => attribution::run(options, progress),
         "churn" => churn::run(options, progress),
+        "share-correction" => share_correction::run(options, progress),
         _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
     }
 }
@@ -143,6 +154,9 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         "journal-cost" => (journal_cost::N_CELLS, journal_cost::SECONDS),
         "attribution" => (attribution::N_CELLS, attribution::seconds(options.quick)),
         "churn" => (1, churn::seconds(options.quick)),
+        "share-correction" => {
+            (chosen(&share_correction::cells(options.quick), options).len(), share_correction::seconds(options.quick))
+        }
         _ => return None,
     };
     let set_up = if name == "dbms-consolidation" { 90.0 } else { 45.0 };
@@ -156,16 +170,32 @@ struct Plan {
     layout: Layout,
     controller: Controller,
     neighbour: &'static str,
+    /// How shares are held, beyond weights that stay as they are.
+    hold: Option<Mode>,
 }
 
 impl Plan {
+    /// `shared/iocost`, or `shared+hold/iocost`.
+    fn config(self) -> String {
+        format!("{}/{}", self.layout_word(), self.controller.as_str())
+    }
+
+    fn layout_word(self) -> String {
+        let hold = match self.hold {
+            None => "",
+            Some(Mode::Correcting) => "+hold",
+            Some(Mode::Published) => "+published",
+        };
+        format!("{}{hold}", self.layout.as_str())
+    }
+
     fn id(self) -> String {
-        format!("{}/{}/{}", self.layout.as_str(), self.controller.as_str(), self.neighbour)
+        format!("{}/{}", self.config(), self.neighbour)
     }
 
     fn cell(self) -> Cell {
         Cell {
-            layout: self.layout.as_str().to_owned(),
+            layout: self.layout_word(),
             controller: self.controller.as_str().to_owned(),
             neighbour: self.neighbour.to_owned(),
             rounds: Vec::new(),
@@ -176,7 +206,7 @@ impl Plan {
 /// All pairs of configurations and neighbours, neighbour by neighbour.
 fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) -> Vec<Plan> {
     let with = |&neighbour: &&'static str| {
-        configs.iter().map(move |&(layout, controller)| Plan { layout, controller, neighbour })
+        configs.iter().map(move |&(layout, controller)| Plan { layout, controller, neighbour, hold: None })
     };
     neighbours.iter().flat_map(with).collect()
 }
@@ -184,9 +214,8 @@ fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) -> Vec
 /// The cells that the options ask for.
 fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
     let wanted = |list: &[String], word: &str| list.is_empty() || list.iter().any(|name| name == word);
-    let config = |plan: &Plan| format!("{}/{}", plan.layout.as_str(), plan.controller.as_str());
     all.iter()
-        .filter(|plan| wanted(&options.neighbours, plan.neighbour) && wanted(&options.configs, &config(plan)))
+        .filter(|plan| wanted(&options.neighbours, plan.neighbour) && wanted(&options.configs, &plan.config()))
         .copied()
         .collect()
 }
@@ -234,10 +263,10 @@ impl<'a, 'p> Frame<'a, 'p> {
         Starter { program: self.options.program.clone(), cancel: self.options.cancel.clone() }
     }
 
-    fn set_up(&mut self, shares: (u32, u32)) -> Result<Bench> {
+    fn set_up(&mut self, shares: (u32, u32), shared_journal: Option<Bytes>) -> Result<Bench> {
         self.say("setting up pool, volumes and tenants");
         let shares = (Share::try_from(shares.0)?, Share::try_from(shares.1)?);
-        let bench = Bench::set_up(&self.options.target, shares)?;
+        let bench = Bench::set_up(&self.options.target, shares, shared_journal)?;
         self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.disk_parameters);
         self.experiment.notes.extend_from_slice(bench.notes());
         let shared = match self.options.target {
@@ -309,9 +338,10 @@ impl<'a, 'p> Frame<'a, 'p> {
     fn with_bench(
         mut self,
         shares: (u32, u32),
+        shared_journal: Option<Bytes>,
         work: impl FnOnce(&mut Self, &Bench) -> Result<()>,
     ) -> Result<Experiment> {
-        let bench = self.set_up(shares)?;
+        let bench = self.set_up(shares, shared_journal)?;
         let worked = work(&mut self, &bench);
         with_removal(worked, bench.remove())?;
         self.write()?;

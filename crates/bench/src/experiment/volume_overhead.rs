@@ -50,7 +50,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     if !matches!(options.target, Target::Device { .. }) {
         bail!("volume-overhead needs a whole device, so that there is a raw logical volume to compare with");
     }
-    Frame::new("volume-overhead", ABOUT, options, progress).with_bench((100, 100), work)
+    Frame::new("volume-overhead", ABOUT, options, progress).with_bench((100, 100), None, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {

@@ -1,7 +1,7 @@
-//! `random-sync` and `sequential-direct`: what a volume costs, without a page cache in between.
+//! `random-sync`, `sequential-direct` and `sequential-read`: what a volume costs, without a page cache in between.
 //!
-//! Both write with `O_DIRECT` over blocks that were written before, from one thread: 4 KiB at random places, each followed by
-//! fdatasync; or 128 KiB after 128 KiB. On a file in a directory, or on a block device (`--on`), whose data is lost.
+//! With `O_DIRECT` over blocks that were written before, from one thread: 4 KiB written at random places, each followed by
+//! fdatasync; 128 KiB after 128 KiB written, or read. On a file in a directory, or on a block device (`--on`), whose data is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,7 +20,7 @@ const SEQUENTIAL_BYTES: usize = 128 << 10;
 pub(super) struct Direct {
     path: PathBuf,
     is_ours: bool,
-    is_random: bool,
+    kind: LoadKind,
     size_bytes: u64,
 }
 
@@ -42,17 +42,20 @@ impl Aligned {
     fn bytes(&self) -> &[u8] {
         &self.room[self.from..self.from + self.n_bytes]
     }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.room[self.from..self.from + self.n_bytes]
+    }
 }
 
 impl Direct {
     pub(super) fn prepare(args: &LoadArgs) -> Result<Self> {
-        let is_random = args.kind == LoadKind::RandomSync;
         let size_bytes = args.file_bytes.unwrap_or(128 << 20) / SEQUENTIAL_BYTES as u64 * SEQUENTIAL_BYTES as u64;
         if size_bytes == 0 {
             bail!("--file-bytes must be at least {SEQUENTIAL_BYTES}");
         }
         let path = args.on.clone().unwrap_or_else(|| args.dir.join("direct"));
-        let load = Self { path, is_ours: args.on.is_none(), is_random, size_bytes };
+        let load = Self { path, is_ours: args.on.is_none(), kind: args.kind, size_bytes };
         if load.is_ours {
             File::create(&load.path).with_context(|| format!("cannot create {}", load.path.display()))?;
         }
@@ -67,7 +70,7 @@ impl Direct {
 
     fn open(&self) -> Result<File> {
         let flag = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).context("O_DIRECT is no flag of open(2)")?;
-        let opened = OpenOptions::new().write(true).custom_flags(flag).open(&self.path);
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flag).open(&self.path);
         opened.with_context(|| format!("cannot open {} with O_DIRECT", self.path.display()))
     }
 }
@@ -78,34 +81,39 @@ impl Load for Direct {
     }
 
     fn work(&self, _index: usize, window: &Window) -> Result<Tally> {
-        let context = || format!("cannot write {}", self.path.display());
-        let n_bytes = if self.is_random { RANDOM_BYTES } else { SEQUENTIAL_BYTES };
-        let (file, block) = (self.open()?, Aligned::new(n_bytes));
+        let context = || format!("cannot use {}", self.path.display());
+        let (is_random, is_read) = (self.kind == LoadKind::RandomSync, self.kind == LoadKind::SequentialRead);
+        let n_bytes = if is_random { RANDOM_BYTES } else { SEQUENTIAL_BYTES };
+        let (file, mut block) = (self.open()?, Aligned::new(n_bytes));
         let n_blocks = self.size_bytes / n_bytes as u64;
         let mut tally = Tally::default();
         let mut state = 0x1234_5678_9abc_def1_u64;
         let mut at = 0;
         while !window.is_over() {
-            if self.is_random {
+            if is_random {
                 state ^= state << 13;
                 state ^= state >> 7;
                 state ^= state << 17;
                 at = state % n_blocks;
             }
             let begin = Instant::now();
-            file.write_all_at(block.bytes(), at * n_bytes as u64).with_context(context)?;
-            if self.is_random {
+            if is_read {
+                file.read_exact_at(block.bytes_mut(), at * n_bytes as u64).with_context(context)?;
+            } else {
+                file.write_all_at(block.bytes(), at * n_bytes as u64).with_context(context)?;
+            }
+            if is_random {
                 file.sync_data().with_context(context)?;
             }
             let end = Instant::now();
             at = (at + 1) % n_blocks;
-            if window.holds(begin) {
+            if window.holds(begin) && !is_read {
                 tally.fsync_ms.push(ms_between(begin, end));
             }
             if window.holds(end) {
                 tally.ops += 1;
-                tally.written_bytes += n_bytes as u64;
-                tally.synced_bytes += if self.is_random { n_bytes as u64 } else { 0 };
+                tally.written_bytes += if is_read { 0 } else { n_bytes as u64 };
+                tally.synced_bytes += if is_random { n_bytes as u64 } else { 0 };
             }
         }
         Ok(tally)

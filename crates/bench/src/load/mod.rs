@@ -15,6 +15,7 @@ mod clock;
 mod direct;
 mod files;
 mod fsyncs;
+mod mkdirs;
 mod probe;
 mod sequential;
 pub(crate) mod storm;
@@ -60,6 +61,10 @@ pub enum LoadKind {
     RandomSync,
     /// 128 KiB direct writes, one after the other.
     SequentialDirect,
+    /// 128 KiB direct reads, one after the other.
+    SequentialRead,
+    /// Makes directories, 2000 in a second.
+    Mkdirs,
 }
 
 impl LoadKind {
@@ -76,6 +81,8 @@ impl LoadKind {
             Self::HighFsync => "high-fsync",
             Self::RandomSync => "random-sync",
             Self::SequentialDirect => "sequential-direct",
+            Self::SequentialRead => "sequential-read",
+            Self::Mkdirs => "mkdirs",
         }
     }
 }
@@ -98,19 +105,19 @@ pub struct LoadArgs {
     /// Wait for a byte on standard input before the start and for another one before the end.
     #[arg(long)]
     pub wait: bool,
-    /// Number of threads (default: 1 for probe and direct writes, 8 for streams and fsyncs, 2 for storm, else 4).
+    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4).
     #[arg(long)]
     pub threads: Option<usize>,
     /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
     #[arg(long)]
     pub file_bytes: Option<u64>,
-    /// probe, storm: time between two operations or batches in milliseconds (default: 100, and as fast as it can).
+    /// probe, storm, mkdirs: time between two operations or batches in milliseconds (default: 100, as fast as it can, 10).
     #[arg(long)]
     pub interval_ms: Option<u64>,
     /// storm: an fsync of the directory after so many batches of 64 files (default 1; 0: never).
     #[arg(long)]
     pub sync_every: Option<u64>,
-    /// random-sync, sequential-direct: this block device instead of a file; its data is lost.
+    /// random-sync, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
     #[arg(long)]
     pub on: Option<PathBuf>,
 }
@@ -165,7 +172,8 @@ pub struct LoadResult {
     pub kind: LoadKind,
     /// Length of the window.
     pub seconds: f64,
-    /// Operations that ended in the window: appends, fsyncs, files created and removed, blocks written.
+    /// Operations that ended in the window: appends, fsyncs, files created and removed, blocks written or read,
+    /// directories made.
     pub ops: u64,
     /// Bytes given to write(2) in the window.
     pub written_bytes: u64,
@@ -175,7 +183,7 @@ pub struct LoadResult {
     pub fsync_ms: Series,
     /// probe: how long after its scheduled moment each operation ended, which shows what waiting in line adds.
     pub since_scheduled_ms: Series,
-    /// probe: operations that were due in the window and did not begin in it.
+    /// probe, mkdirs: operations that were due in the window and did not begin in it.
     pub missed_ops: u64,
 }
 
@@ -258,7 +266,10 @@ pub fn run(
         LoadKind::NoFsync | LoadKind::LowFsync | LoadKind::HighFsync => {
             Box::new(sequential::Sequential::prepare(args)?)
         }
-        LoadKind::RandomSync | LoadKind::SequentialDirect => Box::new(direct::Direct::prepare(args)?),
+        LoadKind::Mkdirs => Box::new(mkdirs::Mkdirs::prepare(args)?),
+        LoadKind::RandomSync | LoadKind::SequentialDirect | LoadKind::SequentialRead => {
+            Box::new(direct::Direct::prepare(args)?)
+        }
     };
     say(WAITING)?;
     barrier()?;
@@ -394,6 +405,11 @@ mod tests {
         assert!(storm.ops > 0 && storm.written_bytes > 0, "{storm:?}");
         let direct = short(LoadKind::SequentialDirect);
         assert!(direct.ops > 0 && direct.synced_bytes == 0, "{direct:?}");
+        let reads = short(LoadKind::SequentialRead);
+        assert!(reads.ops > 0 && reads.written_bytes == 0, "{reads:?}");
+        let mkdirs = short(LoadKind::Mkdirs);
+        // Each thread 20 in 10 ms; a busy machine may do fewer.
+        assert!((1..=2400).contains(&mkdirs.ops) && mkdirs.missed_ops <= 2400, "{mkdirs:?}");
         let none = short(LoadKind::NoFsync);
         assert!(none.written_bytes > 0 && none.fsync_ms.n() == 0 && none.synced_bytes == 0, "{none:?}");
     }

@@ -58,6 +58,20 @@ pub const VERIFIED_INSTRUCTIONS: &str = "verified_instructions";
 pub const RSS_MIB: &str = "rss_mib";
 /// Entries in the tables of the BPF programs.
 pub const TABLE_ENTRIES: &str = "table_entries";
+/// Tenant A's part of the device while shares are to hold, journal included, percent.
+pub const HELD_SHARE_A_PCT: &str = "held_share_a_pct";
+/// What tenant A is to have of it, percent.
+pub const PROMISED_SHARE_A_PCT: &str = "promised_share_a_pct";
+/// The furthest that the mean share of any tenant is from what was promised, percentage points.
+pub const OFF_MEAN_POINTS: &str = "off_mean_points";
+/// The furthest that the share of any tenant is from it in 5 s, percentage points.
+pub const OFF_WINDOW_POINTS: &str = "off_5s_points";
+/// Part of the device's bytes that journal and checkpoints are, percent.
+pub const JOURNAL_PCT: &str = "journal_pct";
+/// Processor time of observing and correcting, percent of a core.
+pub const HOLDING_CPU_PCT: &str = "holding_cpu_pct";
+/// Bytes that the device read and wrote.
+pub const DEVICE_BYTES_PER_S: &str = "device_bytes_per_s";
 
 /// How far a container's charge is from its Shapley value, percent of that.
 #[must_use]
@@ -77,11 +91,17 @@ pub fn paper_estimate(container: &str) -> String {
     format!("{container}_paper_estimate_pct")
 }
 
+/// Series: what a tenant moved on the device in each second, its journal included, MiB; tenants count from 1.
+#[must_use]
+pub fn moved_mib(tenant: usize) -> String {
+    format!("moved_{tenant}_mib")
+}
+
 /// Series: every latency of the probe beside the busy neighbour.
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 25] = [
+pub(crate) const KNOWN: [&str; 28] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -107,4 +127,7 @@ pub(crate) const KNOWN: [&str; 25] = [
     NOT_CHARGED_BYTES,
     UNATTRIBUTED_PCT,
     OVERHEAD_PCT,
+    HELD_SHARE_A_PCT,
+    OFF_MEAN_POINTS,
+    OFF_WINDOW_POINTS,
 ];

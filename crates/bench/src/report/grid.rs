@@ -119,7 +119,7 @@ fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
     Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
 }
 
-const COLUMNS: [Column; 40] = [
+const COLUMNS: [Column; 47] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -144,6 +144,17 @@ const COLUMNS: [Column; 40] = [
         let paper = paper::dbms_share_a_pct(&c.layout, &c.neighbour);
         c.figure(f::SHARE_A_PCT).filter(|_| c.figure(f::FSYNC_MEAN_MS).is_some()).and(plain(paper, percent))
     }),
+    column("share A", "mean", true, |_, c| shown(c.figure(f::HELD_SHARE_A_PCT), percent_exact)),
+    column("share A", "promised", false, |_, c| {
+        plain(c.figure(f::PROMISED_SHARE_A_PCT).map(|share| share.median), percent_exact)
+    }),
+    column("off promised", "mean, points", true, |_, c| shown(c.figure(f::OFF_MEAN_POINTS), number)),
+    column("off promised", "any 5 s, points", true, |_, c| shown(c.figure(f::OFF_WINDOW_POINTS), number)),
+    column("journal", "of all bytes", false, |_, c| shown(c.figure(f::JOURNAL_PCT), percent_exact)),
+    column("device", "MB/s", false, |_, c| {
+        c.figure(f::HELD_SHARE_A_PCT).and(shown(c.figure(f::DEVICE_BYTES_PER_S), |v| digits(v / 1e6)))
+    }),
+    column("holding", "CPU", false, |_, c| shown(c.figure(f::HOLDING_CPU_PCT), percent_exact)),
     column("4K + fsync", "IOPS", false, |_, c| shown(c.figure(f::RANDOM_IOPS), digits)),
     column("4K + fsync", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::RANDOM_IOPS), percent_exact)),
     column("128K seq.", "MB/s", false, |_, c| shown(c.figure(f::SEQUENTIAL_BYTES_PER_S), |v| digits(v / 1e6))),

@@ -9,6 +9,7 @@ use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
 use super::words::{self, Config};
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{PLAYERS, cell_of_all};
+use crate::experiment::share_correction;
 use crate::result::{Cell, Experiment, Spread, spread};
 
 /// A slowdown below this is called none.
@@ -32,6 +33,8 @@ pub(crate) fn of(experiment: &Experiment) -> Headline {
         dbms(experiment)
     } else if has(f::FSYNC_A_MEAN_MS) {
         pair(experiment)
+    } else if has(f::HELD_SHARE_A_PCT) {
+        held(experiment)
     } else if has(f::JOURNAL_BYTES_OF_FEW) {
         costs(experiment)
     } else if has(f::RSS_MIB) {
@@ -253,6 +256,35 @@ fn pair(experiment: &Experiment) -> Headline {
             Some(text) => format!("With Bulkhead: {text}; the shares ask for 1 to 2.33."),
             None => "Bulkhead's own configuration was not measured.".into(),
         },
+    }
+}
+
+fn held(experiment: &Experiment) -> Headline {
+    let ours = words::ours([experiment]);
+    let describe = |config: Option<Config<'_>>| {
+        let config = config?;
+        let cell = experiment.cell(config.layout, config.controller, share_correction::READS)?;
+        let (share, off) = (cell.figure(f::HELD_SHARE_A_PCT)?.median, cell.figure(f::OFF_WINDOW_POINTS)?.median);
+        Some(format!(
+            "{} of the disk under {}, up to {} points off in 5 s",
+            percent_exact(share),
+            config.controller,
+            number(off)
+        ))
+    };
+    let not_measured = || "(not measured)".to_owned();
+    let shared = ours.and_then(|ours| words::like(experiment, "shared", ours));
+    let published = ours.and_then(|ours| words::like(experiment, "shared+published", ours));
+    Headline {
+        before: format!(
+            "A tenant that makes directories beside its reads is promised 50 %. With weights alone it has {}.",
+            describe(shared).unwrap_or_else(not_measured)
+        ),
+        after: format!(
+            "Held by Bulkhead: {}. With the published correction: {}.",
+            describe(ours).unwrap_or_else(not_measured),
+            describe(published).unwrap_or_else(not_measured)
+        ),
     }
 }
 

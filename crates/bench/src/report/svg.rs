@@ -1,10 +1,11 @@
 //! Pictures of an experiment as self-contained SVG: no scripts, no fonts from elsewhere, light and dark.
 //!
 //! Which pictures there are follows from the figures: sorted latencies, slowdowns, a database's throughput and fsync
-//! latency, two tenants' latencies, shares, parts of the raw device, costs of calls, charges of containers.
+//! latency, two tenants' latencies, shares, shares over time, parts of the raw device, costs of calls, charges of containers.
 
 mod bars;
 mod canvas;
+mod course;
 mod latency;
 mod scale;
 
@@ -54,7 +55,7 @@ pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
 pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let stem = |kind: &str| stem_of(&[&experiment.name, &experiment.disk.model, kind]);
     let mut pictures = Vec::new();
-    let charts: [(&str, Option<Chart>); 8] = [
+    let charts: [(&str, Option<Chart>); 9] = [
         ("slowdown", slowdown(experiment)),
         ("database", database(experiment)),
         ("latencies", pair(experiment)),
@@ -63,6 +64,7 @@ pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, S
         ("costs", costs(experiment)),
         ("charges", charges(experiment)),
         ("footprint", footprint(experiment)),
+        ("held", held(experiment)),
     ];
     for (kind, chart) in charts {
         if let Some(chart) = chart {
@@ -72,6 +74,15 @@ pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, S
     for neighbour in latency::neighbours(experiment) {
         if let Some(svg) = latency::picture(experiment, neighbour, width) {
             pictures.push((stem(&format!("latency-{neighbour}")), svg));
+        }
+    }
+    for controller in course::controllers(experiment) {
+        let pictures_of = [
+            ("course", course::over_time(experiment, controller, width)),
+            ("distribution", course::distribution(experiment, controller, width)),
+        ];
+        for (kind, svg) in pictures_of {
+            pictures.push((stem(&format!("{kind}-{controller}")), svg));
         }
     }
     pictures
@@ -414,6 +425,31 @@ fn footprint(experiment: &Experiment) -> Option<Chart> {
             band(f::RSS_MIB, "memory of the observing process in MiB"),
             band(f::TABLE_ENTRIES, "entries in the programs' tables"),
         ],
+    })
+}
+
+fn held(experiment: &Experiment) -> Option<Chart> {
+    let target = |neighbour: &str| {
+        let cells = experiment.cells.iter().filter(|cell| cell.neighbour == neighbour);
+        let promised =
+            cells.filter_map(|cell| cell.figure(f::PROMISED_SHARE_A_PCT)).map(|share| share.median).next()?;
+        Some((promised, format!("promised: {}", percent_exact(promised))))
+    };
+    let content = |cell: &Cell| bar(cell, cell.figure(f::HELD_SHARE_A_PCT));
+    let panels = panels(experiment, |cell| has(cell, &[f::HELD_SHARE_A_PCT]), content, |_| None, target);
+    (!panels.is_empty()).then(|| Chart {
+        title: "What a tenant that journals has of the disk".into(),
+        subtitle: "Its journal included, in the mean; the closer to what was promised, the better.".into(),
+        legend: Vec::new(),
+        bands: vec![Band {
+            axis: "percent of the disk".into(),
+            log_from: None,
+            until: None,
+            write: percent_exact,
+            tick: number,
+            headed: true,
+            panels,
+        }],
     })
 }
 

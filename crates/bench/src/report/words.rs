@@ -2,17 +2,42 @@
 
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PROGRAMS};
+use crate::experiment::share_correction;
 use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 9] =
-    ["raw", "lv", "shared", "own", "own+accounting", "blockd", "blockd+accounting", "bulkhead", "loop"];
+const LAYOUTS: [&str; 12] = [
+    "raw",
+    "lv",
+    "shared",
+    "shared+published",
+    "shared+hold",
+    "own",
+    "own+accounting",
+    "own+accounting+hold",
+    "blockd",
+    "blockd+accounting",
+    "bulkhead",
+    "loop",
+];
 const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
-const NEIGHBOURS: [&str; 7] = ["idle", "streams", "fsyncs", "storm", "no-fsync", "low-fsync", "high-fsync"];
+const NEIGHBOURS: [&str; 11] = [
+    "idle",
+    "streams",
+    "fsyncs",
+    "storm",
+    "no-fsync",
+    "low-fsync",
+    "high-fsync",
+    share_correction::READS,
+    share_correction::SIXTEEN,
+    share_correction::COMES_AND_GOES,
+    share_correction::JOURNAL_ONLY,
+];
 
 /// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
-const OURS: [&str; 4] = ["bulkhead", "own+accounting", "blockd+accounting", "blockd"];
+const OURS: [&str; 5] = ["bulkhead", "shared+hold", "own+accounting", "blockd+accounting", "blockd"];
 
 /// A layout with a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +62,9 @@ impl<'a> Config<'a> {
             "shared" => "Shared journal",
             "own" => "Own journal",
             "own+accounting" => "Own + accounting",
+            "shared+hold" => "Shared, held",
+            "shared+published" => "Shared, published correction",
+            "own+accounting+hold" => "Own + accounting, held",
             "blockd" => "blockd volume",
             "blockd+accounting" => "blockd + accounting",
             "bulkhead" => "Bulkhead",
@@ -92,8 +120,9 @@ pub(crate) fn neighbours<'a>(cells: impl IntoIterator<Item = &'a Cell>) -> Vec<&
 pub(crate) fn ours<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) -> Option<Config<'a>> {
     let mut all = configs(experiments.into_iter().flat_map(|experiment| &experiment.cells));
     all.retain(|config| OURS.contains(&config.layout) && config.controller != "none");
-    // iocost is the controller that the daemon sets up by default.
-    all.sort_by_key(|config| (rank(&OURS, config.layout), rank(&["iocost", "bfq"], config.controller)));
+    // iocost is the controller that the daemon sets up by default; what a kernel thread writes in the root is held back by BFQ only.
+    let controllers = |layout: &str| if layout == "shared+hold" { ["bfq", "iocost"] } else { ["iocost", "bfq"] };
+    all.sort_by_key(|config| (rank(&OURS, config.layout), rank(&controllers(config.layout), config.controller)));
     all.first().copied()
 }
 
@@ -118,6 +147,9 @@ pub(crate) fn neighbour(name: &str) -> &str {
         "no-fsync" => "a neighbour without fsync",
         "low-fsync" => "a neighbour with few fsyncs",
         "high-fsync" => "a neighbour with many fsyncs",
+        share_correction::READS => "another reader",
+        share_correction::SIXTEEN => "fifteen other readers",
+        share_correction::COMES_AND_GOES => "a reader, and one that comes and goes",
         other => other,
     }
 }
@@ -132,6 +164,7 @@ pub(crate) fn neighbour_heading(name: &str) -> String {
         CONTAINERS => "containers on one journal".to_owned(),
         METADATA | OTHER => name.to_owned(),
         PROGRAMS => "each BPF program".to_owned(),
+        share_correction::JOURNAL_ONLY => "A makes directories and reads nothing".to_owned(),
         known if neighbour(known) != known => format!("beside {}", neighbour(known)),
         other => format!("neighbour: {other}"),
     }

@@ -24,10 +24,10 @@ impl Hue {
     pub(super) fn of_layout(layout: &str) -> Self {
         match layout {
             "shared" | "loop" => Self::Vermillion,
-            "own" | "lv" => Self::Amber,
-            "own+accounting" | "bulkhead" => Self::Blue,
+            "own" | "lv" | "shared+published" => Self::Amber,
+            "own+accounting" | "bulkhead" | "shared+hold" => Self::Blue,
             "blockd" | "blockd+accounting" => Self::Green,
-            "raw" => Self::Grey,
+            "raw" | "own+accounting+hold" => Self::Grey,
             _ => Self::Purple,
         }
     }
