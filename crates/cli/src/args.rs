@@ -196,7 +196,7 @@ pub(crate) struct TopArgs {
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     pub(crate) total: bool,
     /// Seconds between two looks
-    #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds)]
+    #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds, allow_negative_numbers = true)]
     pub(crate) interval: f64,
     /// What the lines are sorted by at first
     #[arg(long, short, value_enum, default_value_t = SortKey::Journal)]
@@ -223,7 +223,7 @@ pub(crate) enum SortKey {
 #[derive(Debug, Args)]
 pub(crate) struct BlameArgs {
     /// Seconds to watch
-    #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total")]
+    #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total", allow_negative_numbers = true)]
     pub(crate) watch: f64,
     /// Print a table after each such time, until interrupted
     #[arg(long, conflicts_with = "total")]

@@ -25,6 +25,7 @@ const WAIT_HEADERS: [&str; 11] =
 /// Those of the source, `NotFound` when the victim is not there.
 pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<(), Fault> {
     if args.total {
+        source.has_past()?;
         let waits = if args.waits { Duration::from_nanos(MEMORY_NS) } else { Duration::ZERO };
         return print(args, source.observe(waits)?, output);
     }

@@ -131,10 +131,8 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
         .rsplit_once('=')
         .filter(|(name, _)| !name.is_empty())
         .ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
-    let share = share
-        .trim_end_matches('%')
-        .parse()
-        .map_err(|_| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
+    let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
+    let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
     Ok(HoldTenant { tenant: name.to_owned(), share })
 }
 

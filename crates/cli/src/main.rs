@@ -54,7 +54,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
         Command::Experiment(args) => demo::experiment(&args, output).map(|()| ExitCode::SUCCESS),
-        Command::Top(args) => top::run(&args, Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS),
+        Command::Top(args) => top::run(&args, cli.socket, output).map(|()| ExitCode::SUCCESS),
         Command::Blame(args) => {
             blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)
         }

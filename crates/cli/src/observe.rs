@@ -50,6 +50,22 @@ impl Source {
         }
     }
 
+    /// Whether there is something to sum up: what this process observes begins with the first question.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without a daemon.
+    pub(crate) fn has_past(&self) -> Result<(), Fault> {
+        match self {
+            Self::Daemon(_) => Ok(()),
+            Self::Here(_) => Err(Fault::new(
+                Code::InvalidArgument,
+                "--total",
+                "a total is of what the daemon has observed, and none runs",
+            )
+            .cure("start it (`bulkhead daemon`), or leave `--total` out")),
+        }
+    }
+
     /// What was observed up to now, with the longest waits of the last `waits`.
     ///
     /// # Errors
@@ -128,11 +144,16 @@ pub(crate) fn warnings(seen: &Observation) -> Vec<String> {
     let mut lines = seen.notes.clone();
     if seen.partial {
         let losses = &seen.losses;
-        lines.push(format!(
-            "the figures are partial since the observation began: lost {} records, {} counts, {} requests, {} commits; {} owners \
-             are unknown",
-            losses.records, losses.counts, losses.requests, losses.unseen_commits, losses.owners
-        ));
+        let lost = [
+            (losses.records, "records (waits and journal)"),
+            (losses.counts, "counts (journal)"),
+            (losses.requests, "requests (device time)"),
+            (losses.unseen_commits, "commits"),
+            (losses.owners, "owners of what others wrote"),
+        ];
+        let lost = lost.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
+        let lost = lost.collect::<Vec<_>>().join(", ");
+        lines.push(format!("the figures are partial since the observation began; lost: {lost}"));
     }
     lines
 }

@@ -5,6 +5,7 @@
 mod screen;
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
@@ -35,16 +36,23 @@ const HEADERS: [&str; 12] = [
 ///
 /// # Errors
 /// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
-pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(), Fault> {
+pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<(), Fault> {
+    let invalid = |cause, cure| Err(Fault::new(Code::InvalidArgument, "top", cause).cure(cure));
     if args.total && !output.is_json() {
-        return Err(Fault::new(
-            Code::InvalidArgument,
-            "top",
+        return invalid(
             "a table shows what happens per second, and a total does not",
-        )
-        .cure("`--total --output json` prints the sums"));
+            "`--total --output json` prints the sums",
+        );
     }
-    if args.once || output.is_json() {
+    let is_live = !args.once && !output.is_json();
+    if is_live && (!std::io::stdout().is_terminal() || !std::io::stdin().is_terminal()) {
+        return invalid("it needs a terminal", "`--once` prints one table, and `--output json` the figures");
+    }
+    let source = Source::open(socket, output)?;
+    if args.total {
+        source.has_past()?;
+    }
+    if !is_live {
         let seen = if args.total { source.observe(Duration::ZERO)? } else { source.watch(args.interval, false)? };
         if output.is_json() {
             return output.json(&seen);
@@ -57,11 +65,11 @@ pub(crate) fn run(args: &TopArgs, source: Source, output: &Output) -> Result<(),
         for line in held(&seen) {
             output.say(&line);
         }
+        if rows.is_empty() {
+            output.say("nobody read, wrote, journalled or called fsync");
+            return Ok(());
+        }
         return output.lines(&table(&HEADERS, &rows));
-    }
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-        return Err(Fault::new(Code::InvalidArgument, "top", "it needs a terminal")
-            .cure("`--once` prints one table, and `--output json` the figures"));
     }
     screen::run(args, source)
 }
@@ -110,7 +118,12 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
         rate(view.read_bytes, seconds),
         rate(view.written_bytes, seconds),
         rate(view.journal_total().total(), seconds),
-        format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9)),
+        // Nobody's: there was none, or the host does not tell.
+        if seen.containers.iter().all(|view| view.device_seconds <= 0.0) {
+            "-".to_owned()
+        } else {
+            format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9))
+        },
         view.main_device().map_or_else(|| "-".to_owned(), |device| share(seen, view, device)),
         syncs,
         latency(view.fsync.quantile_us(0.5)),

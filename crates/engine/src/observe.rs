@@ -329,7 +329,7 @@ impl<'a> Worker<'a> {
             state.observer.set_tree(tree);
         }
         state.names = self.namer.names();
-        state.notes = self.notes.iter().cloned().chain(self.xfs.notes()).chain(changes.note).collect();
+        state.notes = self.notes.iter().cloned().chain(self.xfs.notes()).chain(changes.notes).collect();
         drop(state);
         tracer.add_journals(&changes.journals)
     }

@@ -122,6 +122,13 @@ pub fn journal_devices(roots: &Roots) -> Vec<String> {
     entries.filter_map(Result::ok).filter_map(name).collect()
 }
 
+/// Whether the ext4 on a device works without a journal (`/sys/fs/ext4/DEV/journal_task`); not where the kernel does not tell.
+#[must_use]
+pub fn is_without_journal(roots: &Roots, dev_name: &str) -> bool {
+    let path = roots.sys.join("fs/ext4").join(dev_name.replace('/', "!")).join("journal_task");
+    fs::read_to_string(path).is_ok_and(|task| task.trim() == "<none>")
+}
+
 /// The kernel thread named `prefix/dev_name` or `prefix/dev_name-<number>`; `None` when there is none.
 ///
 /// # Errors

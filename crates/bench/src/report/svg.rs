@@ -400,7 +400,7 @@ fn footprint(experiment: &Experiment) -> Option<Chart> {
     let cell = experiment.cells.iter().find(|cell| has(cell, &[f::RSS_MIB, f::TABLE_ENTRIES]))?;
     let band = |figure: &str, axis: &str| {
         let rows = cell.rounds.iter().enumerate().map(|(index, round)| Row {
-            label: format!("round {}", index + 1),
+            label: format!("third {} of the run", index + 1),
             ours: false,
             content: round.figures.get(figure).map_or(Content::Absent, |&value| {
                 Content::Bar(Hue::Blue, Spread { min: value, median: value, max: value })
@@ -419,7 +419,9 @@ fn footprint(experiment: &Experiment) -> Option<Chart> {
     };
     Some(Chart {
         title: "What observing takes while containers come and go".into(),
-        subtitle: "At the end of each third of one run; neither may go on growing.".into(),
+        subtitle:
+            "At the end of each third of one run: from the second to the last, memory may grow by 5 %, entries by half."
+                .into(),
         legend: Vec::new(),
         bands: vec![
             band(f::RSS_MIB, "memory of the observing process in MiB"),

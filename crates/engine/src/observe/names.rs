@@ -55,7 +55,7 @@ pub(super) struct Changes {
     /// XFS file systems.
     pub(super) xfs: Vec<DevNo>,
     /// What is mounted and not observed.
-    pub(super) note: Option<String>,
+    pub(super) notes: Vec<String>,
     /// Physical devices by file system.
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
@@ -122,12 +122,32 @@ impl Namer {
             tracing::warn!(%error, "the mounts cannot be listed");
             Vec::new()
         });
-        changes.note = btrfs_note(&mounts);
+        changes.notes = self.notes(&mounts);
         let others: Vec<DevNo> = changes.journals.iter().chain(&changes.xfs).chain(devices).copied().collect();
         changes.disks = self.refresh_file_systems(mounts, &others);
         // A device that is gone keeps its name, by which its sums are known.
         self.devices.extend(block::names(&self.roots));
         changes
+    }
+
+    /// What of this host cannot be observed.
+    fn notes(&self, mounts: &[MountInfo]) -> Vec<String> {
+        let is_v1 = cgroup::controllers(&self.roots).is_ok_and(|controllers| !controllers.contains("io"));
+        let v1 = "cgroup v2 has no io controller on this host (cgroup v1 has blkio): data, device time, and who waited for whose \
+                  requests are not known";
+        let without_journal = |mount: &&MountInfo| {
+            let name = block::name_of(&self.roots, mount.dev).ok().filter(|_| mount.fs_type == "ext4");
+            name.is_some_and(|name| jbd2::is_without_journal(&self.roots, &name))
+        };
+        let notes = [
+            is_v1.then(|| v1.to_owned()),
+            where_mounted(
+                "btrfs: not attributed (copy-on-write log trees are not journal commits)",
+                mounts.iter().filter(|mount| mount.fs_type == "btrfs"),
+            ),
+            where_mounted("ext4 without a journal: nothing is attributed", mounts.iter().filter(without_journal)),
+        ];
+        notes.into_iter().flatten().collect()
     }
 
     fn refresh_cgroups(&mut self, seen: &HashSet<CgroupId>, changes: &mut Changes) {
@@ -249,17 +269,15 @@ impl Namer {
     }
 }
 
-/// Says where a btrfs is mounted. Several subvolumes of one are several mounts.
-fn btrfs_note(mounts: &[MountInfo]) -> Option<String> {
-    let btrfs = mounts.iter().filter(|mount| mount.fs_type == "btrfs");
-    let points: Vec<String> = btrfs.map(|mount| printable(&mount.mount_point.to_string_lossy())).collect();
+/// Says where such file systems are mounted, if they are. Several subvolumes of one are several mounts.
+fn where_mounted<'a>(what: &str, mounts: impl Iterator<Item = &'a MountInfo>) -> Option<String> {
+    let points: Vec<String> = mounts.map(|mount| printable(&mount.mount_point.to_string_lossy())).collect();
     let named = points.get(..MAX_NAMED).unwrap_or(&points).join(", ");
     let more = match points.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    let note = format!("btrfs: not attributed (copy-on-write log trees are not journal commits): {named}{more}");
-    (!points.is_empty()).then_some(note)
+    (!points.is_empty()).then(|| format!("{what}: {named}{more}"))
 }
 
 #[cfg(test)]
@@ -321,12 +339,24 @@ mod tests {
     }
 
     /// A host with these lines in its mountinfo.
-    fn noted(mountinfo: &str) -> Option<String> {
+    fn noted(mountinfo: &str) -> Vec<String> {
         let base = tempfile::tempdir().unwrap();
         let roots = Roots::under(base.path());
+        fs::create_dir_all(&roots.cgroup).unwrap();
+        fs::write(roots.cgroup.join("cgroup.controllers"), "cpu io memory").unwrap();
+        // The second disk's ext4 has no journal.
+        for (disk, task) in [("sda1", "57"), ("sda2", "<none>")] {
+            let minor = disk.trim_start_matches("sda");
+            fs::create_dir_all(roots.sys.join(format!("devices/{disk}"))).unwrap();
+            fs::create_dir_all(roots.sys.join("dev/block")).unwrap();
+            std::os::unix::fs::symlink(format!("../../devices/{disk}"), roots.sys.join(format!("dev/block/0:{minor}")))
+                .unwrap();
+            fs::create_dir_all(roots.sys.join("fs/ext4").join(disk)).unwrap();
+            fs::write(roots.sys.join("fs/ext4").join(disk).join("journal_task"), format!("{task}\n")).unwrap();
+        }
         fs::create_dir_all(roots.proc.join("self")).unwrap();
         fs::write(roots.proc.join("self/mountinfo"), mountinfo).unwrap();
-        Namer::new(roots).refresh(&[], &HashSet::new()).note
+        Namer::new(roots).refresh(&[], &HashSet::new()).notes
     }
 
     fn mounted(fs_type: &str, minor: u32, mount_point: &str) -> String {
@@ -334,15 +364,26 @@ mod tests {
     }
 
     #[test]
-    fn a_btrfs_is_said_not_to_be_attributed() {
-        assert_eq!(noted(&(mounted("ext4", 1, "/") + &mounted("xfs", 2, "/srv"))), None);
+    fn what_cannot_be_attributed_is_said() {
+        assert_eq!(noted(&(mounted("ext4", 1, "/") + &mounted("xfs", 2, "/srv"))), Vec::<String>::new());
+        assert_eq!(
+            noted(&(mounted("ext4", 1, "/") + &mounted("ext4", 2, "/srv"))),
+            ["ext4 without a journal: nothing is attributed: /srv"]
+        );
         // An escape of mountinfo that is one for terminals, too.
         let one = noted(&(mounted("ext4", 1, "/") + &mounted("btrfs", 2, "/b\\033[2J")));
-        assert_eq!(
-            one.as_deref(),
-            Some("btrfs: not attributed (copy-on-write log trees are not journal commits): /b\\u{1b}[2J")
-        );
+        assert_eq!(one, ["btrfs: not attributed (copy-on-write log trees are not journal commits): /b\\u{1b}[2J"]);
         let many: String = (0..9).map(|n| mounted("btrfs", n, &format!("/b{n}"))).collect();
-        assert!(noted(&many).unwrap().ends_with("commits): /b0, /b1, /b2 and 6 more"), "{:?}", noted(&many));
+        assert!(noted(&many)[0].ends_with("commits): /b0, /b1, /b2 and 6 more"), "{:?}", noted(&many));
+    }
+
+    #[test]
+    fn a_host_whose_io_controller_is_in_cgroup_v1_is_told_so() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        fs::create_dir_all(roots.cgroup.join("unified")).unwrap();
+        fs::write(roots.cgroup.join("unified/cgroup.controllers"), "hugetlb").unwrap();
+        let notes = Namer::new(roots).refresh(&[], &HashSet::new()).notes;
+        assert!(notes.len() == 1 && notes[0].starts_with("cgroup v2 has no io controller"), "{notes:?}");
     }
 }
