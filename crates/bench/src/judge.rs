@@ -341,7 +341,7 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
 }
 
 /// The neighbour's throughput in percent of what A's share of the device leaves it.
-fn fair_part_pct(cell: &Cell) -> Option<Spread> {
+pub(crate) fn fair_part_pct(cell: &Cell) -> Option<Spread> {
     kept_pct(cell)?;
     spread(cell.rounds.iter().filter_map(|round| {
         let figure = |name: &str| round.figures.get(name).copied().filter(|value| value.is_finite());
@@ -480,8 +480,6 @@ fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
             ("shared+hold", "iocost", READS),
             ("shared+hold", "bfq", SIXTEEN),
             ("shared+hold", "bfq", COMES_AND_GOES),
-            // Own volumes need no correction: their journals are charged already.
-            ("own+accounting", "bfq", READS),
         ];
         for (layout, controller, neighbour) in cells {
             let cell = experiment.and_then(|experiment| experiment.cell(layout, controller, neighbour));
@@ -585,6 +583,13 @@ fn fair_pct(experiments: &[&Experiment]) -> Option<Vec<f64>> {
 /// How much longer the probe's fsync may take on average beside a neighbour, for the line in the picture.
 pub(crate) fn probe_mean_bound(neighbour: &str) -> Option<f64> {
     limit("fsync-probe", &format!("{neighbour} mean"))
+}
+
+/// What the probe is judged by beside a neighbour: its mean and p99 over those alone at most, and what the neighbour has of what is
+/// fair at least, percent.
+pub(crate) fn probe_bounds(neighbour: &str) -> Option<[f64; 3]> {
+    let of = |what: &str| limit("fsync-probe", &format!("{neighbour} {what}"));
+    Some([of("mean")?, of("p99")?, of("neighbour")?])
 }
 
 /// How many times the shared journal's throughput the database must reach.

@@ -630,6 +630,9 @@ pub(crate) struct CalibrateArgs {
     /// The pool whose room is used [default: the one with most room on the device]
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
+    /// Only measure what the stored calibration does to a small fsync beside three kinds of neighbours, and to those
+    #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
+    pub(crate) verify: bool,
     #[command(flatten)]
     pub(crate) iocost: IocostLines,
     #[command(flatten)]

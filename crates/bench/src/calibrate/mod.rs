@@ -4,12 +4,13 @@
 //! the device: fio measures the six coefficients; then a small append + fsync every 100 ms runs beside greedy buffered writers,
 //! under one candidate after the other. What is fair for the writers is the most that was ever seen of them, less the part of
 //! the device's time that the small load needs.
-//! Does not: store the result (the daemon does), or put it in force.
+//! [`verify`] shows what a stored calibration does. Does not: store the result (the daemon does), or put it in force.
 
 mod fio;
 mod queue;
 mod scratch;
 mod search;
+mod verify;
 
 use std::path::PathBuf;
 
@@ -26,6 +27,8 @@ use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::measure;
+pub use verify::{Verified, verify};
+
 use scratch::Scratch;
 use search::{Candidate, N_AROUND, Trial, VRATES_PCT, around, choose, is_saturated};
 
@@ -77,11 +80,7 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
             .cure("install the Debian package fio")
             .into());
     }
-    if !iocost::is_supported(&Roots::host()) {
-        let cause = "the kernel has no io.cost (CONFIG_BLK_CGROUP_IOCOST), so there is nothing to calibrate";
-        let bfq = format!("use bfq instead: `bulkhead device control {} --policy bfq`", request.device);
-        return Err(Fault::new(Code::Unsupported, format!("device {}", request.device), cause).cure(bfq).into());
-    }
+    supported(&request.device)?;
     on_step(Told::Step(0, 1, "setting up volumes and tenants"));
     let scratch = Scratch::set_up(client, &request.device, request.pool.as_ref())?;
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
@@ -96,6 +95,15 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
     };
     let calibration = session.find();
     with_removal(calibration, session.scratch.remove())
+}
+
+fn supported(device: &str) -> Result<()> {
+    if !iocost::is_supported(&Roots::host()) {
+        let cause = "the kernel has no io.cost (CONFIG_BLK_CGROUP_IOCOST), so there is nothing to calibrate";
+        let bfq = format!("use bfq instead: `bulkhead device control {device} --policy bfq`");
+        return Err(Fault::new(Code::Unsupported, format!("device {device}"), cause).cure(bfq).into());
+    }
+    Ok(())
 }
 
 struct Session<'a> {

@@ -5,11 +5,13 @@
 //! 3 rounds, 48 minutes on an emulated machine; short form: 6 cells, one round, 4 minutes.
 
 use anyhow::Result;
+use bulkhead_core::units::Bytes;
 
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
-use crate::layout::{Bench, Controller, Layout};
+use crate::cgroup_run::Starter;
+use crate::layout::{Bench, Controller, Layout, Places};
 use crate::load::{LoadArgs, LoadKind};
-use crate::pair::{Measured, measure};
+use crate::pair::{Measured, Pair, measure};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
@@ -19,7 +21,7 @@ const ABOUT: &str = "Tenant A appends 4 KiB and calls fsync every 100 ms; tenant
     a_device_share is how busy the device was with A alone, 0 to 1.";
 
 /// The neighbours, in the order (a), (b), (c) of the target.
-const NEIGHBOURS: [(&str, LoadKind); 3] =
+pub(crate) const NEIGHBOURS: [(&str, LoadKind); 3] =
     [("streams", LoadKind::Streams), ("fsyncs", LoadKind::Fsyncs), ("storm", LoadKind::Storm)];
 
 /// What is compared.
@@ -88,16 +90,28 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan) -> Result<Round> {
     let places = bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let kind = NEIGHBOURS.iter().find(|(name, _)| *name == plan.neighbour).map_or(LoadKind::Streams, |(_, kind)| *kind);
-    let times = times(kind, frame.options.quick);
+    let volume = Bytes(bench.volume_bytes());
+    beside(&frame.starter(), &bench.pair()?, &places, volume, kind, frame.options.quick)
+}
+
+/// A's probe alone, the neighbour alone, and both.
+pub(crate) fn beside(
+    starter: &Starter,
+    pair: &Pair,
+    places: &Places,
+    volume: Bytes,
+    kind: LoadKind,
+    quick: bool,
+) -> Result<Round> {
+    let times = times(kind, quick);
     let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);
     let mut neighbour = LoadArgs::new(kind, &places.b, 0.0);
     if kind == LoadKind::Streams {
-        neighbour.file_bytes = Some((128 << 20).min(bench.volume_bytes() / 16));
+        neighbour.file_bytes = Some((128 << 20).min(volume.0 / 16));
     }
-    let (starter, pair) = (frame.starter(), bench.pair()?);
-    let idle = measure(&starter, &pair, Some(&probe), None, times.idle)?;
-    let alone = measure(&starter, &pair, None, Some(&neighbour), times.alone)?;
-    let loaded = measure(&starter, &pair, Some(&probe), Some(&neighbour), times.loaded)?;
+    let idle = measure(starter, pair, Some(&probe), None, times.idle)?;
+    let alone = measure(starter, pair, None, Some(&neighbour), times.alone)?;
+    let loaded = measure(starter, pair, Some(&probe), Some(&neighbour), times.loaded)?;
     Ok(figures(kind, &idle, &alone, &loaded))
 }
 

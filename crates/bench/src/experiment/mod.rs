@@ -7,7 +7,7 @@
 pub(crate) mod attribution;
 mod churn;
 mod dbms_consolidation;
-mod fsync_probe;
+pub(crate) mod fsync_probe;
 mod journal_cost;
 mod journal_fsync;
 mod machine;

@@ -194,7 +194,7 @@ fn course(
     let (start, cpu) = (Instant::now(), process_cpu());
     let first = counters.read()?;
     let mut before = first.clone();
-    let mut directories = 0.0;
+    let (mut directories, mut leaving) = (0.0, Vec::new());
     for second in 0..n_seconds {
         for (index, load) in &mut loads {
             let comes = tenants[*index].comes;
@@ -207,7 +207,8 @@ fn course(
             if comes.is_some_and(|(_, to)| second == to)
                 && let Some(load) = load.take()
             {
-                load.finish()?;
+                // Beside a thread that counts: it may take a while until its file is removed.
+                leaving.push(std::thread::spawn(move || load.finish()));
             }
         }
         wait_until(start + PERIOD * u32::try_from(second + 1).context("too long")?, &frame.options.cancel)?;
@@ -229,6 +230,9 @@ fn course(
     for load in loads.into_iter().filter_map(|(_, load)| load) {
         let result = load.finish()?;
         directories += if result.kind == LoadKind::Mkdirs { result.ops as f64 / result.seconds } else { 0.0 };
+    }
+    for load in leaving {
+        load.join().ok().context("the thread of a load that went ended by itself")??;
     }
     Ok(Course { bytes, root_bytes, weights, device_bytes: before.device - first.device, directories, cpu })
 }

@@ -31,10 +31,11 @@ const WAITS: f64 = 0.3;
 const HAS_ITS_SHARE: f64 = 0.95;
 /// The least that a tenant has of its own, of all: with no weight at all it would starve.
 const FLOOR: f64 = 0.01;
-/// How much of what the window says about the trim is believed with each sample.
-const GAIN: f64 = 0.5;
+/// How much of what the last seconds say about the trim is believed with each sample. There are spells in which weights do nothing:
+/// what is learnt in one is wrong after it.
+const GAIN: f64 = 0.2;
 /// The trim stays between 1/LIMIT and LIMIT.
-const TRIM_LIMIT: f64 = 4.0;
+const TRIM_LIMIT: f64 = 2.0;
 /// How far from what is expected own I/O may be, of all own I/O, before weights are taken for ineffective.
 const FAR: f64 = 0.05;
 /// Factor by which a weight changes in a second, at most.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::host::{json, refused, start_daemon};
 use crate::case::{Case, Ctx, Outcome, Profile};
@@ -51,6 +52,7 @@ async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     refused(ctx, 3, &["no pool lies on it"], &["device", "calibrate", &device]).await?;
     json(ctx, &["pool", "create", "p", "--device", &disk]).await?;
     refused(ctx, 2, &["dry run"], &["device", "calibrate", &device, "--dry-run"]).await?;
+    refused(ctx, 3, &["never calibrated"], &["device", "calibrate", &device, "--verify"]).await?;
     let before = json(ctx, &["device", "inspect", &device]).await?;
 
     let program = ctx.program("bulkhead");
@@ -72,6 +74,18 @@ async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     let calibration = &after["calibration"];
     ensure!(calibration["measured"].as_array().is_some_and(|lines| lines.len() > 20), "{calibration}");
     ctx.log(format!("{} {}", calibration["model"], calibration["qos"]));
+    let verify = [&program, "--output", "json", "device", "calibrate", &device, "--verify"];
+    let output = ctx.machine.run_within(&verify, Duration::from_secs(900)).await?;
+    ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
+    let rows: Vec<Value> = serde_json::from_str(&output.stdout).context("what was verified")?;
+    rows.iter().for_each(|row| ctx.log(row.to_string()));
+    let measured = |row: &Value| {
+        ["mean_ratio", "p99_ratio", "neighbour_pct"]
+            .iter()
+            .all(|field| row[field].as_f64().is_some_and(|value| value > 0.0))
+    };
+    ensure!(rows.len() == 3 && rows.iter().all(measured), "{rows:?}");
+    ensure!(json(ctx, &["device", "inspect", &device]).await? == after, "verifying changed the device");
     ensure!(json(ctx, &["tenant", "ls"]).await? == serde_json::json!([]), "a tenant is left");
     ensure!(json(ctx, &["volume", "ls"]).await? == serde_json::json!([]), "a volume is left");
 

@@ -197,6 +197,45 @@ fn a_journal_that_exceeds_its_share_is_told_and_the_others_share_the_rest() {
     assert!((course.share("t01", 30, 60) - course.share("t02", 30, 60)).abs() < 0.02);
 }
 
+/// A disk's second after second in the lab (evidence share-correction, shared/bfq/reads, 6.12, simulated spinning disk): MiB that it
+/// moved, and how many of them were journal and checkpoints, all caused by one of two readers.
+const TRACE: &str = include_str!("trace.csv");
+
+#[test]
+fn a_recorded_disk_with_bursts_and_checkpoints_is_held() {
+    let second =
+        |line: &str| line.split_once(',').map(|(all, journal)| (all.parse().unwrap(), journal.parse().unwrap()));
+    let seconds: Vec<(f64, f64)> = TRACE.lines().filter_map(second).collect();
+    assert!(seconds.len() > 60, "{}", seconds.len());
+    let params =
+        Params { parts: [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into(), total_weight: TOTAL, range: 1..=10_000 };
+    let share = |held: bool| {
+        let mut weights: BTreeMap<String, u32> = [("a".to_owned(), 1000), ("b".to_owned(), 1000)].into();
+        let (mut state, mut of_a, mut of_all) = (State::default(), 0.0, 0.0);
+        // The recording three times over.
+        for (index, (all, journal)) in seconds.iter().cycle().take(3 * seconds.len()).enumerate() {
+            let own = |name: &str| (all - journal) * f64::from(weights[name]) / f64::from(weights["a"] + weights["b"]);
+            let tenant = |name: &str, journal: f64| {
+                let usage = Usage { native: own(name), journal };
+                (name.to_owned(), TenantSample { usage, waiting: 1.0, weight: weights[name] })
+            };
+            let tenants: BTreeMap<String, TenantSample> = [tenant("a", *journal), tenant("b", 0.0)].into();
+            if index >= 10 {
+                of_a += tenants["a"].usage.total();
+                of_all += all;
+            }
+            let sample = Sample { at_ns: index as u64 * SECOND, busy: 1.0, is_partial: false, tenants };
+            let step = step(&mut state, &sample, &params);
+            if held {
+                weights.extend(step.changes);
+            }
+        }
+        of_a / of_all
+    };
+    assert!(share(false) > 0.55, "{}", share(false));
+    assert!((share(true) - 0.5).abs() < 0.01, "{}", share(true));
+}
+
 /// Nothing is done by anybody who is not sure.
 #[test]
 fn it_stands_still_and_says_why() {
