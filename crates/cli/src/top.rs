@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::view::{ContainerView, DeviceShare, Observation};
+use bulkhead_core::observe::view::{ContainerView, Observation};
 use bulkhead_core::wire::HoldView;
 
 use crate::args::{SortKey, TopArgs};
@@ -124,7 +124,7 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
         } else {
             format!("{:.0} %", 100.0 * view.device_seconds / seconds.max(1e-9))
         },
-        view.main_device().map_or_else(|| "-".to_owned(), |device| share(seen, view, device)),
+        share(seen, view),
         syncs,
         latency(view.fsync.quantile_us(0.5)),
         latency(view.fsync.quantile_us(0.99)),
@@ -134,12 +134,20 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
 }
 
 /// What it has of a device, and what it is meant to have: by its weights, or, where shares are held, with its journal.
-fn share(seen: &Observation, view: &ContainerView, device: &DeviceShare) -> String {
+fn share(seen: &Observation, view: &ContainerView) -> String {
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
-    if let Some(held) = seen.standing(&view.identity, &device.device) {
-        return format!("{}/{} held", percent(held.achieved_share), percent(held.target_share));
+    let device = view.main_device();
+    // One that only journals has no device of its own.
+    let is_here = |hold: &&HoldView| device.is_none_or(|device| device.device == hold.hold.device);
+    let held = seen.holds.iter().filter(is_here).find_map(|hold| seen.standing(&view.identity, &hold.hold.device));
+    match (held, device) {
+        (Some(held), _) => format!("{}/{} held", percent(held.achieved_share), percent(held.target_share)),
+        (None, Some(device)) => {
+            let target = device.target_share.map_or_else(|| "-".to_owned(), percent);
+            format!("{}/{target} %", percent(device.achieved_share))
+        }
+        (None, None) => "-".to_owned(),
     }
-    format!("{}/{} %", percent(device.achieved_share), device.target_share.map_or_else(|| "-".to_owned(), percent))
 }
 
 /// What the daemon does about shares, a line for each device.

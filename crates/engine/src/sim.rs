@@ -717,6 +717,7 @@ impl Host for Sim {
         let default = match tunable {
             "low_latency" => "1",
             "strict_guarantees" => "0",
+            "slice_idle" => "8",
             _ => return None,
         };
         (world.queue.get("scheduler")? == "bfq")

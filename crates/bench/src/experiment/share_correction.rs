@@ -184,7 +184,9 @@ fn course(
     for (index, one) in tenants.iter().enumerate() {
         let payload: CgroupPath = tenant::payload(&one.name).parse()?;
         for kind in &one.does {
-            let args = load(*kind, &one.dir, tenants.len(), n_seconds as f64);
+            // A load goes on to the end of its window.
+            let seconds = one.comes.map_or(n_seconds, |(from, to)| to - from);
+            let args = load(*kind, &one.dir, tenants.len(), seconds as f64);
             let load = frame.starter().load(&args, &payload.dir(&counters.roots))?;
             load.await_prepared()?;
             loads.push((index, Some(load)));

@@ -91,11 +91,11 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
     let (sim, engine) = host();
     let asked = request(&[("a", 70.0), ("b", 30.0)]);
     let dry = engine.hold_start(&asked, true).unwrap();
-    assert_eq!((dry.steps.len(), weight(&sim, "a"), engine.holds().unwrap()), (5, None, vec![]));
+    assert_eq!((dry.steps.len(), weight(&sim, "a"), engine.holds().unwrap()), (6, None, vec![]));
     let tunables = || STRICT.map(|(tunable, _)| engine.host().tunable(DevNo::new(8, 0), tunable).unwrap());
-    assert_eq!(tunables(), ["0", "1"]);
+    assert_eq!(tunables(), ["0", "1", "8"]);
     engine.hold_start(&asked, false).unwrap();
-    assert_eq!(tunables(), ["1", "0"]);
+    assert_eq!(tunables(), ["1", "0", "20"]);
     assert_eq!((weight(&sim, "a").as_deref(), weight(&sim, "b").as_deref()), (Some("140"), Some("60")));
     assert!(engine.hold_start(&asked, false).unwrap().steps.is_empty());
     // A lease is recorded, and changes nothing else.
@@ -104,7 +104,7 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
     let done = engine.hold_stop("/dev/sda", false).unwrap();
     assert!(done.steps.iter().all(|step| step.changed), "{done:?}");
     assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
-    assert_eq!(tunables(), ["0", "1"]);
+    assert_eq!(tunables(), ["0", "1", "8"]);
     assert!(engine.hold_stop("sda", false).unwrap().steps.is_empty());
 }
 
