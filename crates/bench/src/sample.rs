@@ -68,20 +68,12 @@ impl Watch {
     /// # Errors
     /// When they cannot be read.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        let of = |path: &CgroupPath| -> Result<IoStat> {
-            let all = cgroup::io_stat(&self.roots, path).with_context(|| format!("I/O of cgroup {path}"))?;
-            Ok(all.get(&self.dev).copied().unwrap_or_default())
-        };
         let mut leaves = [IoStat::default(); 4];
         for (slot, path) in leaves.iter_mut().zip(&self.leaves) {
-            *slot = of(path)?;
+            *slot = io_of(&self.roots, self.dev, path)?;
         }
         // The cgroups first and the device last: bytes are charged when a bio is issued and counted when it is done.
-        let mut others = 0;
-        for top in cgroup::children(&self.roots, &CgroupPath::root()).context("the top-level cgroups")? {
-            // A cgroup may go away between the two calls, or lack the io controller; then it has no bytes of its own.
-            others += of(&top).map(|io| bytes(&io)).unwrap_or(0);
-        }
+        let others = charged_below_root(&self.roots, self.dev)?;
         let disk = block::diskstat(&self.roots, self.dev).context("the device's counters")?;
         Ok(Snapshot { at: Instant::now(), disk, leaves, others })
     }
@@ -95,7 +87,20 @@ impl Watch {
     }
 }
 
-fn bytes(io: &IoStat) -> u64 {
+/// What the kernel charged to a cgroup, and to those below it, on a device.
+pub(crate) fn io_of(roots: &Roots, dev: DevNo, path: &CgroupPath) -> Result<IoStat> {
+    let all = cgroup::io_stat(roots, path).with_context(|| format!("I/O of cgroup {path}"))?;
+    Ok(all.get(&dev).copied().unwrap_or_default())
+}
+
+/// Bytes on a device that were charged to any cgroup but the root.
+pub(crate) fn charged_below_root(roots: &Roots, dev: DevNo) -> Result<u64> {
+    let tops = cgroup::children(roots, &CgroupPath::root()).context("the top-level cgroups")?;
+    // A cgroup may go away between the two calls, or lack the io controller; then it has no bytes of its own.
+    Ok(tops.iter().map(|top| io_of(roots, dev, top).map_or(0, |io| bytes(&io))).sum())
+}
+
+pub(crate) fn bytes(io: &IoStat) -> u64 {
     io.rbytes + io.wbytes
 }
 

@@ -20,11 +20,14 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
     let object = format!("device {}", args.device);
     if args.verify {
         let view = client.device_inspect(&args.device).await?;
-        if view.calibration.is_none() {
-            return Err(Fault::new(Code::NotFound, object, "it was never calibrated: there is nothing to verify")
-                .cure(format!("calibrate it first: `bulkhead device calibrate {}`", view.name)));
-        }
-        return show::list(output, &measure(&args, client, output, calibrate::verify)?);
+        let calibration = view.calibration.ok_or_else(|| {
+            Fault::new(Code::NotFound, &object, "it was never calibrated: there is nothing to verify")
+                .cure(format!("calibrate it first: `bulkhead device calibrate {}`", view.name))
+        })?;
+        let verify = |client, request: &Request, on_step: calibrate::OnStep<'_>| {
+            calibrate::verify(client, request, &calibration, on_step)
+        };
+        return show::list(output, &measure(&args, client, output, verify)?);
     }
     let given = args.iocost.calibration();
     let was_measured = given.is_none();

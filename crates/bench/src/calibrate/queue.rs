@@ -62,7 +62,11 @@ pub(super) fn put_back(roots: &Roots, file: &Path) -> Result<()> {
     forget(file)
 }
 
-fn set(roots: &Roots, dev: DevNo, settings: &QueueSettings) -> Result<()> {
+/// Puts settings in force, with io.cost off in between; an empty scheduler stays what it is.
+///
+/// # Errors
+/// When a line cannot be read, or the kernel refuses.
+pub(super) fn set(roots: &Roots, dev: DevNo, settings: &QueueSettings) -> Result<()> {
     iocost::disable(roots, dev)?;
     if !settings.scheduler.is_empty() {
         block::set_scheduler(roots, dev, &settings.scheduler)?;

@@ -33,8 +33,6 @@ pub(super) struct Scratch {
     daemon: Daemon,
     pub(super) roots: Roots,
     pub(super) dev: DevNo,
-    /// As the daemon knows it.
-    pub(super) device: DeviceView,
     pub(super) places: Places,
     pub(super) pair: Pair,
     pub(super) volume: Bytes,
@@ -75,8 +73,7 @@ impl Scratch {
         let names = [a?, b?];
         let pair = Pair::new(&roots, dev, (&names[0], &names[1]), Vec::new())?;
         let places = Places { a: PathBuf::new(), b: PathBuf::new() };
-        let mut scratch =
-            Self { daemon, roots, dev, device: view.clone(), places, pair, volume, removed: false, _lock: lock };
+        let mut scratch = Self { daemon, roots, dev, places, pair, volume, removed: false, _lock: lock };
         match scratch.make(&view, &pool.name, &names) {
             Ok(()) => Ok(scratch),
             Err(error) => with_removal(Err(error), scratch.remove()),

@@ -1,12 +1,12 @@
 //! `bulkhead device calibrate --verify`: what the stored calibration does, by the probe of TARGETS.md beside its three neighbours.
 
 use anyhow::{Context, Result};
+use bulkhead_core::model::{Calibration, QueueSettings};
 use bulkhead_engine::client::Client;
-use bulkhead_sys::iocost::{self, ModelLine, QosLine};
 use serde::Serialize;
 
 use super::scratch::Scratch;
-use super::{OnStep, Request, Told, supported};
+use super::{OnStep, Request, Told, queue, supported};
 use crate::cgroup_run::Starter;
 use crate::cleanup::with_removal;
 use crate::experiment::fsync_probe::{NEIGHBOURS, beside};
@@ -44,34 +44,42 @@ impl Verified {
     }
 }
 
-/// Puts the stored calibration in force on scratch volumes, and measures; takes three minutes. Everything made on the way is removed,
-/// and what was in force is put back.
+/// Puts a calibration in force on scratch volumes, and measures; takes three minutes. Everything made on the way is removed, and what
+/// was in force is put back.
 ///
 /// # Errors
-/// When the device was never calibrated; otherwise as [`super::run`].
-pub fn verify(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Vec<Verified>> {
+/// As [`super::run`].
+pub fn verify(
+    client: Client,
+    request: &Request,
+    calibration: &Calibration,
+    on_step: OnStep<'_>,
+) -> Result<Vec<Verified>> {
     supported(&request.device)?;
     on_step(Told::Step(0, NEIGHBOURS.len() + 1, "setting up volumes and tenants"));
     let scratch = Scratch::set_up(client, &request.device, request.pool.as_ref())?;
-    let verified = measure(&scratch, request, on_step);
+    let verified = measure(&scratch, request, calibration, on_step);
     with_removal(verified, scratch.remove())
 }
 
-fn measure(scratch: &Scratch, request: &Request, on_step: OnStep<'_>) -> Result<Vec<Verified>> {
-    let (name, roots, dev) = (&scratch.device.name, &scratch.roots, scratch.dev);
-    let calibration = scratch.device.calibration.as_ref();
-    let calibration = calibration.with_context(|| format!("device {name} was never calibrated"))?;
-    let (_, model) = ModelLine::parse(&format!("{dev} {}", calibration.model)).context("the stored model")?;
-    let (_, qos) = QosLine::parse(&format!("{dev} {}", calibration.qos)).context("the stored latency targets")?;
-    iocost::write_model(roots, dev, &model).context("io.cost does not take the model")?;
+fn measure(
+    scratch: &Scratch,
+    request: &Request,
+    calibration: &Calibration,
+    on_step: OnStep<'_>,
+) -> Result<Vec<Verified>> {
+    let settings = QueueSettings {
+        scheduler: String::new(),
+        cost_model: Some(calibration.model.clone()),
+        cost_qos: Some(calibration.qos.clone()),
+    };
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
     let mut all = Vec::new();
     for (index, (neighbour, kind)) in NEIGHBOURS.into_iter().enumerate() {
         starter.cancel.check()?;
         on_step(Told::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", words::neighbour(neighbour))));
-        // Off in between, so that debts and vrate of the neighbour before do not reach into this one.
-        iocost::disable(roots, dev).context("cannot switch io.cost off")?;
-        iocost::write_qos(roots, dev, &qos).context("io.cost does not take the latency targets")?;
+        // Anew each time, so that debts and vrate of the neighbour before do not reach into this one.
+        queue::set(&scratch.roots, scratch.dev, &settings).context("cannot put the calibration in force")?;
         let round = beside(&starter, &scratch.pair, &scratch.places, scratch.volume, kind, false)?;
         let cell = Cell {
             layout: String::new(),

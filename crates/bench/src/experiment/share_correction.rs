@@ -19,7 +19,7 @@ use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::block;
 use bulkhead_sys::bpf;
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup::CgroupPath;
 use bulkhead_sys::roots::Roots;
 
 use super::{Frame, OnProgress, Options, Plan, chosen, put};
@@ -30,6 +30,7 @@ use crate::load::{LoadArgs, LoadKind};
 use crate::pair::calm;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
+use crate::sample::{bytes, charged_below_root, io_of};
 
 const ABOUT: &str = "Every tenant reads a file of its own with O_DIRECT, 128 KiB at a time, and all have equal shares; A makes directories \
     besides, 2000 in a second for two tenants and as many less as there are more. Shares are parts of the bytes that the device \
@@ -209,7 +210,7 @@ fn course(
             if comes.is_some_and(|(_, to)| second == to)
                 && let Some(load) = load.take()
             {
-                // Beside a thread that counts: it may take a while until its file is removed.
+                // On a thread of its own: it may take a while until the file is removed, and the counting goes on.
                 leaving.push(std::thread::spawn(move || load.finish()));
             }
         }
@@ -269,14 +270,9 @@ impl Counters {
     }
 
     fn read(&self) -> Result<Counted> {
-        let of = |path: &CgroupPath| {
-            let all = cgroup::io_stat(&self.roots, path).with_context(|| format!("I/O of cgroup {path}"))?;
-            Ok(all.get(&self.dev).map_or(0.0, |io| (io.rbytes + io.wbytes) as f64))
-        };
-        let tenants = self.slices.iter().map(of).collect::<Result<Vec<f64>>>()?;
-        let tops = cgroup::children(&self.roots, &CgroupPath::root()).context("the top-level cgroups")?;
-        // One may go away, or lack the io controller; then it has no bytes of its own.
-        let charged = tops.iter().map(|top| of(top).unwrap_or(0.0)).sum();
+        let of = |slice| io_of(&self.roots, self.dev, slice).map(|io| bytes(&io) as f64);
+        let tenants = self.slices.iter().map(of).collect::<Result<_>>()?;
+        let charged = charged_below_root(&self.roots, self.dev)? as f64;
         let disk = block::diskstat(&self.roots, self.dev).context("the device's counters")?;
         Ok(Counted { tenants, charged, device: 512.0 * (disk.read_sectors + disk.write_sectors) as f64 })
     }

@@ -7,7 +7,7 @@ use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 12] = [
+const LAYOUTS: [&str; 11] = [
     "raw",
     "lv",
     "shared",
@@ -15,7 +15,6 @@ const LAYOUTS: [&str; 12] = [
     "shared+hold",
     "own",
     "own+accounting",
-    "own+accounting+hold",
     "blockd",
     "blockd+accounting",
     "bulkhead",
@@ -64,7 +63,6 @@ impl<'a> Config<'a> {
             "own+accounting" => "Own + accounting",
             "shared+hold" => "Shared, held",
             "shared+published" => "Shared, published correction",
-            "own+accounting+hold" => "Own + accounting, held",
             "blockd" => "blockd volume",
             "blockd+accounting" => "blockd + accounting",
             "bulkhead" => "Bulkhead",

@@ -27,7 +27,7 @@ impl Hue {
             "own" | "lv" | "shared+published" => Self::Amber,
             "own+accounting" | "bulkhead" | "shared+hold" => Self::Blue,
             "blockd" | "blockd+accounting" => Self::Green,
-            "raw" | "own+accounting+hold" => Self::Grey,
+            "raw" => Self::Grey,
             _ => Self::Purple,
         }
     }

@@ -23,7 +23,6 @@ fn cells<'a>(experiment: &'a Experiment, controller: &str) -> Vec<&'a Cell> {
 /// The controllers that there are pictures for.
 pub(super) fn controllers(experiment: &Experiment) -> Vec<&str> {
     let mut all: Vec<&str> = words::configs(&experiment.cells).into_iter().map(|config| config.controller).collect();
-    all.dedup();
     all.sort_unstable();
     all.dedup();
     all.retain(|controller| !cells(experiment, controller).is_empty());
