@@ -19,6 +19,7 @@ use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_core::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, VolumeCreate};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
+use bulkhead_engine::hold::STRICT;
 use bulkhead_engine::kernel::Kernel;
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::LockFile;
@@ -78,8 +79,7 @@ pub enum Controller {
     None,
     /// The BFQ scheduler, with its defaults.
     Bfq,
-    /// BFQ with `strict_guarantees` on and `low_latency` off, for tenants that wait for each of their requests: by default BFQ
-    /// (since 5.2) may serve the other tenant in the pause between a request and the next ("injection").
+    /// BFQ as a hold sets it: see [`STRICT`].
     BfqStrict,
     /// io.cost with a model, scheduler `none`.
     Iocost,
@@ -328,8 +328,8 @@ impl Bench {
         };
         self.engine.device_control(&self.device, &DeviceControl { policy: Some(policy) }, false)?;
         let tunables = match controller {
-            Controller::Bfq => [("low_latency", "1"), ("strict_guarantees", "0")].as_slice(),
-            Controller::BfqStrict => &[("low_latency", "0"), ("strict_guarantees", "1")],
+            Controller::Bfq => [("low_latency", "1"), ("strict_guarantees", "0"), ("slice_idle", "8")].as_slice(),
+            Controller::BfqStrict => &STRICT,
             Controller::None | Controller::Iocost => &[],
         };
         for (tunable, value) in tunables {
@@ -344,12 +344,20 @@ impl Bench {
         if layout == Layout::Shared { &self.shared } else { &self.own }
     }
 
+    /// The two tenants: the one that is protected, and its neighbour.
+    ///
+    /// # Errors
+    /// Never with the names that are used.
+    pub(crate) fn tenants(&self) -> Result<[Name; 2]> {
+        Ok([name(TENANTS[0])?, name(TENANTS[1])?])
+    }
+
     /// The two tenants as a measurement needs them.
     ///
     /// # Errors
     /// Never with the names that are used.
     pub(crate) fn pair(&self) -> Result<Pair> {
-        let (a, b) = (name(TENANTS[0])?, name(TENANTS[1])?);
+        let [a, b] = self.tenants()?;
         let file_systems = vec![self.shared.a.clone(), self.own.a.clone(), self.own.b.clone()];
         Pair::new(&self.roots, self.dev, (&a, &b), file_systems)
     }

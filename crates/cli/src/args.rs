@@ -139,6 +139,10 @@ pub(crate) struct HoldStartArgs {
     /// of a cgroup. Shares may sum to anything
     #[arg(long = "tenant", value_name = "NAME=SHARE", required = true)]
     pub(crate) tenants: Vec<String>,
+    /// How long 99 % of a tenant's fsyncs are to take at most, for example db=20ms: the others are slowed down for it, to a quarter
+    /// of their share at least. May be given for several
+    #[arg(long, value_name = "NAME=TIME")]
+    pub(crate) fsync_p99: Vec<String>,
     /// The physical device, by its kernel name or path [default: the only one with a controller]
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<String>,

@@ -21,7 +21,7 @@ const LEASE_SECONDS: u32 = 60;
 /// The lease is renewed with every so many tables: each time is a line in the daemon's log.
 const RENEW: u32 = 4;
 /// Titles of the table.
-const HEADERS: [&str; 7] = ["tenant", "target", "achieved", "of it journal", "error", "weight", "remarks"];
+const HEADERS: [&str; 8] = ["tenant", "target", "achieved", "of it journal", "error", "weight", "cap/s", "remarks"];
 
 /// Holds shares, lists what is held, or lets it go.
 ///
@@ -41,10 +41,10 @@ pub(crate) async fn run(args: HoldArgs, client: &Client, output: &Output) -> Res
 async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let stays = args.detach || args.write.dry_run;
     let request = HoldStart {
-        device: args.device,
+        device: args.device.clone(),
         unit: args.unit.into(),
         mode: args.mode.into(),
-        tenants: args.tenants.iter().map(|text| tenant(text)).collect::<Result<_, _>>()?,
+        tenants: tenants(&args)?,
         lease_seconds: (!stays).then_some(LEASE_SECONDS),
     };
     let done = client.hold_start(&request, args.write.dry_run).await?;
@@ -102,13 +102,15 @@ fn print(view: &HoldView, output: &Output) -> Result<(), Fault> {
 
 fn row(standing: &StandingView) -> Vec<String> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-    let remark = match standing {
+    let mut remarks: Vec<String> =
+        standing.fsync_p99_seconds.map(|p99| format!("fsync p99 {:.0} ms", 1e3 * p99)).into_iter().collect();
+    match standing {
         StandingView { infeasible: true, .. } => {
-            "its journal alone is more than its share: give it a volume of its own"
+            remarks.push("its journal alone is more than its share: give it a volume of its own".to_owned());
         }
-        StandingView { contends: false, .. } => "does not want more than it has",
-        _ => "",
-    };
+        StandingView { contends: false, .. } => remarks.push("does not want more than it has".to_owned()),
+        _ => {}
+    }
     vec![
         standing.name.clone(),
         percent(standing.target_share),
@@ -119,21 +121,58 @@ fn row(standing: &StandingView) -> Vec<String> {
             false => "-".to_owned(),
         },
         standing.weight.to_string(),
-        remark.to_owned(),
+        standing.cap.map_or_else(|| "-".to_owned(), |cap| cap.to_string()),
+        remarks.join(", "),
     ]
 }
 
-/// `NAME=SHARE`; names may have an equals sign of their own.
+/// Who shares, with what each was promised.
+fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
+    let mut tenants: Vec<HoldTenant> = args.tenants.iter().map(|text| tenant(text)).collect::<Result<_, _>>()?;
+    for text in &args.fsync_p99 {
+        let (object, example) = (format!("--fsync-p99 {text}"), "for example `--fsync-p99 db=20ms`");
+        let (name, time) =
+            of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").cure(example))?;
+        let us = micros(time)
+            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time with us, ms or s")).cure(example))?;
+        let Some(tenant) = tenants.iter_mut().find(|tenant| tenant.tenant == name) else {
+            return Err(invalid(&object, format!("{name} is not one of those whose shares are held"))
+                .cure(format!("give it a share, too: `--tenant {name}=50`")));
+        };
+        if tenant.fsync_p99_us.replace(us).is_some() {
+            return Err(invalid(&object, "it is given twice").cure("promise one latency to each tenant"));
+        }
+    }
+    Ok(tenants)
+}
+
+/// `NAME=…`; names may have an equals sign of their own.
+fn of_name(text: &str) -> Option<(&str, &str)> {
+    text.rsplit_once('=').filter(|(name, _)| !name.is_empty())
+}
+
 fn tenant(text: &str) -> Result<HoldTenant, Fault> {
     let object = format!("--tenant {text}");
     let example = "for example `--tenant db=70`";
-    let (name, share) = text
-        .rsplit_once('=')
-        .filter(|(name, _)| !name.is_empty())
-        .ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
+    let (name, share) =
+        of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
     let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
-    Ok(HoldTenant { tenant: name.to_owned(), share })
+    Ok(HoldTenant { tenant: name.to_owned(), share, fsync_p99_us: None })
+}
+
+/// A time such as 20ms in microseconds: between 1 us and an hour.
+fn micros(text: &str) -> Option<u64> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
+    let factor = match unit {
+        "us" => 1.0,
+        "ms" => 1e3,
+        "s" => 1e6,
+        _ => return None,
+    };
+    let us = number.trim_end().parse::<f64>().ok()? * factor;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
+    (1.0..=3.6e9).contains(&us).then(|| us.round() as u64)
 }
 
 impl Show for HoldView {

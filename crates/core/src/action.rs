@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{DeviceRecord, FsKind, Hold, Lease, Pool, Provision, Tenant, Volume};
+use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Tenant, Volume};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -144,6 +144,8 @@ pub enum Action {
     SetWeight { cgroup: String, file: String, device: String, weight: u32 },
     /// Takes a cgroup's own weight on a device back, if the cgroup is there and has one.
     ResetWeight { cgroup: String, file: String, device: String },
+    /// Sets how many operations a cgroup is allowed on a device, if both are there.
+    LimitIops { cgroup: String, device: String, limit: IopsLimit },
     /// Removes a cgroup, if it is there.
     RemoveCgroup { cgroup: String },
     /// Moves the journal thread of a mounted file system into a cgroup.
@@ -216,6 +218,7 @@ impl fmt::Display for Action {
                 write!(f, "set {file} of {cgroup} on {device} to {weight}")
             }
             A::ResetWeight { cgroup, file, device } => write!(f, "reset {file} of {cgroup} on {device}"),
+            A::LimitIops { cgroup, device, limit } => write!(f, "set io.max of {cgroup} on {device} to {limit}"),
             A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
             A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
             A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),

@@ -7,6 +7,7 @@
 //! Owns: the arithmetic of a step, from a sample to weights and reasons, and what has to be remembered between steps. Does not:
 //! measure, write weights, or know a clock.
 
+mod capping;
 pub mod correcting;
 pub mod published;
 pub mod usage;
@@ -64,6 +65,8 @@ pub struct Params {
     pub total_weight: f64,
     /// Weights that the controller in force takes.
     pub range: RangeInclusive<u32>,
+    /// How long 99 % of a tenant's fsyncs take at most, s, of those to whom that was promised.
+    pub fsync_p99: BTreeMap<String, f64>,
 }
 
 impl Params {
@@ -87,6 +90,8 @@ pub struct Sample {
     pub busy: f64,
     /// Something was lost: amounts are too small.
     pub is_partial: bool,
+    /// Operations can be capped: the kernel has `io.max`, and no two tenants share a journal.
+    pub can_cap: bool,
     /// Every tenant's part. Who is missing here has gone, and takes no part.
     pub tenants: BTreeMap<String, TenantSample>,
 }
@@ -100,13 +105,21 @@ pub struct TenantSample {
     pub waiting: f64,
     /// The weight that its cgroup has now.
     pub weight: u32,
+    /// Operations since the sample before, per second.
+    pub ops: f64,
+    /// How many operations per second it is held to now, beyond what its owner said.
+    pub cap: Option<u32>,
+    /// How long 99 % of its fsyncs in the last seconds took at most, s; `None` when there was none.
+    pub fsync_p99: Option<f64>,
 }
 
 /// What follows from a sample.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     /// Weights that change.
     pub changes: BTreeMap<String, u32>,
+    /// Caps that change, operations per second; `None` for one that is lifted.
+    pub caps: BTreeMap<String, Option<u32>>,
     /// Why these, or why none.
     pub reason: Reason,
     /// Where each tenant stands.
@@ -129,13 +142,14 @@ pub struct Standing {
 }
 
 /// Why a step did what it did.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Reason {
     /// Weights change.
     Corrected,
     /// They are right within the dead band.
     WithinBand,
     /// The window is not full yet.
+    #[default]
     Starting,
     /// The device was not busy enough for anybody to be held up: part of the time, of 1.
     NotContended {
@@ -152,6 +166,24 @@ pub enum Reason {
         had: f64,
         /// What its weight should have given it.
         expected: f64,
+    },
+    /// A tenant is held to a number of operations, because weights do nothing or for another one's latency.
+    Capped {
+        /// Who; one of them.
+        tenant: String,
+        /// To how many per second.
+        ops: u32,
+    },
+    /// A tenant's fsyncs take longer than it was promised, and nothing more can be done.
+    LatencyMissed {
+        /// Whose.
+        tenant: String,
+        /// 99 % of them take this long at most, s.
+        found: f64,
+        /// What was promised, s.
+        promised: f64,
+        /// Why nothing can be done.
+        why: LatencyMiss,
     },
     /// Records were lost.
     Partial,
@@ -171,6 +203,24 @@ pub enum Reason {
         /// What was there before.
         expected: u32,
     },
+    /// Somebody else sets the `io.max` of a tenant: the same.
+    OtherCap {
+        /// Whose.
+        tenant: String,
+        /// Operations per second that it is held to; `None` when it is not.
+        found: Option<u32>,
+        /// What was there before.
+        expected: Option<u32>,
+    },
+}
+
+/// Why a latency cannot be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyMiss {
+    /// All others are as slow as they may be.
+    AtFloor,
+    /// Others cannot be slowed down: it shares a journal with them, or the kernel has no `io.max`.
+    NoCaps,
 }
 
 /// What is remembered between samples. A new one begins with the weights that it finds.

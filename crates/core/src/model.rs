@@ -400,6 +400,46 @@ pub struct HeldTenant {
     pub identity: Identity,
     /// The cgroup that its weight is set on: its own.
     pub cgroup: String,
+    /// How many operations it was allowed on the device before.
+    #[serde(default)]
+    pub iops_before: IopsLimit,
+    /// How long 99 % of its fsyncs are to take at most, microseconds.
+    #[serde(default)]
+    pub fsync_p99_us: Option<u64>,
+}
+
+/// Operations per second that a cgroup is allowed on a device (`riops` and `wiops` of `io.max`); absent means as many as it likes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct IopsLimit {
+    /// Reads.
+    pub read: Option<u64>,
+    /// Writes.
+    pub write: Option<u64>,
+}
+
+impl IopsLimit {
+    /// With so many of each at most.
+    #[must_use]
+    pub fn capped(self, ops: u32) -> Self {
+        let ops = u64::from(ops);
+        Self {
+            read: Some(self.read.map_or(ops, |read| read.min(ops))),
+            write: Some(self.write.map_or(ops, |write| write.min(ops))),
+        }
+    }
+
+    /// The larger of both; `None` when one is without limit.
+    #[must_use]
+    pub fn largest(self) -> Option<u64> {
+        Some(self.read?.max(self.write?))
+    }
+}
+
+impl fmt::Display for IopsLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |limit| limit.to_string());
+        write!(f, "riops={} wiops={}", text(self.read), text(self.write))
+    }
 }
 
 #[cfg(test)]

@@ -224,6 +224,9 @@ pub struct HoldTenant {
     pub tenant: String,
     /// Its share; shares may sum to anything.
     pub share: f64,
+    /// How long 99 % of its fsyncs are to take at most, microseconds: others are slowed down for it.
+    #[serde(default)]
+    pub fsync_p99_us: Option<u64>,
 }
 
 /// Shares that are held.
@@ -232,8 +235,8 @@ pub struct HoldView {
     /// As recorded.
     #[serde(flatten)]
     pub hold: Hold,
-    /// `corrected`, `within_band`, `starting`, `not_contended`, `no_contenders`, `ineffective`, `partial`, `late`,
-    /// `clock_went_back`, `other_writer` or `failed`.
+    /// `corrected`, `within_band`, `starting`, `not_contended`, `no_contenders`, `ineffective`, `capped`, `latency_missed`, `partial`,
+    /// `late`, `clock_went_back`, `other_writer` or `failed`.
     pub state: String,
     /// The same for people: why weights were changed, or why not.
     pub reason: String,
@@ -260,6 +263,12 @@ pub struct StandingView {
     pub contends: bool,
     /// Its journal I/O alone is more than its share: no weight helps, a volume of its own would.
     pub infeasible: bool,
+    /// How many operations per second it is held to (`io.max`), where weights do nothing or for another one's latency.
+    #[serde(default)]
+    pub cap: Option<u32>,
+    /// How long 99 % of its fsyncs in the last 10 s took at most; only of those to whom something was promised.
+    #[serde(default)]
+    pub fsync_p99_seconds: Option<f64>,
 }
 
 /// Makes a tenant.

@@ -1,24 +1,25 @@
-//! Holding shares: who shares a device, as recorded, and once a second a step of the controller.
+//! Holding shares: who shares a device, as recorded, and once a second a step of the controller ([`running`]).
 //!
-//! Owns: what a name means, which controller's weights are used, the sample (observed bytes or device time, the device's and the
-//! containers' waiting), leases, and carrying out what `bulkhead_core::control` decides. Weights are set on one device only, so
-//! that taking them back restores what was there.
-//! Does not: decide about weights, or fight over them: whoever else writes one is reported, and left alone.
+//! Owns: what a name means, which controller's weights are used, what a hold changes on the host and takes back. Weights are set on
+//! one device only, so that taking them back restores what was there.
+//! Does not: decide about weights or caps, or fight over them: whoever else writes one is reported, and left alone.
+
+mod running;
+mod words;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bulkhead_core::action::{Action, Record};
-use bulkhead_core::control::usage::usages;
-use bulkhead_core::control::{self, Params, Reason, Sample, Standing, State, TenantSample};
+use bulkhead_core::control;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{HeldTenant, Hold, Policy};
+use bulkhead_core::model::{HeldTenant, Hold, IopsLimit, Policy};
 use bulkhead_core::observe::identity::Identity;
-use bulkhead_core::observe::view::Observation;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
+use bulkhead_core::wire::{Done, HoldStart, HoldTenant};
+
+pub use running::Holder;
 
 use crate::devices::kernel_name;
 use crate::engine::Engine;
@@ -32,225 +33,9 @@ const PPM: f64 = 1e6;
 /// two requests (`bfq_inject_limit`, since 5.2), so that two such readers have the same whatever their weights are, and favours those
 /// that began lately (kernel `Documentation/block/bfq-iosched.rst`). It waits for a tenant that thinks for no more than half of
 /// `slice_idle`, ms (`bfq_update_has_short_ttime`); with the default of 8, weights did nothing in spells, as measured in the lab.
-const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
+pub const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
 /// Weights are at least this on average: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
-
-/// The holds that run, with what the controller remembers of them.
-#[derive(Debug, Default)]
-pub struct Holder {
-    running: BTreeMap<String, Running>,
-}
-
-#[derive(Debug)]
-struct Running {
-    hold: Hold,
-    params: Params,
-    state: State,
-    before: Option<Before>,
-    renewed: Instant,
-    corrections: u64,
-    outcome: Option<Outcome>,
-}
-
-/// Counters at the last sample.
-#[derive(Debug)]
-struct Before {
-    seen: Arc<Observation>,
-    at_ns: u64,
-    busy: Duration,
-    cost_used: Duration,
-    waited: BTreeMap<String, Duration>,
-}
-
-#[derive(Debug)]
-struct Outcome {
-    reason: Result<Reason, Fault>,
-    standings: BTreeMap<String, Standing>,
-    weights: BTreeMap<String, u32>,
-}
-
-impl Running {
-    fn new(hold: Hold, now: Instant) -> Self {
-        let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
-        let params = Params {
-            parts: hold.tenants.iter().map(part).collect(),
-            total_weight: f64::from(hold.total_weight),
-            range: 1..=largest_weight(&hold.weight_file),
-        };
-        let state = State::new(hold.mode);
-        Self { hold, params, state, before: None, renewed: now, corrections: 0, outcome: None }
-    }
-
-    fn has_expired(&self, now: Instant) -> bool {
-        let lease = self.hold.lease_seconds.map(|seconds| Duration::from_secs(u64::from(seconds)));
-        lease.is_some_and(|lease| now.saturating_duration_since(self.renewed) > lease)
-    }
-
-    /// What was measured since the last sample; `None` for the first one.
-    fn sample(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<Option<Sample>, Fault> {
-        let host = engine.host();
-        let file = &self.hold.weight_file;
-        let facts = engine.facts(&self.hold.device)?;
-        if weight_file(&facts)? != file {
-            let cause = format!("{file} has no effect on it any more");
-            return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                .cure("hold the shares anew, for the controller that is in force now"));
-        }
-        let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
-        let (mut weights, mut waited) = (BTreeMap::new(), BTreeMap::new());
-        for tenant in &self.hold.tenants {
-            // Whose cgroup is gone takes no part.
-            let Some(weight) = host.weight(&tenant.cgroup, file, facts.dev)? else { continue };
-            weights.insert(tenant.name.clone(), weight);
-            waited.insert(tenant.name.clone(), host.io_waited(&tenant.cgroup).unwrap_or_default());
-        }
-        let now = Before { seen: Arc::clone(seen), at_ns, busy, cost_used, waited };
-        let Some(before) = self.before.take() else {
-            self.before = Some(now);
-            return Ok(None);
-        };
-        let elapsed = Duration::from_nanos(at_ns.saturating_sub(before.at_ns)).as_secs_f64();
-        let part = |now: Duration, before: Duration| match elapsed > 0.0 {
-            true => (now.saturating_sub(before).as_secs_f64() / elapsed).min(1.0),
-            false => 0.0,
-        };
-        let identities: BTreeMap<String, Identity> =
-            self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
-        let usages = usages(&seen.since(&before.seen), &self.hold.device, self.hold.unit, &identities);
-        let tenants = weights.into_iter().map(|(name, weight)| {
-            let waited = |of: &Before| of.waited.get(&name).copied().unwrap_or_default();
-            let waiting = part(waited(&now), waited(&before));
-            let usage = usages.get(&name).copied().unwrap_or_default();
-            (name, TenantSample { usage, waiting, weight })
-        });
-        let sample = Sample {
-            at_ns,
-            busy: part(busy, before.busy).max(part(cost_used, before.cost_used)),
-            is_partial: seen.losses != before.seen.losses || seen.observed_seconds < before.seen.observed_seconds,
-            tenants: tenants.collect(),
-        };
-        self.before = Some(now);
-        Ok(Some(sample))
-    }
-
-    fn step(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<(), Fault> {
-        let Some(sample) = self.sample(engine, seen, at_ns)? else { return Ok(()) };
-        let step = control::step(&mut self.state, &sample, &self.params);
-        let mut weights: BTreeMap<String, u32> =
-            sample.tenants.into_iter().map(|(name, tenant)| (name, tenant.weight)).collect();
-        let steps = self
-            .hold
-            .tenants
-            .iter()
-            .filter_map(|tenant| Some(set_weight(&self.hold, tenant, *step.changes.get(&tenant.name)?)));
-        // One whose cgroup went in between does not keep the others from theirs.
-        for action in steps.collect::<Vec<_>>() {
-            match engine.executor.run_steps(vec![action], false) {
-                Err(fault) if fault.code != Code::NotFound => return Err(fault),
-                _ => {}
-            }
-        }
-        self.corrections += u64::from(!step.changes.is_empty());
-        weights.extend(step.changes);
-        let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(word);
-        if was != Some(word(&step.reason)) {
-            tracing::info!(device = self.hold.device, reason = %sentence(&step.reason), "holding shares");
-        }
-        self.outcome = Some(Outcome { reason: Ok(step.reason), standings: step.tenants, weights });
-        Ok(())
-    }
-
-    fn view(&self) -> HoldView {
-        let standing = |tenant: &HeldTenant| {
-            let outcome = self.outcome.as_ref()?;
-            let standing = outcome.standings.get(&tenant.name)?;
-            Some(StandingView {
-                name: tenant.name.clone(),
-                target_share: standing.target,
-                achieved_share: standing.achieved,
-                journal_share: standing.journal,
-                weight: outcome.weights.get(&tenant.name).copied()?,
-                contends: standing.contends,
-                infeasible: standing.infeasible,
-            })
-        };
-        let (state, reason) = match self.outcome.as_ref().map(|outcome| &outcome.reason) {
-            None => (word(&Reason::Starting).to_owned(), sentence(&Reason::Starting)),
-            Some(Ok(reason)) => (word(reason).to_owned(), sentence(reason)),
-            Some(Err(fault)) => ("failed".to_owned(), fault.to_string()),
-        };
-        let standings = self.hold.tenants.iter().filter_map(standing).collect();
-        HoldView { hold: self.hold.clone(), state, reason, corrections: self.corrections, standings }
-    }
-}
-
-impl Holder {
-    /// With what is recorded. Leases begin anew.
-    #[must_use]
-    pub fn new(holds: Vec<Hold>) -> Self {
-        let now = Instant::now();
-        Self { running: holds.into_iter().map(|hold| (hold.device.clone(), Running::new(hold, now))).collect() }
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.running.is_empty()
-    }
-
-    #[must_use]
-    pub fn views(&self) -> Vec<HoldView> {
-        self.running.values().map(Running::view).collect()
-    }
-
-    /// Takes a hold over that was recorded just now, or renews its lease.
-    pub fn begin(&mut self, hold: Hold) -> HoldView {
-        let now = Instant::now();
-        let running = self.running.entry(hold.device.clone()).or_insert_with(|| Running::new(hold.clone(), now));
-        if running.hold != hold {
-            *running = Running::new(hold, now);
-        }
-        running.renewed = now;
-        running.view()
-    }
-
-    pub fn end(&mut self, device: &str) {
-        self.running.remove(kernel_name(device));
-    }
-
-    /// One step of each hold. `at_ns` is the time of the observation (monotonic).
-    pub fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
-        let seen = seen.map(Arc::new);
-        let now = Instant::now();
-        self.running.retain(|device, running| {
-            let expired = running.has_expired(now);
-            if expired {
-                tracing::info!(device, "nobody asks for the hold any more");
-                if let Err(fault) = engine.hold_stop(device, false) {
-                    tracing::error!(%fault, "the hold could not be ended");
-                }
-            }
-            !expired
-        });
-        for running in self.running.values_mut() {
-            let stepped = match &seen {
-                Ok(seen) => running.step(engine, seen, at_ns),
-                Err(fault) => Err(fault.clone()),
-            };
-            if let Err(fault) = stepped {
-                let was = running.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().err());
-                if was != Some(&fault) {
-                    tracing::warn!(device = running.hold.device, %fault, "shares are not held");
-                }
-                // Whatever was summed up does not belong together with what comes.
-                running.before = None;
-                running.state = State::new(running.hold.mode);
-                let (standings, weights) = (BTreeMap::new(), BTreeMap::new());
-                running.outcome = Some(Outcome { reason: Err(fault), standings, weights });
-            }
-        }
-    }
-}
 
 impl Engine {
     /// All holds with a readable record. They do not survive a reboot, and neither do the cgroups: a damaged one is only logged.
@@ -278,9 +63,9 @@ impl Engine {
     pub fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let facts = self.held_device(request.device.as_deref())?;
         let file = weight_file(&facts)?.to_owned();
-        let tenants = self.held_tenants(request)?;
         let path = self.hold_record(&facts.name);
         let before = self.holds()?.into_iter().find(|hold| hold.device == facts.name);
+        let tenants = self.held_tenants(request, before.as_ref(), &facts)?;
         let is_same = before.as_ref().is_some_and(|hold| {
             (&hold.tenants, hold.unit, hold.mode, &hold.weight_file) == (&tenants, request.unit, request.mode, &file)
         });
@@ -309,7 +94,7 @@ impl Engine {
             if let Some(before) = &before {
                 let dropped =
                     before.tenants.iter().filter(|old| before.weight_file != hold.weight_file || !is_kept(old));
-                steps.extend(dropped.map(|tenant| reset_weight(before, tenant)));
+                steps.extend(dropped.flat_map(|tenant| give_back(before, tenant)));
             }
             steps.extend(hold.tunables.keys().filter_map(|tunable| {
                 let (_, value) = STRICT.into_iter().find(|(name, _)| name == tunable)?;
@@ -335,7 +120,7 @@ impl Engine {
     }
 
     fn steps_to_end(&self, hold: &Hold) -> Vec<Action> {
-        let mut steps: Vec<Action> = hold.tenants.iter().map(|tenant| reset_weight(hold, tenant)).collect();
+        let mut steps: Vec<Action> = hold.tenants.iter().flat_map(|tenant| give_back(hold, tenant)).collect();
         steps.extend(hold.tunables.iter().map(|(tunable, value)| set_tunable(&hold.device, tunable, value)));
         steps.push(Action::RemoveRecord { path: self.hold_record(&hold.device) });
         steps
@@ -388,15 +173,26 @@ impl Engine {
         Ok(facts)
     }
 
-    /// Who is meant, with shares as parts of a million.
-    fn held_tenants(&self, request: &HoldStart) -> Result<Vec<HeldTenant>, Fault> {
+    /// Who is meant, with shares as parts of a million, and with what they had before they were held at all.
+    fn held_tenants(
+        &self,
+        request: &HoldStart,
+        earlier: Option<&Hold>,
+        facts: &BlockFacts,
+    ) -> Result<Vec<HeldTenant>, Fault> {
         let invalid = |object: String, cause: String| Fault::new(Code::InvalidArgument, object, cause);
         let mut asked = BTreeMap::new();
-        for HoldTenant { tenant, share } in &request.tenants {
+        for HoldTenant { tenant, share, .. } in &request.tenants {
             if asked.insert(tenant.clone(), *share).is_some() {
                 return Err(invalid(format!("tenant {tenant}"), "it is given twice".to_owned())
                     .cure("give each tenant one share"));
             }
+        }
+        let promised: BTreeMap<&str, u64> =
+            request.tenants.iter().filter_map(|held| Some((held.tenant.as_str(), held.fsync_p99_us?))).collect();
+        if let Some((tenant, _)) = promised.iter().find(|(_, us)| **us == 0) {
+            return Err(invalid(format!("tenant {tenant}"), "its fsyncs cannot take no time".to_owned())
+                .cure("promise a latency that the device has when nobody else uses it, for example 20ms"));
         }
         let parts = control::parts(&asked).map_err(|error| {
             invalid("hold".to_owned(), error.to_string()).cure("for example `--tenant a=70 --tenant b=30`")
@@ -411,7 +207,13 @@ impl Engine {
             }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of 1")]
             let share_ppm = (part * PPM).round() as u32;
-            tenants.push(HeldTenant { name, share_ppm, identity, cgroup });
+            let was_held = earlier.and_then(|hold| hold.tenants.iter().find(|tenant| tenant.cgroup == cgroup));
+            let iops_before = match was_held {
+                Some(tenant) => tenant.iops_before,
+                None => self.host().iops_limit(&cgroup, facts.dev)?.unwrap_or_default(),
+            };
+            let fsync_p99_us = promised.get(name.as_str()).copied();
+            tenants.push(HeldTenant { name, share_ppm, identity, cgroup, iops_before, fsync_p99_us });
         }
         let parent = |cgroup: &str| cgroup.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
         if let [first, others @ ..] = &tenants[..]
@@ -483,8 +285,14 @@ fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
     Action::SetTunable { device: device.to_owned(), tunable: tunable.to_owned(), value: value.to_owned() }
 }
 
-fn reset_weight(hold: &Hold, tenant: &HeldTenant) -> Action {
-    Action::ResetWeight { cgroup: tenant.cgroup.clone(), file: hold.weight_file.clone(), device: hold.device.clone() }
+fn limit_iops(hold: &Hold, tenant: &HeldTenant, limit: IopsLimit) -> Action {
+    Action::LimitIops { cgroup: tenant.cgroup.clone(), device: hold.device.clone(), limit }
+}
+
+/// Takes back what was set on a tenant's cgroup.
+fn give_back(hold: &Hold, tenant: &HeldTenant) -> [Action; 2] {
+    let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
+    [Action::ResetWeight { cgroup, file, device }, limit_iops(hold, tenant, tenant.iops_before)]
 }
 
 /// The one cgroup that is called so: by the path of a cgroup, or by the name or id of a container.
@@ -516,48 +324,6 @@ fn find(containers: &[(String, Identity)], name: &str) -> Result<(String, Identi
             let paths: Vec<&str> = several.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
             Err(Fault::new(Code::InvalidArgument, object, format!("several are called so: {}", paths.join(", ")))
                 .cure("give the path of the cgroup that is meant"))
-        }
-    }
-}
-
-const fn word(reason: &Reason) -> &'static str {
-    match reason {
-        Reason::Corrected => "corrected",
-        Reason::WithinBand => "within_band",
-        Reason::Starting => "starting",
-        Reason::NotContended { .. } => "not_contended",
-        Reason::NoContenders => "no_contenders",
-        Reason::Ineffective { .. } => "ineffective",
-        Reason::Partial => "partial",
-        Reason::Late { .. } => "late",
-        Reason::ClockWentBack => "clock_went_back",
-        Reason::OtherWriter { .. } => "other_writer",
-    }
-}
-
-fn sentence(reason: &Reason) -> String {
-    match reason {
-        Reason::Corrected => "weights were changed".to_owned(),
-        Reason::WithinBand => "weights are right".to_owned(),
-        Reason::Starting => "the last seconds are not known yet".to_owned(),
-        Reason::NotContended { busy } => {
-            format!("the device is not contended: busy for {:.0} % of the time", busy * 100.0)
-        }
-        Reason::NoContenders => "fewer than two want more than they have".to_owned(),
-        Reason::Ineffective { tenant, had, expected } => format!(
-            "weights do nothing for {tenant}: it has {:.0} % of what is charged to all, where its weight is worth {:.0} %",
-            had * 100.0,
-            expected * 100.0
-        ),
-        Reason::Partial => "records were lost, so that the figures are too small".to_owned(),
-        Reason::Late { ns } => {
-            format!("the last sample is {:.1} s old", Duration::from_nanos(*ns).as_secs_f64())
-        }
-        Reason::ClockWentBack => "the clock went backwards".to_owned(),
-        Reason::OtherWriter { tenant, found, expected } => {
-            format!(
-                "another program set the weight of {tenant} from {expected} to {found}: nothing is changed until it is back"
-            )
         }
     }
 }

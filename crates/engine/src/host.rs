@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
@@ -220,6 +220,15 @@ pub trait Host: Send + Sync {
 
     /// A tunable of the scheduler in force on a device; `None` when it has none of that name.
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
+
+    /// How many operations a cgroup is allowed on a device; `None` when it is gone, or the kernel cannot limit it.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    fn iops_limit(&self, cgroup: &str, dev: DevNo) -> Result<Option<IopsLimit>, Fault>;
+
+    /// How many operations a cgroup, and what is below it, has done on a device.
+    fn operations(&self, cgroup: &str, dev: DevNo) -> u64;
 
     /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
     fn io_waited(&self, cgroup: &str) -> Option<Duration>;

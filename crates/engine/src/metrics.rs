@@ -210,7 +210,7 @@ fn devices(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Resu
 }
 
 /// Name, help and value of a figure of a tenant whose share is held.
-type Figure = (&'static str, &'static str, fn(&StandingView) -> f64);
+type Figure = (&'static str, &'static str, fn(&StandingView) -> Option<f64>);
 
 fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result {
     if holds.is_empty() {
@@ -227,26 +227,36 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
         let labels: Labels<'_, 1> = [("device", &view.hold.device)];
         corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
     }
-    let figures: [Figure; 5] = [
+    let figures: [Figure; 7] = [
         ("hold_target_ratio", "The share of a device that a tenant is to have of what all contenders did", |view| {
-            view.target_share
+            Some(view.target_share)
         }),
-        ("hold_achieved_ratio", "What it had in the last seconds, journal I/O included", |view| view.achieved_share),
-        ("hold_journal_ratio", "Its journal I/O alone, in the same measure", |view| view.journal_share),
-        ("hold_weight", "Its weight on the device", |view| f64::from(view.weight)),
+        ("hold_achieved_ratio", "What it had in the last seconds, journal I/O included", |view| {
+            Some(view.achieved_share)
+        }),
+        ("hold_journal_ratio", "Its journal I/O alone, in the same measure", |view| Some(view.journal_share)),
+        ("hold_weight", "Its weight on the device", |view| Some(f64::from(view.weight))),
         ("hold_infeasible", "1 if its journal I/O alone is more than its share, so that no weight helps", |view| {
-            f64::from(u8::from(view.infeasible))
+            Some(f64::from(u8::from(view.infeasible)))
+        }),
+        ("hold_cap", "Operations per second that it is held to, where weights do not hold it back", |view| {
+            view.cap.map(f64::from)
+        }),
+        ("hold_fsync_p99_seconds", "How long 99 % of its fsyncs in the last 10 s took at most", |view| {
+            view.fsync_p99_seconds
         }),
     ];
     for (name, help, value) in figures {
+        if !holds.iter().flat_map(|view| &view.standings).any(|standing| value(standing).is_some()) {
+            continue;
+        }
         let mut gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for view in holds {
             for standing in &view.standings {
-                let Some(tenant) = view.hold.tenants.iter().find(|tenant| tenant.name == standing.name) else {
-                    continue;
-                };
+                let tenant = view.hold.tenants.iter().find(|tenant| tenant.name == standing.name);
+                let (Some(tenant), Some(value)) = (tenant, value(standing)) else { continue };
                 let labels = [of(Some(&tenant.identity), TENANT), vec![("device", view.hold.device.as_str())]].concat();
-                gauge.encode_family(&labels)?.encode_gauge(&value(standing))?;
+                gauge.encode_family(&labels)?.encode_gauge(&value)?;
             }
         }
     }

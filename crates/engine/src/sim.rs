@@ -13,7 +13,7 @@ use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, HeldTenant, Hold, PoolSource};
+use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
@@ -34,6 +34,8 @@ pub(crate) fn held() -> HoldView {
         share_ppm: 700_000,
         identity: identify("/bulkhead.slice/db.slice"),
         cgroup: "bulkhead.slice/db.slice".to_owned(),
+        iops_before: IopsLimit::default(),
+        fsync_p99_us: Some(20_000),
     };
     let standing = StandingView {
         name: "db".to_owned(),
@@ -43,6 +45,8 @@ pub(crate) fn held() -> HoldView {
         weight: 120,
         contends: true,
         infeasible: false,
+        cap: Some(240),
+        fsync_p99_seconds: Some(0.025),
     };
     HoldView {
         hold: Hold {
@@ -541,6 +545,11 @@ impl World {
             A::ResetWeight { cgroup, file, device } => {
                 self.cgroups.get_mut(cgroup).is_some_and(|files| files.remove(&format!("{file} {device}")).is_some())
             }
+            A::LimitIops { cgroup, device, limit } => match self.cgroups.get_mut(cgroup) {
+                Some(files) if *limit == IopsLimit::default() => files.remove(&format!("io.max {device}")).is_some(),
+                Some(files) => files.insert(format!("io.max {device}"), limit.to_string()) != Some(limit.to_string()),
+                None => false,
+            },
             A::RemoveCgroup { cgroup } => {
                 let below = format!("{cgroup}/");
                 assert!(
@@ -722,6 +731,20 @@ impl Host for Sim {
         };
         (world.queue.get("scheduler")? == "bfq")
             .then(|| world.queue.get(tunable).map_or_else(|| default.to_owned(), Clone::clone))
+    }
+
+    fn iops_limit(&self, cgroup: &str, _dev: DevNo) -> Result<Option<IopsLimit>, Fault> {
+        let limit = |files: &BTreeMap<String, String>| {
+            let line = files.get("io.max sda").map_or("", String::as_str);
+            let of = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
+            IopsLimit { read: of("riops="), write: of("wiops=") }
+        };
+        Ok(self.world().cgroups.get(cgroup).map(limit))
+    }
+
+    fn operations(&self, _cgroup: &str, _dev: DevNo) -> u64 {
+        // One in a millisecond.
+        u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn io_waited(&self, _cgroup: &str) -> Option<Duration> {

@@ -483,6 +483,22 @@ pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
     found
 }
 
+/// How many reads and writes per second the cgroup is allowed on a device (file `io.max`); `None` is without limit.
+///
+/// # Errors
+/// [`CgroupError::NoFile`] when the io controller is not enabled there or the kernel cannot limit, [`CgroupError::NotFound`] or
+/// [`CgroupError::Read`].
+pub fn iops_limit(roots: &Roots, path: &CgroupPath, dev: DevNo) -> Result<(Option<u64>, Option<u64>), CgroupError> {
+    read(roots, path, "io.max").map(|text| parse_iops_limit(&text, dev))
+}
+
+fn parse_iops_limit(text: &str, dev: DevNo) -> (Option<u64>, Option<u64>) {
+    let is_of = |line: &&str| line.split_ascii_whitespace().next().is_some_and(|word| word.parse() == Ok(dev));
+    let line = text.lines().find(is_of).unwrap_or_default();
+    let limit = |key: &str| line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.parse().ok());
+    (limit("riops="), limit("wiops="))
+}
+
 fn parse_procs(text: &str) -> Result<Vec<u32>, String> {
     let mut pids = Vec::new();
     for line in text.lines() {

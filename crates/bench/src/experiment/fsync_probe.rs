@@ -1,8 +1,8 @@
 //! `fsync-probe`: what a small fsync costs beside a noisy neighbour (TARGETS.md, first row).
 //!
 //! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
-//! warm-up: until the page cache holds as much dirty data as it may, the disk is not their limit. Full form: 18 cells x
-//! 3 rounds, 48 minutes on an emulated machine; short form: 6 cells, one round, 4 minutes.
+//! warm-up: until the page cache holds as much dirty data as it may, the disk is not their limit. Full form: 21 cells x
+//! 3 rounds, 56 minutes on an emulated machine; short form: 6 cells, one round, 4 minutes.
 
 use anyhow::Result;
 use bulkhead_core::units::Bytes;
@@ -25,11 +25,12 @@ pub(crate) const NEIGHBOURS: [(&str, LoadKind); 3] =
     [("streams", LoadKind::Streams), ("fsyncs", LoadKind::Fsyncs), ("storm", LoadKind::Storm)];
 
 /// What is compared.
-const CONFIGS: [(Layout, Controller); 6] = [
+const CONFIGS: [(Layout, Controller); 7] = [
     (Layout::Shared, Controller::None),
     (Layout::Shared, Controller::Bfq),
     (Layout::OwnAccounted, Controller::None),
     (Layout::OwnAccounted, Controller::Bfq),
+    (Layout::OwnAccounted, Controller::BfqStrict),
     (Layout::Shared, Controller::Iocost),
     (Layout::OwnAccounted, Controller::Iocost),
 ];

@@ -1,10 +1,18 @@
 //! `journal-fsync`: both tenants run the paper's high-fsync workload with shares 70 and 30 (Mardan & Kono 2021, table 2).
 //!
 //! The paper: 55/53 ms without journal accounting, 45/86 ms with it. Full form: 9 cells x 3 rounds of 28 s, 13 minutes; short
-//! form: 9 cells of 18 s, 4 minutes.
+//! form: 9 cells of 18 s, 4 minutes. Two more, with shares held, take 45 s longer each.
+
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
+use bulkhead_core::wire::{HoldStart, HoldTenant};
+use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::roots::Roots;
 
+use super::held::while_held;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
@@ -30,32 +38,74 @@ const CONFIGS: [(Layout, Controller); 9] = [
 const FULL: (f64, f64) = (3.0, 20.0);
 const QUICK: (f64, f64) = (3.0, 10.0);
 
+/// How long shares are held before the window, s: until it shows that weights do nothing, and caps are where they belong.
+const SETTLE: f64 = 45.0;
+const SHARES: (u32, u32) = (700, 300);
+
 /// All cells.
 pub(super) fn cells() -> Vec<Plan> {
-    product(&CONFIGS, &["high-fsync"])
+    let held = [Controller::Bfq, Controller::Iocost].map(|controller| Plan {
+        layout: Layout::OwnAccounted,
+        controller,
+        neighbour: "high-fsync",
+        hold: Some(Mode::Correcting),
+    });
+    [product(&CONFIGS, &["high-fsync"]), held.to_vec()].concat()
 }
 
-/// One round of one cell.
+/// One round of a cell, on average.
 pub(super) fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
-    warm_up + window + 5.0
+    let n_held = (cells().len() - CONFIGS.len()) as f64;
+    warm_up + window + 5.0 + n_held * SETTLE / cells().len() as f64
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let frame = Frame::new("journal-fsync", ABOUT, options, progress);
     let times = if options.quick { QUICK } else { FULL };
     let command = format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1);
-    frame.with_bench((700, 300), None, |frame, bench| {
+    frame.with_bench(SHARES, None, |frame, bench| {
         frame.experiment.commands.push(command);
-        frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, plan, times))
+        let observatory = Observatory::new(Roots::host());
+        let done =
+            frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, &observatory, plan, times));
+        observatory.stop();
+        done
     })
 }
 
-fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, times: (f64, f64)) -> Result<Round> {
+fn round(
+    frame: &mut Frame<'_, '_>,
+    bench: &Bench,
+    observatory: &Observatory,
+    plan: Plan,
+    times: (f64, f64),
+) -> Result<Round> {
     let places = bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let [a, b] = [&places.a, &places.b].map(|dir| LoadArgs::new(LoadKind::HighFsync, dir, 0.0));
-    let measured = measure(&frame.starter(), &bench.pair()?, Some(&a), Some(&b), times)?;
+    let (pair, starter) = (bench.pair()?, frame.starter());
     let mut round = Round::default();
+    let measured = match plan.hold {
+        None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
+        Some(mode) => {
+            // The observation begins while nothing goes on.
+            observatory.observe(Duration::ZERO)?;
+            let shares = bench.tenants()?.into_iter().zip([SHARES.0, SHARES.1]);
+            let held = shares.map(|(name, share)| HoldTenant {
+                tenant: name.to_string(),
+                share: f64::from(share),
+                fsync_p99_us: None,
+            });
+            let (device, tenants) = (Some(bench.device().to_owned()), held.collect());
+            let request = HoldStart { device, unit: Unit::Bytes, mode, tenants, lease_seconds: None };
+            let times = (SETTLE, times.1);
+            let work = || measure(&starter, &pair, Some(&a), Some(&b), times);
+            let (measured, view) = while_held(bench.engine(), observatory, &request, work)?;
+            let cap = view.standings.get(1).and_then(|standing| standing.cap);
+            put(&mut round, "cap_b_iops", cap.map(f64::from));
+            measured
+        }
+    };
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);
     for (name, load) in [("a", &a), ("b", &b)] {
         put(&mut round, &format!("fsync_{name}_mean_ms"), load.fsync_ms.mean());

@@ -8,6 +8,7 @@ pub(crate) mod attribution;
 mod churn;
 mod dbms_consolidation;
 pub(crate) mod fsync_probe;
+mod held;
 mod journal_cost;
 mod journal_fsync;
 mod machine;
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn filters_choose_cells() {
         let all = fsync_probe::cells(&options());
-        assert_eq!(chosen(&all, &options()).len(), 18);
+        assert_eq!(chosen(&all, &options()).len(), 21);
         let some = Options {
             neighbours: vec!["streams".into()],
             configs: vec!["shared/none".into(), "own+accounting/iocost".into()],

@@ -12,10 +12,15 @@
 //! * A weight at most doubles or halves each second, and one that would change by less than 1 % is left.
 //! * Where a tenant's journal I/O alone exceeds its share, no weight helps: it has the least that is possible, the others share
 //!   the rest, and the report says so.
+//! * Where weights do nothing, and for promised latencies, operations are capped ([`super::capping`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{LATE_NS, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of, weights_of};
+use super::capping::{Caps, Recent};
+use super::{
+    LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of,
+    weights_of,
+};
 use crate::observe::view::seconds;
 
 /// What is remembered, ns: three periods of ext4's commits.
@@ -52,6 +57,9 @@ pub struct State {
     weights: BTreeMap<String, u32>,
     /// How much more weight a tenant needs for the same own I/O than others do.
     trim: BTreeMap<String, f64>,
+    caps: Caps,
+    /// The caps that were last found or set.
+    capped: BTreeMap<String, u32>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -63,11 +71,13 @@ struct Entry {
 
 /// One step: takes a sample, and says which weights are to change. They are taken to be in force from the next sample on.
 pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
-    let still = |reason| Step { changes: BTreeMap::new(), reason, tenants: BTreeMap::new() };
+    let still = |reason| Step { reason, ..Step::default() };
     let before = state.at_ns.replace(sample.at_ns);
     let ns = match before.map(|before| sample.at_ns.checked_sub(before)) {
         None => {
             state.weights = weights_of(sample);
+            state.caps = Caps::found(sample, params);
+            state.capped = caps_of(sample);
             return still(Reason::Starting);
         }
         Some(None) => {
@@ -84,38 +94,121 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
         state.window.clear();
         return still(Reason::Partial);
     }
-    if let Some(reason) = other_writer(sample, &state.weights) {
+    if let Some(reason) = other_writer(sample, &state.weights).or_else(|| other_cap(sample, state)) {
         state.window.clear();
         return still(reason);
     }
     // Those who came since, and without those who went.
     state.weights = weights_of(sample);
+    state.capped = caps_of(sample);
     state.enter(ns, sample);
-    let (window, recent) = (&state.window[..], last(&state.window, RECENT_NS));
-    let busy = mean(recent, |entry| Some(entry.busy));
-    let contenders = contenders(&amounts(recent, &state.weights), &waiting(recent, &state.weights), params);
-    let mut tenants = standings(&amounts(window, &state.weights), &contenders, params);
-    let reason = if length_ns(window) < RECENT_NS {
-        Some(Reason::Starting)
-    } else if busy < CONTENDED {
-        Some(Reason::NotContended { busy })
-    } else if contenders.len() < 2 {
-        Some(Reason::NoContenders)
-    } else {
-        None
-    };
-    if let Some(reason) = reason {
-        return Step { changes: BTreeMap::new(), reason, tenants };
+    let now = state.situation(params);
+    let mut step = state.weigh_all(&now, ns, params);
+    state.cap_all(&mut step, &now, ns, sample, params);
+    step
+}
+
+/// The last seconds.
+struct Situation {
+    /// They are known.
+    is_known: bool,
+    busy: f64,
+    contenders: BTreeSet<String>,
+    amounts: BTreeMap<String, Usage>,
+    waiting: BTreeMap<String, f64>,
+}
+
+/// What is there now.
+fn caps_of(sample: &Sample) -> BTreeMap<String, u32> {
+    sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), tenant.cap?))).collect()
+}
+
+/// A cap that is not what it was. A cgroup that was not there before has what it has.
+fn other_cap(sample: &Sample, state: &State) -> Option<Reason> {
+    sample.tenants.iter().filter(|(name, _)| state.weights.contains_key(*name)).find_map(|(name, tenant)| {
+        let (found, expected) = (tenant.cap, state.capped.get(name).copied());
+        (found != expected).then(|| Reason::OtherCap { tenant: name.clone(), found, expected })
+    })
+}
+
+impl State {
+    fn situation(&self, params: &Params) -> Situation {
+        let recent = last(&self.window, RECENT_NS);
+        let (amounts, waiting) = (amounts(recent, &self.weights), waiting(recent, &self.weights));
+        Situation {
+            is_known: length_ns(&self.window) >= RECENT_NS,
+            busy: mean(recent, |entry| Some(entry.busy)),
+            contenders: contenders(&amounts, &waiting, params),
+            amounts,
+            waiting,
+        }
     }
-    let own = own_parts(&mut tenants);
-    let ineffective = learn(&mut state.trim, recent, &contenders);
-    let changes = state.weigh(&own, ns, params);
-    let reason = match ineffective {
-        Some(reason) => reason,
-        None if changes.is_empty() => Reason::WithinBand,
-        None => Reason::Corrected,
-    };
-    Step { changes, reason, tenants }
+
+    /// Which weights are to change.
+    fn weigh_all(&mut self, now: &Situation, ns: u64, params: &Params) -> Step {
+        let mut tenants = standings(&amounts(&self.window, &self.weights), &now.contenders, params);
+        let reason = match now {
+            Situation { is_known: false, .. } => Some(Reason::Starting),
+            Situation { busy, .. } if *busy < CONTENDED => Some(Reason::NotContended { busy: *busy }),
+            Situation { contenders, .. } if contenders.len() < 2 => Some(Reason::NoContenders),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            return Step { reason, tenants, ..Step::default() };
+        }
+        let own = own_parts(&mut tenants);
+        let ineffective = learn(&mut self.trim, last(&self.window, RECENT_NS), &now.contenders);
+        let changes = self.weigh(&own, ns, params);
+        let reason = match ineffective {
+            Some(reason) => reason,
+            None if changes.is_empty() => Reason::WithinBand,
+            None => Reason::Corrected,
+        };
+        Step { changes, reason, tenants, ..Step::default() }
+    }
+
+    /// Which caps are to change.
+    fn cap_all(&mut self, step: &mut Step, now: &Situation, ns: u64, sample: &Sample, params: &Params) {
+        let mut missed = None;
+        if !sample.can_cap {
+            self.caps.lift();
+            missed = missed_without_caps(sample, params);
+        } else if now.is_known {
+            let window = last(&self.window, RECENT_NS);
+            let ops = |name: &String| mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.ops));
+            let recent = Recent {
+                busy: now.busy,
+                ops: &self.weights.keys().map(|name| (name.clone(), ops(name))).collect(),
+                standings: &standings(&now.amounts, &now.contenders, params),
+                waiting: &now.waiting,
+                is_ineffective: matches!(step.reason, Reason::Ineffective { .. }),
+                seconds: seconds(ns),
+            };
+            self.caps.keep(&self.weights);
+            self.caps.hold_shares(&recent);
+            missed = self.caps.hold_latency(sample, &recent, params);
+        }
+        let (changes, capped) = self.caps.changes(sample);
+        for (name, cap) in &changes {
+            match cap {
+                Some(cap) => self.capped.insert(name.clone(), *cap),
+                None => self.capped.remove(name),
+            };
+        }
+        step.caps = changes;
+        if let Some(reason) = missed.or(capped) {
+            step.reason = reason;
+        }
+    }
+}
+
+/// Somebody who waits longer than was promised, where nobody can be held.
+fn missed_without_caps(sample: &Sample, params: &Params) -> Option<Reason> {
+    params.fsync_p99.iter().find_map(|(name, promised)| {
+        let found = sample.tenants.get(name)?.fsync_p99.filter(|found| found > promised)?;
+        let why = LatencyMiss::NoCaps;
+        Some(Reason::LatencyMissed { tenant: name.clone(), found, promised: *promised, why })
+    })
 }
 
 /// The last entries, as many as it takes for so long.

@@ -75,7 +75,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
             state.weights = weights_of(sample);
         }
         (state.ns, state.usages) = (0, BTreeMap::new());
-        return Step { changes: BTreeMap::new(), reason, tenants: BTreeMap::new() };
+        return Step { reason, ..Step::default() };
     }
     state.weights = weights_of(sample);
     state.usages.retain(|name, _| sample.tenants.contains_key(name));
@@ -84,7 +84,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     }
     let tenants = standings(&state.usages, params);
     if state.ns < PERIOD_NS {
-        return Step { changes: BTreeMap::new(), reason: Reason::Starting, tenants };
+        return Step { reason: Reason::Starting, tenants, ..Step::default() };
     }
     let of_equation = |(name, weight): (&String, &u32)| {
         let usage = state.usages.get(name).copied().unwrap_or_default();
@@ -98,7 +98,7 @@ pub fn step(state: &mut State, sample: &Sample, params: &Params) -> Step {
     state.weights.extend(changes.clone());
     (state.ns, state.usages) = (0, BTreeMap::new());
     let reason = if changes.is_empty() { Reason::WithinBand } else { Reason::Corrected };
-    Step { changes, reason, tenants }
+    Step { changes, reason, tenants, ..Step::default() }
 }
 
 fn standings(usages: &BTreeMap<String, Usage>, params: &Params) -> BTreeMap<String, Standing> {

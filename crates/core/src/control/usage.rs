@@ -1,6 +1,6 @@
 //! What tenants did on a device, from what was observed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -60,6 +60,16 @@ pub fn usages(
         Usage { native: native.sum(), journal: excess * journal_price }
     };
     tenants.iter().map(|(name, identity)| (name.clone(), usage(identity))).collect()
+}
+
+/// Whether two of these tenants caused journal I/O on one file system in what was `seen`.
+#[must_use]
+pub fn share_a_journal(seen: &Observation, tenants: &BTreeMap<String, Identity>) -> bool {
+    let keys: HashSet<(ContainerKind, &str)> = tenants.values().map(Identity::key).collect();
+    let mut journals = HashSet::new();
+    let theirs = seen.containers.iter().filter(|view| keys.contains(&view.identity.key()));
+    let mut caused = theirs.flat_map(|view| &view.journal).filter(|share| share.journal.total() > 0);
+    caused.any(|share| !journals.insert(share.device.as_str()))
 }
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
 //! On the simulated host, whose device is always busy and whose containers always wait.
 
+use bulkhead_core::action::Applied;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::identify;
-use bulkhead_core::observe::view::{ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
+use bulkhead_core::observe::view::{
+    ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes, Observation,
+};
 use bulkhead_core::units::{DevNo, Share};
 use bulkhead_core::wire::{DeviceControl, TenantCreate};
 
@@ -29,7 +32,8 @@ fn host() -> (Sim, Engine) {
 }
 
 fn request(tenants: &[(&str, f64)]) -> HoldStart {
-    let tenant = |(tenant, share): &(&str, f64)| HoldTenant { tenant: (*tenant).to_owned(), share: *share };
+    let tenant =
+        |(tenant, share): &(&str, f64)| HoldTenant { tenant: (*tenant).to_owned(), share: *share, fsync_p99_us: None };
     HoldStart {
         device: None,
         unit: Unit::Bytes,
@@ -102,7 +106,8 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
     let leased = HoldStart { lease_seconds: Some(30), ..asked };
     assert_eq!(engine.hold_start(&leased, false).unwrap().steps.len(), 1);
     let done = engine.hold_stop("/dev/sda", false).unwrap();
-    assert!(done.steps.iter().all(|step| step.changed), "{done:?}");
+    let is_cap = |step: &Applied| matches!(step.action, Action::LimitIops { .. });
+    assert!(done.steps.iter().all(|step| step.changed != is_cap(step)), "{done:?}");
     assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
     assert_eq!(tunables(), ["0", "1", "8"]);
     assert!(engine.hold_stop("sda", false).unwrap().steps.is_empty());
@@ -209,4 +214,73 @@ fn what_goes_away_meanwhile_does_no_harm() {
     steps(&mut holder, &engine, 24..25);
     assert!(holder.is_empty() && engine.holds().unwrap().is_empty());
     assert_eq!(weight(&sim, "a"), None);
+}
+
+fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
+    sim.cgroup_file(&format!("bulkhead.slice/{tenant}.slice"), "io.max sda")
+}
+
+#[test]
+fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
+    let (sim, engine) = host();
+    let limited = Action::LimitIops {
+        cgroup: "bulkhead.slice/b.slice".to_owned(),
+        device: "sda".to_owned(),
+        limit: IopsLimit { read: Some(50), write: None },
+    };
+    engine.executor.run_steps(vec![limited], false).unwrap();
+    // Whatever its weight is, `a` has two thirds.
+    let asked = request(&[("a", 95.0), ("b", 5.0)]);
+    engine.hold_start(&asked, false).unwrap();
+    let mut holder = holder(&engine);
+    steps(&mut holder, &engine, 1..40);
+    let view = &holder.views()[0];
+    assert_eq!((view.state.as_str(), io_max(&sim, "a")), ("capped", None));
+    let cap = view.standings[1].cap.unwrap();
+    assert_eq!(io_max(&sim, "b"), Some(format!("riops={} wiops={cap}", cap.min(50))));
+    assert!(view.reason.contains(&format!("b back: it is held to {cap} operations")), "{}", view.reason);
+    // Asked for again, it knows what was there before; a daemon that starts anew goes on with what it finds.
+    engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
+    let mut second = self::holder(&engine);
+    steps(&mut second, &engine, 40..43);
+    assert_eq!(second.views()[0].state, "capped");
+    assert!(io_max(&sim, "b").unwrap().ends_with(&format!("wiops={cap}")));
+    // Nobody watches any more.
+    second.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 43 * SECOND);
+    assert_eq!(io_max(&sim, "b").as_deref(), Some("riops=50 wiops=max"));
+    steps(&mut second, &engine, 44..80);
+    assert!(second.views()[0].standings[1].cap.is_some());
+    engine.hold_stop("sda", false).unwrap();
+    assert_eq!(io_max(&sim, "b").as_deref(), Some("riops=50 wiops=max"));
+}
+
+#[test]
+fn a_latency_is_promised_in_some_time() {
+    let (_, engine) = host();
+    let mut asked = request(&[("a", 1.0), ("b", 1.0)]);
+    asked.tenants[0].fsync_p99_us = Some(0);
+    assert_eq!(engine.hold_start(&asked, false).unwrap_err().code, Code::InvalidArgument);
+    asked.tenants[0].fsync_p99_us = Some(20_000);
+    let hold = engine.hold_start(&asked, false).unwrap().object.unwrap();
+    assert_eq!(hold.tenants[0].fsync_p99_us, Some(20_000));
+}
+
+#[test]
+fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
+    let (_, engine) = host();
+    engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
+    let mut holder = holder(&engine);
+    let mut run = |seconds: std::ops::Range<u64>, syncs: u64| {
+        for second in seconds {
+            let mut seen = seen(second);
+            (0..syncs * second).for_each(|_| seen.containers[0].fsync.record(10_000));
+            holder.step(&engine, Ok(seen), second * SECOND);
+        }
+        STRICT.map(|(tunable, _)| engine.host().tunable(DevNo::new(8, 0), tunable).unwrap())
+    };
+    assert_eq!(run(1..5, 1), ["1", "0", "20"]);
+    assert_eq!(run(5..9, 20), ["0", "1", "8"]);
+    assert_eq!(run(9..60, 0), ["0", "1", "8"]);
+    assert_eq!(run(60..72, 0), ["1", "0", "20"]);
+    engine.hold_stop("sda", false).unwrap();
 }

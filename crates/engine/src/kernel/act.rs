@@ -24,6 +24,7 @@ use bulkhead_sys::{block, iocost, iosched, jbd2, loopdev, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
+use crate::host::Host as _;
 use crate::store;
 
 /// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
@@ -130,6 +131,16 @@ impl Kernel {
                     Some(before) if before.has_own(dev) => {
                         self.write_cgroup(cgroup, file, &format!("{dev} default"))?;
                         Ok(Outcome { changed: true, old: Some(before.on(dev).to_string()) })
+                    }
+                    _ => Ok(Outcome::UNCHANGED),
+                }
+            }
+            A::LimitIops { cgroup, device, limit } => {
+                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                match self.iops_limit(cgroup, dev)? {
+                    Some(before) if before != *limit => {
+                        self.write_cgroup(cgroup, "io.max", &format!("{dev} {limit}"))?;
+                        Ok(Outcome { changed: true, old: Some(before.to_string()) })
                     }
                     _ => Ok(Outcome::UNCHANGED),
                 }

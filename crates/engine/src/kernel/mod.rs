@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, PoolSource};
+use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 use bulkhead_sys::block::{self, BlockDevice, Holder};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{file, iocost, iosched, jbd2, mount, process};
@@ -369,6 +369,19 @@ impl Host for Kernel {
 
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String> {
         iosched::get(&self.roots, dev, tunable)
+    }
+
+    fn iops_limit(&self, cgroup: &str, dev: DevNo) -> Result<Option<IopsLimit>, Fault> {
+        match cgroup::iops_limit(&self.roots, &cgroup_path(cgroup)?, dev) {
+            Ok((read, write)) => Ok(Some(IopsLimit { read, write })),
+            Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => Ok(None),
+            Err(error) => Err(error.fault(format!("cgroup {cgroup}"))),
+        }
+    }
+
+    fn operations(&self, cgroup: &str, dev: DevNo) -> u64 {
+        let stat = cgroup_path(cgroup).ok().and_then(|path| cgroup::io_stat(&self.roots, &path).ok());
+        stat.unwrap_or_default().get(&dev).map_or(0, |io| io.rios.saturating_add(io.wios))
     }
 
     fn io_waited(&self, cgroup: &str) -> Option<Duration> {

@@ -13,14 +13,24 @@ use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 use crate::wait::wait_until;
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "shares_held_with_journal",
-    about: "a container that journals beside its reads is held to its share; weights are as before whoever is killed",
-    kernels: &[Kernel::V6_12],
-    profile: SLOW,
-    limit: Duration::from_secs(900),
-    run: |ctx| Box::pin(shares_held_with_journal(ctx)),
-}];
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "shares_held_with_journal",
+        about: "a container that journals beside its reads is held to its share; weights are as before whoever is killed",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(shares_held_with_journal(ctx)),
+    },
+    Case {
+        name: "shares_held_by_caps",
+        about: "tenants that fsync on volumes of their own are held to 70/30 where weights do nothing; BFQ's tunables and io.max come back",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(shares_held_by_caps(ctx)),
+    },
+];
 
 /// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
 const LOADS: &str = r#"
@@ -124,5 +134,109 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
 /// Weights that the two have on a device, beside their default.
 async fn own_weights(ctx: &Ctx) -> Result<String> {
     let text = ctx.machine.sh("grep -hv default /sys/fs/cgroup/test.slice/*/io.weight || true").await?;
+    Ok(text.trim().to_owned())
+}
+
+/// From which table on caps are where they belong (it takes some 15 s until weights are known to do nothing).
+const CAPPED: usize = 7;
+/// The tunables of BFQ that a hold sets.
+const TUNABLES: &str = "cd /sys/block/DISK/queue/iosched; echo $(cat strict_guarantees low_latency slice_idle)";
+
+async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let Some(lines) = DiskModel::Hdd.iocost(ctx.lab.kvm()) else {
+        return Ok(Outcome::Skipped("this disk has no io.cost model with KVM".to_owned()));
+    };
+    let path = ctx.machine.disk(0).await?;
+    let disk = path.trim_start_matches("/dev/");
+    let daemon = start_daemon(ctx, &[]).await?;
+    json(ctx, &["pool", "create", "disk", "--device", &path]).await?;
+    let program = ctx.program("bulkhead");
+    let mut loads = Vec::new();
+    for name in ["a", "b"] {
+        let volume = format!("disk/{name}");
+        json(ctx, &["volume", "create", &volume, "--size", "512M"]).await?;
+        json(ctx, &["tenant", "create", name, "--volume", &volume]).await?;
+    }
+    let tenants = ["--tenant", "a=70", "--tenant", "b=30"];
+    let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
+
+    // BFQ: tunables that weights need, as long as it is held.
+    json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
+    let tunables = TUNABLES.replace("DISK", disk);
+    let before = ctx.machine.sh(&tunables).await?;
+    let running = ctx.machine.spawn(&hold, &[]).await?;
+    wait_until("BFQ's tunables are set", Duration::from_secs(60), async || {
+        Ok((ctx.machine.sh(&tunables).await?.trim() == "1 0 20").then_some(()))
+    })
+    .await?;
+    running.kill(2).await?;
+    let ended = running.wait(Duration::from_secs(60)).await?;
+    ensure!(ended.status == ExitStatus::Code(0), "{ended:?}");
+    let after = ctx.machine.sh(&tunables).await?;
+    ensure!(before == after && before.trim() == "0 1 8", "BFQ had {before}, and has {after}");
+
+    // io.cost: journal writes go through as debt, and weights do nothing between two who sync all the time.
+    json(ctx, &["device", "calibrate", disk, "--model", lines.model, "--qos", lines.qos]).await?;
+    json(ctx, &["device", "control", disk, "--policy", "iocost"]).await?;
+    refused(ctx, 2, &["not one of those"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
+    refused(ctx, 2, &["not a time"], &[&["hold", "--fsync-p99", "a=20"], &tenants[..]].concat()).await?;
+    // The observation begins while nothing goes on: see above.
+    json(ctx, &["top", "--total"]).await?;
+    for name in ["a", "b"] {
+        let view = json(ctx, &["volume", "inspect", &format!("disk/{name}")]).await?;
+        let at = view["mounted_at"].as_str().context("not mounted")?;
+        let args = format!("__load high-fsync --dir {at}/files --seconds 600");
+        let argv = [&[program.as_str(), "run", "--tenant", name, "--", &program], &words(&args)[..]].concat();
+        loads.push(ctx.machine.spawn(&argv, &[]).await?);
+    }
+    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], &hold[..]].concat();
+    let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
+    ensure!(held.status == ExitStatus::Code(0), "{held:?}");
+    ctx.save("held.json", &held.stdout)?;
+    let tables: Vec<Value> = serde_json::Deserializer::from_str(&held.stdout).into_iter().collect::<Result<_, _>>()?;
+    let achieved = |table: &Value| table["standings"][0]["achieved_share"].as_f64();
+    let all: Vec<f64> = tables.iter().filter_map(achieved).collect();
+    let settled = all.get(CAPPED..).filter(|settled| settled.len() >= 3).context("too few tables")?;
+    let mean = 100.0 * settled.iter().sum::<f64>() / f64::from(u32::try_from(settled.len()).unwrap_or(1));
+    ctx.log(format!("a has {mean:.1} % of 70 %: {all:.3?}"));
+    ensure!((mean - 70.0).abs() < TOLERANCE, "a has {mean:.1} %");
+    let last = tables.last().context("no table")?;
+    ensure!(last["state"] == "capped" && last["standings"][1]["cap"].is_u64(), "{last}");
+    ensure!(caps(ctx).await?.is_empty(), "a cap is left");
+
+    // Who was held has the disk for itself when the other one stops, and a hold that ends takes its caps along.
+    json(ctx, &[&["hold", "--detach"], &tenants[..]].concat()).await?;
+    wait_until(
+        "b is held to a cap",
+        Duration::from_secs(90),
+        async || Ok((!caps(ctx).await?.is_empty()).then_some(())),
+    )
+    .await?;
+    loads.remove(0).kill(15).await?;
+    wait_until("b's cap is lifted", Duration::from_secs(60), async || Ok(caps(ctx).await?.is_empty().then_some(())))
+        .await?;
+    json(ctx, &["hold", "rm", disk]).await?;
+    for load in loads {
+        load.kill(15).await?;
+        load.wait(Duration::from_secs(60)).await?;
+    }
+    for name in ["a", "b"] {
+        json(ctx, &["tenant", "rm", name]).await?;
+        json(ctx, &["volume", "rm", &format!("disk/{name}")]).await?;
+    }
+    json(ctx, &["device", "control", disk, "--restore"]).await?;
+    json(ctx, &["pool", "rm", "disk"]).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.split(' ').collect()
+}
+
+/// The lines of `io.max` of both tenants.
+async fn caps(ctx: &Ctx) -> Result<String> {
+    let text = ctx.machine.sh("cat /sys/fs/cgroup/bulkhead.slice/[ab].slice/io.max").await?;
     Ok(text.trim().to_owned())
 }

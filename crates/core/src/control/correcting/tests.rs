@@ -99,9 +99,9 @@ impl Device {
         let tenants = self.workers.iter().map(|(name, worker)| {
             let usage = usage[name];
             let waiting = if usage.native < worker.demand { 1.0 } else { 0.1 };
-            (name.clone(), TenantSample { usage, waiting, weight: self.weights[name] })
+            (name.clone(), TenantSample { usage, waiting, weight: self.weights[name], ..TenantSample::default() })
         });
-        Sample { at_ns: self.seconds * SECOND, busy: 1.0 - left, is_partial: false, tenants: tenants.collect() }
+        Sample { at_ns: self.seconds * SECOND, busy: 1.0 - left, tenants: tenants.collect(), ..Sample::default() }
     }
 }
 
@@ -110,6 +110,7 @@ fn params(device: &Device, total: f64) -> Params {
         parts: device.workers.iter().map(|(name, worker)| (name.clone(), worker.part)).collect(),
         total_weight: total,
         range: 1..=10_000,
+        fsync_p99: BTreeMap::new(),
     }
 }
 
@@ -128,11 +129,7 @@ impl Course {
 }
 
 fn run(device: &mut Device, state: &mut State, params: &Params, seconds: usize) -> Course {
-    let mut course = Course {
-        usages: vec![],
-        n_changes: 0,
-        last: Step { changes: BTreeMap::new(), reason: Reason::Starting, tenants: BTreeMap::new() },
-    };
+    let mut course = Course { usages: vec![], n_changes: 0, last: Step::default() };
     for _ in 0..seconds {
         let sample = device.second();
         let step = step(state, &sample, params);
@@ -207,8 +204,12 @@ fn a_recorded_disk_with_bursts_and_checkpoints_is_held() {
         |line: &str| line.split_once(',').map(|(all, journal)| (all.parse().unwrap(), journal.parse().unwrap()));
     let seconds: Vec<(f64, f64)> = TRACE.lines().filter_map(second).collect();
     assert!(seconds.len() > 60, "{}", seconds.len());
-    let params =
-        Params { parts: [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into(), total_weight: TOTAL, range: 1..=10_000 };
+    let params = Params {
+        parts: [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into(),
+        total_weight: TOTAL,
+        range: 1..=10_000,
+        fsync_p99: BTreeMap::new(),
+    };
     let share = |held: bool| {
         let mut weights: BTreeMap<String, u32> = [("a".to_owned(), 1000), ("b".to_owned(), 1000)].into();
         let (mut state, mut of_a, mut of_all) = (State::default(), 0.0, 0.0);
@@ -217,14 +218,17 @@ fn a_recorded_disk_with_bursts_and_checkpoints_is_held() {
             let own = |name: &str| (all - journal) * f64::from(weights[name]) / f64::from(weights["a"] + weights["b"]);
             let tenant = |name: &str, journal: f64| {
                 let usage = Usage { native: own(name), journal };
-                (name.to_owned(), TenantSample { usage, waiting: 1.0, weight: weights[name] })
+                (
+                    name.to_owned(),
+                    TenantSample { usage, waiting: 1.0, weight: weights[name], ..TenantSample::default() },
+                )
             };
             let tenants: BTreeMap<String, TenantSample> = [tenant("a", *journal), tenant("b", 0.0)].into();
             if index >= 10 {
                 of_a += tenants["a"].usage.total();
                 of_all += all;
             }
-            let sample = Sample { at_ns: index as u64 * SECOND, busy: 1.0, is_partial: false, tenants };
+            let sample = Sample { at_ns: index as u64 * SECOND, busy: 1.0, tenants, ..Sample::default() };
             let step = step(&mut state, &sample, &params);
             if held {
                 weights.extend(step.changes);
@@ -356,6 +360,7 @@ proptest! {
             parts: names.map(|name| (name.to_owned(), 1.0 / 3.0)).into(),
             total_weight: 300.0,
             range: 1..=1000,
+            fsync_p99: BTreeMap::new(),
         };
         let (mut state, mut at_ns) = (State::default(), 0);
         let mut weights: BTreeMap<String, u32> = names.map(|name| (name.to_owned(), 100)).into();
@@ -363,9 +368,9 @@ proptest! {
             at_ns += ns;
             let tenants = names.iter().zip(tenants).filter(|(_, drawn)| drawn.3).map(|(name, (native, journal, waiting, _))| {
                 let usage = Usage { native: native.floor(), journal: journal.floor() };
-                ((*name).to_owned(), TenantSample { usage, waiting, weight: weights[*name] })
+                ((*name).to_owned(), TenantSample { usage, waiting, weight: weights[*name], ..TenantSample::default() })
             });
-            let sample = Sample { at_ns, busy, is_partial: false, tenants: tenants.collect() };
+            let sample = Sample { at_ns, busy, tenants: tenants.collect(), ..Sample::default() };
             let step = step(&mut state, &sample, &params);
             for (name, weight) in &step.changes {
                 prop_assert!(params.range.contains(weight));

@@ -1,0 +1,181 @@
+//! Through the whole controller, on a device whose tenants have the same of it whatever their weights are.
+
+use crate::control::correcting::{State, step};
+use crate::control::{Step, TenantSample, Usage};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+/// What the device does in a second.
+const OPS: f64 = 1000.0;
+
+/// Two who wait for each of their operations.
+struct Device {
+    /// What each could do at most, of the device.
+    wants: [f64; 2],
+    caps: [Option<u32>; 2],
+    weights: [u32; 2],
+    seconds: u64,
+    can_cap: bool,
+    /// How long A's fsyncs take beside nobody and beside one who has the whole device, s.
+    fsync: (f64, f64),
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+
+impl Device {
+    fn new(wants: [f64; 2]) -> Self {
+        Self { wants, caps: [None; 2], weights: [100; 2], seconds: 0, can_cap: true, fsync: (0.010, 0.050) }
+    }
+
+    /// What each does, of 1: half, what it wants, or what it is held to, and what the other one leaves.
+    fn parts(&self) -> [f64; 2] {
+        let wants = [0, 1].map(|n| self.caps[n].map_or(self.wants[n], |cap| self.wants[n].min(f64::from(cap) / OPS)));
+        let left = [1, 0].map(|other| (1.0 - wants[other]).max(0.5));
+        [wants[0].min(left[0]), wants[1].min(left[1])]
+    }
+
+    fn second(&mut self) -> Sample {
+        self.seconds += 1;
+        let parts = self.parts();
+        let tenant = |n: usize| {
+            let usage = Usage { native: parts[n], journal: 0.0 };
+            let waiting = if parts[n] < self.wants[n] { 0.9 } else { 0.2 };
+            let fsync_p99 = (n == 0).then_some(self.fsync.0 + (self.fsync.1 - self.fsync.0) * parts[1]);
+            let (weight, cap) = (self.weights[n], self.caps[n]);
+            (NAMES[n].to_owned(), TenantSample { usage, waiting, weight, ops: OPS * parts[n], cap, fsync_p99 })
+        };
+        Sample {
+            at_ns: self.seconds * SECOND,
+            busy: parts[0] + parts[1],
+            is_partial: false,
+            can_cap: self.can_cap,
+            tenants: [tenant(0), tenant(1)].into(),
+        }
+    }
+
+    fn run(&mut self, state: &mut State, params: &Params, seconds: usize) -> Step {
+        let mut last = Step::default();
+        for _ in 0..seconds {
+            let sample = self.second();
+            last = step(state, &sample, params);
+            for (n, name) in NAMES.iter().enumerate() {
+                self.weights[n] = last.changes.get(*name).copied().unwrap_or(self.weights[n]);
+                self.caps[n] = last.caps.get(*name).copied().unwrap_or(self.caps[n]);
+            }
+        }
+        last
+    }
+}
+
+fn params(part_of_a: f64, fsync_p99: Option<f64>) -> Params {
+    Params {
+        parts: [("a".to_owned(), part_of_a), ("b".to_owned(), 1.0 - part_of_a)].into(),
+        total_weight: 200.0,
+        range: 1..=10_000,
+        fsync_p99: fsync_p99.into_iter().map(|p99| ("a".to_owned(), p99)).collect(),
+    }
+}
+
+fn assert_near(found: f64, wanted: f64) {
+    assert!((found - wanted).abs() < 0.02, "{found}, {wanted}");
+}
+
+#[test]
+fn who_has_too_much_is_held_where_weights_do_nothing() {
+    for part in [0.6, 0.7, 0.9] {
+        let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+        let last = device.run(&mut state, &params(part, None), 60);
+        assert!(matches!(&last.reason, Reason::Capped { tenant, .. } if tenant == "b"), "{last:?}");
+        assert_eq!(device.caps[0], None);
+        for _ in 0..30 {
+            device.run(&mut state, &params(part, None), 1);
+            assert_near(device.parts()[0], part);
+        }
+    }
+}
+
+#[test]
+fn a_cap_goes_with_the_one_for_whom_it_was() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 60);
+    device.wants[0] = 0.0;
+    let last = device.run(&mut state, &params(0.7, None), 20);
+    assert_eq!((device.caps, last.reason), ([None; 2], Reason::NoContenders));
+    device.wants[0] = 1.0;
+    device.run(&mut state, &params(0.7, None), 60);
+    assert_near(device.parts()[0], 0.7);
+}
+
+#[test]
+fn what_nobody_can_use_is_not_taken_away() {
+    let (mut device, mut state) = (Device::new([0.55, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 60);
+    let mut done = 0.0;
+    for _ in 0..100 {
+        device.run(&mut state, &params(0.7, None), 1);
+        done += device.parts().iter().sum::<f64>() / 100.0;
+    }
+    assert!(done > 0.85, "{done}");
+}
+
+#[test]
+fn nobody_is_held_whose_writes_others_commits_wait_for() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 60);
+    assert!(device.caps[1].is_some());
+    device.can_cap = false;
+    let last = device.run(&mut state, &params(0.7, None), 30);
+    assert_eq!(device.caps, [None; 2]);
+    assert!(matches!(last.reason, Reason::Ineffective { .. }), "{last:?}");
+}
+
+#[test]
+fn others_are_slowed_down_for_a_promised_latency_as_far_as_their_floor() {
+    // A wants little: it does not contend. 20 ms is what it has beside a quarter of B.
+    let run = |promised: f64, can_cap: bool| {
+        let mut device = Device { can_cap, ..Device::new([0.05, 1.0]) };
+        let mut state = State::default();
+        let last = device.run(&mut state, &params(0.5, Some(promised)), 120);
+        (device, state, last)
+    };
+    let (mut device, mut state, last) = run(0.020, true);
+    assert!(device.second().tenants["a"].fsync_p99.unwrap() <= 0.020, "{last:?}");
+    assert!(matches!(last.reason, Reason::Capped { .. }), "{last:?}");
+    // Nobody else is slow any more: B has the device again.
+    device.fsync = (0.005, 0.006);
+    device.run(&mut state, &params(0.5, Some(0.020)), 120);
+    assert_eq!(device.caps, [None; 2]);
+    let (device, _, last) = run(0.011, true);
+    let missed = |last: &Step| match &last.reason {
+        Reason::LatencyMissed { why, .. } => Some(*why),
+        _ => None,
+    };
+    assert_eq!(missed(&last), Some(LatencyMiss::AtFloor));
+    assert_near(device.parts()[1], FLOOR * 0.5 * 0.95);
+    let (device, _, last) = run(0.020, false);
+    assert_eq!((missed(&last), device.caps), (Some(LatencyMiss::NoCaps), [None; 2]));
+}
+
+#[test]
+fn a_new_state_goes_on_with_the_caps_that_it_finds() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 60);
+    let before = device.caps;
+    let mut state = State::default();
+    device.run(&mut state, &params(0.7, None), 3);
+    assert_eq!(device.caps, before);
+    device.run(&mut state, &params(0.7, None), 30);
+    assert_near(device.parts()[0], 0.7);
+}
+
+#[test]
+fn a_limit_that_another_program_writes_is_told_and_left() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 60);
+    let expected = device.caps[1];
+    device.caps[1] = Some(7);
+    let last = device.run(&mut state, &params(0.7, None), 10);
+    assert_eq!(device.caps[1], Some(7));
+    assert_eq!(last.reason, Reason::OtherCap { tenant: "b".to_owned(), found: Some(7), expected });
+}

@@ -1,0 +1,396 @@
+//! A hold that runs: once a second a sample, a step of the controller, and what follows from it.
+//!
+//! Owns: the sample (observed bytes or device time, the device's and the containers' waiting, operations and fsyncs), leases, and what the
+//! controller remembers. A hold that cannot be continued lifts its caps: they would keep tenants from a disk that nobody watches.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bulkhead_core::action::Action;
+use bulkhead_core::control::usage::{share_a_journal, usages};
+use bulkhead_core::control::{self, Params, Reason, Sample, Standing, State, TenantSample};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{HeldTenant, Hold, IopsLimit};
+use bulkhead_core::observe::histogram::Histogram;
+use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::observe::view::{ContainerView, Observation};
+use bulkhead_core::wire::{HoldView, StandingView};
+
+use super::words::{sentence, word};
+use super::{PPM, STRICT, largest_weight, limit_iops, set_tunable, set_weight, weight_file};
+use crate::devices::kernel_name;
+use crate::engine::Engine;
+
+/// How long a journal counts as shared after two tenants last wrote to it within a second.
+const SHARED_FOR: Duration = Duration::from_secs(60);
+/// Somebody who calls fsync as often as this in a second would wait for a strict BFQ, and for this long after that it is as it was
+/// before the hold: it waits for the next request of a task that waits for its journal thread meanwhile.
+const SYNCS: f64 = 5.0;
+const SYNCED_FOR: Duration = Duration::from_secs(60);
+/// Of how long percentiles of fsyncs are taken.
+const FSYNCS: Duration = Duration::from_secs(10);
+
+/// The holds that run, with what the controller remembers of them.
+#[derive(Debug, Default)]
+pub struct Holder {
+    running: BTreeMap<String, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    hold: Hold,
+    params: Params,
+    state: State,
+    before: Option<Before>,
+    renewed: Instant,
+    corrections: u64,
+    /// What this hold has set in `io.max`, operations per second.
+    caps: BTreeMap<String, u32>,
+    /// When two tenants last had journal I/O on one file system, ns.
+    shared_at_ns: Option<u64>,
+    fsyncs: Fsyncs,
+    /// When somebody last called fsync all the time, ns.
+    synced_at_ns: Option<u64>,
+    /// Whether the tunables of BFQ are those of a hold; `None` when that is not known.
+    is_strict: Option<bool>,
+    outcome: Option<Outcome>,
+}
+
+/// Histograms of those to whom a latency was promised, of the last seconds.
+type Fsyncs = VecDeque<(u64, BTreeMap<String, Histogram>)>;
+
+/// Counters at the last sample.
+#[derive(Debug)]
+struct Before {
+    seen: Arc<Observation>,
+    at_ns: u64,
+    busy: Duration,
+    cost_used: Duration,
+    waited: BTreeMap<String, Duration>,
+    operations: BTreeMap<String, u64>,
+}
+
+#[derive(Debug)]
+struct Outcome {
+    reason: Result<Reason, Fault>,
+    standings: BTreeMap<String, Standing>,
+    weights: BTreeMap<String, u32>,
+    fsync_p99: BTreeMap<String, f64>,
+}
+
+impl Running {
+    fn new(hold: Hold, now: Instant) -> Self {
+        let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
+        let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
+        let params = Params {
+            parts: hold.tenants.iter().map(part).collect(),
+            total_weight: f64::from(hold.total_weight),
+            range: 1..=largest_weight(&hold.weight_file),
+            fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
+        };
+        let state = State::new(hold.mode);
+        Self {
+            hold,
+            params,
+            state,
+            before: None,
+            renewed: now,
+            corrections: 0,
+            caps: BTreeMap::new(),
+            shared_at_ns: None,
+            fsyncs: Fsyncs::new(),
+            synced_at_ns: None,
+            is_strict: None,
+            outcome: None,
+        }
+    }
+
+    fn has_expired(&self, now: Instant) -> bool {
+        let lease = self.hold.lease_seconds.map(|seconds| Duration::from_secs(u64::from(seconds)));
+        lease.is_some_and(|lease| now.saturating_duration_since(self.renewed) > lease)
+    }
+
+    /// What was measured since the last sample; `None` for the first one.
+    fn sample(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<Option<Sample>, Fault> {
+        let host = engine.host();
+        let file = &self.hold.weight_file;
+        let facts = engine.facts(&self.hold.device)?;
+        if weight_file(&facts)? != file {
+            let cause = format!("{file} has no effect on it any more");
+            return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
+                .cure("hold the shares anew, for the controller that is in force now"));
+        }
+        let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
+        let (mut weights, mut limits) = (BTreeMap::new(), BTreeMap::new());
+        let (mut waited, mut operations) = (BTreeMap::new(), BTreeMap::new());
+        for HeldTenant { name, cgroup, .. } in &self.hold.tenants {
+            // Whose cgroup is gone takes no part.
+            let Some(weight) = host.weight(cgroup, file, facts.dev)? else { continue };
+            weights.insert(name.clone(), weight);
+            limits.insert(name.clone(), host.iops_limit(cgroup, facts.dev)?);
+            waited.insert(name.clone(), host.io_waited(cgroup).unwrap_or_default());
+            operations.insert(name.clone(), host.operations(cgroup, facts.dev));
+        }
+        let now = Before { seen: Arc::clone(seen), at_ns, busy, cost_used, waited, operations };
+        let Some(before) = self.before.take() else {
+            // A daemon that began anew goes on with the caps that it left.
+            for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
+                let limit = limits.get(name).copied().flatten().filter(|limit| limit != iops_before);
+                let cap = limit.and_then(IopsLimit::largest).and_then(|ops| u32::try_from(ops).ok());
+                self.caps.extend(cap.map(|cap| (name.clone(), cap)));
+            }
+            self.before = Some(now);
+            return Ok(None);
+        };
+        let elapsed = Duration::from_nanos(at_ns.saturating_sub(before.at_ns)).as_secs_f64();
+        let part = |now: Duration, before: Duration| match elapsed > 0.0 {
+            true => (now.saturating_sub(before).as_secs_f64() / elapsed).min(1.0),
+            false => 0.0,
+        };
+        let identities: BTreeMap<String, Identity> =
+            self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
+        let lately = seen.since(&before.seen);
+        if share_a_journal(&lately, &identities) {
+            self.shared_at_ns = Some(at_ns);
+        }
+        if self.has_syncs(&lately, elapsed) {
+            self.synced_at_ns = Some(at_ns);
+        }
+        let shared_for = self.shared_at_ns.map(|shared| Duration::from_nanos(at_ns.saturating_sub(shared)));
+        let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
+        let fsync_p99 = self.fsync_p99(seen, at_ns, &identities);
+        let can_cap = shared_for.is_none_or(|since| since > SHARED_FOR) && limits.values().all(Option::is_some);
+        let tenants = self.hold.tenants.iter().filter_map(|HeldTenant { name, iops_before, .. }| {
+            let waited = |of: &Before| of.waited.get(name).copied().unwrap_or_default();
+            let done = |of: &Before| of.operations.get(name).copied().unwrap_or_default();
+            let cap = match (limits.get(name).copied()??, self.caps.get(name)) {
+                (limit, Some(cap)) if limit == iops_before.capped(*cap) => Some(*cap),
+                (limit, _) if limit == *iops_before => None,
+                // What somebody else wrote.
+                (limit, _) => Some(limit.largest().and_then(|ops| u32::try_from(ops).ok()).unwrap_or(u32::MAX)),
+            };
+            let sample = TenantSample {
+                usage: usages.get(name).copied().unwrap_or_default(),
+                waiting: part(waited(&now), waited(&before)),
+                weight: *weights.get(name)?,
+                ops: per_second(done(&now).saturating_sub(done(&before)), elapsed),
+                cap,
+                fsync_p99: fsync_p99.get(name).copied(),
+            };
+            Some((name.clone(), sample))
+        });
+        let sample = Sample {
+            at_ns,
+            busy: part(busy, before.busy).max(part(cost_used, before.cost_used)),
+            is_partial: seen.losses != before.seen.losses || seen.observed_seconds < before.seen.observed_seconds,
+            can_cap,
+            tenants: tenants.collect(),
+        };
+        self.before = Some(now);
+        Ok(Some(sample))
+    }
+
+    /// Whether a tenant calls fsync all the time.
+    fn has_syncs(&self, lately: &Observation, seconds: f64) -> bool {
+        let is_held =
+            |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
+        let mut rates = lately.containers.iter().filter(is_held).map(|view| per_second(view.fsync.count(), seconds));
+        rates.any(|rate| rate >= SYNCS)
+    }
+
+    /// Makes BFQ strict, or as it was before, whichever suits what tenants do.
+    fn tune(&mut self, at_ns: u64) -> Vec<Action> {
+        let lately = |synced: u64| Duration::from_nanos(at_ns.saturating_sub(synced)) <= SYNCED_FOR;
+        let is_strict = !self.synced_at_ns.is_some_and(lately);
+        if self.is_strict.replace(is_strict) == Some(is_strict) {
+            return Vec::new();
+        }
+        let tunable = |(tunable, before): (&String, &String)| {
+            let strict = STRICT.iter().find(|(name, _)| name == tunable).map(|(_, value)| *value);
+            set_tunable(&self.hold.device, tunable, strict.filter(|_| is_strict).unwrap_or(before))
+        };
+        self.hold.tunables.iter().map(tunable).collect()
+    }
+
+    /// How long 99 % of the fsyncs in the last seconds took at most, s, of those to whom that was promised.
+    fn fsync_p99(
+        &mut self,
+        seen: &Observation,
+        at_ns: u64,
+        identities: &BTreeMap<String, Identity>,
+    ) -> BTreeMap<String, f64> {
+        let fsyncs = |name: &String| {
+            let identity = identities.get(name)?;
+            let view = seen.containers.iter().find(|view| view.identity.key() == identity.key())?;
+            Some((name.clone(), view.fsync.clone()))
+        };
+        let now: BTreeMap<String, Histogram> = self.params.fsync_p99.keys().filter_map(fsyncs).collect();
+        let is_old = |at: u64| Duration::from_nanos(at_ns.saturating_sub(at)) > FSYNCS;
+        while self.fsyncs.front().is_some_and(|(at, _)| is_old(*at)) {
+            self.fsyncs.pop_front();
+        }
+        let p99 = |(name, histogram): (&String, &Histogram)| {
+            let before = self.fsyncs.front().and_then(|(_, before)| before.get(name));
+            let lately = before.map(|before| histogram.since(before))?;
+            Some((name.clone(), micros(lately.quantile_us(0.99)?)))
+        };
+        let found = now.iter().filter_map(p99).collect();
+        self.fsyncs.push_back((at_ns, now));
+        found
+    }
+
+    fn step(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<(), Fault> {
+        let Some(sample) = self.sample(engine, seen, at_ns)? else { return Ok(()) };
+        let step = control::step(&mut self.state, &sample, &self.params);
+        let (mut weights, mut fsync_p99) = (BTreeMap::new(), BTreeMap::new());
+        for (name, tenant) in sample.tenants {
+            weights.insert(name.clone(), tenant.weight);
+            fsync_p99.extend(tenant.fsync_p99.map(|p99| (name, p99)));
+        }
+        let mut actions = self.tune(at_ns);
+        for tenant in &self.hold.tenants {
+            actions.extend(step.changes.get(&tenant.name).map(|weight| set_weight(&self.hold, tenant, *weight)));
+            let limit = |cap: &Option<u32>| cap.map_or(tenant.iops_before, |cap| tenant.iops_before.capped(cap));
+            actions.extend(step.caps.get(&tenant.name).map(|cap| limit_iops(&self.hold, tenant, limit(cap))));
+        }
+        // One whose cgroup went in between does not keep the others from theirs.
+        for action in actions {
+            match engine.executor.run_steps(vec![action], false) {
+                Err(fault) if fault.code != Code::NotFound => return Err(fault),
+                _ => {}
+            }
+        }
+        for (name, cap) in &step.caps {
+            match cap {
+                Some(cap) => self.caps.insert(name.clone(), *cap),
+                None => self.caps.remove(name),
+            };
+        }
+        self.corrections += u64::from(!step.changes.is_empty());
+        weights.extend(step.changes);
+        let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(word);
+        if was != Some(word(&step.reason)) {
+            tracing::info!(device = self.hold.device, reason = %sentence(&step.reason), "holding shares");
+        }
+        self.outcome = Some(Outcome { reason: Ok(step.reason), standings: step.tenants, weights, fsync_p99 });
+        Ok(())
+    }
+
+    /// Nothing is known any more: whatever was summed up does not belong together with what comes, and nobody is held to a cap.
+    fn fail(&mut self, engine: &Engine, fault: Fault) {
+        let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().err());
+        if was != Some(&fault) {
+            tracing::warn!(device = self.hold.device, %fault, "shares are not held");
+        }
+        let free = |tenant: &HeldTenant| limit_iops(&self.hold, tenant, tenant.iops_before);
+        let steps = self.hold.tenants.iter().filter(|tenant| self.caps.contains_key(&tenant.name)).map(free);
+        match engine.executor.run_steps(steps.collect(), false) {
+            Ok(_) => self.caps.clear(),
+            Err(fault) => tracing::error!(device = self.hold.device, %fault, "caps could not be lifted"),
+        }
+        self.before = None;
+        self.fsyncs.clear();
+        self.state = State::new(self.hold.mode);
+        self.outcome = Some(Outcome {
+            reason: Err(fault),
+            standings: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            fsync_p99: BTreeMap::new(),
+        });
+    }
+
+    fn view(&self) -> HoldView {
+        let standing = |tenant: &HeldTenant| {
+            let outcome = self.outcome.as_ref()?;
+            let standing = outcome.standings.get(&tenant.name)?;
+            Some(StandingView {
+                name: tenant.name.clone(),
+                target_share: standing.target,
+                achieved_share: standing.achieved,
+                journal_share: standing.journal,
+                weight: outcome.weights.get(&tenant.name).copied()?,
+                contends: standing.contends,
+                infeasible: standing.infeasible,
+                cap: self.caps.get(&tenant.name).copied(),
+                fsync_p99_seconds: outcome.fsync_p99.get(&tenant.name).copied(),
+            })
+        };
+        let (state, reason) = match self.outcome.as_ref().map(|outcome| &outcome.reason) {
+            None => (word(&Reason::Starting).to_owned(), sentence(&Reason::Starting)),
+            Some(Ok(reason)) => (word(reason).to_owned(), sentence(reason)),
+            Some(Err(fault)) => ("failed".to_owned(), fault.to_string()),
+        };
+        let standings = self.hold.tenants.iter().filter_map(standing).collect();
+        HoldView { hold: self.hold.clone(), state, reason, corrections: self.corrections, standings }
+    }
+}
+
+impl Holder {
+    /// With what is recorded. Leases begin anew.
+    #[must_use]
+    pub fn new(holds: Vec<Hold>) -> Self {
+        let now = Instant::now();
+        Self { running: holds.into_iter().map(|hold| (hold.device.clone(), Running::new(hold, now))).collect() }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    #[must_use]
+    pub fn views(&self) -> Vec<HoldView> {
+        self.running.values().map(Running::view).collect()
+    }
+
+    /// Takes a hold over that was recorded just now, or renews its lease.
+    pub fn begin(&mut self, hold: Hold) -> HoldView {
+        let now = Instant::now();
+        let running = self.running.entry(hold.device.clone()).or_insert_with(|| Running::new(hold.clone(), now));
+        if running.hold != hold {
+            *running = Running::new(hold, now);
+        }
+        running.renewed = now;
+        running.view()
+    }
+
+    pub fn end(&mut self, device: &str) {
+        self.running.remove(kernel_name(device));
+    }
+
+    /// One step of each hold. `at_ns` is the time of the observation (monotonic).
+    pub fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
+        let seen = seen.map(Arc::new);
+        let now = Instant::now();
+        self.running.retain(|device, running| {
+            let expired = running.has_expired(now);
+            if expired {
+                tracing::info!(device, "nobody asks for the hold any more");
+                if let Err(fault) = engine.hold_stop(device, false) {
+                    tracing::error!(%fault, "the hold could not be ended");
+                }
+            }
+            !expired
+        });
+        for running in self.running.values_mut() {
+            let stepped = match &seen {
+                Ok(seen) => running.step(engine, seen, at_ns),
+                Err(fault) => Err(fault.clone()),
+            };
+            if let Err(fault) = stepped {
+                running.fail(engine, fault);
+            }
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a latency is far below 2^52 us")]
+fn micros(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+#[expect(clippy::cast_precision_loss, reason = "operations of a second are far below 2^52")]
+fn per_second(n: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { n as f64 / seconds } else { 0.0 }
+}

@@ -1,0 +1,70 @@
+//! What a hold says of itself: the words of the API, and sentences for people.
+
+use std::time::Duration;
+
+use bulkhead_core::control::{LatencyMiss, Reason};
+
+pub(super) const fn word(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Corrected => "corrected",
+        Reason::WithinBand => "within_band",
+        Reason::Starting => "starting",
+        Reason::NotContended { .. } => "not_contended",
+        Reason::NoContenders => "no_contenders",
+        Reason::Ineffective { .. } => "ineffective",
+        Reason::Capped { .. } => "capped",
+        Reason::LatencyMissed { .. } => "latency_missed",
+        Reason::Partial => "partial",
+        Reason::Late { .. } => "late",
+        Reason::ClockWentBack => "clock_went_back",
+        Reason::OtherWriter { .. } | Reason::OtherCap { .. } => "other_writer",
+    }
+}
+
+pub(super) fn sentence(reason: &Reason) -> String {
+    match reason {
+        Reason::Corrected => "weights were changed".to_owned(),
+        Reason::WithinBand => "weights are right".to_owned(),
+        Reason::Starting => "the last seconds are not known yet".to_owned(),
+        Reason::NotContended { busy } => {
+            format!("the device is not contended: busy for {:.0} % of the time", busy * 100.0)
+        }
+        Reason::NoContenders => "fewer than two want more than they have".to_owned(),
+        Reason::Ineffective { tenant, had, expected } => format!(
+            "weights do nothing for {tenant}: it has {:.0} % of what is charged to all, where its weight is worth {:.0} %",
+            had * 100.0,
+            expected * 100.0
+        ),
+        Reason::Capped { tenant, ops } => {
+            format!("weights do not hold {tenant} back: it is held to {ops} operations a second")
+        }
+        Reason::LatencyMissed { tenant, found, promised, why } => {
+            let why = match why {
+                LatencyMiss::AtFloor => "all others have only their floor left",
+                LatencyMiss::NoCaps => {
+                    "others cannot be slowed down, because it shares a journal with them or the kernel has no io.max: \
+                     give it a volume of its own"
+                }
+            };
+            format!("fsyncs of {tenant} take {:.0} ms, not {:.0}: {why}", found * 1e3, promised * 1e3)
+        }
+        Reason::Partial => "records were lost, so that the figures are too small".to_owned(),
+        Reason::Late { ns } => {
+            format!("the last sample is {:.1} s old", Duration::from_nanos(*ns).as_secs_f64())
+        }
+        Reason::ClockWentBack => "the clock went backwards".to_owned(),
+        Reason::OtherCap { tenant, found, expected } => {
+            let text = |cap: &Option<u32>| cap.map_or_else(|| "none".to_owned(), |cap| cap.to_string());
+            format!(
+                "another program set the limit of {tenant} in io.max from {} to {}: nothing is changed until it is back",
+                text(expected),
+                text(found)
+            )
+        }
+        Reason::OtherWriter { tenant, found, expected } => {
+            format!(
+                "another program set the weight of {tenant} from {expected} to {found}: nothing is changed until it is back"
+            )
+        }
+    }
+}
