@@ -38,7 +38,7 @@ pub(crate) fn dbms_share_a_pct(layout: &str, neighbour: &str) -> Option<f64> {
 pub(crate) fn pair_fsync_ms(layout: &str) -> Option<(f64, f64)> {
     match layout {
         "own" => Some((55.0, 53.0)),
-        "own+accounting" => Some((45.0, 86.0)),
+        "own+accounting" | "own+accounting+hold" => Some((45.0, 86.0)),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 11] = [
+const LAYOUTS: [&str; 12] = [
     "raw",
     "lv",
     "shared",
@@ -15,6 +15,7 @@ const LAYOUTS: [&str; 11] = [
     "shared+hold",
     "own",
     "own+accounting",
+    "own+accounting+hold",
     "blockd",
     "blockd+accounting",
     "bulkhead",
@@ -36,7 +37,8 @@ const NEIGHBOURS: [&str; 11] = [
 ];
 
 /// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
-const OURS: [&str; 5] = ["bulkhead", "shared+hold", "own+accounting", "blockd+accounting", "blockd"];
+const OURS: [&str; 6] =
+    ["bulkhead", "shared+hold", "own+accounting+hold", "own+accounting", "blockd+accounting", "blockd"];
 
 /// A layout with a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,7 @@ impl<'a> Config<'a> {
             "own" => "Own journal",
             "own+accounting" => "Own + accounting",
             "shared+hold" => "Shared, held",
+            "own+accounting+hold" => "Own, held",
             "shared+published" => "Shared, published correction",
             "blockd" => "blockd volume",
             "blockd+accounting" => "blockd + accounting",

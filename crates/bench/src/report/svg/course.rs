@@ -1,6 +1,6 @@
 //! Shares of a disk over time, and how often which share was had, as Tobimatsu et al. show them: a line for each way to hold them.
 
-use super::canvas::{Anchor, Card, Hue, Key, LABEL, MARGIN, SMALL, TICK, text_width};
+use super::canvas::{Anchor, Card, Hue, Key, MARGIN, SMALL, TICK, VALUE, text_width};
 use super::scale::Scale;
 use crate::experiment::share_correction::{READS, WINDOW, windows};
 use crate::report::figure as f;
@@ -80,7 +80,6 @@ pub(super) fn over_time(experiment: &Experiment, controller: &str, width: f64) -
     let x = Scale::exact(longest.unwrap_or(1) as f64, area.left, area.right);
     let y = Scale::exact(100.0, area.bottom, area.top);
     axes(&mut card, &area, &x, &y, ("seconds", "percent of the disk"));
-    promised(&mut card, &cells, |at| [area.left, y.at(at), area.right, y.at(at)]);
     for cell in &cells {
         for (index, round) in cell.rounds.iter().enumerate() {
             let points: Vec<(f64, f64)> =
@@ -89,6 +88,7 @@ pub(super) fn over_time(experiment: &Experiment, controller: &str, width: f64) -
             card.path(&points, &Hue::of_layout(&cell.layout).stroke(), line, "");
         }
     }
+    promised(&mut card, &cells, |at| [area.left, y.at(at), area.right, y.at(at)]);
     finish(card, &area, experiment, "Thick: the first round; thin: the others.")
 }
 
@@ -101,7 +101,6 @@ pub(super) fn distribution(experiment: &Experiment, controller: &str, width: f64
     let x = Scale::exact(100.0, area.left, area.right);
     let y = Scale::exact(100.0, area.bottom, area.top);
     axes(&mut card, &area, &x, &y, ("percent of the disk", "percent of all windows"));
-    promised(&mut card, &cells, |at| [x.at(at), area.top, x.at(at), area.bottom]);
     for cell in &cells {
         let settled = cell.rounds.iter().flat_map(|round| windows(round).into_iter().skip(2 * WINDOW));
         let mut shares: Vec<f64> = settled.map(|(_, share)| share).collect();
@@ -114,6 +113,7 @@ pub(super) fn distribution(experiment: &Experiment, controller: &str, width: f64
             .collect();
         card.path(&points, &Hue::of_layout(&cell.layout).stroke(), 2.0, "");
     }
+    promised(&mut card, &cells, |at| [x.at(at), area.top, x.at(at), area.bottom]);
     finish(card, &area, experiment, "All rounds, from 10 s on.")
 }
 
@@ -126,7 +126,7 @@ fn promised(card: &mut Card, cells: &[&Cell], place: impl Fn(f64) -> [f64; 4]) {
             x2 - 4.0,
             y1.min(y2) - 4.0,
             Anchor::End,
-            LABEL,
+            VALUE,
             &format!("promised: {}", percent_exact(promised.median)),
         );
     }
