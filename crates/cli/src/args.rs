@@ -143,6 +143,10 @@ pub(crate) struct HoldStartArgs {
     /// of their share at least. May be given for several
     #[arg(long, value_name = "NAME=TIME")]
     pub(crate) fsync_p99: Vec<String>,
+    /// An ext4 that only this container uses, by a directory in it or its device: its journal thread runs in a cgroup beside the
+    /// container's as long as the share is held, and has a part of its weight. May be given for several
+    #[arg(long, value_name = "NAME=PATH")]
+    pub(crate) journal: Vec<String>,
     /// The physical device, by its kernel name or path [default: the only one with a controller]
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<String>,

@@ -135,15 +135,29 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
             of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").cure(example))?;
         let us = micros(time)
             .ok_or_else(|| invalid(&object, format!("{time:?} is not a time with us, ms or s")).cure(example))?;
-        let Some(tenant) = tenants.iter_mut().find(|tenant| tenant.tenant == name) else {
-            return Err(invalid(&object, format!("{name} is not one of those whose shares are held"))
-                .cure(format!("give it a share, too: `--tenant {name}=50`")));
-        };
-        if tenant.fsync_p99_us.replace(us).is_some() {
+        if named(&mut tenants, name, &object)?.fsync_p99_us.replace(us).is_some() {
             return Err(invalid(&object, "it is given twice").cure("promise one latency to each tenant"));
         }
     }
+    for text in &args.journal {
+        let (object, example) = (format!("--journal {text}"), "for example `--journal db=/srv/db`");
+        let (name, path) =
+            text.split_once('=').ok_or_else(|| invalid(&object, "it is not of the form NAME=PATH").cure(example))?;
+        if !path.starts_with('/') {
+            return Err(invalid(&object, format!("{path:?} is not an absolute path")).cure(example));
+        }
+        if named(&mut tenants, name, &object)?.journal.replace(path.into()).is_some() {
+            return Err(invalid(&object, "it is given twice").cure("name one file system for each tenant"));
+        }
+    }
     Ok(tenants)
+}
+
+fn named<'a>(tenants: &'a mut [HoldTenant], name: &str, object: &str) -> Result<&'a mut HoldTenant, Fault> {
+    tenants.iter_mut().find(|tenant| tenant.tenant == name).ok_or_else(|| {
+        invalid(object, format!("{name} is not one of those whose shares are held"))
+            .cure(format!("give it a share, too: `--tenant {name}=50`"))
+    })
 }
 
 /// `NAME=…`; names may have an equals sign of their own.
@@ -158,7 +172,7 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
         of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
     let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
-    Ok(HoldTenant { tenant: name.to_owned(), share, fsync_p99_us: None })
+    Ok(HoldTenant { tenant: name.to_owned(), share, fsync_p99_us: None, journal: None })
 }
 
 /// A time such as 20ms in microseconds: between 1 us and an hour.

@@ -150,6 +150,8 @@ pub enum Action {
     RemoveCgroup { cgroup: String },
     /// Moves the journal thread of a mounted file system into a cgroup.
     PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: String },
+    /// Moves the journal thread of an ext4, by the kernel name of its device, into a cgroup, if there is one.
+    MoveJournal { device: String, cgroup: String },
     /// Sets a device's I/O scheduler.
     SetScheduler { device: String, scheduler: String },
     /// Sets a tunable of the I/O scheduler in force; nothing is to be done where that has none of the name.
@@ -221,6 +223,7 @@ impl fmt::Display for Action {
             A::LimitIops { cgroup, device, limit } => write!(f, "set io.max of {cgroup} on {device} to {limit}"),
             A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
             A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
+            A::MoveJournal { device, cgroup } => write!(f, "move the journal thread of {device} to /{cgroup}"),
             A::SetScheduler { device, scheduler } => write!(f, "set the scheduler of {device} to {scheduler}"),
             A::SetTunable { device, tunable, value } => {
                 write!(f, "set {tunable} of {device}'s scheduler to {value}")

@@ -406,6 +406,20 @@ pub struct HeldTenant {
     /// How long 99 % of its fsyncs are to take at most, microseconds.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
+    /// The journal of a file system that is its alone.
+    #[serde(default)]
+    pub journal: Option<HeldJournal>,
+}
+
+/// A journal thread that runs in a cgroup beside its container while a share is held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeldJournal {
+    /// Kernel name of the file system's device.
+    pub device: String,
+    /// The cgroup beside the container's.
+    pub cgroup: String,
+    /// Where the thread was before.
+    pub from: String,
 }
 
 /// Operations per second that a cgroup is allowed on a device (`riops` and `wiops` of `io.max`); absent means as many as it likes.

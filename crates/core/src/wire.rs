@@ -227,6 +227,10 @@ pub struct HoldTenant {
     /// How long 99 % of its fsyncs are to take at most, microseconds: others are slowed down for it.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
+    /// An ext4 that only this container uses, by a directory in it or its device: its journal thread is charged to the container.
+    #[serde(default)]
+    #[schema(value_type = Option<String>)]
+    pub journal: Option<PathBuf>,
 }
 
 /// Shares that are held.

@@ -8,14 +8,14 @@ mod running;
 mod words;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::control;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{HeldTenant, Hold, IopsLimit, Policy};
-use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, IopsLimit, Policy};
+use bulkhead_core::observe::identity::{Identity, journal_beside};
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant};
 
@@ -34,6 +34,8 @@ const PPM: f64 = 1e6;
 /// that began lately (kernel `Documentation/block/bfq-iosched.rst`). It waits for a tenant that thinks for no more than half of
 /// `slice_idle`, ms (`bfq_update_has_short_ttime`); with the default of 8, weights did nothing in spells, as measured in the lab.
 pub const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
+/// What of a tenant's weight is its journal thread's before anything is known, of 1.
+const JOURNAL_AT_FIRST: f64 = 0.1;
 /// Weights are at least this on average: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
 
@@ -90,18 +92,24 @@ impl Engine {
         }
         let mut on_failure = Vec::new();
         if !is_same {
-            let is_kept = |old: &&HeldTenant| hold.tenants.iter().any(|tenant| tenant.cgroup == old.cgroup);
+            let is_kept = |old: &&HeldTenant| {
+                hold.tenants.iter().any(|tenant| (&tenant.cgroup, &tenant.journal) == (&old.cgroup, &old.journal))
+            };
             if let Some(before) = &before {
                 let dropped =
                     before.tenants.iter().filter(|old| before.weight_file != hold.weight_file || !is_kept(old));
                 steps.extend(dropped.flat_map(|tenant| give_back(before, tenant)));
             }
+            for journal in hold.tenants.iter().filter_map(|tenant| tenant.journal.as_ref()) {
+                let (cgroup, device) = (journal.cgroup.clone(), journal.device.clone());
+                steps.extend([Action::CreateCgroup { cgroup: cgroup.clone() }, Action::MoveJournal { device, cgroup }]);
+            }
             steps.extend(hold.tunables.keys().filter_map(|tunable| {
                 let (_, value) = STRICT.into_iter().find(|(name, _)| name == tunable)?;
                 Some(set_tunable(&hold.device, tunable, value))
             }));
-            let ideal = |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant));
-            steps.extend(hold.tenants.iter().map(ideal));
+            let ideal = |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant), JOURNAL_AT_FIRST);
+            steps.extend(hold.tenants.iter().flat_map(ideal));
             on_failure = self.steps_to_end(&hold);
         }
         let steps = self.executor.run(&Plan { steps, on_failure }, dry_run)?;
@@ -213,7 +221,21 @@ impl Engine {
                 None => self.host().iops_limit(&cgroup, facts.dev)?.unwrap_or_default(),
             };
             let fsync_p99_us = promised.get(name.as_str()).copied();
-            tenants.push(HeldTenant { name, share_ppm, identity, cgroup, iops_before, fsync_p99_us });
+            let asked =
+                request.tenants.iter().find(|held| held.tenant == name).and_then(|held| held.journal.as_deref());
+            let journal = match asked {
+                Some(path) => Some(self.held_journal(path, &cgroup, was_held, facts)?),
+                None => None,
+            };
+            let is_same =
+                |other: &&HeldTenant| journal.is_some() && device_of(other) == journal.as_ref().map(|j| &j.device);
+            if let Some(other) = tenants.iter().find(is_same) {
+                let cause = format!("{} and {name} have the same file system", other.name);
+                return Err(invalid(format!("tenant {name}"), cause).cure(
+                    "leave the journal of a shared file system where it is: its part of the shares is corrected",
+                ));
+            }
+            tenants.push(HeldTenant { name, share_ppm, identity, cgroup, iops_before, fsync_p99_us, journal });
         }
         let parent = |cgroup: &str| cgroup.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
         if let [first, others @ ..] = &tenants[..]
@@ -227,6 +249,40 @@ impl Engine {
                 .cure("put them under one parent (`--cgroup-parent`, `Slice=`), or hold the cgroups above them"));
         }
         Ok(tenants)
+    }
+
+    /// The journal that is to run beside a container, and where it ran before it was held at all.
+    fn held_journal(
+        &self,
+        path: &Path,
+        cgroup: &str,
+        was_held: Option<&HeldTenant>,
+        facts: &BlockFacts,
+    ) -> Result<HeldJournal, Fault> {
+        let object = || format!("file system of {}", path.display());
+        if !path.is_absolute() {
+            return Err(
+                Fault::new(Code::InvalidArgument, object(), "the path is not absolute").cure("begin it with a slash")
+            );
+        }
+        let found = self.host().journal_at(path)?;
+        if !found.physical.contains(&facts.name) {
+            let cause = format!("it is on {}, and shares of {} are held", found.physical.join(", "), facts.name);
+            return Err(
+                Fault::new(Code::InvalidArgument, object(), cause).cure("hold shares of its device: `--device`")
+            );
+        }
+        let beside = journal_beside(cgroup);
+        let earlier =
+            was_held.and_then(|tenant| tenant.journal.as_ref()).filter(|earlier| earlier.device == found.device);
+        if let Some(earlier) = earlier {
+            return Ok(earlier.clone());
+        }
+        if !found.cgroup.is_empty() && found.cgroup != beside {
+            let cause = format!("its journal thread is in {} already, which is charged for it", found.cgroup);
+            return Err(Fault::new(Code::InUse, object(), cause).cure("hold the share of that cgroup"));
+        }
+        Ok(HeldJournal { device: found.device, cgroup: beside, from: "/".to_owned() })
     }
 
     /// The sum of the weights that they have now, so that nobody beside them has more or less than before.
@@ -272,13 +328,22 @@ fn ideal_weight(hold: &Hold, tenant: &HeldTenant) -> u32 {
     (weight.round() as u32).clamp(1, largest_weight(&hold.weight_file))
 }
 
-fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32) -> Action {
-    Action::SetWeight {
-        cgroup: tenant.cgroup.clone(),
+/// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
+fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
+    let set = |cgroup: &str, weight: u32| Action::SetWeight {
+        cgroup: cgroup.to_owned(),
         file: hold.weight_file.clone(),
         device: hold.device.clone(),
         weight,
-    }
+    };
+    let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of an u32")]
+    let of_journal = ((f64::from(weight) * journal).round() as u32).clamp(1, weight.saturating_sub(1).max(1));
+    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, weight.saturating_sub(of_journal).max(1))]
+}
+
+fn device_of(tenant: &HeldTenant) -> Option<&String> {
+    tenant.journal.as_ref().map(|journal| &journal.device)
 }
 
 fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
@@ -290,9 +355,13 @@ fn limit_iops(hold: &Hold, tenant: &HeldTenant, limit: IopsLimit) -> Action {
 }
 
 /// Takes back what was set on a tenant's cgroup.
-fn give_back(hold: &Hold, tenant: &HeldTenant) -> [Action; 2] {
+fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
-    [Action::ResetWeight { cgroup, file, device }, limit_iops(hold, tenant, tenant.iops_before)]
+    let mut steps = vec![Action::ResetWeight { cgroup, file, device }, limit_iops(hold, tenant, tenant.iops_before)];
+    if let Some(HeldJournal { device, cgroup, from }) = tenant.journal.clone() {
+        steps.extend([Action::MoveJournal { device, cgroup: from }, Action::RemoveCgroup { cgroup }]);
+    }
+    steps
 }
 
 /// The one cgroup that is called so: by the path of a cgroup, or by the name or id of a container.

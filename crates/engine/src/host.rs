@@ -92,6 +92,17 @@ pub struct BlockFacts {
     pub cost_qos: Option<String>,
 }
 
+/// An ext4 and its journal thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalFacts {
+    /// Kernel name of the file system's device.
+    pub device: String,
+    /// Kernel names of the devices at the bottom of its stack.
+    pub physical: Vec<String>,
+    /// The cgroup that its journal thread is in, without the leading slash; empty for the root.
+    pub cgroup: String,
+}
+
 /// State files with their paths; each is whole, or damaged for itself.
 pub type Records = Vec<(PathBuf, Result<Record, Fault>)>;
 
@@ -190,6 +201,15 @@ pub trait Host: Send + Sync {
 
     /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
     fn weight_files(&self) -> Vec<&'static str>;
+
+    /// The ext4 that a path is in, or that is on the device which it names.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such path, `Unsupported` where there is no ext4 with a journal thread.
+    fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault>;
+
+    /// Bytes that a cgroup, and what is below it, has read and written on a device.
+    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64;
 
     /// The process ids of the `bulkhead run`s that have a cgroup below this `payload`.
     fn runs(&self, payload: &str) -> Vec<u32>;

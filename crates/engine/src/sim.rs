@@ -23,7 +23,7 @@ use bulkhead_core::observe::view::{
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, StandingView};
 
-use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::observe::Observe;
 use crate::store;
 
@@ -36,6 +36,7 @@ pub(crate) fn held() -> HoldView {
         cgroup: "bulkhead.slice/db.slice".to_owned(),
         iops_before: IopsLimit::default(),
         fsync_p99_us: Some(20_000),
+        journal: None,
     };
     let standing = StandingView {
         name: "db".to_owned(),
@@ -83,6 +84,8 @@ struct World {
     mounts: BTreeMap<PathBuf, DeviceRef>,
     cgroups: BTreeMap<String, BTreeMap<String, String>>,
     journals: BTreeMap<PathBuf, String>,
+    /// Journal threads of file systems that are not ours, by their devices: where they are.
+    adopted: BTreeMap<String, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
     queue: BTreeMap<String, String>,
@@ -556,7 +559,8 @@ impl World {
                     !self.cgroups.keys().any(|path| path.starts_with(&below)),
                     "a cgroup with children was removed"
                 );
-                assert!(!self.journals.values().any(|c| c == cgroup), "a cgroup with a thread was removed");
+                let mut threads = self.journals.values().chain(self.adopted.values());
+                assert!(!threads.any(|c| c == cgroup), "a cgroup with a thread was removed");
                 self.cgroups.remove(cgroup).is_some()
             }
             A::PlaceJournal { device, cgroup, .. } => {
@@ -565,6 +569,10 @@ impl World {
                     self.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target.clone());
                 let target = target.ok_or_else(|| Fault::new(Code::Internal, device, "no journal thread"))?;
                 self.journals.insert(target, cgroup.clone()).as_ref() != Some(cgroup)
+            }
+            A::MoveJournal { device, cgroup } => {
+                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
+                self.adopted.insert(device.clone(), cgroup.clone()).as_ref() != Some(cgroup)
             }
             A::ActivateLv { .. } | A::FillLv { .. } => true,
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
@@ -689,6 +697,21 @@ impl Host for Sim {
 
     fn weight_files(&self) -> Vec<&'static str> {
         vec!["io.weight"]
+    }
+
+    fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
+        let device = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if !device.starts_with("sda") {
+            return Err(Fault::new(Code::Unsupported, device, "it has no journal thread"));
+        }
+        let cgroup = self.world().adopted.get(&device).cloned().unwrap_or_default();
+        Ok(JournalFacts { physical: vec!["sda".to_owned()], device, cgroup: cgroup.trim_start_matches('/').to_owned() })
+    }
+
+    fn moved_bytes(&self, cgroup: &str, _dev: DevNo) -> u64 {
+        // A quarter is journal.
+        let ms = u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX);
+        if cgroup.contains("journal:") { ms } else { 3 * ms }
     }
 
     fn runs(&self, payload: &str) -> Vec<u32> {

@@ -271,6 +271,16 @@ pub fn devno_of(path: &Path) -> Result<DevNo, BlockError> {
     Ok(dev_from_raw(metadata.rdev()))
 }
 
+/// The number of the device that a path names, or of the file system that it is in; that is no block device for btrfs, overlay or tmpfs.
+///
+/// # Errors
+/// [`BlockError::Read`] when the path cannot be examined.
+pub fn devno_below(path: &Path) -> Result<DevNo, BlockError> {
+    let metadata = fs::metadata(path).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
+    let is_device = metadata.file_type().is_block_device();
+    Ok(dev_from_raw(if is_device { metadata.rdev() } else { metadata.dev() }))
+}
+
 /// The kernel name (`vda1`, `dm-3`) of a device.
 ///
 /// # Errors

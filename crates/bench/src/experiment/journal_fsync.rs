@@ -95,6 +95,7 @@ fn round(
                 tenant: name.to_string(),
                 share: f64::from(share),
                 fsync_p99_us: None,
+                journal: None,
             });
             let (device, tenants) = (Some(bench.device().to_owned()), held.collect());
             let request = HoldStart { device, unit: Unit::Bytes, mode, tenants, lease_seconds: None };

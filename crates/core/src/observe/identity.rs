@@ -98,6 +98,9 @@ const ID_DIGITS: usize = 64;
 /// Who the cgroup with this path (from the root of the unified hierarchy, `/` for itself) belongs to.
 #[must_use]
 pub fn identify(path: &str) -> Identity {
+    if let Some(owner) = owner_of_journal(path) {
+        return identify(&owner);
+    }
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     if parts.is_empty() {
         return Identity::new(ContainerKind::Root, "/");
@@ -106,6 +109,25 @@ pub fn identify(path: &str) -> Identity {
         .or_else(|| container(&parts))
         .or_else(|| unit(&parts))
         .unwrap_or_else(|| Identity::new(ContainerKind::Cgroup, path))
+}
+
+/// What the cgroup beside a container is called in which its journal thread runs while its share is held.
+const JOURNAL_BESIDE: &str = "bulkhead-journal:";
+
+/// The cgroup for the journal thread of a container that has its processes in this one: beside it, because a kernel thread in the
+/// container's own makes freeze and rmdir fail. What is charged to it is the container's ([`identify`]).
+#[must_use]
+pub fn journal_beside(cgroup: &str) -> String {
+    match cgroup.rsplit_once('/') {
+        Some((parent, name)) => format!("{parent}/{JOURNAL_BESIDE}{name}"),
+        None => format!("{JOURNAL_BESIDE}{cgroup}"),
+    }
+}
+
+fn owner_of_journal(path: &str) -> Option<String> {
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    let owner = name.strip_prefix(JOURNAL_BESIDE).filter(|owner| !owner.is_empty())?;
+    Some(format!("{parent}/{owner}"))
 }
 
 fn tenant(parts: &[&str]) -> Option<Identity> {
@@ -215,6 +237,15 @@ mod tests {
         let id = id.map(|id| format!(" id={}…", &id[..4])).unwrap_or_default();
         let pod = pod_uid.map(|uid| format!(" pod={uid}")).unwrap_or_default();
         expected.assert_eq(&format!("{kind:?} {name}{id}{pod}"));
+    }
+
+    #[test]
+    fn a_journal_thread_beside_a_container_is_the_containers() {
+        for path in ["/system.slice/db.service", "/system.slice/docker-0123.scope", "/db"] {
+            let beside = journal_beside(path.trim_start_matches('/'));
+            assert_eq!(identify(&format!("/{beside}")), identify(path), "{beside}");
+        }
+        assert_eq!(identify("/bulkhead-journal:").kind, ContainerKind::Cgroup);
     }
 
     #[test]

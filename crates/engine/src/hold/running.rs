@@ -11,16 +11,26 @@ use bulkhead_core::action::Action;
 use bulkhead_core::control::usage::{share_a_journal, usages};
 use bulkhead_core::control::{self, Params, Reason, Sample, Standing, State, TenantSample};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{HeldTenant, Hold, IopsLimit};
+use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, IopsLimit};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::view::{ContainerView, Observation};
+use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{HoldView, StandingView};
 
 use super::words::{sentence, word};
 use super::{PPM, STRICT, largest_weight, limit_iops, set_tunable, set_weight, weight_file};
 use crate::devices::kernel_name;
 use crate::engine::Engine;
+
+/// What is remembered of a journal thread's part each second: it is that of the last 15 s or so.
+const KEPT: f64 = 0.93;
+/// The thread's part of its container's weight, of 1.
+const JOURNAL_PART: std::ops::RangeInclusive<f64> = 0.05..=0.9;
+/// A part that changes by less leaves the weights.
+const PART_BAND: f64 = 0.05;
+/// How often a journal thread is looked for that the kernel made anew (after a remount).
+const REPLACE: Duration = Duration::from_secs(10);
 
 /// How long a journal counts as shared after two tenants last wrote to it within a second.
 const SHARED_FOR: Duration = Duration::from_secs(60);
@@ -54,7 +64,25 @@ struct Running {
     synced_at_ns: Option<u64>,
     /// Whether the tunables of BFQ are those of a hold; `None` when that is not known.
     is_strict: Option<bool>,
+    /// What containers whose journal thread runs beside them did, and how their weights are split.
+    beside: BTreeMap<String, Beside>,
+    placed: Instant,
     outcome: Option<Outcome>,
+}
+
+/// What a container and the journal thread beside it did lately, bytes, and which part of the weight is the thread's.
+#[derive(Debug, Default)]
+struct Beside {
+    journal: f64,
+    both: f64,
+    part: f64,
+}
+
+impl Beside {
+    fn wanted(&self) -> f64 {
+        let part = if self.both > 0.0 { self.journal / self.both } else { 0.0 };
+        part.clamp(*JOURNAL_PART.start(), *JOURNAL_PART.end())
+    }
 }
 
 /// Histograms of those to whom a latency was promised, of the last seconds.
@@ -67,8 +95,20 @@ struct Before {
     at_ns: u64,
     busy: Duration,
     cost_used: Duration,
-    waited: BTreeMap<String, Duration>,
-    operations: BTreeMap<String, u64>,
+    tenants: BTreeMap<String, Counters>,
+}
+
+/// What the kernel says of a tenant's cgroup.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    /// With that of the journal thread beside it.
+    weight: u32,
+    limit: Option<IopsLimit>,
+    waited: Duration,
+    operations: u64,
+    /// Bytes that the journal thread beside it moved, and it and the thread together.
+    of_journal: u64,
+    with_journal: u64,
 }
 
 #[derive(Debug)]
@@ -83,10 +123,12 @@ impl Running {
     fn new(hold: Hold, now: Instant) -> Self {
         let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
         let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
+        let least = if hold.tenants.iter().any(|tenant| tenant.journal.is_some()) { 2 } else { 1 };
         let params = Params {
             parts: hold.tenants.iter().map(part).collect(),
             total_weight: f64::from(hold.total_weight),
-            range: 1..=largest_weight(&hold.weight_file),
+            // One that is split between two cgroups is 2 at least.
+            range: least..=largest_weight(&hold.weight_file),
             fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
         };
         let state = State::new(hold.mode);
@@ -102,6 +144,8 @@ impl Running {
             fsyncs: Fsyncs::new(),
             synced_at_ns: None,
             is_strict: None,
+            beside: BTreeMap::new(),
+            placed: now,
             outcome: None,
         }
     }
@@ -122,21 +166,12 @@ impl Running {
                 .cure("hold the shares anew, for the controller that is in force now"));
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
-        let (mut weights, mut limits) = (BTreeMap::new(), BTreeMap::new());
-        let (mut waited, mut operations) = (BTreeMap::new(), BTreeMap::new());
-        for HeldTenant { name, cgroup, .. } in &self.hold.tenants {
-            // Whose cgroup is gone takes no part.
-            let Some(weight) = host.weight(cgroup, file, facts.dev)? else { continue };
-            weights.insert(name.clone(), weight);
-            limits.insert(name.clone(), host.iops_limit(cgroup, facts.dev)?);
-            waited.insert(name.clone(), host.io_waited(cgroup).unwrap_or_default());
-            operations.insert(name.clone(), host.operations(cgroup, facts.dev));
-        }
-        let now = Before { seen: Arc::clone(seen), at_ns, busy, cost_used, waited, operations };
+        let tenants = self.counters(engine, facts.dev)?;
+        let now = Before { seen: Arc::clone(seen), at_ns, busy, cost_used, tenants };
         let Some(before) = self.before.take() else {
             // A daemon that began anew goes on with the caps that it left.
             for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
-                let limit = limits.get(name).copied().flatten().filter(|limit| limit != iops_before);
+                let limit = now.tenants.get(name).and_then(|now| now.limit).filter(|limit| limit != iops_before);
                 let cap = limit.and_then(IopsLimit::largest).and_then(|ops| u32::try_from(ops).ok());
                 self.caps.extend(cap.map(|cap| (name.clone(), cap)));
             }
@@ -158,37 +193,62 @@ impl Running {
             self.synced_at_ns = Some(at_ns);
         }
         let shared_for = self.shared_at_ns.map(|shared| Duration::from_nanos(at_ns.saturating_sub(shared)));
+        let can_cap = shared_for.is_none_or(|since| since > SHARED_FOR);
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
         let fsync_p99 = self.fsync_p99(seen, at_ns, &identities);
-        let can_cap = shared_for.is_none_or(|since| since > SHARED_FOR) && limits.values().all(Option::is_some);
-        let tenants = self.hold.tenants.iter().filter_map(|HeldTenant { name, iops_before, .. }| {
-            let waited = |of: &Before| of.waited.get(name).copied().unwrap_or_default();
-            let done = |of: &Before| of.operations.get(name).copied().unwrap_or_default();
-            let cap = match (limits.get(name).copied()??, self.caps.get(name)) {
-                (limit, Some(cap)) if limit == iops_before.capped(*cap) => Some(*cap),
-                (limit, _) if limit == *iops_before => None,
-                // What somebody else wrote.
-                (limit, _) => Some(limit.largest().and_then(|ops| u32::try_from(ops).ok()).unwrap_or(u32::MAX)),
-            };
-            let sample = TenantSample {
-                usage: usages.get(name).copied().unwrap_or_default(),
-                waiting: part(waited(&now), waited(&before)),
-                weight: *weights.get(name)?,
-                ops: per_second(done(&now).saturating_sub(done(&before)), elapsed),
-                cap,
-                fsync_p99: fsync_p99.get(name).copied(),
-            };
-            Some((name.clone(), sample))
-        });
-        let sample = Sample {
+        let mut sample = Sample {
             at_ns,
             busy: part(busy, before.busy).max(part(cost_used, before.cost_used)),
             is_partial: seen.losses != before.seen.losses || seen.observed_seconds < before.seen.observed_seconds,
-            can_cap,
-            tenants: tenants.collect(),
+            can_cap: can_cap && now.tenants.values().all(|counters| counters.limit.is_some()),
+            tenants: BTreeMap::new(),
         };
+        for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
+            let Some(counters) = now.tenants.get(name) else { continue };
+            // Who came just now has done nothing yet.
+            let old = before.tenants.get(name).unwrap_or(counters);
+            let per_second = |now: u64, old: u64| per_second(now.saturating_sub(old), elapsed);
+            if counters.with_journal > 0 {
+                let beside = self.beside.entry(name.clone()).or_default();
+                beside.journal = KEPT * beside.journal + per_second(counters.of_journal, old.of_journal);
+                beside.both = KEPT * beside.both + per_second(counters.with_journal, old.with_journal);
+            }
+            let tenant = TenantSample {
+                usage: usages.get(name).copied().unwrap_or_default(),
+                waiting: part(counters.waited, old.waited),
+                weight: counters.weight,
+                ops: per_second(counters.operations, old.operations),
+                cap: counters.limit.and_then(|limit| cap(limit, *iops_before, self.caps.get(name).copied())),
+                fsync_p99: fsync_p99.get(name).copied(),
+            };
+            sample.tenants.insert(name.clone(), tenant);
+        }
         self.before = Some(now);
         Ok(Some(sample))
+    }
+
+    /// Of those whose cgroups are there: whose is gone takes no part.
+    fn counters(&self, engine: &Engine, dev: DevNo) -> Result<BTreeMap<String, Counters>, Fault> {
+        let (host, file) = (engine.host(), &self.hold.weight_file);
+        let mut all = BTreeMap::new();
+        for HeldTenant { name, cgroup, journal, .. } in &self.hold.tenants {
+            let Some(weight) = host.weight(cgroup, file, dev)? else { continue };
+            let mut counters = Counters {
+                weight,
+                limit: host.iops_limit(cgroup, dev)?,
+                waited: host.io_waited(cgroup).unwrap_or_default(),
+                operations: host.operations(cgroup, dev),
+                of_journal: 0,
+                with_journal: 0,
+            };
+            if let Some(journal) = journal {
+                counters.weight += host.weight(&journal.cgroup, file, dev)?.unwrap_or(0);
+                counters.of_journal = host.moved_bytes(&journal.cgroup, dev);
+                counters.with_journal = counters.of_journal.saturating_add(host.moved_bytes(cgroup, dev));
+            }
+            all.insert(name.clone(), counters);
+        }
+        Ok(all)
     }
 
     /// Whether a tenant calls fsync all the time.
@@ -250,9 +310,29 @@ impl Running {
         }
         let mut actions = self.tune(at_ns);
         for tenant in &self.hold.tenants {
-            actions.extend(step.changes.get(&tenant.name).map(|weight| set_weight(&self.hold, tenant, *weight)));
+            // A weight that is right may have to be split anew.
+            let found = weights.get(&tenant.name).copied().unwrap_or(0);
+            let (mut part, mut is_split_anew) = (0.0, false);
+            if let Some(beside) = self.beside.get_mut(&tenant.name) {
+                let is_ours = !matches!(step.reason, Reason::OtherWriter { .. } | Reason::OtherCap { .. });
+                is_split_anew = is_ours && found > 1 && (beside.wanted() - beside.part).abs() > PART_BAND;
+                if is_split_anew || step.changes.contains_key(&tenant.name) {
+                    beside.part = beside.wanted();
+                }
+                part = beside.part;
+            }
+            let weight = step.changes.get(&tenant.name).copied().or(is_split_anew.then_some(found));
+            actions.extend(weight.into_iter().flat_map(|weight| set_weight(&self.hold, tenant, weight, part)));
             let limit = |cap: &Option<u32>| cap.map_or(tenant.iops_before, |cap| tenant.iops_before.capped(cap));
             actions.extend(step.caps.get(&tenant.name).map(|cap| limit_iops(&self.hold, tenant, limit(cap))));
+        }
+        if self.placed.elapsed() > REPLACE {
+            self.placed = Instant::now();
+            let place = |journal: &HeldJournal| {
+                let (device, cgroup) = (journal.device.clone(), journal.cgroup.clone());
+                Action::MoveJournal { device, cgroup }
+            };
+            actions.extend(self.hold.tenants.iter().filter_map(|tenant| tenant.journal.as_ref()).map(place));
         }
         // One whose cgroup went in between does not keep the others from theirs.
         for action in actions {
@@ -382,6 +462,16 @@ impl Holder {
                 running.fail(engine, fault);
             }
         }
+    }
+}
+
+/// How many operations per second a tenant is held to beyond what it was before; `set` is what this hold has set.
+fn cap(limit: IopsLimit, before: IopsLimit, set: Option<u32>) -> Option<u32> {
+    match set {
+        Some(set) if limit == before.capped(set) => Some(set),
+        _ if limit == before => None,
+        // What somebody else wrote.
+        _ => Some(limit.largest().and_then(|ops| u32::try_from(ops).ok()).unwrap_or(u32::MAX)),
     }
 }
 

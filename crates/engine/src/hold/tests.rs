@@ -32,8 +32,12 @@ fn host() -> (Sim, Engine) {
 }
 
 fn request(tenants: &[(&str, f64)]) -> HoldStart {
-    let tenant =
-        |(tenant, share): &(&str, f64)| HoldTenant { tenant: (*tenant).to_owned(), share: *share, fsync_p99_us: None };
+    let tenant = |(tenant, share): &(&str, f64)| HoldTenant {
+        tenant: (*tenant).to_owned(),
+        share: *share,
+        fsync_p99_us: None,
+        journal: None,
+    };
     HoldStart {
         device: None,
         unit: Unit::Bytes,
@@ -283,4 +287,39 @@ fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
     assert_eq!(run(9..60, 0), ["0", "1", "8"]);
     assert_eq!(run(60..72, 0), ["1", "0", "20"]);
     engine.hold_stop("sda", false).unwrap();
+}
+
+/// Where the journal thread of `sda1` is, and the weights of `a` and of the thread beside it.
+fn beside(sim: &Sim, engine: &Engine) -> (String, Option<String>, Option<String>) {
+    let thread = engine.host().journal_at(Path::new("/dev/sda1")).unwrap().cgroup;
+    (thread, weight(sim, "a"), sim.cgroup_file("bulkhead.slice/bulkhead-journal:a.slice", "io.bfq.weight sda"))
+}
+
+#[test]
+fn a_journal_thread_runs_beside_its_container_and_has_its_part_of_the_weight() {
+    let (sim, engine) = host();
+    let mut asked = request(&[("a", 1.0), ("b", 1.0)]);
+    let refused = |asked: &HoldStart| engine.hold_start(asked, false).unwrap_err().code;
+    for (path, code) in [("sda1", Code::InvalidArgument), ("/srv/xfs", Code::Unsupported)] {
+        asked.tenants[0].journal = Some(path.into());
+        assert_eq!(refused(&asked), code);
+    }
+    asked.tenants[0].journal = Some("/dev/sda1".into());
+    asked.tenants[1].journal = Some("/dev/sda1".into());
+    assert_eq!(refused(&asked), Code::InvalidArgument);
+    asked.tenants[1].journal = None;
+    engine.hold_start(&asked, false).unwrap();
+    let leaf = "bulkhead.slice/bulkhead-journal:a.slice";
+    assert_eq!(beside(&sim, &engine), (leaf.to_owned(), Some("90".to_owned()), Some("10".to_owned())));
+    let mut holder = holder(&engine);
+    steps(&mut holder, &engine, 1..30);
+    let (_, own, journal) = beside(&sim, &engine);
+    let [own, journal] = [own, journal].map(|weight| weight.unwrap().parse::<u32>().unwrap());
+    let part = f64::from(journal) / f64::from(own + journal);
+    assert!((part - 0.25).abs() < 0.05, "{own} and {journal}");
+    assert_eq!(holder.views()[0].standings[0].weight, own + journal);
+    // Asked for again, it is known where the thread was.
+    engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
+    engine.hold_stop("sda", false).unwrap();
+    assert_eq!(beside(&sim, &engine), (String::new(), None, None));
 }

@@ -162,6 +162,16 @@ impl Kernel {
                 Ok(Outcome::changed(removed))
             }
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
+            // With the file system goes its thread.
+            A::MoveJournal { device, cgroup } => match jbd2::find_thread(&self.roots, device) {
+                Ok(Some(_)) => {
+                    let placed = jbd2::place(&self.roots, device, &cgroup_path(cgroup)?)
+                        .map_err(|e| e.fault(format!("device {device}")))?;
+                    Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved })
+                }
+                Ok(None) => Ok(Outcome::UNCHANGED),
+                Err(error) => Err(error.fault(format!("device {device}"))),
+            },
             A::SetScheduler { device, scheduler } => {
                 let dev = self.dev_of(device)?;
                 let old = block::set_scheduler(&self.roots, dev, scheduler)

@@ -23,7 +23,7 @@ use bulkhead_sys::{file, iocost, iosched, jbd2, mount, process};
 
 use self::act::cgroup_path;
 use self::faults::Classify;
-use crate::host::{BlockFacts, Host, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::observe::containers;
 use crate::store;
 
@@ -44,6 +44,10 @@ impl Kernel {
     #[must_use]
     pub fn host() -> Self {
         Self { roots: Roots::host() }
+    }
+
+    fn io_of(&self, cgroup: &str, dev: DevNo) -> Option<cgroup::IoStat> {
+        cgroup::io_stat(&self.roots, &cgroup_path(cgroup).ok()?).ok()?.remove(&dev)
     }
 
     /// Names of the physical devices below a device.
@@ -328,6 +332,31 @@ impl Host for Kernel {
         WEIGHT_FILES.iter().copied().filter(|file| has(file)).collect()
     }
 
+    fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
+        let object = || format!("file system of {}", path.display());
+        let dev = block::devno_below(path).map_err(|e| e.fault(object()))?;
+        let none = |cause: &str| {
+            Fault::new(Code::Unsupported, object(), cause)
+                .cure("only an ext4 with a journal on a device of its own has a journal thread that can be charged")
+        };
+        let name = block::name_of(&self.roots, dev).map_err(|_| none("it is not on a block device"))?;
+        if block::devno_below(Path::new("/")).is_ok_and(|root| root == dev) {
+            return Err(none("it is the host's root file system, whose journal everybody writes"));
+        }
+        let thread = jbd2::find_thread(&self.roots, &name).map_err(|e| e.fault(object()))?;
+        let pid = thread.ok_or_else(|| none("it has no journal thread"))?;
+        let cgroup = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
+        Ok(JournalFacts {
+            physical: self.physical(dev).0,
+            device: name,
+            cgroup: cgroup.to_string().trim_start_matches('/').to_owned(),
+        })
+    }
+
+    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64 {
+        self.io_of(cgroup, dev).map_or(0, |io| io.rbytes.saturating_add(io.wbytes))
+    }
+
     fn runs(&self, payload: &str) -> Vec<u32> {
         let children = cgroup_path(payload).ok().and_then(|path| cgroup::children(&self.roots, &path).ok());
         let pid = |path: &CgroupPath| path.to_string().rsplit_once("/run-")?.1.parse().ok();
@@ -380,8 +409,7 @@ impl Host for Kernel {
     }
 
     fn operations(&self, cgroup: &str, dev: DevNo) -> u64 {
-        let stat = cgroup_path(cgroup).ok().and_then(|path| cgroup::io_stat(&self.roots, &path).ok());
-        stat.unwrap_or_default().get(&dev).map_or(0, |io| io.rios.saturating_add(io.wios))
+        self.io_of(cgroup, dev).map_or(0, |io| io.rios.saturating_add(io.wios))
     }
 
     fn io_waited(&self, cgroup: &str) -> Option<Duration> {

@@ -30,6 +30,14 @@ pub(super) const CASES: &[Case] = &[
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(shares_held_by_caps(ctx)),
     },
+    Case {
+        name: "journal_beside_container",
+        about: "the journal thread of a container's own file system runs beside it while its share is held, and is charged to it",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(journal_beside_container(ctx)),
+    },
 ];
 
 /// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
@@ -227,6 +235,80 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     }
     json(ctx, &["device", "control", disk, "--restore"]).await?;
     json(ctx, &["pool", "rm", "disk"]).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// A container with an ext4 of its own that makes directories, and one that reads the device.
+const BESIDE: &str = r#"
+cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control
+mkdir -p test.slice; echo '+io +memory' > test.slice/cgroup.subtree_control; mkdir -p test.slice/a test.slice/b
+in_cgroup() { setsid bash -c "echo \$\$ > /sys/fs/cgroup/test.slice/$1/cgroup.procs; $2" > /dev/null 2>&1 & }
+in_cgroup a 'i=0; while :; do i=$((i+1)); mkdir /run/own/$i; cd /run/own/$i; mkdir $(seq 150); dd if=/dev/zero of=x bs=128k count=8 oflag=direct; sync -f .; done'
+in_cgroup b 'while :; do dd if=DISK of=/dev/null bs=128k count=800 iflag=direct; done'"#;
+
+async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let path = ctx.machine.disk(0).await?;
+    let disk = path.trim_start_matches("/dev/");
+    let daemon = start_daemon(ctx, &[]).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q -F {path}; mkdir -p /run/own; mount {path} /run/own")).await?;
+    json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
+    // The observation begins while nothing goes on: see above.
+    json(ctx, &["top", "--total"]).await?;
+    ctx.machine.sh(&BESIDE.replace("DISK", &path)).await?;
+    let hold = ["hold", "--tenant", "test.slice/a=50", "--tenant", "test.slice/b=50", "--journal"];
+    refused(ctx, 2, &["not one of those"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
+    refused(ctx, 8, &["not on a block device"], &[&hold[..], &["test.slice/a=/dev"]].concat()).await?;
+    json(ctx, &[&hold[..], &["test.slice/a=/run/own", "--detach"]].concat()).await?;
+    let leaf = "/sys/fs/cgroup/test.slice/bulkhead-journal:a";
+    let thread = format!("cat /proc/$(pgrep -x jbd2/{disk}-8)/cgroup");
+    ensure!(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a"), "the thread is elsewhere");
+    let refused_twice =
+        ["hold", "--tenant", "test.slice/a=1", "--tenant", "test.slice/b=1", "--journal", "test.slice/b=/run/own"];
+    refused(ctx, 5, &["is in test.slice/bulkhead-journal:a already"], &refused_twice).await?;
+    let weights = async || -> Result<(u64, u64)> {
+        let text = ctx
+            .machine
+            .sh(&format!("tail -qn1 {leaf}/io.bfq.weight /sys/fs/cgroup/test.slice/a/io.bfq.weight"))
+            .await?;
+        let all: Vec<u64> = text.lines().filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        let [journal, own] = all[..] else { anyhow::bail!("unexpected weights {text:?}") };
+        Ok((journal, own))
+    };
+    let first = weights().await?;
+    wait_until("the weight is split by what the thread does", Duration::from_secs(90), async || {
+        Ok((weights().await? != first).then_some(()))
+    })
+    .await?;
+    let (journal, own) = weights().await?;
+    let top = json(ctx, &["top", "--total"]).await?;
+    let a = top["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|view| view["name"].as_str().is_some_and(|name| name.ends_with("test.slice/a")))
+        .cloned();
+    ctx.log(format!("weights {own} and {journal}: {}", a.as_ref().map_or(&Value::Null, |a| &a["journal"])));
+    let native = a.as_ref().and_then(|a| a["journal"][0]["native_bytes"].as_u64());
+    ensure!(native > Some(0), "nothing of the journal is charged to the container: {a:?}");
+    // A remount keeps the thread, a new mount makes one: it is put in its place again.
+    let pid = format!("pgrep -x jbd2/{disk}-8");
+    ctx.machine.sh(&format!("echo $({pid}) > /sys/fs/cgroup/cgroup.procs")).await?;
+    wait_until("the thread is put back", Duration::from_secs(60), async || {
+        Ok(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a").then_some(()))
+    })
+    .await?;
+    json(ctx, &["hold", "rm", disk]).await?;
+    ensure!(ctx.machine.sh(&thread).await?.trim().ends_with(":/"), "the thread is not where it was");
+    ensure!(!ctx.machine.run(&["test", "-e", leaf]).await?.status.success(), "{leaf} is left");
+    ctx.machine
+        .sh("cd /sys/fs/cgroup/test.slice; for name in a b; do echo 1 > $name/cgroup.kill; done; \
+             for name in a b; do until rmdir $name 2> /dev/null; do :; done; done; \
+             cd ..; rmdir test.slice; umount /run/own; rmdir /run/own")
+        .await?;
+    json(ctx, &["device", "control", disk, "--restore"]).await?;
+    ctx.machine.sh(&format!("wipefs -qa {path}")).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
