@@ -261,18 +261,26 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
         let sum: f64 = contenders.iter().filter_map(of).sum();
         Some(of(name)? / sum)
     };
-    let mut ineffective = None;
-    let mut learnt = BTreeMap::new();
-    for name in contenders {
+    let lesson = |name: &String| {
         let (expected, had) = (mean(window, |entry| expected(entry, name)), part_of(native(name), all));
         let error = (expected / had).ln();
         // Who had nothing of its own teaches nothing.
-        let wanted = trim_of(name) * if error.is_finite() { (GAIN * error).exp() } else { 1.0 };
+        let wanted = trim_of(name).ln() + if error.is_finite() { GAIN * error } else { 0.0 };
+        (name.clone(), expected, had, wanted)
+    };
+    let lessons: Vec<_> = contenders.iter().map(lesson).collect();
+    // Only their proportions matter. One with a large share would hardly learn from its own error, which is small.
+    let wanted = || lessons.iter().map(|(.., wanted)| *wanted);
+    let centre = f64::midpoint(wanted().fold(f64::INFINITY, f64::min), wanted().fold(f64::NEG_INFINITY, f64::max));
+    let mut ineffective = None;
+    let mut learnt = BTreeMap::new();
+    for (name, expected, had, wanted) in lessons {
+        let wanted = (wanted - centre).exp();
         let kept = wanted.clamp(1.0 / TRIM_LIMIT, TRIM_LIMIT);
         if (had - expected).abs() > FAR && (wanted / kept - 1.0).abs() > DEAD_BAND {
             ineffective = Some(Reason::Ineffective { tenant: name.clone(), had, expected });
         }
-        learnt.insert(name.clone(), kept);
+        learnt.insert(name, kept);
     }
     trim.extend(learnt);
     ineffective
