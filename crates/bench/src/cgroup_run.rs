@@ -204,14 +204,14 @@ pub fn wait_until(moment: Instant, cancel: &Cancel) -> Result<()> {
 mod tests {
     use super::*;
     use crate::load::LoadKind;
-    use std::os::unix::fs::PermissionsExt;
 
     /// A starter whose program is a shell script, and a directory that plays the cgroup.
     fn starter(dir: &Path, script: &str) -> Starter {
         std::fs::write(dir.join("cgroup.procs"), "").unwrap();
-        let program = dir.join("program");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (text, program) = (dir.join("text"), dir.join("program"));
+        std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).unwrap();
+        // Not written by this process: a child of another test would have it open, and the kernel would not run it (ETXTBSY).
+        bulkhead_sys::tool::Tool::new("install").args(["-m", "755"]).arg(&text).arg(&program).run().unwrap();
         Starter { program, cancel: Cancel::new() }
     }
 
