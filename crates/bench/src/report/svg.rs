@@ -163,18 +163,21 @@ fn bar(cell: &Cell, value: Option<Spread>) -> Content {
 fn hues(experiment: &Experiment, paper: bool) -> Vec<(Key, String)> {
     let mut entries: Vec<(Key, String)> = Vec::new();
     let mut seen: Vec<Hue> = Vec::new();
+    let ours = words::ours([experiment]);
     for config in words::configs(&experiment.cells) {
         let hue = Hue::of_layout(config.layout);
         let words = match hue {
             Hue::Vermillion => "one file system for all",
             Hue::Amber => "a journal each",
-            Hue::Blue => "a journal each, charged to its tenant (bold: Bulkhead)",
+            Hue::Blue => "a journal each, charged to its tenant",
             Hue::Green => "Bulkhead's block server",
+            Hue::Purple if config.layout == "own+accounting+hold" => "the same, and shares held",
             Hue::Purple | Hue::Grey => config.layout,
         };
+        let bold = if ours.is_some_and(|ours| ours.layout == config.layout) { " (bold: Bulkhead)" } else { "" };
         if !seen.contains(&hue) {
             seen.push(hue);
-            entries.push((Key::Box(hue), words.to_owned()));
+            entries.push((Key::Box(hue), format!("{words}{bold}")));
         }
     }
     if paper {

@@ -26,7 +26,7 @@ impl Hue {
             "shared" | "loop" => Self::Vermillion,
             "own" | "lv" | "shared+published" => Self::Amber,
             "own+accounting" | "bulkhead" | "shared+hold" => Self::Blue,
-            "blockd" | "blockd+accounting" | "own+accounting+hold" => Self::Green,
+            "blockd" | "blockd+accounting" => Self::Green,
             "raw" => Self::Grey,
             _ => Self::Purple,
         }
