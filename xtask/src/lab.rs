@@ -249,6 +249,7 @@ async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, progra
     };
     let report = runner::run(Arc::clone(&lab), &plan, interrupt).await;
     report.write_json(&lab.config().artifacts.join("report.json"), &lab)?;
+    report.failures().into_iter().for_each(say::result);
     if report.not_run() > 0 {
         say::result(format!("{} not run", report.not_run()));
     }

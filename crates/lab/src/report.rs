@@ -109,6 +109,13 @@ impl Report {
         format!("{} passed, {} failed, {} skipped", count("passed"), count("failed"), count("skipped"))
     }
 
+    /// The lines of what failed, to be told once more in the end, where they are looked for.
+    #[must_use]
+    pub fn failures(&self) -> Vec<String> {
+        let failed = |entry: &&Entry| matches!(entry.verdict, Verdict::Ran(Outcome::Failed(_)));
+        self.entries.iter().filter(failed).map(Entry::line).collect()
+    }
+
     /// How many an interrupt kept from running.
     #[must_use]
     pub fn not_run(&self) -> usize {
@@ -188,6 +195,8 @@ mod tests {
     #[test]
     fn line_shows_the_reason() {
         let failed = entry(Verdict::Ran(Outcome::Failed("left behind:\nloop0".into())));
-        assert_eq!(failed.line(), "failed   x [6.12] 1.5 s\n         left behind:\n         loop0");
+        let line = "failed   x [6.12] 1.5 s\n         left behind:\n         loop0";
+        assert_eq!(failed.line(), line);
+        assert_eq!(Report { entries: vec![entry(Verdict::Ran(Outcome::Passed)), failed] }.failures(), [line]);
     }
 }
