@@ -172,7 +172,7 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
         of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
     let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
-    Ok(HoldTenant { tenant: name.to_owned(), share, fsync_p99_us: None, journal: None })
+    Ok(HoldTenant::new(name, share))
 }
 
 /// A time such as 20ms in microseconds: between 1 us and an hour.

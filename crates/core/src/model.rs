@@ -416,10 +416,8 @@ pub struct HeldTenant {
 pub struct HeldJournal {
     /// Kernel name of the file system's device.
     pub device: String,
-    /// The cgroup beside the container's.
+    /// The cgroup beside the container's; before that it was in the root.
     pub cgroup: String,
-    /// Where the thread was before.
-    pub from: String,
 }
 
 /// Operations per second that a cgroup is allowed on a device (`riops` and `wiops` of `io.max`); absent means as many as it likes.

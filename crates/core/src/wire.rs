@@ -233,6 +233,14 @@ pub struct HoldTenant {
     pub journal: Option<PathBuf>,
 }
 
+impl HoldTenant {
+    /// One who is promised a share and nothing else.
+    #[must_use]
+    pub fn new(tenant: impl Into<String>, share: f64) -> Self {
+        Self { tenant: tenant.into(), share, fsync_p99_us: None, journal: None }
+    }
+}
+
 /// Shares that are held.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HoldView {

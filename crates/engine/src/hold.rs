@@ -224,7 +224,7 @@ impl Engine {
             let asked =
                 request.tenants.iter().find(|held| held.tenant == name).and_then(|held| held.journal.as_deref());
             let journal = match asked {
-                Some(path) => Some(self.held_journal(path, &cgroup, was_held, facts)?),
+                Some(path) => Some(self.held_journal(path, &cgroup, facts)?),
                 None => None,
             };
             let is_same =
@@ -251,14 +251,8 @@ impl Engine {
         Ok(tenants)
     }
 
-    /// The journal that is to run beside a container, and where it ran before it was held at all.
-    fn held_journal(
-        &self,
-        path: &Path,
-        cgroup: &str,
-        was_held: Option<&HeldTenant>,
-        facts: &BlockFacts,
-    ) -> Result<HeldJournal, Fault> {
+    /// The journal that is to run beside a container. It is in the root cgroup, or beside the container already.
+    fn held_journal(&self, path: &Path, cgroup: &str, facts: &BlockFacts) -> Result<HeldJournal, Fault> {
         let object = || format!("file system of {}", path.display());
         if !path.is_absolute() {
             return Err(
@@ -273,16 +267,11 @@ impl Engine {
             );
         }
         let beside = journal_beside(cgroup);
-        let earlier =
-            was_held.and_then(|tenant| tenant.journal.as_ref()).filter(|earlier| earlier.device == found.device);
-        if let Some(earlier) = earlier {
-            return Ok(earlier.clone());
-        }
         if !found.cgroup.is_empty() && found.cgroup != beside {
             let cause = format!("its journal thread is in {} already, which is charged for it", found.cgroup);
             return Err(Fault::new(Code::InUse, object(), cause).cure("hold the share of that cgroup"));
         }
-        Ok(HeldJournal { device: found.device, cgroup: beside, from: "/".to_owned() })
+        Ok(HeldJournal { device: found.device, cgroup: beside })
     }
 
     /// The sum of the weights that they have now, so that nobody beside them has more or less than before.
@@ -358,8 +347,8 @@ fn limit_iops(hold: &Hold, tenant: &HeldTenant, limit: IopsLimit) -> Action {
 fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
     let mut steps = vec![Action::ResetWeight { cgroup, file, device }, limit_iops(hold, tenant, tenant.iops_before)];
-    if let Some(HeldJournal { device, cgroup, from }) = tenant.journal.clone() {
-        steps.extend([Action::MoveJournal { device, cgroup: from }, Action::RemoveCgroup { cgroup }]);
+    if let Some(HeldJournal { device, cgroup }) = tenant.journal.clone() {
+        steps.extend([Action::MoveJournal { device, cgroup: "/".to_owned() }, Action::RemoveCgroup { cgroup }]);
     }
     steps
 }

@@ -148,12 +148,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     observatory.observe(Duration::ZERO)?;
     let mut holder = Holder::new(Vec::new());
     if let Some(mode) = plan.hold {
-        let held = tenants.iter().map(|tenant| HoldTenant {
-            tenant: tenant.name.to_string(),
-            share: 1.0,
-            fsync_p99_us: None,
-            journal: None,
-        });
+        let held = tenants.iter().map(|tenant| HoldTenant::new(tenant.name.as_str(), 1.0));
         let (device, unit) = (Some(bench.device().to_owned()), Unit::Bytes);
         let request = HoldStart { device, unit, mode, tenants: held.collect(), lease_seconds: None };
         let held = bench.engine().hold_start(&request, false)?.object.context("nothing is held")?;

@@ -32,17 +32,11 @@ fn host() -> (Sim, Engine) {
 }
 
 fn request(tenants: &[(&str, f64)]) -> HoldStart {
-    let tenant = |(tenant, share): &(&str, f64)| HoldTenant {
-        tenant: (*tenant).to_owned(),
-        share: *share,
-        fsync_p99_us: None,
-        journal: None,
-    };
     HoldStart {
         device: None,
         unit: Unit::Bytes,
         mode: Mode::Correcting,
-        tenants: tenants.iter().map(tenant).collect(),
+        tenants: tenants.iter().map(|(tenant, share)| HoldTenant::new(*tenant, *share)).collect(),
         lease_seconds: None,
     }
 }

@@ -17,6 +17,7 @@ use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::file::{self, Provision as Fill};
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
 use bulkhead_sys::iocost::{ModelLine, QosLine};
+use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::loopdev::{AttachOptions, LoopInfo};
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
@@ -163,13 +164,9 @@ impl Kernel {
             }
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
             // With the file system goes its thread.
-            A::MoveJournal { device, cgroup } => match jbd2::find_thread(&self.roots, device) {
-                Ok(Some(_)) => {
-                    let placed = jbd2::place(&self.roots, device, &cgroup_path(cgroup)?)
-                        .map_err(|e| e.fault(format!("device {device}")))?;
-                    Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved })
-                }
-                Ok(None) => Ok(Outcome::UNCHANGED),
+            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, &cgroup_path(cgroup)?) {
+                Ok(placed) => Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved }),
+                Err(Jbd2Error::NoThread { .. }) => Ok(Outcome::UNCHANGED),
                 Err(error) => Err(error.fault(format!("device {device}"))),
             },
             A::SetScheduler { device, scheduler } => {

@@ -90,21 +90,19 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
 
     // Held as long as the command runs.
     let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
-    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], &hold[..]].concat();
-    let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
-    ensure!(held.status == ExitStatus::Code(0), "{held:?}");
-    ctx.save("held.json", &held.stdout)?;
-    let tables: Vec<Value> = serde_json::Deserializer::from_str(&held.stdout).into_iter().collect::<Result<_, _>>()?;
+    let tables = watch(ctx, &hold).await?;
     let standing = |table: &Value, field: &str| table["standings"][0][field].as_f64();
     let settled = tables.get(SETTLED..).context("too few tables")?;
     let achieved: Vec<f64> = settled.iter().filter_map(|table| standing(table, "achieved_share")).collect();
     let journal: Vec<f64> = settled.iter().filter_map(|table| standing(table, "journal_share")).collect();
-    ensure!(achieved.len() > 5, "only {} tables: {}", achieved.len(), held.stderr);
-    let mean =
-        |shares: &[f64]| 100.0 * shares.iter().sum::<f64>() / f64::from(u32::try_from(shares.len()).unwrap_or(1));
-    ctx.log(format!("a has {:.1} % of 50 %, {:.1} % of it journal: {achieved:.3?}", mean(&achieved), mean(&journal)));
-    ensure!((mean(&achieved) - 50.0).abs() < TOLERANCE, "a has {:.1} %", mean(&achieved));
-    ensure!(mean(&journal) > 2.0, "the journal has no part in it: {journal:?}");
+    ensure!(achieved.len() > 5, "only {} tables", achieved.len());
+    ctx.log(format!(
+        "a has {:.1} % of 50 %, {:.1} % of it journal: {achieved:.3?}",
+        mean_pct(&achieved),
+        mean_pct(&journal)
+    ));
+    ensure!((mean_pct(&achieved) - 50.0).abs() < TOLERANCE, "a has {:.1} %", mean_pct(&achieved));
+    ensure!(mean_pct(&journal) > 2.0, "the journal has no part in it: {journal:?}");
     let corrections = tables.last().and_then(|table| table["corrections"].as_u64());
     ensure!(corrections > Some(0), "no weight was changed: {corrections:?}");
     ensure!(own_weights(ctx).await?.is_empty(), "weights are left");
@@ -137,6 +135,19 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&format!("wipefs -qa {path}")).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// What `bulkhead hold` prints while shares are held, until it is interrupted.
+async fn watch(ctx: &Ctx, hold: &[&str]) -> Result<Vec<Value>> {
+    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], hold].concat();
+    let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
+    ensure!(held.status == ExitStatus::Code(0), "{held:?}");
+    ctx.save("held.json", &held.stdout)?;
+    Ok(serde_json::Deserializer::from_str(&held.stdout).into_iter().collect::<Result<_, _>>()?)
+}
+
+fn mean_pct(shares: &[f64]) -> f64 {
+    100.0 * shares.iter().sum::<f64>() / f64::from(u32::try_from(shares.len()).unwrap_or(1))
 }
 
 /// Weights that the two have on a device, beside their default.
@@ -198,15 +209,11 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
         let argv = [&[program.as_str(), "run", "--tenant", name, "--", &program], &words(&args)[..]].concat();
         loads.push(ctx.machine.spawn(&argv, &[]).await?);
     }
-    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], &hold[..]].concat();
-    let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
-    ensure!(held.status == ExitStatus::Code(0), "{held:?}");
-    ctx.save("held.json", &held.stdout)?;
-    let tables: Vec<Value> = serde_json::Deserializer::from_str(&held.stdout).into_iter().collect::<Result<_, _>>()?;
+    let tables = watch(ctx, &hold).await?;
     let achieved = |table: &Value| table["standings"][0]["achieved_share"].as_f64();
     let all: Vec<f64> = tables.iter().filter_map(achieved).collect();
     let settled = all.get(CAPPED..).filter(|settled| settled.len() >= 3).context("too few tables")?;
-    let mean = 100.0 * settled.iter().sum::<f64>() / f64::from(u32::try_from(settled.len()).unwrap_or(1));
+    let mean = mean_pct(settled);
     ctx.log(format!("a has {mean:.1} % of 70 %: {all:.3?}"));
     ensure!((mean - 70.0).abs() < TOLERANCE, "a has {mean:.1} %");
     let last = tables.last().context("no table")?;
