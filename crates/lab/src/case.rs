@@ -131,6 +131,8 @@ pub trait Guest: Sized {
     fn snapshot(&mut self) -> impl Future<Output = Result<Option<BTreeSet<String>>>>;
     /// Fetches what the case wrote for the host.
     fn collect(&mut self, artifacts: &Path) -> impl Future<Output = Result<()>>;
+    /// Whether its kernel died of a known fault of what emulates it, which says nothing about the case.
+    fn died_of_emulation(&self) -> bool;
     /// Switches off in order.
     fn end(self) -> impl Future<Output = ()>;
 }
@@ -164,6 +166,10 @@ impl Guest for Machine {
 
     async fn collect(&mut self, artifacts: &Path) -> Result<()> {
         self.collect_out(artifacts).await
+    }
+
+    fn died_of_emulation(&self) -> bool {
+        self.met_stray_int3()
     }
 
     async fn end(mut self) {

@@ -95,24 +95,25 @@ async fn run_all<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, report: &mut Re
             continue;
         }
         let suits = |idle: &Idle<G>| idle.profile == case.profile && idle.kernel == kernel;
+        let name = format!("{}-{kernel}-{boots}", case.profile.name);
         let machine = match idle.take() {
             Some(found) if suits(&found) => Ok(found.machine),
             other => {
                 if let Some(other) = other {
                     other.machine.end().await;
                 }
-                let name = format!("{}-{kernel}-{boots}", case.profile.name);
                 say::progress(format!("booting {name}"));
                 G::boot(&lab, kernel, &case.profile, &name).await
             }
         };
         let begin = Instant::now();
-        let (outcome, machine) = match machine {
-            Ok(machine) => run_on(machine, &lab, plan, case, kernel).await,
-            Err(error) => (Outcome::Failed(format!("no machine: {error:#}")), None),
-        };
-        idle = machine.map(|machine| Idle { machine, profile: case.profile, kernel });
-        record(report, case, kernel, Verdict::Ran(outcome), begin.elapsed());
+        let mut ran = run_on(machine, &lab, plan, case, kernel).await;
+        if ran.died_of_emulation {
+            let machine = G::boot(&lab, kernel, &case.profile, &format!("{name}-again")).await;
+            ran = run_on(machine, &lab, plan, case, kernel).await;
+        }
+        idle = ran.machine.map(|machine| Idle { machine, profile: case.profile, kernel });
+        record(report, case, kernel, Verdict::Ran(ran.outcome), begin.elapsed());
     }
     if let Some(idle) = idle {
         idle.machine.end().await;
@@ -125,35 +126,51 @@ fn record<G: Guest>(report: &mut Report, case: &Case<G>, kernel: Kernel, verdict
     report.entries.push(entry);
 }
 
-/// Runs one case; returns the machine when it can serve further cases.
+/// What became of one case.
+struct Ran<G> {
+    outcome: Outcome,
+    /// When it can serve further cases.
+    machine: Option<G>,
+    /// It failed because what emulates its machine did.
+    died_of_emulation: bool,
+}
+
+/// Runs one case, if there is a machine for it.
 async fn run_on<G: Guest>(
-    machine: G,
+    machine: Result<G>,
     lab: &Arc<G::Lab>,
     plan: &Plan<'_, G>,
     case: &Case<G>,
     kernel: Kernel,
-) -> (Outcome, Option<G>) {
+) -> Ran<G> {
+    let machine = match machine {
+        Ok(machine) => machine,
+        Err(error) => {
+            let outcome = Outcome::Failed(format!("no machine: {error:#}"));
+            return Ran { outcome, machine: None, died_of_emulation: false };
+        }
+    };
     let artifacts = plan.artifacts.join(format!("{}-{kernel}", case.name));
     let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, case: case.name };
     let outcome = match checked(&mut ctx, plan, case).await {
         Ok(outcome) => outcome,
         Err(error) => Outcome::Failed(format!("{error:#}")),
     };
-    if matches!(outcome, Outcome::Failed(_)) {
+    if let Outcome::Failed(why) = &outcome {
         if let Some(inspect) = plan.on_failure {
-            if let Outcome::Failed(why) = &outcome {
-                say::progress(format!("{} failed: {why}", case.name));
-            }
+            say::progress(format!("{} failed: {why}", case.name));
             inspect(&mut ctx).await;
         }
+        let died_of_emulation = ctx.machine.died_of_emulation();
+        if died_of_emulation {
+            say::progress(format!("{} met a fault of the emulation: {why}", case.name));
+        }
         ctx.machine.end().await;
-        return (outcome, None);
+        return Ran { outcome, machine: None, died_of_emulation };
     }
     // A case may end with its machine switched off.
-    match ctx.machine.snapshot().await {
-        Ok(Some(_)) => (outcome, Some(ctx.machine)),
-        Ok(None) | Err(_) => (outcome, None),
-    }
+    let is_on = matches!(ctx.machine.snapshot().await, Ok(Some(_)));
+    Ran { outcome, machine: is_on.then_some(ctx.machine), died_of_emulation: false }
 }
 
 /// The case between two snapshots.

@@ -26,6 +26,7 @@ struct FakeMachine {
     name: String,
     items: BTreeSet<String>,
     on: bool,
+    is_broken: bool,
 }
 
 impl Guest for FakeMachine {
@@ -41,7 +42,13 @@ impl Guest for FakeMachine {
     async fn boot(lab: &Arc<FakeLab>, kernel: Kernel, profile: &Profile, _name: &str) -> Result<Self> {
         let name = format!("{}/{kernel}", profile.name);
         lab.events.lock().unwrap().push(format!("boot {name}"));
-        Ok(Self { lab: Arc::clone(lab), name, items: BTreeSet::from(["mount /".to_owned()]), on: true })
+        Ok(Self {
+            lab: Arc::clone(lab),
+            name,
+            items: BTreeSet::from(["mount /".to_owned()]),
+            on: true,
+            is_broken: false,
+        })
     }
 
     async fn prepare(&mut self) -> Result<()> {
@@ -54,6 +61,10 @@ impl Guest for FakeMachine {
 
     async fn collect(&mut self, _artifacts: &Path) -> Result<()> {
         Ok(())
+    }
+
+    fn died_of_emulation(&self) -> bool {
+        self.is_broken
     }
 
     async fn end(self) {
@@ -97,6 +108,24 @@ fn failure(report: &Report, index: usize) -> &str {
         Verdict::Ran(Outcome::Failed(why)) => why,
         other => panic!("{other:?} instead of a failure"),
     }
+}
+
+#[tokio::test]
+async fn what_emulation_broke_is_run_once_more_and_no_more() {
+    let faulty = case("faulty", |ctx| {
+        let boots = ctx.lab.events.lock().unwrap().len();
+        ctx.machine.is_broken = boots == 1;
+        Box::pin(async move { if boots == 1 { bail!("the machine ended") } else { Ok(Outcome::Passed) } })
+    });
+    let broken = case("broken", |ctx| {
+        ctx.machine.is_broken = true;
+        Box::pin(async { bail!("the machine ended") })
+    });
+    let wrong = case("wrong", |_| Box::pin(async { bail!("a wrong figure") }));
+    let (report, events) = run_cases(&[faulty, broken, wrong]).await;
+    assert_eq!(report.summary(), "1 passed, 2 failed, 0 skipped");
+    let boots = events.iter().filter(|event| event.starts_with("boot")).count();
+    assert_eq!(boots, 4, "{events:?}");
 }
 
 #[tokio::test]
