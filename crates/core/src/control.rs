@@ -9,6 +9,7 @@
 
 mod capping;
 pub mod correcting;
+mod promise;
 pub mod published;
 pub mod usage;
 
@@ -219,6 +220,8 @@ pub enum Reason {
 pub enum LatencyMiss {
     /// All others are as slow as they may be.
     AtFloor,
+    /// It did not become better when they were: they are held back no more.
+    NoHelp,
     /// Others cannot be slowed down: it shares a journal with them, or the kernel has no `io.max`.
     NoCaps,
 }

@@ -8,13 +8,14 @@
 //!
 //! * for shares, while weights do nothing and somebody who wants its share does not have it. Where those in want leave the device
 //!   idle, caps rise again.
-//! * for a latency, while a tenant's fsyncs take longer than it was promised. Others keep a floor.
+//! * for a latency, while a tenant's fsyncs take longer than it was promised: [`Promises`].
 //!
 //! Where tenants share a journal there are no caps: whoever commits waits for the writes of those that are held back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use super::{LatencyMiss, Params, Reason, Sample, Standing, TenantSample};
+use super::promise::Promises;
+use super::{Params, Reason, Sample, Standing, TenantSample};
 
 /// How far from its share somebody has to be for a cap to be set, of all.
 const FAR: f64 = 0.02;
@@ -32,15 +33,6 @@ const LOOSEN: f64 = 1.05;
 const FREE: f64 = 1.25;
 /// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
 const SLACK: f64 = 1.5;
-/// By how much those besides a tenant that misses its latency are slowed down each second. It is known from the last 10 s: faster
-/// ones would be far too low when that shows.
-const SQUEEZE: f64 = 0.93;
-/// By how much they recover.
-const RECOVER: f64 = 1.03;
-/// They recover when latencies are below this part of what was promised.
-const CALM: f64 = 0.7;
-/// What is left to each of the others, of its share of what it did before there was a cap.
-const FLOOR: f64 = 0.25;
 /// Nobody is held to fewer operations in a second.
 const MIN_OPS: f64 = 4.0;
 /// Changes that are smaller are not made.
@@ -50,13 +42,7 @@ const DEAD_BAND: f64 = 0.02;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Caps {
     share: BTreeMap<String, f64>,
-    latency: BTreeMap<String, Squeezed>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Squeezed {
-    ops: f64,
-    floor: f64,
+    pub(super) promises: Promises,
 }
 
 /// What caps are decided from: means of the last seconds.
@@ -78,19 +64,14 @@ impl Caps {
     pub(super) fn found(sample: &Sample, params: &Params) -> Self {
         let caps = sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), f64::from(tenant.cap?))));
         match params.fsync_p99.is_empty() {
-            true => Self { share: caps.collect(), latency: BTreeMap::new() },
-            // How much there was before is not known any more: they do not become lower.
-            false => Self {
-                share: BTreeMap::new(),
-                latency: caps.map(|(name, ops)| (name, Squeezed { ops, floor: ops })).collect(),
-            },
+            true => Self { share: caps.collect(), ..Self::default() },
+            false => Self { promises: Promises::found(caps), ..Self::default() },
         }
     }
 
     /// A tenant's cap, if it has one.
     pub(super) fn of(&self, name: &str) -> Option<u32> {
-        let (share, latency) = (self.share.get(name).copied(), self.latency.get(name).map(|squeezed| squeezed.ops));
-        let ops = share.into_iter().chain(latency).reduce(f64::min)?;
+        let ops = self.share.get(name).copied().into_iter().chain(self.promises.of(name)).reduce(f64::min)?;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
         Some(ops.round().clamp(1.0, f64::from(u32::MAX)) as u32)
     }
@@ -103,7 +84,7 @@ impl Caps {
     /// Forgets those who have gone.
     pub(super) fn keep(&mut self, there: &BTreeMap<String, u32>) {
         self.share.retain(|name, _| there.contains_key(name));
-        self.latency.retain(|name, _| there.contains_key(name));
+        self.promises.keep(there);
     }
 
     /// Follows the shares of those who contend.
@@ -132,41 +113,6 @@ impl Caps {
             }
         }
         self.share.retain(|name, cap| *cap <= SLACK * rate(name).max(MIN_OPS));
-    }
-
-    /// Slows down the others while a tenant misses its latency. Says who does although they are as slow as they may be.
-    pub(super) fn hold_latency(&mut self, sample: &Sample, recent: &Recent<'_>, params: &Params) -> Option<Reason> {
-        let promised = params.fsync_p99.iter().filter_map(|(name, promised)| {
-            let found = sample.tenants.get(name)?.fsync_p99?;
-            Some((name, found, *promised))
-        });
-        let promised: Vec<(&String, f64, f64)> = promised.collect();
-        let missed: BTreeSet<&String> =
-            promised.iter().filter(|(_, found, promised)| found > promised).map(|(name, ..)| *name).collect();
-        let is_calm = promised.iter().all(|(_, found, promised)| *found < CALM * promised);
-        let rate = |name: &str| recent.ops.get(name).copied().unwrap_or(0.0);
-        if missed.is_empty() {
-            if is_calm {
-                self.latency.values_mut().for_each(|squeezed| squeezed.ops *= RECOVER.powf(recent.seconds));
-                self.latency.retain(|name, squeezed| squeezed.ops <= SLACK * rate(name).max(MIN_OPS));
-            }
-            return None;
-        }
-        let mut are_all_at_floor = true;
-        for name in sample.tenants.keys().filter(|name| !missed.contains(name) && rate(name) > 0.0) {
-            let part = params.parts.get(name).copied().unwrap_or(0.0);
-            let new = || Squeezed { ops: rate(name), floor: (FLOOR * part * rate(name)).max(MIN_OPS) };
-            let squeezed = self.latency.entry(name.clone()).or_insert_with(new);
-            are_all_at_floor &= squeezed.ops <= squeezed.floor;
-            squeezed.ops = (squeezed.ops * SQUEEZE.powf(recent.seconds)).max(squeezed.floor);
-        }
-        let (tenant, found, promised) = promised.into_iter().find(|(name, ..)| missed.contains(*name))?;
-        are_all_at_floor.then(|| Reason::LatencyMissed {
-            tenant: tenant.clone(),
-            found,
-            promised,
-            why: LatencyMiss::AtFloor,
-        })
     }
 
     /// What is to change from what is there, and somebody who is held.

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::capping::{Caps, Recent};
 use super::{
-    LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of,
+    LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of, promise,
     weights_of,
 };
 use crate::observe::view::seconds;
@@ -172,7 +172,13 @@ impl State {
         let mut missed = None;
         if !sample.can_cap {
             self.caps.lift();
-            missed = missed_without_caps(sample, params);
+            let why = LatencyMiss::NoCaps;
+            missed = promise::missed(sample, params).first().map(|&(name, found, promised)| Reason::LatencyMissed {
+                tenant: name.to_owned(),
+                found,
+                promised,
+                why,
+            });
         } else if now.is_known {
             let window = last(&self.window, RECENT_NS);
             let ops = |name: &String| mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.ops));
@@ -186,7 +192,7 @@ impl State {
             };
             self.caps.keep(&self.weights);
             self.caps.hold_shares(&recent);
-            missed = self.caps.hold_latency(sample, &recent, params);
+            missed = self.caps.promises.hold(sample, recent.ops, params, recent.seconds);
         }
         let (changes, capped) = self.caps.changes(sample);
         for (name, cap) in &changes {
@@ -200,15 +206,6 @@ impl State {
             step.reason = reason;
         }
     }
-}
-
-/// Somebody who waits longer than was promised, where nobody can be held.
-fn missed_without_caps(sample: &Sample, params: &Params) -> Option<Reason> {
-    params.fsync_p99.iter().find_map(|(name, promised)| {
-        let found = sample.tenants.get(name)?.fsync_p99.filter(|found| found > promised)?;
-        let why = LatencyMiss::NoCaps;
-        Some(Reason::LatencyMissed { tenant: name.clone(), found, promised: *promised, why })
-    })
 }
 
 /// The last entries, as many as it takes for so long.

@@ -41,6 +41,9 @@ pub(super) fn sentence(reason: &Reason) -> String {
         Reason::LatencyMissed { tenant, found, promised, why } => {
             let why = match why {
                 LatencyMiss::AtFloor => "all others have only their floor left",
+                LatencyMiss::NoHelp => {
+                    "to hold all others back to their floor did not help, so that they are not held back: the device is too slow for it"
+                }
                 LatencyMiss::NoCaps => {
                     "others cannot be slowed down, because it shares a journal with them or the kernel has no io.max: \
                      give it a volume of its own"

@@ -10,6 +10,7 @@ use super::observe::SLOW;
 use crate::case::{Case, Ctx, Outcome};
 use crate::disk::DiskModel;
 use crate::kernels::Kernel;
+use crate::process::Process;
 use crate::protocol::ExitStatus;
 use crate::wait::wait_until;
 
@@ -29,6 +30,14 @@ pub(super) const CASES: &[Case] = &[
         profile: SLOW,
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(shares_held_by_caps(ctx)),
+    },
+    Case {
+        name: "fsync_p99_held",
+        about: "what 99 % of a tenant's fsyncs take beside one that syncs all the time is halved as promised, and not beyond the floor",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(fsync_p99_held(ctx)),
     },
     Case {
         name: "journal_beside_container",
@@ -90,7 +99,7 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
 
     // Held as long as the command runs.
     let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
-    let tables = watch(ctx, &hold).await?;
+    let tables = watch(ctx, &hold, WATCHED).await?;
     let standing = |table: &Value, field: &str| table["standings"][0][field].as_f64();
     let settled = tables.get(SETTLED..).context("too few tables")?;
     let achieved: Vec<f64> = settled.iter().filter_map(|table| standing(table, "achieved_share")).collect();
@@ -137,9 +146,9 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What `bulkhead hold` prints while shares are held, until it is interrupted.
-async fn watch(ctx: &Ctx, hold: &[&str]) -> Result<Vec<Value>> {
-    let argv = [&["timeout", "--preserve-status", "-s", "INT", WATCHED], hold].concat();
+/// What `bulkhead hold` prints while shares are held, until it is interrupted after some seconds.
+async fn watch(ctx: &Ctx, hold: &[&str], seconds: &str) -> Result<Vec<Value>> {
+    let argv = [&["timeout", "--preserve-status", "-s", "INT", seconds], hold].concat();
     let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
     ensure!(held.status == ExitStatus::Code(0), "{held:?}");
     ctx.save("held.json", &held.stdout)?;
@@ -169,14 +178,8 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     let path = ctx.machine.disk(0).await?;
     let disk = path.trim_start_matches("/dev/");
     let daemon = start_daemon(ctx, &[]).await?;
-    json(ctx, &["pool", "create", "disk", "--device", &path]).await?;
+    own_volumes(ctx, &path).await?;
     let program = ctx.program("bulkhead");
-    let mut loads = Vec::new();
-    for name in ["a", "b"] {
-        let volume = format!("disk/{name}");
-        json(ctx, &["volume", "create", &volume, "--size", "512M"]).await?;
-        json(ctx, &["tenant", "create", name, "--volume", &volume]).await?;
-    }
     let tenants = ["--tenant", "a=70", "--tenant", "b=30"];
     let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
 
@@ -202,14 +205,8 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     refused(ctx, 2, &["not a time"], &[&["hold", "--fsync-p99", "a=20"], &tenants[..]].concat()).await?;
     // The observation begins while nothing goes on: see above.
     json(ctx, &["top", "--total"]).await?;
-    for name in ["a", "b"] {
-        let view = json(ctx, &["volume", "inspect", &format!("disk/{name}")]).await?;
-        let at = view["mounted_at"].as_str().context("not mounted")?;
-        let args = format!("__load high-fsync --dir {at}/files --seconds 600");
-        let argv = [&[program.as_str(), "run", "--tenant", name, "--", &program], &words(&args)[..]].concat();
-        loads.push(ctx.machine.spawn(&argv, &[]).await?);
-    }
-    let tables = watch(ctx, &hold).await?;
+    let mut loads = vec![load(ctx, "a", "high-fsync").await?, load(ctx, "b", "high-fsync").await?];
+    let tables = watch(ctx, &hold, WATCHED).await?;
     let achieved = |table: &Value| table["standings"][0]["achieved_share"].as_f64();
     let all: Vec<f64> = tables.iter().filter_map(achieved).collect();
     let settled = all.get(CAPPED..).filter(|settled| settled.len() >= 3).context("too few tables")?;
@@ -232,6 +229,34 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     wait_until("b's cap is lifted", Duration::from_secs(60), async || Ok(caps(ctx).await?.is_empty().then_some(())))
         .await?;
     json(ctx, &["hold", "rm", disk]).await?;
+    remove_volumes(ctx, disk, loads).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Tenants `a` and `b`, each with a volume on the disk.
+async fn own_volumes(ctx: &Ctx, path: &str) -> Result<()> {
+    json(ctx, &["pool", "create", "disk", "--device", path]).await?;
+    for name in ["a", "b"] {
+        let volume = format!("disk/{name}");
+        json(ctx, &["volume", "create", &volume, "--size", "512M"]).await?;
+        json(ctx, &["tenant", "create", name, "--volume", &volume]).await?;
+    }
+    Ok(())
+}
+
+/// Starts a load of a tenant on its volume.
+async fn load(ctx: &Ctx, tenant: &str, kind: &str) -> Result<Process> {
+    let program = ctx.program("bulkhead");
+    let view = json(ctx, &["volume", "inspect", &format!("disk/{tenant}")]).await?;
+    let at = view["mounted_at"].as_str().context("not mounted")?;
+    let args = format!("__load {kind} --dir {at}/files --seconds 600");
+    ctx.machine
+        .spawn(&[&[program.as_str(), "run", "--tenant", tenant, "--", &program], &words(&args)[..]].concat(), &[])
+        .await
+}
+
+async fn remove_volumes(ctx: &Ctx, disk: &str, loads: Vec<Process>) -> Result<()> {
     for load in loads {
         load.kill(15).await?;
         load.wait(Duration::from_secs(60)).await?;
@@ -242,6 +267,41 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     }
     json(ctx, &["device", "control", disk, "--restore"]).await?;
     json(ctx, &["pool", "rm", "disk"]).await?;
+    Ok(())
+}
+
+/// What is promised, of what it is without a promise.
+const HALF: f64 = 0.5;
+
+async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let path = ctx.machine.disk(0).await?;
+    let disk = path.trim_start_matches("/dev/");
+    let daemon = start_daemon(ctx, &[]).await?;
+    own_volumes(ctx, &path).await?;
+    json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
+    // The observation begins while nothing goes on: see above.
+    json(ctx, &["top", "--total"]).await?;
+    let loads = vec![load(ctx, "a", "probe").await?, load(ctx, "b", "fsyncs").await?];
+    let program = ctx.program("bulkhead");
+    let promised = async |ms: f64, seconds: &str| {
+        let promise = format!("a={ms:.0}ms");
+        let hold =
+            [&program, "hold", "--output", "json", "--tenant", "a=50", "--tenant", "b=50", "--fsync-p99", &promise];
+        let tables = watch(ctx, &hold, seconds).await?;
+        ensure!(caps(ctx).await?.is_empty(), "a cap is left");
+        let p99: Vec<f64> =
+            tables.iter().filter_map(|table| table["standings"][0]["fsync_p99_seconds"].as_f64()).collect();
+        ctx.log(format!("99 % of a's fsyncs, {promise} promised: {p99:.3?} s; {}", tables.last().context("no table")?));
+        Ok((p99, tables))
+    };
+    let (without, _) = promised(3_600_000.0, "30").await?;
+    let without_ms = 1e3 * without.last().context("no fsync was seen")?;
+    let (with, tables) = promised(HALF * without_ms, "70").await?;
+    ensure!(tables.iter().any(|table| table["standings"][1]["cap"].is_u64()), "b is not held back");
+    let kept = with.iter().rev().take(6).filter(|p99| 1e3 * **p99 <= HALF * without_ms).count();
+    ensure!(kept >= 4, "{with:.3?} s where {:.3} s was promised", 1e-3 * HALF * without_ms);
+    remove_volumes(ctx, disk, loads).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -1,7 +1,8 @@
 //! Through the whole controller, on a device whose tenants have the same of it whatever their weights are.
 
 use crate::control::correcting::{State, step};
-use crate::control::{Step, TenantSample, Usage};
+use crate::control::promise::FLOOR;
+use crate::control::{LatencyMiss, Step, TenantSample, Usage};
 
 use super::*;
 
@@ -144,7 +145,7 @@ fn others_are_slowed_down_for_a_promised_latency_as_far_as_their_floor() {
     assert!(matches!(last.reason, Reason::Capped { .. }), "{last:?}");
     // Nobody else is slow any more: B has the device again.
     device.fsync = (0.005, 0.006);
-    device.run(&mut state, &params(0.5, Some(0.020)), 120);
+    device.run(&mut state, &params(0.5, Some(0.020)), 180);
     assert_eq!(device.caps, [None; 2]);
     let (device, _, last) = run(0.011, true);
     let missed = |last: &Step| match &last.reason {

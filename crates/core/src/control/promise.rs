@@ -1,0 +1,173 @@
+//! Holding others back so that a tenant's fsyncs take no longer than was promised.
+//!
+//! A step shows when the fsyncs of [`WINDOW`] are all from after it, so that there is one in each of these: others are held back by as
+//! much as the promise is missed. Where it is kept with room to spare they get back what they had, quickly but for the rates
+//! round the one at which it was missed last: every burst that was held back would be let in again.
+//!
+//! It need not help: on a disk with one arm a single request in the way makes an fsync late, however few there are. Where all others
+//! are at their floor and fsyncs take hardly less than before, nobody is held back for nothing: that is tried again after a while.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{LatencyMiss, Params, Reason, Sample};
+
+/// Until a step shows, s: fsyncs are counted over so long.
+const WINDOW: f64 = 10.0;
+/// A step leaves others no less and no more than these parts of what they had.
+const STEP: (f64, f64) = (0.5, 0.9);
+/// They recover when latencies are below this part of what was promised.
+const CALM: f64 = 0.7;
+/// By how much in a step.
+const RECOVER: f64 = 1.25;
+/// By how much where the promise was missed before.
+const PROBE: f64 = 1.05;
+/// What counts as there, of the rate at which it was missed.
+const NEAR: (f64, f64) = (0.85, 1.1);
+/// What is left to each of the others, of its share of what it did before there was a cap.
+pub(super) const FLOOR: f64 = 0.25;
+/// It helps to hold others back when fsyncs take no more than this part of what they took before.
+const HELPS: f64 = 0.75;
+/// Where it does not, it is tried again after so long, s.
+const PAUSE: f64 = 300.0;
+/// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
+const SLACK: f64 = 1.5;
+/// Nobody is held to fewer operations in a second.
+const MIN_OPS: f64 = 4.0;
+
+/// Who is held back for promises, and how that goes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Promises {
+    held_back: BTreeMap<String, HeldBack>,
+    /// Since the step before, s.
+    since_step: f64,
+    /// What fsyncs took when it began, of what was promised; none when it is not known.
+    before: Option<f64>,
+    /// How long nobody is held back yet, because it did not help, s.
+    pause: f64,
+}
+
+/// Operations per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct HeldBack {
+    ops: f64,
+    floor: f64,
+    /// What it had when the promise was missed last.
+    missed_at: f64,
+}
+
+impl Promises {
+    /// With caps that are there already. How much there was before is not known any more: they do not become lower.
+    pub(super) fn found(caps: impl Iterator<Item = (String, f64)>) -> Self {
+        let held_back = caps.map(|(name, ops)| (name, HeldBack { ops, floor: ops, missed_at: ops }));
+        Self { held_back: held_back.collect(), ..Self::default() }
+    }
+
+    /// To how many operations per second a tenant is held.
+    pub(super) fn of(&self, name: &str) -> Option<f64> {
+        self.held_back.get(name).map(|held_back| held_back.ops)
+    }
+
+    /// Forgets those who have gone.
+    pub(super) fn keep(&mut self, there: &BTreeMap<String, u32>) {
+        self.held_back.retain(|name, _| there.contains_key(name));
+    }
+
+    /// Goes on after so many seconds, with what tenants do now, in operations per second. Says who waits for longer than was promised
+    /// when nothing can be done about it.
+    pub(super) fn hold(
+        &mut self,
+        sample: &Sample,
+        ops: &BTreeMap<String, f64>,
+        params: &Params,
+        seconds: f64,
+    ) -> Option<Reason> {
+        self.since_step += seconds;
+        self.pause = (self.pause - seconds).max(0.0);
+        let missed = missed(sample, params);
+        let worst = worst(sample, params);
+        let Some((tenant, found, promised)) = missed.first().copied() else {
+            self.recover(worst, ops);
+            return None;
+        };
+        let reason = |why| Some(Reason::LatencyMissed { tenant: tenant.to_owned(), found, promised, why });
+        if self.pause > 0.0 {
+            return reason(LatencyMiss::NoHelp);
+        }
+        if self.since_step < WINDOW && !self.held_back.is_empty() {
+            return None;
+        }
+        let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
+        if self.hold_back(sample, ops, params, &spared, worst) {
+            return None;
+        }
+        if self.before.is_some_and(|before| worst > HELPS * before) {
+            *self = Self { pause: PAUSE, ..Self::default() };
+            return reason(LatencyMiss::NoHelp);
+        }
+        reason(LatencyMiss::AtFloor)
+    }
+
+    /// One step for all others that do I/O; whether there was one to take.
+    fn hold_back(
+        &mut self,
+        sample: &Sample,
+        ops: &BTreeMap<String, f64>,
+        params: &Params,
+        spared: &BTreeSet<&str>,
+        worst: f64,
+    ) -> bool {
+        let mut is_step = false;
+        for name in sample.tenants.keys().filter(|name| !spared.contains(name.as_str())) {
+            let Some(does) = ops.get(name).copied().filter(|does| *does > 0.0) else { continue };
+            let part = params.parts.get(name).copied().unwrap_or(0.0);
+            let new = || HeldBack { ops: does, floor: (FLOOR * part * does).max(MIN_OPS), missed_at: does };
+            let held_back = self.held_back.entry(name.clone()).or_insert_with(new);
+            is_step |= held_back.ops > held_back.floor;
+            held_back.missed_at = held_back.ops;
+            held_back.ops = (held_back.ops * (1.0 / worst).clamp(STEP.0, STEP.1)).max(held_back.floor);
+        }
+        if is_step {
+            self.since_step = 0.0;
+            self.before.get_or_insert(worst);
+        }
+        is_step
+    }
+
+    /// Gives others back what they had.
+    fn recover(&mut self, worst: f64, ops: &BTreeMap<String, f64>) {
+        if worst >= CALM || self.since_step < WINDOW {
+            return;
+        }
+        self.since_step = 0.0;
+        for held_back in self.held_back.values_mut() {
+            let (low, high) = (NEAR.0 * held_back.missed_at, NEAR.1 * held_back.missed_at);
+            let is_near = held_back.ops * RECOVER > low && held_back.ops < high;
+            held_back.ops *= if is_near { PROBE } else { RECOVER };
+        }
+        let does = |name: &str| ops.get(name).copied().unwrap_or(0.0);
+        self.held_back.retain(|name, held_back| held_back.ops <= SLACK * does(name).max(MIN_OPS));
+        if self.held_back.is_empty() {
+            self.before = None;
+        }
+    }
+}
+
+/// Who waits for longer than was promised: what 99 % of its fsyncs took at most, and what was promised, s.
+pub(super) fn missed<'a>(sample: &Sample, params: &'a Params) -> Vec<(&'a str, f64, f64)> {
+    promised(sample, params).filter(|(_, found, promised)| found > promised).collect()
+}
+
+/// What fsyncs took of what was promised, where that is most.
+fn worst(sample: &Sample, params: &Params) -> f64 {
+    promised(sample, params).map(|(_, found, promised)| found / promised).fold(0.0, f64::max)
+}
+
+fn promised<'a>(sample: &Sample, params: &'a Params) -> impl Iterator<Item = (&'a str, f64, f64)> {
+    params
+        .fsync_p99
+        .iter()
+        .filter_map(|(name, promised)| Some((name.as_str(), sample.tenants.get(name)?.fsync_p99?, *promised)))
+}
+
+#[cfg(test)]
+mod tests;

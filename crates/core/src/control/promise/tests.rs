@@ -1,0 +1,112 @@
+use std::collections::VecDeque;
+
+use crate::control::{TenantSample, Usage};
+
+use super::*;
+
+/// B does what it may, and A has fsyncs that take the longer the more B does; what is known is the longest of the last 10 s.
+#[derive(Default)]
+struct Device {
+    promises: Promises,
+    latencies: VecDeque<f64>,
+}
+
+const WANTS: f64 = 100.0;
+const PROMISED: f64 = 0.050;
+
+impl Device {
+    fn ops(&self) -> f64 {
+        self.promises.of("b").unwrap_or(WANTS).min(WANTS)
+    }
+
+    /// The next second.
+    fn step(&mut self, latency: impl Fn(f64) -> f64) -> Option<Reason> {
+        self.latencies.push_back(latency(self.ops()));
+        if self.latencies.len() > 10 {
+            self.latencies.pop_front();
+        }
+        let tenant = |fsync_p99, ops| {
+            let usage = Usage { native: ops, journal: 0.0 };
+            TenantSample { usage, waiting: 0.5, weight: 100, ops, cap: None, fsync_p99 }
+        };
+        let p99 = self.latencies.iter().copied().fold(0.0, f64::max);
+        let tenants = [("a".to_owned(), tenant(Some(p99), 10.0)), ("b".to_owned(), tenant(None, self.ops()))];
+        let ops = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.ops)).collect();
+        let sample = Sample { at_ns: 0, busy: 1.0, is_partial: false, can_cap: true, tenants: tenants.into() };
+        let params = Params {
+            parts: [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into(),
+            total_weight: 200.0,
+            range: 1..=10_000,
+            fsync_p99: [("a".to_owned(), PROMISED)].into(),
+        };
+        self.promises.hold(&sample, &ops, &params, 1.0)
+    }
+
+    fn run(&mut self, latency: impl Fn(f64) -> f64, seconds: usize) -> Option<Reason> {
+        (0..seconds).filter_map(|_| self.step(&latency)).last()
+    }
+}
+
+fn why(reason: Option<&Reason>) -> Option<LatencyMiss> {
+    match reason {
+        Some(Reason::LatencyMissed { tenant, why, .. }) if tenant == "a" => Some(*why),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_promise_is_kept_without_taking_more_than_it_needs() {
+    // Kept with at most 44 operations per second.
+    let latency = |ops: f64| 0.010 + 0.0009 * ops;
+    let mut device = Device::default();
+    assert_eq!(device.run(latency, 60), None);
+    let (mut n_missed, mut done) = (0, 0.0);
+    for _ in 0..1200 {
+        device.step(latency);
+        n_missed += usize::from(latency(device.ops()) > PROMISED);
+        done += device.ops() / 1200.0;
+    }
+    assert!(n_missed < 60, "missed in {n_missed} s");
+    assert!(done > 0.6 * 44.0, "only {done} operations a second");
+    // The disk is fast all of a sudden: nobody is held back any more.
+    device.run(|_| 0.001, 120);
+    assert_eq!((device.promises.of("b"), device.promises.before), (None, None));
+}
+
+#[test]
+fn nobody_is_held_back_where_it_does_not_help() {
+    let latency = |ops: f64| if ops > 5.0 { 0.100 } else { 0.010 };
+    let mut device = Device::default();
+    let mut least = WANTS;
+    for _ in 0..60 {
+        device.step(latency);
+        least = least.min(device.ops());
+    }
+    assert_eq!((least, device.ops()), (FLOOR * 0.5 * WANTS, WANTS));
+    let mut n_held = 0;
+    for _ in 0..240 {
+        assert_eq!(why(device.step(latency).as_ref()), Some(LatencyMiss::NoHelp));
+        n_held += usize::from(device.ops() < WANTS);
+    }
+    assert_eq!(n_held, 0);
+    // Some minutes later it is another load.
+    let latency = |ops: f64| 0.010 + 0.0009 * ops;
+    assert_eq!(device.run(latency, 120).map(|_| ()), Some(()));
+    assert!(latency(device.ops()) <= PROMISED, "{}", device.ops());
+}
+
+#[test]
+fn others_stay_at_their_floor_where_that_helps_and_is_not_enough() {
+    let mut device = Device::default();
+    let last = device.run(|ops| 0.055 + 0.002 * ops, 120);
+    assert_eq!((why(last.as_ref()), device.ops()), (Some(LatencyMiss::AtFloor), FLOOR * 0.5 * WANTS));
+}
+
+#[test]
+fn caps_that_were_found_become_no_lower() {
+    let mut device = Device { promises: Promises::found([("b".to_owned(), 30.0)].into_iter()), ..Device::default() };
+    assert_eq!(why(device.run(|_| 0.100, 60).as_ref()), Some(LatencyMiss::AtFloor));
+    assert_eq!(device.promises.of("b"), Some(30.0));
+    device.promises.keep(&BTreeMap::new());
+    assert_eq!(device.promises.of("b"), None);
+}
