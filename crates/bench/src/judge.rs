@@ -480,6 +480,7 @@ fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
             ("shared+hold", "iocost", READS),
             ("shared+hold", "bfq", SIXTEEN),
             ("shared+hold", "bfq", COMES_AND_GOES),
+            ("own+accounting+hold", "bfq", READS),
         ];
         for (layout, controller, neighbour) in cells {
             let cell = experiment.and_then(|experiment| experiment.cell(layout, controller, neighbour));

@@ -1,38 +1,44 @@
 //! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
 //! One data directory for each layout, filled once; the server is started anew for each round of a cell, so that no cell inherits
-//! the other's buffer pool. Full form: 20 cells x 3 rounds, about 45 s each, 50 minutes with set-up; short form: only the neighbours
-//! `none` and `high-fsync`, 10 cells of about 35 s, 8 minutes.
+//! the other's buffer pool. Full form: 20 cells x 3 rounds, about 45 s each and 40 s more with shares held, 55 minutes with set-up;
+//! short form: only the neighbours `none` and `high-fsync`, 10 cells of about 35 s or 75 s, 9 minutes.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_core::control::Mode;
+use bulkhead_core::units::DevNo;
+use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
+use super::held::{SETTLE, while_held};
 use super::journal_fsync::shares;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
-use crate::cgroup_run::{Load, wait_until};
+use crate::cgroup_run::{Load, Starter, wait_until};
 use crate::layout::{Bench, Controller, Layout};
-use crate::load::{LoadArgs, LoadKind};
+use crate::load::{LoadArgs, LoadKind, LoadResult};
 use crate::mariadb::{Interval, Server, check_programs};
-use crate::pair::calm;
+use crate::pair::{Pair, calm};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round, spread};
+use crate::sample::Activity;
 
 const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) in tenant A with a share of 70, beside a sequential writer \
     (4 threads) in tenant B with a share of 30. fsync_mean_ms is over all fsync and fdatasync calls of the server in ext4 (its own \
     tracepoints), binary log, redo log and data files alike; the paper's figure is MySQL 5.7's. Shares are bytes of the device \
     charged to each slice, journal included.";
 
-const CONFIGS: [(Layout, Controller); 5] = [
+const CONFIGS: [(Layout, Controller); 4] = [
     (Layout::Shared, Controller::Bfq),
     (Layout::Own, Controller::Bfq),
     (Layout::OwnAccounted, Controller::Bfq),
-    (Layout::OwnAccounted, Controller::BfqStrict),
     (Layout::OwnAccounted, Controller::Iocost),
 ];
+const SHARES: (u32, u32) = (700, 300);
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
 /// Few, so that an emulated CPU does not become the limit.
 const CLIENTS: u32 = 4;
@@ -49,18 +55,24 @@ fn times(quick: bool) -> (u32, u32) {
 
 /// All cells.
 pub(super) fn cells(quick: bool) -> Vec<Plan> {
-    if quick { product(&CONFIGS, &["none", "high-fsync"]) } else { product(&CONFIGS, &NEIGHBOURS) }
+    let neighbours: &[&str] = if quick { &["none", "high-fsync"] } else { &NEIGHBOURS };
+    // With shares held: under io.cost beside every neighbour, under BFQ beside the one that calls fsync most.
+    let mut held = product(&[(Layout::OwnAccounted, Controller::Iocost)], neighbours.get(1..).unwrap_or_default());
+    held.extend(product(&[(Layout::OwnAccounted, Controller::Bfq)], &["high-fsync"]));
+    held.iter_mut().for_each(|plan| plan.hold = Some(Mode::Correcting));
+    [product(&CONFIGS, neighbours), held].concat()
 }
 
-/// One round of one cell.
+/// One round of a cell, on average.
 pub(super) fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = times(quick);
-    f64::from(warm_up + window) + BETWEEN_SECONDS
+    let (n_held, n_cells) = (cells(quick).iter().filter(|plan| plan.hold.is_some()).count(), cells(quick).len());
+    f64::from(warm_up + window) + BETWEEN_SECONDS + f64::from(SETTLE - warm_up) * n_held as f64 / n_cells as f64
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     check_programs()?;
-    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench((700, 300), None, work)
+    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench(SHARES, None, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
@@ -82,10 +94,30 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
         .experiment
         .commands
         .push(format!("sysbench oltp_insert, {CLIENTS} clients, warm-up {warm_up} s, window {window} s"));
-    frame.rounds(&plans, |frame, plan| round(frame, bench, plan, (warm_up, window)))
+    frame.experiment.commands.push(format!("with shares held: warm-up {SETTLE} s"));
+    let observatory = Observatory::new(Roots::host());
+    let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan, (warm_up, window)));
+    observatory.stop();
+    done
 }
 
-fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window): (u32, u32)) -> Result<Round> {
+/// What was seen of the database and its neighbour.
+struct Seen {
+    /// One a second from the begin of the warm-up.
+    intervals: Vec<Interval>,
+    /// The server's, in the window.
+    calls: Vec<FsyncCall>,
+    activity: Activity,
+    neighbour: Option<LoadResult>,
+}
+
+fn round(
+    frame: &mut Frame<'_, '_>,
+    bench: &Bench,
+    observatory: &Observatory,
+    plan: Plan,
+    (warm_up, window): (u32, u32),
+) -> Result<Round> {
     let options = frame.options;
     let places = bench.arrange(plan.layout, plan.controller, options.model.as_ref())?;
     let (starter, pair) = (frame.starter(), bench.pair()?);
@@ -96,59 +128,83 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan, (warm_up, window)
         _ => None,
     };
     let server = Server::start(&places.a.join("db"), &pair.payload_a, &options.cancel)?;
-    let mut neighbour = match kind {
-        Some(kind) => {
-            let args =
-                LoadArgs { warm_up_seconds: f64::from(warm_up), ..LoadArgs::new(kind, &places.b, f64::from(window)) };
-            Some(starter.load(&args, &pair.payload_b)?)
+    let neighbour = kind.map(|kind| LoadArgs::new(kind, &places.b, f64::from(window)));
+    let warm_up = if plan.hold.is_some() { SETTLE } else { warm_up };
+    let dev = bench.dev_of_a(plan.layout)?;
+    let work = || beside(&starter, &pair, &server, neighbour, dev, (warm_up, window));
+    let mut round = Round::default();
+    let seen = match plan.hold {
+        None => work()?,
+        Some(mode) => {
+            let (seen, view) = while_held(bench, observatory, SHARES, mode, work)?;
+            let cap = view.standings.get(1).and_then(|standing| standing.cap);
+            put(&mut round, "cap_b_iops", cap.map(f64::from));
+            seen
         }
-        None => None,
     };
+    server.stop()?;
+    calm(&starter, &pair)?;
+    figures(&mut round, seen, warm_up + 1..=warm_up + window)?;
+    Ok(round)
+}
+
+/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`.
+fn beside(
+    starter: &Starter,
+    pair: &Pair,
+    server: &Server,
+    neighbour: Option<LoadArgs>,
+    dev: DevNo,
+    (warm_up, window): (u32, u32),
+) -> Result<Seen> {
+    let cancel = &starter.cancel;
+    let neighbour = neighbour.map(|args| LoadArgs { warm_up_seconds: f64::from(warm_up), ..args });
+    let mut neighbour = neighbour.map(|args| starter.load(&args, &pair.payload_b)).transpose()?;
     if let Some(load) = &neighbour {
         load.await_prepared()?;
     }
     // Two seconds more, so that the report of the window's last second is complete.
     let mut clients = server.clients(CLIENTS, warm_up + window + 2)?;
-    clients.await_start(&options.cancel)?;
+    clients.await_start(cancel)?;
     let start = Instant::now();
     if let Some(load) = &mut neighbour {
         load.begin()?;
     }
-    wait_until(start + Duration::from_secs(u64::from(warm_up)), &options.cancel)?;
-    let trace = FsyncTrace::start(&Roots::host(), bench.dev_of_a(plan.layout)?)?;
+    wait_until(start + Duration::from_secs(u64::from(warm_up)), cancel)?;
+    let trace = FsyncTrace::start(&Roots::host(), dev)?;
     let before = pair.watch.snapshot()?;
-    wait_until(Instant::now() + Duration::from_secs(u64::from(window)), &options.cancel)?;
+    wait_until(Instant::now() + Duration::from_secs(u64::from(window)), cancel)?;
     let activity = before.until(&pair.watch.snapshot()?);
-    let calls = trace.stop()?;
+    let mut calls = trace.stop()?;
     let threads: HashSet<u32> = server.threads()?.into_iter().collect();
-    let intervals = clients.finish(&options.cancel)?;
+    calls.retain(|call| threads.contains(&call.tid));
+    let intervals = clients.finish(cancel)?;
     let neighbour = neighbour
         .map(|load: Load| {
             load.await_window(Duration::ZERO)?;
             load.finish()
         })
         .transpose()?;
-    server.stop()?;
-    calm(&starter, &pair)?;
+    Ok(Seen { intervals, calls, activity, neighbour })
+}
 
-    let mut round = Round::default();
-    let seconds = warm_up + 1..=warm_up + window;
+fn figures(round: &mut Round, seen: Seen, seconds: RangeInclusive<u32>) -> Result<()> {
+    let Seen { intervals, calls, activity, neighbour } = seen;
     let counted: Vec<Interval> = intervals.into_iter().filter(|i| seconds.contains(&i.at_seconds)).collect();
     if counted.is_empty() {
         anyhow::bail!("sysbench reported nothing in the window");
     }
     let n = counted.len() as f64;
-    put(&mut round, f::INSERTS_PER_S, counted.iter().map(|i| i.inserts_per_s).sum::<f64>() / n);
-    put(&mut round, "latency_p95_ms", spread(counted.iter().map(|i| i.p95_ms)).context("no latency")?.median);
-    let own: Vec<FsyncCall> = calls.into_iter().filter(|call| threads.contains(&call.tid)).collect();
-    fsyncs(&mut round, &own, activity.seconds);
+    put(round, f::INSERTS_PER_S, counted.iter().map(|i| i.inserts_per_s).sum::<f64>() / n);
+    put(round, "latency_p95_ms", spread(counted.iter().map(|i| i.p95_ms)).context("no latency")?.median);
+    fsyncs(round, &calls, activity.seconds);
     if let Some(load) = &neighbour {
-        put(&mut round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
-        put(&mut round, f::NEIGHBOUR_OPS_PER_S, load.ops as f64 / load.seconds);
-        put(&mut round, "neighbour_fsync_mean_ms", load.fsync_ms.mean());
+        put(round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
+        put(round, f::NEIGHBOUR_OPS_PER_S, load.ops as f64 / load.seconds);
+        put(round, "neighbour_fsync_mean_ms", load.fsync_ms.mean());
     }
-    shares(&mut round, &activity);
-    Ok(round)
+    shares(round, &activity);
+    Ok(())
 }
 
 fn fsyncs(round: &mut Round, calls: &[FsyncCall], window_seconds: f64) {

@@ -1,37 +1,48 @@
 //! Shares that are held while an experiment measures.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_core::wire::{HoldStart, HoldView};
-use bulkhead_engine::engine::Engine;
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
+use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView};
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
 
-/// Does something while shares are held; what the hold said of itself in the end comes with it.
+use crate::layout::Bench;
+
+/// How long shares are held before a window, s: until it shows that weights do nothing, and caps are where they belong.
+pub(super) const SETTLE: u32 = 45;
+
+/// Does something while the shares of the two tenants are held; what the hold said of itself in the end comes with it.
+/// It begins while nothing goes on.
 ///
 /// # Errors
 /// Those of the hold, and of what is done.
 pub(super) fn while_held<T>(
-    engine: &Engine,
+    bench: &Bench,
     observatory: &Observatory,
-    request: &HoldStart,
+    shares: (u32, u32),
+    mode: Mode,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<(T, HoldView)> {
-    let hold = engine.hold_start(request, false)?.object.context("nothing is held")?;
+    observatory.observe(Duration::ZERO)?;
+    let shares = bench.tenants()?.into_iter().zip([shares.0, shares.1]);
+    let tenants = shares.map(|(name, share)| HoldTenant::new(name.as_str(), f64::from(share))).collect();
+    let device = Some(bench.device().to_owned());
+    let request = HoldStart { device, unit: Unit::Bytes, mode, tenants, lease_seconds: None };
+    let engine = bench.engine();
+    let hold = engine.hold_start(&request, false)?.object.context("nothing is held")?;
     let device = hold.device.clone();
-    let holder = Mutex::new(Holder::new(vec![hold]));
+    let mut holder = Holder::new(vec![hold]);
     let is_done = AtomicBool::new(false);
     let done = std::thread::scope(|scope| {
         let stepper = scope.spawn(|| {
             let mut next = Instant::now();
             while !is_done.load(Ordering::Relaxed) {
-                let mut holder = holder.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 holder.step(engine, observatory.observe(Duration::ZERO), bpf::now_ns());
-                drop(holder);
                 next += PERIOD;
                 std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
             }
@@ -41,7 +52,7 @@ pub(super) fn while_held<T>(
         stepper.thread().unpark();
         done
     });
-    let view = holder.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).views().into_iter().next();
+    let view = holder.views().into_iter().next();
     engine.hold_stop(&device, false)?;
     Ok((done?, view.context("the hold ended by itself")?))
 }

@@ -3,16 +3,12 @@
 //! The paper: 55/53 ms without journal accounting, 45/86 ms with it. Full form: 9 cells x 3 rounds of 28 s, 13 minutes; short
 //! form: 9 cells of 18 s, 4 minutes. Two more, with shares held, take 45 s longer each.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
-use bulkhead_core::control::usage::Unit;
-use bulkhead_core::wire::{HoldStart, HoldTenant};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 
-use super::held::while_held;
+use super::held::{SETTLE, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
@@ -37,9 +33,6 @@ const CONFIGS: [(Layout, Controller); 9] = [
 
 const FULL: (f64, f64) = (3.0, 20.0);
 const QUICK: (f64, f64) = (3.0, 10.0);
-
-/// How long shares are held before the window, s: until it shows that weights do nothing, and caps are where they belong.
-const SETTLE: f64 = 45.0;
 const SHARES: (u32, u32) = (700, 300);
 
 /// All cells.
@@ -57,7 +50,7 @@ pub(super) fn cells() -> Vec<Plan> {
 pub(super) fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
     let n_held = (cells().len() - CONFIGS.len()) as f64;
-    warm_up + window + 5.0 + n_held * SETTLE / cells().len() as f64
+    warm_up + window + 5.0 + n_held * f64::from(SETTLE) / cells().len() as f64
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
@@ -88,20 +81,8 @@ fn round(
     let measured = match plan.hold {
         None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
         Some(mode) => {
-            // The observation begins while nothing goes on.
-            observatory.observe(Duration::ZERO)?;
-            let shares = bench.tenants()?.into_iter().zip([SHARES.0, SHARES.1]);
-            let held = shares.map(|(name, share)| HoldTenant {
-                tenant: name.to_string(),
-                share: f64::from(share),
-                fsync_p99_us: None,
-                journal: None,
-            });
-            let (device, tenants) = (Some(bench.device().to_owned()), held.collect());
-            let request = HoldStart { device, unit: Unit::Bytes, mode, tenants, lease_seconds: None };
-            let times = (SETTLE, times.1);
-            let work = || measure(&starter, &pair, Some(&a), Some(&b), times);
-            let (measured, view) = while_held(bench.engine(), observatory, &request, work)?;
+            let work = || measure(&starter, &pair, Some(&a), Some(&b), (f64::from(SETTLE), times.1));
+            let (measured, view) = while_held(bench, observatory, SHARES, mode, work)?;
             let cap = view.standings.get(1).and_then(|standing| standing.cap);
             put(&mut round, "cap_b_iops", cap.map(f64::from));
             measured

@@ -63,12 +63,13 @@ pub(super) fn cells(quick: bool) -> Vec<Plan> {
     if quick {
         return vec![of_pair(Controller::Bfq, None), of_pair(Controller::Bfq, Some(Mode::Correcting))];
     }
-    let holds = [None, Some(Mode::Published), Some(Mode::Correcting)];
-    let controllers = [Controller::Bfq, Controller::Iocost];
-    let pairs = controllers.into_iter().flat_map(|controller| holds.map(|hold| of_pair(controller, hold)));
+    let (bfq, correcting) = (Controller::Bfq, Some(Mode::Correcting));
+    let pairs = [None, Some(Mode::Published), correcting].map(|hold| of_pair(bfq, hold)).into_iter();
+    let pairs = pairs.chain([None, correcting].map(|hold| of_pair(Controller::Iocost, hold)));
+    let own = [None, correcting].map(|hold| plan(READS, Layout::OwnAccounted, bfq, hold));
     let others = [SIXTEEN, COMES_AND_GOES, JOURNAL_ONLY];
-    let others = others.map(|neighbour| plan(neighbour, Layout::Shared, Controller::Bfq, Some(Mode::Correcting)));
-    pairs.chain(others).chain([plan(READS, Layout::OwnAccounted, Controller::Bfq, None)]).collect()
+    let others = others.map(|neighbour| plan(neighbour, Layout::Shared, bfq, correcting));
+    pairs.chain(others).chain(own).collect()
 }
 
 /// One round of one cell, with files made and removed.

@@ -19,7 +19,12 @@ const DBMS_SHARE_A: [(&str, [Option<f64>; 3]); 3] = [
 
 /// Where a layout stands in the paper's three steps.
 fn step(layout: &str) -> Option<usize> {
-    ["shared", "own", "own+accounting"].iter().position(|known| *known == layout)
+    match layout {
+        "shared" => Some(0),
+        "own" => Some(1),
+        "own+accounting" | "own+accounting+hold" => Some(2),
+        _ => None,
+    }
 }
 
 /// Mean fsync latency of the database, Table 1.
