@@ -33,7 +33,7 @@ use crate::result::{Experiment, Round};
 use crate::sample::{bytes, charged_below_root, io_of};
 
 const ABOUT: &str = "Every tenant reads a file of its own with O_DIRECT, 128 KiB at a time, and all have equal shares; A makes directories \
-    besides, 2000 in a second for two tenants and as many less as there are more. Shares are parts of the bytes that the device \
+    besides, 2000 in a second for two tenants, as many less as there are more, and 1000 on a volume of its own. Shares are parts of the bytes that the device \
     moves, A's with journal and checkpoints, counted each second; they count from 10 s after a tenant comes or goes. \
     comes-and-goes: a third tenant is idle, reads for a while, and is idle again. journal-only: A makes directories and reads nothing. \
     own+accounting: A and B have volumes of their own with the journal thread in their cgroup. The shared file system has a journal of 1 GiB.";
@@ -53,6 +53,8 @@ pub(crate) const WINDOW: usize = 5;
 /// Size of the shared volume's journal: what `mkfs.ext4` gives a disk of 128 GiB or more. In one of 64 MiB, as small volumes have,
 /// makers of directories soon write checkpoints themselves, which the kernel charges to them.
 const JOURNAL: Bytes = Bytes::mib(1024);
+/// Interval between the directories that A makes, 20 at a time, for each tenant that takes part.
+const MKDIRS_MS: u64 = 5;
 /// Size of each reader's file.
 const FILE_BYTES: u64 = 32 << 20;
 
@@ -82,7 +84,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     frame.with_bench((500, 500), Some(JOURNAL), |frame, bench| {
         let observatory = Observatory::new(Roots::host());
         let plans = chosen(&cells(frame.options.quick), frame.options);
-        let command = |kind| format!("__load {}", load(kind, Path::new("DIR"), 2, 0.0).argv().join(" "));
+        let command = |kind| format!("__load {}", load(kind, Path::new("DIR"), 2 * MKDIRS_MS, 0.0).argv().join(" "));
         frame.experiment.commands.extend([LoadKind::SequentialRead, LoadKind::Mkdirs].map(command));
         let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan));
         observatory.stop();
@@ -97,13 +99,14 @@ struct Tenant {
     does: Vec<LoadKind>,
     /// When it comes, and when it goes, seconds; all the time when it is `None`.
     comes: Option<(usize, usize)>,
+    /// Interval between directories.
+    mkdirs_ms: u64,
 }
 
-fn load(kind: LoadKind, dir: &Path, n_tenants: usize, seconds: f64) -> LoadArgs {
+fn load(kind: LoadKind, dir: &Path, mkdirs_ms: u64, seconds: f64) -> LoadArgs {
     let args = LoadArgs::new(kind, dir, seconds);
     match kind {
-        // A's journal stays as large a part of its share, however many there are.
-        LoadKind::Mkdirs => LoadArgs { interval_ms: Some(5 * n_tenants as u64), ..args },
+        LoadKind::Mkdirs => LoadArgs { interval_ms: Some(mkdirs_ms), ..args },
         _ => LoadArgs { file_bytes: Some(FILE_BYTES), ..args },
     }
 }
@@ -128,6 +131,8 @@ fn cast(bench: &Bench, plan: Plan, n_seconds: usize) -> Result<Vec<Tenant>> {
             place.1.clone_from(own);
         }
     }
+    // A's journal stays as large a part of its share, however many there are. A volume has inodes for half as many as the shared one.
+    let mkdirs_ms = MKDIRS_MS * n as u64 * if plan.layout == Layout::Shared { 1 } else { 2 };
     let tenants = all.into_iter().enumerate().map(|(index, (name, dir))| Tenant {
         name,
         dir,
@@ -137,6 +142,7 @@ fn cast(bench: &Bench, plan: Plan, n_seconds: usize) -> Result<Vec<Tenant>> {
             _ => vec![LoadKind::SequentialRead],
         },
         comes: (plan.neighbour == COMES_AND_GOES && index == 2).then_some((n_seconds / 3, 2 * n_seconds / 3)),
+        mkdirs_ms,
     });
     Ok(tenants.collect())
 }
@@ -188,7 +194,7 @@ fn course(
         for kind in &one.does {
             // A load goes on to the end of its window.
             let seconds = one.comes.map_or(n_seconds, |(from, to)| to - from);
-            let args = load(*kind, &one.dir, tenants.len(), seconds as f64);
+            let args = load(*kind, &one.dir, one.mkdirs_ms, seconds as f64);
             let load = frame.starter().load(&args, &payload.dir(&counters.roots))?;
             load.await_prepared()?;
             loads.push((index, Some(load)));
@@ -348,7 +354,13 @@ mod tests {
     use super::*;
 
     fn tenant(comes: Option<(usize, usize)>) -> Tenant {
-        Tenant { name: "t".parse().unwrap(), dir: PathBuf::new(), does: vec![LoadKind::SequentialRead], comes }
+        Tenant {
+            name: "t".parse().unwrap(),
+            dir: PathBuf::new(),
+            does: vec![LoadKind::SequentialRead],
+            comes,
+            mkdirs_ms: MKDIRS_MS,
+        }
     }
 
     #[test]
