@@ -32,14 +32,6 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(shares_held_by_caps(ctx)),
     },
     Case {
-        name: "fsync_p99_held",
-        about: "what 99 % of a tenant's fsyncs take beside one that syncs all the time comes down when half of it is promised",
-        kernels: &[Kernel::V6_12],
-        profile: SLOW,
-        limit: Duration::from_secs(900),
-        run: |ctx| Box::pin(fsync_p99_held(ctx)),
-    },
-    Case {
         name: "journal_beside_container",
         about: "the journal thread of a container's own file system runs beside it while its share is held, and is charged to it",
         kernels: &[Kernel::V6_12],
@@ -48,6 +40,16 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(journal_beside_container(ctx)),
     },
 ];
+
+/// By name only until its spread over many runs is known.
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "fsync_p99_held",
+    about: "what 99 % of a tenant's fsyncs take beside buffered writers comes down when half of it is promised",
+    kernels: &[Kernel::V6_12],
+    profile: SLOW,
+    limit: Duration::from_secs(900),
+    run: |ctx| Box::pin(fsync_p99_held(ctx)),
+}];
 
 /// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
 const LOADS: &str = r#"
@@ -270,7 +272,7 @@ async fn remove_volumes(ctx: &Ctx, disk: &str, loads: Vec<Process>) -> Result<()
     Ok(())
 }
 
-/// What is promised, of what it is without a promise (82 to 197 ms where this was written).
+/// What is promised, of what it is without a promise.
 const HALF: f64 = 0.5;
 /// What it has to come down to: an emulated disk and 100 fsyncs in 10 s make a rough figure.
 const BETTER: f64 = 0.75;
@@ -286,7 +288,7 @@ async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
     // The observation begins while nothing goes on: see above.
     json(ctx, &["top", "--total"]).await?;
-    let loads = vec![load(ctx, "a", "probe").await?, load(ctx, "b", "fsyncs").await?];
+    let loads = vec![load(ctx, "a", "probe").await?, load(ctx, "b", "streams --file-bytes 33554432").await?];
     let program = ctx.program("bulkhead");
     let promised = async |ms: f64, seconds: &str| {
         let promise = format!("a={ms:.0}ms");
