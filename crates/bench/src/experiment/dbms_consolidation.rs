@@ -66,8 +66,9 @@ pub(super) fn cells(quick: bool) -> Vec<Plan> {
 /// One round of a cell, on average.
 pub(super) fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = times(quick);
-    let (n_held, n_cells) = (cells(quick).iter().filter(|plan| plan.hold.is_some()).count(), cells(quick).len());
-    f64::from(warm_up + window) + BETWEEN_SECONDS + f64::from(SETTLE - warm_up) * n_held as f64 / n_cells as f64
+    let cells = cells(quick);
+    let n_held = cells.iter().filter(|plan| plan.hold.is_some()).count();
+    f64::from(warm_up + window) + BETWEEN_SECONDS + f64::from(SETTLE - warm_up) * n_held as f64 / cells.len() as f64
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
@@ -135,12 +136,7 @@ fn round(
     let mut round = Round::default();
     let seen = match plan.hold {
         None => work()?,
-        Some(mode) => {
-            let (seen, view) = while_held(bench, observatory, SHARES, mode, work)?;
-            let cap = view.standings.get(1).and_then(|standing| standing.cap);
-            put(&mut round, "cap_b_iops", cap.map(f64::from));
-            seen
-        }
+        Some(mode) => while_held(bench, observatory, SHARES, mode, &mut round, work)?,
     };
     server.stop()?;
     calm(&starter, &pair)?;

@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
-use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView};
+use bulkhead_core::wire::{HoldStart, HoldTenant};
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
 
+use super::put;
 use crate::layout::Bench;
+use crate::result::Round;
 
 /// How long shares are held before a window, s: until it shows that weights do nothing, and caps are where they belong.
 pub(super) const SETTLE: u32 = 45;
 
-/// Does something while the shares of the two tenants are held; what the hold said of itself in the end comes with it.
-/// It begins while nothing goes on.
+/// Does something while the shares of the two tenants are held. It begins while nothing goes on; to how many operations B is held in
+/// the end is put into `round`.
 ///
 /// # Errors
 /// Those of the hold, and of what is done.
@@ -26,8 +28,9 @@ pub(super) fn while_held<T>(
     observatory: &Observatory,
     shares: (u32, u32),
     mode: Mode,
+    round: &mut Round,
     work: impl FnOnce() -> Result<T>,
-) -> Result<(T, HoldView)> {
+) -> Result<T> {
     observatory.observe(Duration::ZERO)?;
     let shares = bench.tenants()?.into_iter().zip([shares.0, shares.1]);
     let tenants = shares.map(|(name, share)| HoldTenant::new(name.as_str(), f64::from(share))).collect();
@@ -54,5 +57,8 @@ pub(super) fn while_held<T>(
     });
     let view = holder.views().into_iter().next();
     engine.hold_stop(&device, false)?;
-    Ok((done?, view.context("the hold ended by itself")?))
+    let done = done?;
+    let view = view.context("the hold ended by itself")?;
+    put(round, "cap_b_iops", view.standings.get(1).and_then(|standing| standing.cap).map(f64::from));
+    Ok(done)
 }

@@ -82,10 +82,7 @@ fn round(
         None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
         Some(mode) => {
             let work = || measure(&starter, &pair, Some(&a), Some(&b), (f64::from(SETTLE), times.1));
-            let (measured, view) = while_held(bench, observatory, SHARES, mode, work)?;
-            let cap = view.standings.get(1).and_then(|standing| standing.cap);
-            put(&mut round, "cap_b_iops", cap.map(f64::from));
-            measured
+            while_held(bench, observatory, SHARES, mode, &mut round, work)?
         }
     };
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);

@@ -34,7 +34,7 @@ const FREE: f64 = 1.25;
 /// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
 const SLACK: f64 = 1.5;
 /// Nobody is held to fewer operations in a second.
-const MIN_OPS: f64 = 4.0;
+pub(super) const MIN_OPS: f64 = 4.0;
 /// Changes that are smaller are not made.
 const DEAD_BAND: f64 = 0.02;
 
@@ -112,7 +112,7 @@ impl Caps {
                 }
             }
         }
-        self.share.retain(|name, cap| *cap <= SLACK * rate(name).max(MIN_OPS));
+        self.share.retain(|name, cap| holds(*cap, rate(name)));
     }
 
     /// What is to change from what is there, and somebody who is held.
@@ -127,6 +127,11 @@ impl Caps {
         let reason = held.map(|(name, ops)| Reason::Capped { tenant: name.clone(), ops });
         (sample.tenants.iter().filter_map(change).collect(), reason)
     }
+}
+
+/// Whether a cap holds somebody who does so much, in operations per second.
+pub(super) fn holds(cap: f64, does: f64) -> bool {
+    cap <= SLACK * does.max(MIN_OPS)
 }
 
 #[cfg(test)]

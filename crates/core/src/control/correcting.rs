@@ -172,13 +172,7 @@ impl State {
         let mut missed = None;
         if !sample.can_cap {
             self.caps.lift();
-            let why = LatencyMiss::NoCaps;
-            missed = promise::missed(sample, params).first().map(|&(name, found, promised)| Reason::LatencyMissed {
-                tenant: name.to_owned(),
-                found,
-                promised,
-                why,
-            });
+            missed = promise::told(&promise::missed(sample, params), LatencyMiss::NoCaps);
         } else if now.is_known {
             let window = last(&self.window, RECENT_NS);
             let ops = |name: &String| mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.ops));

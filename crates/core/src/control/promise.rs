@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::capping::{MIN_OPS, holds};
 use super::{LatencyMiss, Params, Reason, Sample};
 
 /// Until a step shows, s: fsyncs are counted over so long.
@@ -29,10 +30,6 @@ pub(super) const FLOOR: f64 = 0.25;
 const HELPS: f64 = 0.75;
 /// Where it does not, it is tried again after so long, s.
 const PAUSE: f64 = 300.0;
-/// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
-const SLACK: f64 = 1.5;
-/// Nobody is held to fewer operations in a second.
-const MIN_OPS: f64 = 4.0;
 
 /// Who is held back for promises, and how that goes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,13 +82,12 @@ impl Promises {
         self.pause = (self.pause - seconds).max(0.0);
         let missed = missed(sample, params);
         let worst = worst(sample, params);
-        let Some((tenant, found, promised)) = missed.first().copied() else {
+        if missed.is_empty() {
             self.recover(worst, ops);
             return None;
-        };
-        let reason = |why| Some(Reason::LatencyMissed { tenant: tenant.to_owned(), found, promised, why });
+        }
         if self.pause > 0.0 {
-            return reason(LatencyMiss::NoHelp);
+            return told(&missed, LatencyMiss::NoHelp);
         }
         if self.since_step < WINDOW && !self.held_back.is_empty() {
             return None;
@@ -102,9 +98,9 @@ impl Promises {
         }
         if self.before.is_some_and(|before| worst > HELPS * before) {
             *self = Self { pause: PAUSE, ..Self::default() };
-            return reason(LatencyMiss::NoHelp);
+            return told(&missed, LatencyMiss::NoHelp);
         }
-        reason(LatencyMiss::AtFloor)
+        told(&missed, LatencyMiss::AtFloor)
     }
 
     /// One step for all others that do I/O; whether there was one to take.
@@ -145,7 +141,7 @@ impl Promises {
             held_back.ops *= if is_near { PROBE } else { RECOVER };
         }
         let does = |name: &str| ops.get(name).copied().unwrap_or(0.0);
-        self.held_back.retain(|name, held_back| held_back.ops <= SLACK * does(name).max(MIN_OPS));
+        self.held_back.retain(|name, held_back| holds(held_back.ops, does(name)));
         if self.held_back.is_empty() {
             self.before = None;
         }
@@ -155,6 +151,12 @@ impl Promises {
 /// Who waits for longer than was promised: what 99 % of its fsyncs took at most, and what was promised, s.
 pub(super) fn missed<'a>(sample: &Sample, params: &'a Params) -> Vec<(&'a str, f64, f64)> {
     promised(sample, params).filter(|(_, found, promised)| found > promised).collect()
+}
+
+/// Tells that nothing can be done for the first of those who wait, and why.
+pub(super) fn told(missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
+    let (tenant, found, promised) = *missed.first()?;
+    Some(Reason::LatencyMissed { tenant: tenant.to_owned(), found, promised, why })
 }
 
 /// What fsyncs took of what was promised, where that is most.
