@@ -254,10 +254,10 @@ fn learn(trim: &mut BTreeMap<String, f64>, window: &[Entry], contenders: &BTreeS
     };
     let lesson = |name: &String| {
         let (expected, had) = (mean(window, |entry| expected(entry, name)), part_of(native(name), all));
-        let error = (expected / had).ln();
-        // Who had nothing of its own teaches nothing.
-        let wanted = trim_of(name).ln() + if error.is_finite() { GAIN * error } else { 0.0 };
-        (name.clone(), expected, had, wanted)
+        // A proportion and not a logarithm, which would make more of too little than of as much too much: on an uneven disk those
+        // with the smaller part would be favoured. Who had nothing of its own teaches nothing.
+        let error = if had > 0.0 { (1.0 - had / expected).max(-1.0) } else { 0.0 };
+        (name.clone(), expected, had, trim_of(name).ln() + GAIN * error)
     };
     let lessons: Vec<_> = contenders.iter().map(lesson).collect();
     // Only their proportions matter. One with a large share would hardly learn from its own error, which is small.

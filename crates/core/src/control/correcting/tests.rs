@@ -36,6 +36,8 @@ struct Device {
     seconds: u64,
     /// Between two commits, in seconds.
     period: u64,
+    /// By how much what a weight gives differs from second to second, of 1.
+    noise: f64,
     seed: u64,
 }
 
@@ -45,7 +47,7 @@ impl Device {
             workers.iter().enumerate().map(|(n, w)| (format!("t{n:02}"), *w)).collect();
         let weights = workers.iter().map(|(name, worker)| (name.clone(), rounded(total * worker.part))).collect();
         let backlog = workers.keys().map(|name| (name.clone(), 0.0)).collect();
-        Self { workers, weights, backlog, seconds: 0, period: 5, seed: 1 }
+        Self { workers, weights, backlog, seconds: 0, period: 5, noise: 0.1, seed: 1 }
     }
 
     /// Between 0 and 1.
@@ -74,7 +76,7 @@ impl Device {
         // Whoever wants less than its weight gives leaves the rest to the others.
         let mut wanting: BTreeMap<String, f64> = BTreeMap::new();
         for (name, weight) in &self.weights.clone() {
-            let noise = 0.9 + 0.2 * self.random();
+            let noise = 1.0 + self.noise * (2.0 * self.random() - 1.0);
             wanting.insert(name.clone(), f64::from(*weight) / self.workers[name].dearness * noise);
         }
         while left > 1e-9 && !wanting.is_empty() {
@@ -165,6 +167,19 @@ fn commits_may_come_whenever_they_do() {
         let params = params(&device, TOTAL);
         let course = run(&mut device, &mut State::default(), &params, 300);
         assert!((course.share("t00", 15, 300) - 0.5).abs() < 0.005, "{period} s: {}", course.share("t00", 15, 300));
+    }
+}
+
+/// What differs from second to second is as often too much as too little.
+#[test]
+fn an_uneven_disk_does_no_favours() {
+    for noise in [0.1, 0.5, 0.9] {
+        let mut device = Device::new(&[Worker::of(0.5, 0.28), Worker::of(0.5, 0.0)], TOTAL);
+        device.noise = noise;
+        let params = params(&device, TOTAL);
+        let course = run(&mut device, &mut State::default(), &params, 3000);
+        let share = course.share("t00", 15, 3000);
+        assert!((share - 0.5).abs() < 0.003, "{noise}: {share}");
     }
 }
 
