@@ -97,9 +97,12 @@ impl Caps {
             self.share.values_mut().for_each(|cap| *cap *= LOOSEN.powf(recent.seconds));
         } else {
             let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
-            let is_short =
-                |(name, standing): (&String, &Standing)| standing.achieved < standing.target - FAR && waits(name);
+            // Who is short because it is capped itself gets more by that.
+            let is_short = |(name, standing): (&String, &Standing)| {
+                standing.achieved < standing.target - FAR && waits(name) && !self.share.contains_key(name)
+            };
             let is_short = contenders().any(is_short);
+            let weights_fail = recent.is_ineffective || !self.share.is_empty();
             for (name, standing) in contenders() {
                 let ratio = standing.target / standing.achieved;
                 if !ratio.is_finite() {
@@ -107,7 +110,7 @@ impl Caps {
                 }
                 if let Some(cap) = self.share.get_mut(name) {
                     *cap = (*cap * ratio.powf(GAIN * recent.seconds)).max(MIN_OPS);
-                } else if recent.is_ineffective && is_short && standing.achieved > standing.target + FAR {
+                } else if weights_fail && is_short && standing.achieved > standing.target + FAR {
                     self.share.insert(name.clone(), (rate(name) * ratio.max(FIRST)).max(MIN_OPS));
                 }
             }

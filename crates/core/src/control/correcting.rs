@@ -157,7 +157,10 @@ impl State {
             return Step { reason, tenants, ..Step::default() };
         }
         let own = own_parts(&mut tenants);
-        let ineffective = learn(&mut self.trim, last(&self.window, RECENT_NS), &now.contenders);
+        // A cap makes of them what no weight did: nothing is to be learnt there, and what was would add to the cap.
+        self.trim.retain(|name, _| !self.capped.contains_key(name));
+        let weighed = now.contenders.iter().filter(|name| !self.capped.contains_key(*name)).cloned().collect();
+        let ineffective = learn(&mut self.trim, last(&self.window, RECENT_NS), &weighed);
         let changes = self.weigh(&own, ns, params);
         let reason = match ineffective {
             Some(reason) => reason,

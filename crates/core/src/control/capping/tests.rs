@@ -96,6 +96,17 @@ fn who_has_too_much_is_held_where_weights_do_nothing() {
     }
 }
 
+/// Where they do something after all, as beside debt of journal writes, the cap is what holds, and they are as promised.
+#[test]
+fn weights_add_nothing_to_a_cap() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.run(&mut state, &params(0.7, None), 15);
+    assert!(device.weights[0] > 150, "{:?}", device.weights);
+    device.run(&mut state, &params(0.7, None), 45);
+    assert!(device.caps[1].is_some());
+    assert_eq!(device.weights, [140, 60]);
+}
+
 #[test]
 fn a_cap_goes_with_the_one_for_whom_it_was() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
