@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
 use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon};
 use super::observe::{charges, loads_are_charged, make_cgroups, remove_cgroups};
@@ -32,6 +33,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// How many cgroups journal at the same time.
 const MANY: usize = 1000;
+/// How many between two questions.
+const A_FEW: usize = 100;
 /// Calls of fsync without a change, more than the ring buffer has room for.
 const OVERRUN: u32 = 80_000;
 
@@ -53,19 +56,35 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
         Ok((answer.status == ExitStatus::Code(0)).then_some(()))
     })
     .await?;
-    // Each move of a process waits for all processors to have noticed.
-    let script = format!(
-        "set -e; cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; mkdir $(seq -f \
-         m%g.service {MANY}); for i in $(seq {MANY}); do (echo $BASHPID > m$i.service/cgroup.procs; exec mkdir /run/shared/m$i); done; sync \
-         -f /run/shared"
-    );
-    let made = ctx.machine.run_within(&["bash", "-c", &script], Duration::from_secs(400)).await?;
-    ensure!(made.status == ExitStatus::Code(0), "the cgroups were not made: {}", made.stderr);
+    ctx.machine
+        .sh(&format!(
+            "cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; mkdir $(seq -f m%g.service \
+             {MANY})"
+        ))
+        .await?;
+    // Each move of a process waits for all processors to have noticed, and nobody is observed for longer than somebody asks.
+    for first in (1..=MANY).step_by(A_FEW) {
+        let script = format!(
+            "set -e; cd /sys/fs/cgroup/many.slice; for i in $(seq {first} {}); do (echo $BASHPID > m$i.service/cgroup.procs; exec mkdir \
+             /run/shared/m$i); done",
+            first + A_FEW - 1
+        );
+        let made = ctx.machine.run_within(&["bash", "-c", &script], Duration::from_secs(120)).await?;
+        ensure!(made.status == ExitStatus::Code(0), "the directories were not made: {}", made.stderr);
+        json(ctx, &["top", "--total"]).await?;
+    }
+    ctx.machine.sh("sync -f /run/shared").await?;
+    // A commit that ended just before a look is charged at the next one, and a new cgroup may be named a look later.
     let many = async || {
-        let seen = json(ctx, &["top", "--total"]).await?;
-        let charges = charges(&seen, &disk)?;
-        let n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
-        ensure!(n == MANY, "{n} of {MANY} cgroups are charged");
+        let (mut seen, mut n) = (Value::Null, 0);
+        let charged = wait_until("all cgroups are charged", Duration::from_secs(60), async || {
+            seen = json(ctx, &["top", "--total"]).await?;
+            let charges = charges(&seen, &disk)?;
+            n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
+            Ok((n == MANY).then_some(charges))
+        });
+        let charged = charged.await;
+        let charges = charged.with_context(|| format!("{n} of {MANY} are, and lost is {}", seen["losses"]))?;
         ensure!(seen["partial"] == false, "figures were lost: {}", seen["losses"]);
         let (unattributed, sum) = (charges.get("").copied().unwrap_or(0), charges.values().sum::<i64>());
         ctx.log(format!("{n} cgroups are charged {sum} B, {unattributed} B of them nobody"));
