@@ -31,6 +31,8 @@ const BUSY: f64 = 0.9;
 const LOOSEN: f64 = 1.05;
 /// By how much they rise when fewer than two contend. They do not go at once: who has just got enough would not have it any more.
 const FREE: f64 = 1.25;
+/// Who does less of what its cap lets it do waits for others, not for the cap.
+const AT_CAP: f64 = 0.8;
 /// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
 const SLACK: f64 = 1.5;
 /// Nobody is held to fewer operations in a second.
@@ -97,9 +99,10 @@ impl Caps {
             self.share.values_mut().for_each(|cap| *cap *= LOOSEN.powf(recent.seconds));
         } else {
             let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
-            // Who is short because it is capped itself gets more by that.
+            // Who is short because of its own cap gets more by that.
+            let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| rate(name) > AT_CAP * cap);
             let is_short = |(name, standing): (&String, &Standing)| {
-                standing.achieved < standing.target - FAR && waits(name) && !self.share.contains_key(name)
+                standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
             };
             let is_short = contenders().any(is_short);
             let weights_fail = recent.is_ineffective || !self.share.is_empty();
