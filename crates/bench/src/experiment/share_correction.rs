@@ -227,7 +227,7 @@ fn course(
         for (index, tenant) in bytes.iter_mut().enumerate() {
             tenant.push(now.tenants[index] - before.tenants[index]);
         }
-        root_bytes.push((now.root() - before.root()).max(0.0));
+        root_bytes.push(now.root() - before.root());
         before = now;
         if !holder.is_empty() {
             holder.step(bench.engine(), observatory.observe(Duration::ZERO), bpf::now_ns());
@@ -265,7 +265,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// What nobody was charged for.
+    /// What nobody was charged for, less what is on its way: bytes are charged when they are submitted, and the device counts them
+    /// when they are done. In a second in which much is submitted there is less of it than before.
     fn root(&self) -> f64 {
         self.device - self.charged
     }
