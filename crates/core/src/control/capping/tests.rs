@@ -107,6 +107,26 @@ fn weights_add_nothing_to_a_cap() {
     assert_eq!(device.weights, [140, 60]);
 }
 
+/// B has a cap already, and C has what B lacks.
+#[test]
+fn who_is_short_beside_its_cap_lets_others_be_capped() {
+    let standing = |target: f64, achieved: f64| Standing { target, achieved, contends: true, ..Standing::default() };
+    let standings = [("b".to_owned(), standing(0.5, 0.3)), ("c".to_owned(), standing(0.5, 0.7))].into();
+    let waiting = ["b", "c"].map(|name| (name.to_owned(), 1.0)).into();
+    for (does, is_capped) in [(70.0, true), (90.0, false)] {
+        let mut caps = Caps { share: [("b".to_owned(), 100.0)].into(), ..Caps::default() };
+        caps.hold_shares(&Recent {
+            busy: 1.0,
+            ops: &[("b".to_owned(), does), ("c".to_owned(), 300.0)].into(),
+            standings: &standings,
+            waiting: &waiting,
+            is_ineffective: false,
+            seconds: 0.0,
+        });
+        assert_eq!(caps.of("c").is_some(), is_capped, "{does} of 100");
+    }
+}
+
 #[test]
 fn a_cap_goes_with_the_one_for_whom_it_was() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
