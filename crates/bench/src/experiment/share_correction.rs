@@ -34,8 +34,7 @@ use crate::sample::{bytes, charged_below_root, io_of};
 
 const ABOUT: &str = "Every tenant reads a file of its own with O_DIRECT, 128 KiB at a time, and all have equal shares; A makes directories \
     besides, 2000 in a second for two tenants, as many less as there are more, and 1000 on a volume of its own. Shares are parts of the \
-    bytes that the device \
-    moves, A's with journal and checkpoints, counted each second; they count from 10 s after a tenant comes or goes. \
+    bytes that the device moves, A's with journal and checkpoints, counted each second; they count from 10 s after a tenant comes or goes. \
     comes-and-goes: a third tenant is idle, reads for a while, and is idle again. journal-only: A makes directories and reads nothing. \
     own+accounting: A and B have volumes of their own with the journal thread in their cgroup. The shared file system has a journal of 1 GiB.";
 

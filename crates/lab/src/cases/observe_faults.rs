@@ -82,8 +82,8 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
             let charges = charges(&seen, &disk)?;
             n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
             Ok((n == MANY).then_some(charges))
-        });
-        let charged = charged.await;
+        })
+        .await;
         let charges = charged.with_context(|| format!("{n} of {MANY} are, and lost is {}", seen["losses"]))?;
         ensure!(seen["partial"] == false, "figures were lost: {}", seen["losses"]);
         let (unattributed, sum) = (charges.get("").copied().unwrap_or(0), charges.values().sum::<i64>());
