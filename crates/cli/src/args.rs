@@ -14,6 +14,7 @@ use bulkhead_core::model::{Calibration, FsKind, Policy, Provision};
 use bulkhead_engine::client::DEFAULT_SOCKET;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use uuid::Uuid;
 
 use crate::parse;
 
@@ -98,6 +99,9 @@ pub(crate) enum Command {
     /// Become the command of `run` (internal)
     #[command(name = "__enter", hide = true)]
     Enter(EnterArgs),
+    /// Serve a volume's image as a block device, in the background (internal)
+    #[command(name = "blockd", hide = true)]
+    Blockd(BlockdArgs),
     /// Put a load on a directory (internal)
     #[command(name = "__load", hide = true)]
     Load(bulkhead_bench::load::LoadArgs),
@@ -603,6 +607,22 @@ pub(crate) struct EnterArgs {
     pub(crate) bind: Vec<OsString>,
     #[arg(required = true, last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BlockdArgs {
+    /// The image
+    #[arg(long)]
+    pub(crate) image: PathBuf,
+    /// UUID of the volume that it is of
+    #[arg(long)]
+    pub(crate) volume: Uuid,
+    /// Give the space of discarded ranges back
+    #[arg(long)]
+    pub(crate) discards: bool,
+    /// The cgroup to serve in, from the root of the hierarchy
+    #[arg(long)]
+    pub(crate) cgroup: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -46,7 +46,11 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     runtime.block_on(daemon::run(options, Box::new(Kernel::host()), observe, told))
 }
 
-fn start_log(format: LogFormat) -> Result<(), Fault> {
+/// Writes the log to standard error, as far as the environment asks for it.
+///
+/// # Errors
+/// A level that is none, or a log that was started before.
+pub(crate) fn start_log(format: LogFormat) -> Result<(), Fault> {
     let text = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(&text)
         .map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;

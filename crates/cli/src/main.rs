@@ -7,6 +7,7 @@
 
 mod args;
 mod blame;
+mod blockd;
 mod calibrate;
 mod commands;
 mod daemon;
@@ -50,6 +51,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Run(args) => Ok(run::run(&args, &Client::new(cli.socket), output)),
         Command::Enter(args) => Ok(run::enter(args, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_bench::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
 use bulkhead_engine::client::Client;
 use bulkhead_sys::cgroup::{self, CgroupPath};
@@ -180,12 +180,6 @@ fn failed(object: &str, error: &(dyn Error + 'static)) -> Fault {
         return Fault::new(Code::PermissionDenied, object, chain(error)).cure("`bulkhead run` needs root");
     }
     Fault::new(Code::Internal, object, chain(error))
-}
-
-/// An error with its causes.
-fn chain(error: &(dyn Error + 'static)) -> String {
-    let chain = std::iter::successors(Some(error), |&error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -47,6 +47,13 @@ pub fn backend(pool: &Pool) -> Box<dyn Backend> {
     }
 }
 
+/// What a volume's ublk device has written on it (`ublksrv_flags`), so that it is found again whoever made it: the first half of
+/// the volume's UUID, which is random.
+#[must_use]
+pub fn device_owner(volume: Uuid) -> u64 {
+    volume.as_u64_pair().0
+}
+
 /// File name ending of a volume's record in a file pool.
 pub const VOLUME_RECORD_SUFFIX: &str = "volume";
 /// File name ending of a volume's image in a file pool.

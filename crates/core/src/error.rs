@@ -2,6 +2,7 @@
 //!
 //! Front ends only translate: HTTP status, exit code (and later gRPC status and Docker's `Err`) are all derived here.
 
+use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,13 @@ impl Fault {
     pub fn cure(self, cure: impl fmt::Display) -> Self {
         Self { cure: cure.to_string(), ..self }
     }
+}
+
+/// The sentence of an error and of all its causes, in one line.
+#[must_use]
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let errors = std::iter::successors(Some(error), |&error| error.source());
+    errors.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::record::{Batch, Kind};
 use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
@@ -27,7 +27,6 @@ use bulkhead_sys::scratch::{Scratch, ScratchError};
 use self::names::Namer;
 pub(crate) use self::names::containers;
 use self::xfs::Xfs;
-use crate::kernel::faults::chain;
 
 /// How often the tracer is looked at: often enough that its ring buffer does not overrun.
 const LOOK: Duration = Duration::from_millis(200);

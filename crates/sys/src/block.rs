@@ -17,6 +17,7 @@ use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
 
 mod all;
+pub mod partition;
 mod signature;
 mod stack;
 mod usage;

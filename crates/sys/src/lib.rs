@@ -6,6 +6,7 @@
 
 #![deny(missing_docs)]
 
+pub mod background;
 pub mod block;
 pub mod bpf;
 pub mod cgroup;
@@ -26,5 +27,6 @@ pub mod runtimes;
 pub mod scratch;
 pub mod spawn;
 pub mod tool;
+pub mod ublk;
 
 mod raw;

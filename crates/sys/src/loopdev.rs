@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::units::{Bytes, DevNo};
-use rustix::event::{Timespec, poll};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, flock, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 use crate::block::{self, InUse, dev_from_raw};
+use crate::process::pause;
 use crate::roots::Roots;
 
 /// Logical block size in bytes of a device whose image allows it: a multiple of every usual device's own.
@@ -294,7 +294,7 @@ pub fn detach(roots: &Roots, info: &LoopInfo) -> Result<(), LoopError> {
             let reason = used()?.map_or_else(|| "a program has it open".to_owned(), |reason| reason.to_string());
             return Err(busy(reason));
         }
-        pause();
+        pause(POLL_PAUSE);
     }
     Ok(())
 }
@@ -426,7 +426,7 @@ fn lock(image: &Path) -> Result<OwnedFd, LoopError> {
     loop {
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(fd),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => pause(),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => pause(POLL_PAUSE),
             Err(Errno::WOULDBLOCK) => return Err(LoopError::Locked { image: image.to_owned() }),
             Err(source) => return Err(error(source)),
         }
@@ -598,7 +598,7 @@ fn wait_for_node(path: &Path, write: bool) -> Result<OwnedFd, LoopError> {
             Err(LoopError::Device { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound && Instant::now() < deadline =>
             {
-                pause();
+                pause(POLL_PAUSE);
             }
             other => return other,
         }
@@ -628,12 +628,6 @@ fn read_trimmed(path: &Path) -> Result<String, LoopError> {
 
 fn parse_number<T: std::str::FromStr>(path: &Path, text: &str) -> Result<T, LoopError> {
     text.parse().map_err(|_| LoopError::Malformed { path: path.to_owned(), text: text.to_owned() })
-}
-
-/// Waits a moment between two looks at something that sends no event; an early return by a signal does no harm.
-fn pause() {
-    let timeout = Timespec::try_from(POLL_PAUSE).unwrap_or_default();
-    let _ = poll(&mut [], Some(&timeout));
 }
 
 /// `new_decode_dev` of the kernel (include/linux/kdev_t.h), the form in which `lo_device` comes.

@@ -10,6 +10,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use bulkhead_core::units::{Bytes, DevNo};
@@ -18,6 +19,7 @@ use crate::block;
 use crate::mount;
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError, ToolOutput};
+use crate::ublk;
 
 mod report;
 mod tags;
@@ -45,6 +47,9 @@ const UDEV_CONTROL: &str = "/run/udev/control";
 
 /// What LVM is told when there is no udev.
 const WITHOUT_UDEV: &str = "activation{udev_sync=0 udev_rules=0 verify_udev_operations=1} devices{obtain_device_list_from_udev=0 external_device_info_source=\"none\"}";
+
+/// The administrator's own filter, read once: LVM takes only one.
+static GLOBAL_FILTER: OnceLock<Option<String>> = OnceLock::new();
 
 /// Why something about LVM failed. `object` is a group (`vg`), a volume (`vg/lv`) or a device.
 #[derive(Debug, thiserror::Error)]
@@ -656,7 +661,32 @@ fn run_for(operation: &'static str, object: &str, command: Command) -> Result<To
 }
 
 fn run(command: &Command) -> Result<ToolOutput, ToolError> {
-    command.tool(udev_answers()).run()
+    let mut config = Vec::new();
+    if !udev_answers() {
+        config.push(WITHOUT_UDEV.to_owned());
+    }
+    config.extend(without_volumes());
+    command.tool(&config.join(" ")).run()
+}
+
+/// Keeps LVM away from the volumes that block servers of ours serve: it would look for labels on each, and wait for one whose
+/// server is gone, with all who wait for LVM.
+fn without_volumes() -> Option<String> {
+    let served = ublk::service::all(&Roots::host()).unwrap_or_default();
+    let ids: Vec<u32> = served.into_iter().map(|(id, _)| id).collect();
+    let own = || {
+        let found = Tool::new(PROGRAM).args(["lvmconfig", "devices/global_filter"]).limit(LIMIT).run().ok()?;
+        Some(found.stdout.trim().strip_prefix("global_filter=")?.to_owned())
+    };
+    (!ids.is_empty()).then(|| filter(&ids, GLOBAL_FILTER.get_or_init(own).as_deref()))
+}
+
+/// A filter that rejects these ublk devices and their partitions, in front of the administrator's own.
+fn filter(ids: &[u32], own: Option<&str>) -> String {
+    let mut patterns: Vec<String> = ids.iter().map(|id| format!("\"r|^/dev/ublkb{id}(p[0-9]+)?$|\"")).collect();
+    let own = own.map(|own| own.trim_start_matches('[').trim_end_matches(']').to_owned());
+    patterns.extend(own.filter(|own| !own.is_empty()));
+    format!("devices{{global_filter=[{}]}}", patterns.join(","))
 }
 
 /// Whether udev is there: its socket takes connections. A socket left over from a udev that ended does not.
@@ -701,10 +731,10 @@ impl Command {
         self
     }
 
-    fn tool(&self, udev: bool) -> Tool {
+    fn tool(&self, config: &str) -> Tool {
         let (name, args) = self.0.split_at(1.min(self.0.len()));
         // In front of the other arguments, which may end the options with `--`.
-        let config: &[&str] = if udev { &[] } else { &["--config", WITHOUT_UDEV] };
+        let config: &[&str] = if config.is_empty() { &[] } else { &["--config", config] };
         let tool = Tool::new(PROGRAM).args(name).args(config).args(args);
         if self.suspends() { tool.unlimited() } else { tool.limit(LIMIT) }
     }
@@ -856,7 +886,7 @@ mod tests {
 
     #[test]
     fn command_lines_are_as_documented() {
-        let line = |command: Result<Command, LvmError>| command.unwrap().tool(true).command_line();
+        let line = |command: Result<Command, LvmError>| command.unwrap().tool("").command_line();
         assert_eq!(
             line(linear_args("vg", "lv", Bytes::mib(64), &["a", "b=c"])),
             "lvm lvcreate --addtag a --addtag b=c --yes -Wy -Zy --type linear -n lv -L 131072s vg"
@@ -873,13 +903,23 @@ mod tests {
             line(snapshot_args("vg", "lv", "snap", &["t"], true)),
             "lvm lvcreate --addtag t --yes -s -kn -ay -pr -n snap vg/lv"
         );
-        let without = Command::new("vgcreate").arg("vg").arg("--").tool(false).command_line();
+        let without = Command::new("vgcreate").arg("vg").arg("--").tool(WITHOUT_UDEV).command_line();
         assert!(without.starts_with("lvm vgcreate --config activation{") && without.ends_with("} vg --"), "{without}");
         assert!(snapshot_args("vg", "lv", "snap", &[], true).unwrap().suspends());
         assert!(Command::new("lvremove").suspends() && !Command::new("lvs").suspends());
         assert!(matches!(linear_args("vg", "lv", Bytes(0), &[]), Err(LvmError::ZeroSize { .. })));
         assert!(matches!(linear_args("vg", "lv", Bytes(1), &["-x"]), Err(LvmError::BadTag(_))));
         assert!(matches!(thin_args("vg", "-p", "lv", Bytes(1), &[]), Err(LvmError::BadName { .. })));
+    }
+
+    #[test]
+    fn volumes_of_block_servers_are_kept_from_lvm_beside_what_the_administrator_keeps() {
+        assert_eq!(filter(&[3], None), r#"devices{global_filter=["r|^/dev/ublkb3(p[0-9]+)?$|"]}"#);
+        assert_eq!(
+            filter(&[3, 11], Some(r#"["a|/dev/sd|","r|.*|"]"#)),
+            r#"devices{global_filter=["r|^/dev/ublkb3(p[0-9]+)?$|","r|^/dev/ublkb11(p[0-9]+)?$|","a|/dev/sd|","r|.*|"]}"#
+        );
+        assert!(filter(&[0], Some(r#""r|/dev/cdrom|""#)).ends_with(r#"$|","r|/dev/cdrom|"]}"#));
     }
 
     #[test]

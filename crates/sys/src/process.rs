@@ -1,6 +1,13 @@
-//! Facts about processes from `/proc` (proc_pid_stat(5)).
+//! Facts about processes from `/proc` (proc_pid_stat(5)), and waiting for their end.
 
 use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::roots::Roots;
 
@@ -11,6 +18,60 @@ use crate::roots::Roots;
 pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
     parse_start_time(&stat)
+}
+
+/// A process that is there, or was: another that is given its pid is not taken for it (pidfd_open(2)).
+#[derive(Debug)]
+pub struct Handle(OwnedFd);
+
+impl Handle {
+    /// The process with this pid; `None` when there is none.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn open(pid: Pid) -> io::Result<Option<Self>> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => Ok(None),
+            opened => Ok(Some(Self(opened?))),
+        }
+    }
+
+    /// Waits until it has ended, whoever's child it is; `false` when it is still there after `limit`.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn wait_until_ended(&self, limit: Duration) -> io::Result<bool> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout)) {
+                Ok(ready) => return Ok(ready > 0),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// [`Handle::wait_until_ended`] by pid; one that is not there has ended.
+///
+/// # Errors
+/// The operating system's.
+pub fn wait_until_ended(pid: Pid, limit: Duration) -> io::Result<bool> {
+    Handle::open(pid)?.map_or(Ok(true), |process| process.wait_until_ended(limit))
+}
+
+/// Waits a moment between two looks at something that sends no event; an early return by a signal does no harm.
+pub fn pause(time: Duration) {
+    let timeout = Timespec::try_from(time).unwrap_or_default();
+    let _ = poll(&mut [], Some(&timeout));
 }
 
 /// Whether this process ignores a signal (by number): `nohup`, and shells without job control, start programs that way.

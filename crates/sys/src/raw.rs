@@ -18,6 +18,8 @@ const SIG_SETMASK: c_int = 2;
 const SIG_BLOCK: c_int = 0;
 /// `SIG_DFL` of `<signal.h>`.
 const SIG_DFL: usize = 0;
+/// `SIG_IGN` of `<signal.h>`.
+const SIG_IGN: usize = 1;
 /// `SFD_CLOEXEC | SFD_NONBLOCK` (equal to `O_CLOEXEC | O_NONBLOCK`) of `<sys/signalfd.h>`.
 const SFD_FLAGS: c_int = 0o2_000_000 | 0o4_000;
 
@@ -116,6 +118,15 @@ impl SignalSet {
 pub(crate) fn reset_disposition(which: Signal) -> io::Result<()> {
     // SAFETY: SIG_DFL installs no handler, so no code of ours can run in signal context.
     match unsafe { signal(which.as_raw(), SIG_DFL) } {
+        usize::MAX => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Has the whole process take no notice of a signal.
+pub(crate) fn ignore(which: Signal) -> io::Result<()> {
+    // SAFETY: SIG_IGN installs no handler, so no code of ours can run in signal context.
+    match unsafe { signal(which.as_raw(), SIG_IGN) } {
         usize::MAX => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

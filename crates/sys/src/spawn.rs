@@ -14,10 +14,11 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_parent_process_death_signal};
+
+use crate::process;
 
 /// How much of a child's standard error is kept, in bytes: the last ones.
 const STDERR_BYTES: usize = 16 << 10;
@@ -240,18 +241,7 @@ impl Running {
         if self.reaped {
             return Ok(true);
         }
-        let pidfd = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
-        let deadline = Instant::now() + limit;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-            match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => return Ok(false),
-                Ok(_) => return Ok(true),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
+        process::wait_until_ended(Pid::from_child(&self.child), limit)
     }
 
     fn unreachable(&self, source: io::Error) -> SpawnError {

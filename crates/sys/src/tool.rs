@@ -8,10 +8,11 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::Pid;
+
+use crate::process;
 
 /// Where helpers are looked for; the caller's `PATH` is not trusted.
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -78,7 +79,10 @@ pub struct ToolOutput {
 /// One run of a helper program.
 #[derive(Clone, Debug)]
 pub struct Tool {
+    /// Its name, for messages.
     program: &'static str,
+    /// What is started.
+    path: &'static str,
     args: Vec<OsString>,
     ok_codes: Vec<i32>,
     limit: Option<Duration>,
@@ -88,7 +92,13 @@ impl Tool {
     /// A run of `program`, found in [`PATH`].
     #[must_use]
     pub fn new(program: &'static str) -> Self {
-        Self { program, args: Vec::new(), ok_codes: vec![0], limit: Some(DEFAULT_LIMIT) }
+        Self { program, path: program, args: Vec::new(), ok_codes: vec![0], limit: Some(DEFAULT_LIMIT) }
+    }
+
+    /// A run of the program that this process runs, also when its file was replaced.
+    #[must_use]
+    pub fn this_program() -> Self {
+        Self { path: "/proc/self/exe", ..Self::new("bulkhead") }
     }
 
     /// Adds one argument.
@@ -176,9 +186,9 @@ impl Tool {
 
     fn wait_or_kill(&self, child: &mut Child, limit: Duration) -> Result<ExitStatus, ToolError> {
         let start_error = |source| ToolError::Start { program: self.program.to_owned(), source };
-        let ended = wait_with_limit(child, limit);
-        if let Ok(Some(status)) = ended {
-            return Ok(status);
+        let ended = process::wait_until_ended(Pid::from_child(child), limit);
+        if let Ok(true) = ended {
+            return child.wait().map_err(start_error);
         }
         // The child is ours and not yet reaped, so the pid cannot have been reused.
         let killed = child.kill().and_then(|()| child.wait());
@@ -188,7 +198,7 @@ impl Tool {
 
     #[expect(clippy::disallowed_methods, reason = "the one place that starts helper programs")]
     fn command(&self) -> Command {
-        let mut command = Command::new(self.program);
+        let mut command = Command::new(self.path);
         command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
         // LVM complains about every descriptor that it inherits; ours are close-on-exec.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
@@ -231,23 +241,6 @@ fn drain(mut stream: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> 
     })
 }
 
-/// Waits for the child; `None` when it is still running at the limit.
-fn wait_with_limit(child: &mut Child, limit: Duration) -> std::io::Result<Option<ExitStatus>> {
-    let pid = Pid::from_child(child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec::try_from(left).map_err(|_| std::io::Error::from(std::io::ErrorKind::InvalidInput))?;
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => return child.wait().map(Some),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
@@ -261,6 +254,7 @@ fn last_lines(text: &str, n: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn output_and_code_come_back() {

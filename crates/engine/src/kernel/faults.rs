@@ -1,11 +1,10 @@
 //! Errors of `bulkhead-sys` as faults: which code each has, and what an operator can do about it.
 
 use std::error::Error;
-use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_sys::block::BlockError;
 use bulkhead_sys::cgroup::CgroupError;
 use bulkhead_sys::file::FileError;
@@ -32,17 +31,6 @@ pub(crate) trait Classify: Error + Sized + 'static {
         };
         Fault::new(code, object, chain(&self)).cure(cure)
     }
-}
-
-/// The sentence of an error and of all its sources.
-pub(crate) fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        write!(text, ": {source}").expect("writing to a string cannot fail");
-        next = source.source();
-    }
-    text
 }
 
 fn missing_program<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ToolError> {

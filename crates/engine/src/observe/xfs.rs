@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use bulkhead_core::error::chain;
 use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::bpf::BpfError;
@@ -11,7 +12,6 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
 use super::{Charged, SelfTest, charged};
-use crate::kernel::faults::chain;
 
 /// The tracer of XFS, if there is an XFS and it can be traced.
 #[derive(Debug, Default)]

@@ -11,6 +11,7 @@ use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, rela
 use crate::loopdev;
 use crate::mount;
 use crate::roots::Roots;
+use crate::ublk;
 
 /// What kind of layer a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,10 +105,10 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
                 Holder::Devices(devices) => below.extend(devices),
                 Holder::None { reason: why } => reason = Some(why),
             },
-            LayerKind::Ublk if below.is_empty() => {
-                reason =
-                    Some("it is served by a program through ublk: the kernel does not know its backing store".into());
-            }
+            LayerKind::Ublk if below.is_empty() => match ublk_holder(roots, &device)? {
+                Holder::Devices(devices) => below.extend(devices),
+                Holder::None { reason: why } => reason = Some(why),
+            },
             LayerKind::Memory => reason = Some("it lives in memory".into()),
             LayerKind::Dm if below.is_empty() => reason = Some("its dm table has no device below it".into()),
             LayerKind::Md | LayerKind::Bcache if below.is_empty() => reason = Some("it has no members".into()),
@@ -163,6 +164,16 @@ fn loop_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError
         Err(error) => {
             Ok(Holder::None { reason: format!("its backing file {} cannot be examined: {error}", path.display()) })
         }
+    }
+}
+
+fn ublk_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError> {
+    match ublk::service::of(roots, &device.name).map(|service| service.image) {
+        Some(image) if image.exists() => holder_of(roots, &image),
+        Some(image) => Ok(Holder::None { reason: format!("its image {} is not there", image.display()) }),
+        None => Ok(Holder::None {
+            reason: "it is served by a program through ublk: the kernel does not know its backing store".into(),
+        }),
     }
 }
 

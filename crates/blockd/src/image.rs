@@ -1,0 +1,136 @@
+//! An image file, opened for direct I/O, that this process alone serves.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bulkhead_core::units::Bytes;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::ublk::Params;
+use bulkhead_sys::{block, process};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+
+/// Logical block of a volume, in bytes: what file systems use anyway, and a multiple of every usual device's own.
+const BLOCK_BYTES: u32 = 4096;
+
+/// How long a server that was killed may need to let go of the image.
+const LOCK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause between two tries to lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// The largest range that is zeroed or discarded in one request: what a slow disk does in a second or so.
+const MAX_RANGE: Bytes = Bytes::mib(32);
+
+/// An image cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// It cannot be opened or examined.
+    #[error("cannot {operation} the image {image}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// The image.
+        image: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// It is nothing that can be served.
+    #[error("{image} cannot be served: {reason}")]
+    Unsuitable {
+        /// The image.
+        image: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// An image.
+#[derive(Debug)]
+pub(crate) struct Image {
+    file: File,
+    /// The largest size that was seen, in whole blocks.
+    size: AtomicU64,
+    rotational: bool,
+}
+
+impl Image {
+    /// Opens an image and locks it against other servers.
+    pub(crate) fn open(roots: &Roots, path: &Path) -> Result<Self, ImageError> {
+        let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
+        let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
+        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
+            opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
+        };
+        let metadata = file.metadata().map_err(failed("examine"))?;
+        if !metadata.is_file() {
+            return Err(unsuitable("it is not a regular file"));
+        }
+        let give_up = Instant::now() + LOCK_LIMIT;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+                Err(Errno::AGAIN) => return Err(unsuitable("another process has it locked")),
+                locked => break locked.map_err(|errno| failed("lock")(errno.into()))?,
+            }
+        }
+        let image = Self { file, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
+        if image.look_at_size().map_err(failed("examine"))? == 0 {
+            return Err(unsuitable("it has not even one block"));
+        }
+        Ok(image)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(crate) fn size(&self) -> Bytes {
+        Bytes(self.size.load(Ordering::Relaxed))
+    }
+
+    /// How much of a range lies within the image. It may have grown; one that somebody cut off has what it had, and reading it
+    /// fails.
+    ///
+    /// # Errors
+    /// When its size cannot be read.
+    pub(crate) fn held(&self, offset: u64, len: u64) -> io::Result<u64> {
+        let end = offset.saturating_add(len);
+        let size = match self.size().0 {
+            size if end <= size => size,
+            _ => self.look_at_size()?,
+        };
+        Ok(size.saturating_sub(offset).min(len))
+    }
+
+    pub(crate) fn params(&self, size: Bytes, discards: bool) -> Params {
+        Params {
+            size,
+            block_bytes: BLOCK_BYTES,
+            read_only: false,
+            rotational: self.rotational,
+            max_discard: if discards { MAX_RANGE } else { Bytes(0) },
+            max_zeroes: MAX_RANGE,
+        }
+    }
+
+    fn look_at_size(&self) -> io::Result<u64> {
+        let block = u64::from(BLOCK_BYTES);
+        let now = self.file.metadata()?.len() / block * block;
+        Ok(self.size.fetch_max(now, Ordering::Relaxed).max(now))
+    }
+}
+
+/// Whether a file lies on a rotating disk; not when that cannot be told.
+fn is_rotational(roots: &Roots, path: &Path) -> bool {
+    let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return false };
+    let physical = devices.iter().filter_map(|dev| block::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);
+    physical.filter_map(|dev| block::inspect(roots, dev).ok()).any(|device| device.rotational)
+}

@@ -1,0 +1,33 @@
+//! `bulkhead blockd`: starts a block server in the background, for the daemon.
+
+use bulkhead_blockd::start;
+use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::ublk::service::Service;
+
+use crate::args::{BlockdArgs, LogFormat};
+use crate::daemon::start_log;
+use crate::output::Output;
+
+/// Starts a server and prints its device's node; in the background, serves until the device is removed.
+///
+/// # Errors
+/// Why the volume cannot be served.
+pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
+    let object = || format!("image {}", args.image.display());
+    let service = Service {
+        volume: args.volume,
+        image: args.image.clone(),
+        discards: args.discards,
+        cgroup: args.cgroup.clone(),
+    };
+    let begin = || {
+        // Without a log it serves all the same.
+        let _ = start_log(LogFormat::Text);
+    };
+    match start(&Roots::host(), &service, begin) {
+        Ok(Some(node)) => output.lines(&[node.display().to_string()]),
+        Ok(None) => Ok(()),
+        Err(error) => Err(Fault::new(Code::Internal, object(), chain(&error))),
+    }
+}

@@ -1,0 +1,525 @@
+//! ublk: block devices that a process serves (kernel `drivers/block/ublk_drv.c`, `Documentation/block/ublk.rst`).
+//!
+//! Owns: the commands of `/dev/ublk-control` ([`Control`]), and the requests of a device that this process serves
+//! ([`queue::Queue`]). A device outlives its server: with user recovery, which every device of ours has, its requests wait
+//! until another server takes it over, and those that were under way are issued again.
+//! Does not: know what is in the image, nor decide when a device is made or removed.
+
+pub mod queue;
+pub mod service;
+pub mod sized;
+mod uapi;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use bulkhead_core::units::Bytes;
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid};
+
+use crate::file::FileError;
+use crate::process::{self, Handle};
+use crate::roots::Roots;
+use uapi::Command;
+
+/// How long a command may take before it is given up: starting a device reads from it, stopping one waits for what is under way.
+const COMMAND_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the server of a device that was removed may take to end.
+const SERVER_END_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long udev may need to make the node of a new device.
+const NODE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long udev may look at a device that is to be removed.
+const UDEV_LIMIT: Duration = Duration::from_secs(5);
+
+/// Pause between two looks.
+const POLL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a device could not be made, changed or served.
+#[derive(Debug, thiserror::Error)]
+pub enum UblkError {
+    /// The driver is not there: no `/dev/ublk-control` (module `ublk_drv` not loaded, or not built).
+    #[error("cannot open {path}: is the ublk_drv module loaded?")]
+    Unavailable {
+        /// The control node.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The driver refused a command.
+    #[error("{command} of ublk device {id} failed")]
+    Command {
+        /// The command's name in the kernel.
+        command: &'static str,
+        /// The device's number.
+        id: u32,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// The driver did not answer.
+    #[error("{command} of ublk device {id} did not end within {seconds} s")]
+    Timeout {
+        /// The command's name in the kernel.
+        command: &'static str,
+        /// The device's number.
+        id: u32,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// The driver lacks something that every device of ours needs.
+    #[error("the ublk driver has no {feature}")]
+    Lacks {
+        /// The feature's name in the kernel.
+        feature: &'static str,
+    },
+    /// A device's node did not appear, or cannot be opened or mapped.
+    #[error("cannot {operation} {path}")]
+    Node {
+        /// What was tried.
+        operation: &'static str,
+        /// The node.
+        path: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// An `io_uring` could not be made or used.
+    #[error("cannot {operation} an io_uring")]
+    Ring {
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// What was told of it cannot be forgotten.
+    #[error(transparent)]
+    Told(#[from] FileError),
+    /// The block device is mounted, or held by another device.
+    #[error("{device} is in use")]
+    Busy {
+        /// The device node.
+        device: PathBuf,
+    },
+}
+
+/// What the driver can do, as far as Bulkhead makes a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features(u64);
+
+impl Features {
+    /// A live device can change its size (`UBLK_F_UPDATE_SIZE`, Linux 6.16).
+    #[must_use]
+    pub fn can_resize(self) -> bool {
+        self.0 & uapi::F_UPDATE_SIZE != 0
+    }
+}
+
+/// State of a device (`UBLK_S_DEV_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Made and not started, or stopped.
+    Dead,
+    /// Served.
+    Live,
+    /// Its server is gone: requests wait for the next one.
+    Quiesced,
+    /// Anything else, by its number.
+    Other(u16),
+}
+
+/// A device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number: its disk is `/dev/ublkb<id>`.
+    pub id: u32,
+    /// Its state.
+    pub state: State,
+    /// The process that serves it, also when that is gone.
+    pub server_pid: Option<u32>,
+    /// What its maker wrote on it; the kernel keeps it and takes no notice.
+    pub owner: u64,
+    /// Number of queues.
+    pub queues: u16,
+    /// Requests under way in each queue at most.
+    pub depth: u16,
+    /// Size of the largest request.
+    pub max_io_bytes: u32,
+}
+
+impl DeviceInfo {
+    /// The kernel name of its disk.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("ublkb{}", self.id)
+    }
+
+    /// The process that serves it, if it is there.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn server(&self) -> io::Result<Option<Handle>> {
+        let pid = self.server_pid.filter(|_| self.state == State::Live);
+        let pid = pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let server = pid.map_or(Ok(None), Handle::open)?;
+        // One that has ended may still be there until its parent has asked how.
+        Ok(match server {
+            Some(server) if server.wait_until_ended(Duration::ZERO)? => None,
+            server => server,
+        })
+    }
+
+    /// The disk's node.
+    #[must_use]
+    pub fn node(&self, roots: &Roots) -> PathBuf {
+        roots.dev.join(self.name())
+    }
+}
+
+/// What a new device is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Written on it, so that it is found again.
+    pub owner: u64,
+    /// Number of queues.
+    pub queues: u16,
+    /// Requests under way in each queue at most.
+    pub depth: u16,
+    /// Size of the largest request, a multiple of the page size.
+    pub max_io_bytes: u32,
+}
+
+/// What a device says about itself to the block layer. All have a volatile cache and FUA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Its size.
+    pub size: Bytes,
+    /// Logical block, a power of two from 512 to the page size, in bytes.
+    pub block_bytes: u32,
+    /// Nothing can be written.
+    pub read_only: bool,
+    /// It lies on a rotating disk.
+    pub rotational: bool,
+    /// The largest range that one request discards; zero when it cannot.
+    pub max_discard: Bytes,
+    /// The largest range that one request zeroes; zero when it cannot.
+    pub max_zeroes: Bytes,
+}
+
+/// The driver's control node.
+pub struct Control {
+    file: File,
+    ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    /// How many commands were sent: each has its number.
+    sent: u64,
+}
+
+impl std::fmt::Debug for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Control {
+    /// Opens the control node.
+    ///
+    /// # Errors
+    /// [`UblkError::Unavailable`], [`UblkError::Ring`].
+    pub fn open(roots: &Roots) -> Result<Self, UblkError> {
+        let path = roots.dev.join("ublk-control");
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let file = opened.map_err(|source| UblkError::Unavailable { path, source })?;
+        let ring = IoUring::builder().build(4).map_err(|source| UblkError::Ring { operation: "make", source })?;
+        Ok(Self { file, ring, sent: 0 })
+    }
+
+    /// What the driver can do.
+    ///
+    /// # Errors
+    /// [`UblkError::Lacks`] when it cannot do what every device of ours needs (a kernel before 6.5).
+    pub fn features(&mut self) -> Result<Features, UblkError> {
+        let lacks = |feature| UblkError::Lacks { feature };
+        let (answer, bytes) = self.exchange(uapi::GET_FEATURES, u32::MAX, 0u64.to_ne_bytes(), 0)?;
+        answer.map_err(|_| lacks(uapi::GET_FEATURES.name))?;
+        let flags = u64::from_ne_bytes(bytes);
+        for (flag, name) in [
+            (uapi::F_USER_RECOVERY, "UBLK_F_USER_RECOVERY"),
+            (uapi::F_USER_RECOVERY_REISSUE, "UBLK_F_USER_RECOVERY_REISSUE"),
+            (uapi::F_CMD_IOCTL_ENCODE, "UBLK_F_CMD_IOCTL_ENCODE"),
+        ] {
+            if flags & flag == 0 {
+                return Err(lacks(name));
+            }
+        }
+        Ok(Features(flags))
+    }
+
+    /// A device, `None` when there is none of that number.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`].
+    pub fn info(&mut self, id: u32) -> Result<Option<DeviceInfo>, UblkError> {
+        let (answer, bytes) = self.exchange(uapi::GET_DEV_INFO, id, [0; _], 0)?;
+        match answer {
+            Err(Errno::NODEV) => Ok(None),
+            Err(errno) => Err(refused(uapi::GET_DEV_INFO, id, errno)),
+            Ok(_) => Ok(Some(device_info(uapi::Info::decode(&bytes)))),
+        }
+    }
+
+    /// The device that has `owner` written on it, `None` when there is none.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
+    pub fn find(&mut self, roots: &Roots, owner: u64) -> Result<Option<DeviceInfo>, UblkError> {
+        if let Some(probable) = service::probable(roots, owner).map(|id| self.info(id)).transpose()?.flatten()
+            && probable.owner == owner
+        {
+            return Ok(Some(probable));
+        }
+        let path = roots.sys.join("class/ublk-char");
+        let unreadable = |source| UblkError::Node { operation: "list", path: path.clone(), source };
+        let listed = match fs::read_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            listed => listed.map_err(unreadable)?,
+        };
+        for entry in listed {
+            let name = entry.map_err(unreadable)?.file_name();
+            let id = name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok());
+            if let Some(info) = id.map(|id| self.info(id)).transpose()?.flatten().filter(|info| info.owner == owner) {
+                return Ok(Some(info));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes a device, not started yet. The process that calls this is to serve it.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`].
+    pub fn add(&mut self, spec: &Spec) -> Result<DeviceInfo, UblkError> {
+        let wanted = uapi::Info {
+            queues: spec.queues,
+            depth: spec.depth,
+            max_io_bytes: spec.max_io_bytes,
+            // The driver is to choose.
+            id: u32::MAX,
+            pid: getpid().as_raw_pid(),
+            flags: uapi::F_USER_RECOVERY | uapi::F_USER_RECOVERY_REISSUE | uapi::F_CMD_IOCTL_ENCODE,
+            owner: spec.owner,
+            state: 0,
+        };
+        let (answer, bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
+        answer.map_err(|errno| refused(uapi::ADD_DEV, u32::MAX, errno))?;
+        Ok(device_info(uapi::Info::decode(&bytes)))
+    }
+
+    /// Says what a device is; before it is started.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`].
+    pub fn set_params(&mut self, device: &DeviceInfo, params: &Params) -> Result<(), UblkError> {
+        let bytes = uapi::params(params, device.max_io_bytes);
+        let (answer, _) = self.exchange(uapi::SET_PARAMS, device.id, bytes, 0)?;
+        answer.map(drop).map_err(|errno| refused(uapi::SET_PARAMS, device.id, errno))
+    }
+
+    /// Starts a device: its block device appears. The queues' threads fetch meanwhile; this waits for all of them.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`], [`UblkError::Timeout`].
+    pub fn start(&mut self, id: u32) -> Result<(), UblkError> {
+        self.command(uapi::START_DEV, id, own_pid())
+    }
+
+    /// Begins to take over a device whose server is gone; somebody may have begun before. Who opens the device first is its
+    /// server then.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`]: `EBUSY` as long as a server lives, or what it had under way has not come to its end.
+    pub fn start_recovery(&mut self, id: u32) -> Result<(), UblkError> {
+        match self.command(uapi::START_USER_RECOVERY, id, 0) {
+            // The driver refuses when no queue is ready, as after the first time (`ublk_ctrl_start_recovery`).
+            Err(UblkError::Command { source, .. }) if is(&source, Errno::INVAL) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Completes taking over: requests that waited are served. The queues' threads fetch meanwhile; this waits for all of them.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`], [`UblkError::Timeout`].
+    pub fn end_recovery(&mut self, id: u32) -> Result<(), UblkError> {
+        self.command(uapi::END_USER_RECOVERY, id, own_pid())
+    }
+
+    /// Changes the size of a live device ([`Features::can_resize`]).
+    ///
+    /// # Errors
+    /// [`UblkError::Command`].
+    pub fn resize(&mut self, id: u32, size: Bytes) -> Result<(), UblkError> {
+        self.command(uapi::UPDATE_SIZE, id, size.0 / 512)
+    }
+
+    /// Stops a device that is not in use and removes it, and waits until its server has ended. Idempotent.
+    ///
+    /// # Errors
+    /// [`UblkError::Busy`] while it is mounted or held, [`UblkError::Command`], [`UblkError::Timeout`], [`UblkError::Node`].
+    pub fn remove(&mut self, roots: &Roots, device: &DeviceInfo) -> Result<(), UblkError> {
+        let node = device.node(roots);
+        // The driver would remove it under a mounted file system, too. An exclusive opener, as a mount is one, is told. It is
+        // closed only when the device is stopped: before, it could wait for a server that is gone.
+        let exclusive = match rustix::fs::open(&node, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(fd) => Some(fd),
+            Err(Errno::BUSY) => return Err(UblkError::Busy { device: node }),
+            // Never started, or stopped already.
+            Err(Errno::NOENT | Errno::NXIO | Errno::NODEV) => None,
+            Err(errno) => return Err(UblkError::Node { operation: "open", path: node, source: errno.into() }),
+        };
+        // udev looks for signatures under a lock on the disk; without its server that would fail, with noise in the kernel's log.
+        let give_up = Instant::now() + UDEV_LIMIT;
+        while let Some(disk) = &exclusive
+            && flock(disk, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN)
+            && Instant::now() < give_up
+        {
+            process::pause(POLL_PAUSE);
+        }
+        let failed = |source| UblkError::Node { operation: "wait for the server of", path: device.node(roots), source };
+        let server = device.server().map_err(failed)?;
+        let stopped = self.command(uapi::STOP_DEV, device.id, 0);
+        drop(exclusive);
+        unless_gone(stopped)?;
+        unless_gone(self.command(uapi::DEL_DEV_ASYNC, device.id, 0))?;
+        service::forget(roots, device)?;
+        if server.map_or(Ok(true), |server| server.wait_until_ended(SERVER_END_LIMIT)).map_err(failed)? {
+            return Ok(());
+        }
+        let seconds = SERVER_END_LIMIT.as_secs();
+        Err(UblkError::Timeout { command: "the end of the server", id: device.id, seconds })
+    }
+
+    fn command(&mut self, command: Command, id: u32, data: u64) -> Result<(), UblkError> {
+        let (answer, _) = self.exchange(command, id, [], data)?;
+        answer.map(drop).map_err(|errno| refused(command, id, errno))
+    }
+
+    /// Sends a command with a buffer, and gives back the driver's answer and the buffer.
+    fn exchange<const N: usize>(
+        &mut self,
+        command: Command,
+        id: u32,
+        buffer: [u8; N],
+        data: u64,
+    ) -> Result<(Result<i32, Errno>, [u8; N]), UblkError> {
+        let failed = |source| UblkError::Ring { operation: "use", source };
+        let mut buffer = Box::new(buffer);
+        // Lengths are those of `uapi`: at most 64.
+        let described =
+            if N == 0 { (0, 0) } else { (buffer.as_mut_ptr() as u64, u16::try_from(N).unwrap_or(u16::MAX)) };
+        self.sent += 1;
+        let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), command.opcode)
+            .cmd(uapi::ctrl_cmd(id, described, data))
+            .build()
+            .user_data(self.sent);
+        // SAFETY: the command's buffer is on the heap and is given back only when the command has ended; where that is not known
+        // it is leaked. The descriptor is that of `self.file`, which lives as long as the ring.
+        unsafe { self.ring.submission().push(&entry) }.map_err(|_| failed(io::ErrorKind::QuotaExceeded.into()))?;
+        let give_up = Instant::now() + COMMAND_LIMIT;
+        loop {
+            let left = types::Timespec::from(give_up.saturating_duration_since(Instant::now()));
+            let waited = self.ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&left));
+            // That of a command which was given up may come late.
+            if let Some(entry) = self.ring.completion().find(|entry| entry.user_data() == self.sent) {
+                let answer = entry.result();
+                let answer = if answer < 0 { Err(Errno::from_raw_os_error(-answer)) } else { Ok(answer) };
+                return Ok((answer, *buffer));
+            }
+            match waited {
+                Err(error) if is(&error, Errno::INTR) => {}
+                Err(error) if !is(&error, Errno::TIME) => {
+                    Box::leak(buffer);
+                    return Err(failed(error));
+                }
+                _ if Instant::now() >= give_up => {
+                    Box::leak(buffer);
+                    return Err(UblkError::Timeout { command: command.name, id, seconds: COMMAND_LIMIT.as_secs() });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Opens a device's own node, through which its requests come.
+///
+/// # Errors
+/// [`UblkError::Node`].
+pub fn open_device(roots: &Roots, id: u32) -> Result<File, UblkError> {
+    let path = roots.dev.join(format!("ublkc{id}"));
+    let give_up = Instant::now() + NODE_LIMIT;
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && Instant::now() < give_up => {
+                process::pause(POLL_PAUSE);
+            }
+            opened => return opened.map_err(|source| UblkError::Node { operation: "open", path, source }),
+        }
+    }
+}
+
+fn device_info(info: uapi::Info) -> DeviceInfo {
+    DeviceInfo {
+        id: info.id,
+        state: match info.state {
+            0 => State::Dead,
+            1 => State::Live,
+            2 => State::Quiesced,
+            other => State::Other(other),
+        },
+        server_pid: u32::try_from(info.pid).ok().filter(|pid| *pid != 0),
+        owner: info.owner,
+        queues: info.queues,
+        depth: info.depth,
+        max_io_bytes: info.max_io_bytes,
+    }
+}
+
+fn own_pid() -> u64 {
+    u64::from(getpid().as_raw_pid().unsigned_abs())
+}
+
+/// A device that is gone needs no stopping and no removing.
+fn unless_gone(done: Result<(), UblkError>) -> Result<(), UblkError> {
+    match done {
+        Err(UblkError::Command { source, .. }) if is(&source, Errno::NODEV) => Ok(()),
+        other => other,
+    }
+}
+
+impl UblkError {
+    /// Whether somebody else has the device now, so that a later try may succeed.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, UblkError::Command { source, .. } | UblkError::Node { source, .. } if is(source, Errno::BUSY))
+    }
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    Errno::from_io_error(error) == Some(errno)
+}
+
+fn refused(command: Command, id: u32, errno: Errno) -> UblkError {
+    UblkError::Command { command: command.name, id, source: errno.into() }
+}
+
+#[cfg(test)]
+mod tests;

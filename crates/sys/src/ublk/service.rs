@@ -1,0 +1,150 @@
+//! What the ublk devices of ours serve: their servers tell it in `/run/bulkhead/blockd`, for whoever finds a device, with its server
+//! or without.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead_core::backend::device_owner;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::DeviceInfo;
+use crate::file::{self, FileError};
+use crate::process::Handle;
+use crate::roots::Roots;
+
+/// What a block server is to serve, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Service {
+    /// The volume.
+    pub volume: Uuid,
+    /// Its image.
+    pub image: PathBuf,
+    /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
+    /// change metadata of the host's file system again.
+    pub discards: bool,
+    /// The cgroup to serve in; `None` stays where it is started.
+    pub cgroup: Option<String>,
+}
+
+/// The file that is told of a disk.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    /// A number that is given once for each disk since boot, so that what was told of another of the same name is not believed.
+    disk_sequence: String,
+    service: Service,
+}
+
+/// Where it is told.
+#[must_use]
+pub fn dir(roots: &Roots) -> PathBuf {
+    roots.base.join("run/bulkhead/blockd")
+}
+
+/// The log of a volume's server.
+#[must_use]
+pub fn log_file(roots: &Roots, volume: Uuid) -> PathBuf {
+    dir(roots).join(format!("{volume}.log"))
+}
+
+/// What a disk serves, by its kernel name, when it is one of ours and told so.
+#[must_use]
+pub fn of(roots: &Roots, name: &str) -> Option<Service> {
+    let told: Told = serde_json::from_slice(&fs::read(dir(roots).join(name)).ok()?).ok()?;
+    (disk_sequence(roots, name)? == told.disk_sequence).then_some(told.service)
+}
+
+/// What all disks of ours serve, by the numbers of their devices.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn all(roots: &Roots) -> io::Result<Vec<(u32, Service)>> {
+    let listed = match fs::read_dir(dir(roots)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listed => listed?,
+    };
+    let mut all = Vec::new();
+    for entry in listed {
+        let name = entry?.file_name();
+        let id = name.to_str().and_then(|name| Some((name, name.strip_prefix("ublkb")?.parse().ok()?)));
+        all.extend(id.and_then(|(name, id)| Some((id, of(roots, name)?))));
+    }
+    Ok(all)
+}
+
+/// Tells what a started device serves, and where to look for a volume's device.
+///
+/// # Errors
+/// [`FileError`]; `NotFound` when the disk is not there.
+pub fn tell(roots: &Roots, device: &DeviceInfo, service: &Service) -> Result<(), FileError> {
+    let path = dir(roots).join(device.name());
+    let failed = |operation| {
+        let path = path.clone();
+        move |source| FileError::Io { operation, path, source }
+    };
+    let gone = || failed("tell of the disk in")(io::ErrorKind::NotFound.into());
+    let disk_sequence = disk_sequence(roots, &device.name()).ok_or_else(gone)?;
+    let told = Told { disk_sequence, service: service.clone() };
+    let content = serde_json::to_vec(&told).map_err(|error| failed("write")(error.into()))?;
+    fs::create_dir_all(dir(roots)).map_err(failed("make the directory of"))?;
+    file::write_atomic(&path, &content)?;
+    file::write_atomic(&hint(roots, device_owner(service.volume)), device.id.to_string().as_bytes())
+}
+
+/// Waits for servers that come and go.
+#[derive(Debug)]
+pub struct Watch {
+    changes: OwnedFd,
+}
+
+impl Watch {
+    /// Watches the directory, which is made if need be.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn new(roots: &Roots) -> io::Result<Self> {
+        fs::create_dir_all(dir(roots))?;
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        inotify::add_watch(&changes, dir(roots), inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE)?;
+        Ok(Self { changes })
+    }
+
+    /// Waits until something else is told, or one of these processes has ended, or `limit`; it may return for nothing.
+    pub fn wait(&self, servers: &[Handle], limit: Option<Duration>) {
+        let mut fds: Vec<PollFd<'_>> = servers.iter().map(|server| PollFd::new(server, PollFlags::IN)).collect();
+        fds.push(PollFd::new(&self.changes, PollFlags::IN));
+        let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
+        // A signal: whoever waits looks again.
+        let _ = poll(&mut fds, limit.as_ref());
+        let mut buffer = [0; 4096];
+        while rustix::io::read(&self.changes, &mut buffer).is_ok_and(|n| n > 0) {}
+    }
+}
+
+/// Forgets what was told of a device.
+///
+/// # Errors
+/// [`FileError`].
+pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
+    file::remove_durable(&dir(roots).join(device.name()))?;
+    file::remove_durable(&hint(roots, device.owner)).map(drop)
+}
+
+/// The number of the device that probably has this owner: with many devices, asking each would take long.
+pub(super) fn probable(roots: &Roots, owner: u64) -> Option<u32> {
+    fs::read_to_string(hint(roots, owner)).ok()?.trim().parse().ok()
+}
+
+fn hint(roots: &Roots, owner: u64) -> PathBuf {
+    dir(roots).join(format!("owner-{owner:016x}"))
+}
+
+fn disk_sequence(roots: &Roots, name: &str) -> Option<String> {
+    let text = fs::read_to_string(roots.sys.join("block").join(name).join("diskseq")).ok()?;
+    Some(text.trim().to_owned())
+}

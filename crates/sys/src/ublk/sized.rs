@@ -1,0 +1,99 @@
+//! The part of a ublk disk that is the volume.
+//!
+//! The size of a live device can be changed only since Linux 6.16 (`UBLK_F_UPDATE_SIZE`). Before, the disk is made larger than any
+//! volume, and the volume is its first partition, of which the kernel is told and which can grow at any time. Whoever serves
+//! the disk answers for what the volume does not have.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bulkhead_core::units::Bytes;
+use rustix::io::Errno;
+
+use super::{Control, DeviceInfo, Features, NODE_LIMIT, POLL_PAUSE, UblkError};
+use crate::block::partition;
+use crate::process;
+use crate::roots::Roots;
+
+/// Size of a disk whose volume is a partition.
+const OVERSIZE: Bytes = Bytes(1 << 50);
+
+/// The size of the disk that a volume of this size is to be on.
+#[must_use]
+pub fn disk_size(features: Features, volume: Bytes) -> Bytes {
+    if features.can_resize() { volume } else { OVERSIZE }
+}
+
+/// The volume's node: that of the disk, or of its partition. It may not be there yet.
+#[must_use]
+pub fn node(roots: &Roots, device: &DeviceInfo) -> PathBuf {
+    roots.dev.join(if is_partition(roots, device) { partition_name(device) } else { device.name() })
+}
+
+/// The size of the volume; `None` when the device was not started, or not exposed.
+#[must_use]
+pub fn size(roots: &Roots, device: &DeviceInfo) -> Option<Bytes> {
+    size_of(roots, &if is_partition(roots, device) { partition_name(device) } else { device.name() })
+}
+
+/// Makes the node of a started disk's volume, if it is not there, and returns it when it is.
+///
+/// # Errors
+/// [`UblkError::Node`].
+pub fn expose(roots: &Roots, device: &DeviceInfo, volume: Bytes) -> Result<PathBuf, UblkError> {
+    let disk = device.node(roots);
+    let failed = |source| UblkError::Node { operation: "change the partitions of", path: disk.clone(), source };
+    if !is_partition(roots, device) {
+        // A table that is found in the data is nobody's wish.
+        open(&disk).and_then(|disk| partition::remove_all(&disk)).map_err(failed)?;
+    } else if size(roots, device).is_none() {
+        open(&disk).and_then(|disk| partition::make_only(&disk, volume)).map_err(failed)?;
+    }
+    let node = node(roots, device);
+    let give_up = Instant::now() + NODE_LIMIT;
+    while !node.exists() {
+        if Instant::now() >= give_up {
+            return Err(UblkError::Node { operation: "find", path: node, source: Errno::NOENT.into() });
+        }
+        process::pause(POLL_PAUSE);
+    }
+    Ok(node)
+}
+
+/// Makes the volume of a live device as large as this, if it is smaller; returns the size that it had.
+///
+/// # Errors
+/// [`UblkError::Node`], [`UblkError::Command`].
+pub fn grow(roots: &Roots, control: &mut Control, device: &DeviceInfo, to: Bytes) -> Result<Bytes, UblkError> {
+    let node = device.node(roots);
+    let failed = |source| UblkError::Node { operation: "grow", path: node.clone(), source };
+    let old = size(roots, device).ok_or_else(|| failed(Errno::NODEV.into()))?;
+    if old < to {
+        if is_partition(roots, device) {
+            open(&node).and_then(|disk| partition::resize(&disk, to)).map_err(failed)?;
+        } else {
+            control.resize(device.id, to)?;
+        }
+    }
+    Ok(old)
+}
+
+fn is_partition(roots: &Roots, device: &DeviceInfo) -> bool {
+    size_of(roots, &device.name()) == Some(OVERSIZE)
+}
+
+fn partition_name(device: &DeviceInfo) -> String {
+    format!("{}p1", device.name())
+}
+
+fn size_of(roots: &Roots, name: &str) -> Option<Bytes> {
+    let sectors: u64 =
+        fs::read_to_string(roots.sys.join("class/block").join(name).join("size")).ok()?.trim().parse().ok()?;
+    Some(Bytes(sectors * 512))
+}
+
+fn open(disk: &Path) -> io::Result<fs::File> {
+    OpenOptions::new().read(true).open(disk)
+}
