@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo, Share};
@@ -197,7 +197,7 @@ impl Bench {
                 leftover.directory = Some(base.clone());
                 keep(&leftover_path(), &leftover)?;
                 fs::create_dir(&base).with_context(|| format!("cannot create {}", base.display()))?;
-                NewPoolSource::Directory { path: base.join("pool") }
+                NewPoolSource::Directory { path: base.join("pool"), server: Server::Loop }
             }
         };
         let pool = self.engine.pool_create(&PoolCreate { name: name(POOL)?, source }, false)?;
@@ -443,7 +443,7 @@ impl Bench {
     pub fn add_loop(&self) -> Result<PathBuf> {
         let pool = name(LOOP_POOL)?;
         let host = self.shared.a.parent().context("the shared volume is not mounted")?;
-        let source = NewPoolSource::Directory { path: host.join("pool") };
+        let source = NewPoolSource::Directory { path: host.join("pool"), server: Server::Loop };
         self.engine.pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
         let volume = VolumeRef { pool: pool.clone(), name: name("loop")? };
         let size_bytes = Bytes(self.volume_bytes.min(Bytes::GIB) / 2 / Bytes::MIB * Bytes::MIB);

@@ -388,8 +388,19 @@ pub(crate) struct PoolCreateArgs {
     /// The device once more, as confirmation that everything on it may be erased
     #[arg(long, value_name = "DEV", requires = "device", conflicts_with_all = ["dir", "vg"])]
     pub(crate) erase: Option<String>,
+    /// What makes block devices of the images in the directory
+    #[arg(long, value_enum, default_value_t = Server::Auto, requires = "dir", conflicts_with_all = ["vg", "device"])]
+    pub(crate) server: Server,
     #[command(flatten)]
     pub(crate) write: Write,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Server {
+    /// A block server for each volume (ublk); a loop device where the kernel has no ublk
+    Auto,
+    /// A loop device for each volume: each flush commits the journal of the file system that the directory is on
+    Loop,
 }
 
 #[derive(Debug, Args)]

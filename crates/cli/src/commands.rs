@@ -1,14 +1,16 @@
 //! The commands that ask the daemon: arguments into a request, and the answer to the output.
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::VolumeRef;
+use bulkhead_core::model::{Server, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeResize,
 };
 use bulkhead_engine::client::{Client, Removal};
 
-use crate::args::{Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand};
+use crate::args::{
+    self, Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand,
+};
 use crate::calibrate;
 use crate::hold;
 use crate::output::Output;
@@ -84,7 +86,11 @@ fn place(args: PoolCreateArgs) -> Result<NewPoolSource, Fault> {
             // The daemon has another working directory: what is meant is decided here.
             let path =
                 std::path::absolute(&path).map_err(|error| invalid(format!("directory {}", path.display()), error))?;
-            Ok(NewPoolSource::Directory { path })
+            let server = match args.server {
+                args::Server::Auto => Server::Auto,
+                args::Server::Loop => Server::Loop,
+            };
+            Ok(NewPoolSource::Directory { path, server })
         }
         (None, Some(vg), None) => Ok(NewPoolSource::VolumeGroup { vg, thin_pool: args.thin_pool }),
         (None, None, Some(path)) => Ok(NewPoolSource::Device { path, thin: args.thin, erase: args.erase }),

@@ -9,6 +9,7 @@ use bulkhead_engine::daemon::{self, DaemonOptions};
 use bulkhead_engine::engine::Dirs;
 use bulkhead_engine::kernel::Kernel;
 use bulkhead_engine::observe::Observatory;
+use bulkhead_engine::servers;
 use bulkhead_sys::probe::probe;
 use bulkhead_sys::roots::Roots;
 use tracing_subscriber::EnvFilter;
@@ -41,6 +42,8 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         metrics: args.metrics,
         fault_after,
     };
+    // Before anything that could wait for a volume whose server is gone.
+    servers::look_after()?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
     runtime.block_on(daemon::run(options, Box::new(Kernel::host()), observe, told))

@@ -166,7 +166,7 @@ impl Show for VolumeView {
     fn row(&self) -> Vec<String> {
         let journal = match &self.accounting {
             Accounting::NotMounted => "-",
-            Accounting::JournalThread { .. } => "charged",
+            Accounting::JournalThread { .. } | Accounting::Server { .. } => "charged",
             Accounting::Partial { .. } => "partly",
             Accounting::None { .. } => "not charged",
         };
@@ -186,6 +186,7 @@ impl Show for VolumeView {
         let accounting = match &self.accounting {
             Accounting::NotMounted => "not mounted".to_owned(),
             Accounting::JournalThread { pid, cgroup } => format!("charged: thread {pid} is in {cgroup}"),
+            Accounting::Server { pid, cgroup } => format!("charged: its block server, process {pid}, is in {cgroup}"),
             Accounting::Partial { limit } => format!("charged in part: {limit}"),
             Accounting::None { reason } => format!("not charged: {reason}"),
         };
@@ -220,8 +221,8 @@ impl Show for TenantView {
             self.name.to_string(),
             self.share.to_string(),
             self.n_processes.to_string(),
-            Bytes(self.payload_io.read_bytes).to_string(),
-            Bytes(self.payload_io.written_bytes).to_string(),
+            Bytes(self.payload_io.read_bytes + self.server_io.read_bytes).to_string(),
+            Bytes(self.payload_io.written_bytes + self.server_io.written_bytes).to_string(),
             Bytes(self.journal_io.written_bytes).to_string(),
             joined(&self.volumes),
         ]
@@ -237,6 +238,7 @@ impl Show for TenantView {
             ("processes", self.n_processes.to_string()),
             ("payload I/O", io(self.payload_io)),
             ("journal I/O", io(self.journal_io)),
+            ("server I/O", io(self.server_io)),
         ]
     }
 

@@ -583,33 +583,31 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "create", "files/data", "--size", "64M", "--dry-run"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        would write volume record /srv/pool/data.volume
-        would create image /srv/pool/data.img of 64 MiB, provision full
-        would attach image /srv/pool/data.img to a loop device, direct I/O, read-write
-        would make ext4 on loop device of /srv/pool/data.img
-        would detach the loop device of /srv/pool/data.img
-        would write volume record /srv/pool/data.volume
-    "#]],
+            exit 0
+            ----- stdout
+            would write volume record /srv/pool/data.volume
+            would create image /srv/pool/data.img of 64 MiB, provision full
+            would serve image /srv/pool/data.img with direct I/O
+            would make ext4 on block device of /srv/pool/data.img
+            would remove the block device of /srv/pool/data.img
+            would write volume record /srv/pool/data.volume
+        "#]],
     );
     check(
         &["volume", "create", "files/data", "--size", "64M"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        volume files/data: created
-        note: loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared by all volumes of this pool); an lvm pool does not have this
-    "#]],
+            exit 0
+            ----- stderr
+            volume files/data: created
+        "#]],
     );
     check(
         &["volume", "create", "files/data", "--size", "64M"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        volume files/data: nothing to do
-        note: loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared by all volumes of this pool); an lvm pool does not have this
-    "#]],
+            exit 0
+            ----- stderr
+            volume files/data: nothing to do
+        "#]],
     );
     check(
         &["volume", "create", "files/data", "--size", "1G"],
@@ -729,7 +727,7 @@ fn a_day_with_the_daemon() {
         expect![[r#"
             exit 0
             ----- stderr
-            tenant db: nothing had to be changed
+            tenant db: created
         "#]],
     );
     check(
@@ -744,19 +742,20 @@ fn a_day_with_the_daemon() {
     check(
         &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--dry-run"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        would write tenant record [DIR]/state/tenants/db
-        would create cgroup bulkhead.slice/db.slice
-        would create cgroup bulkhead.slice/db.slice/payload
-        would create cgroup bulkhead.slice/db.slice/journal
-        would write "default 400" to bulkhead.slice/db.slice/io.weight
-        would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/db.slice/io.max
-        would activate tvg/logs
-        would make directory [DIR]/run/mnt/fast/logs
-        would mount xfs of /dev/tvg/logs at [DIR]/run/mnt/fast/logs (nosuid,nodev,noatime)
-        would move the journal thread of /dev/tvg/logs to bulkhead.slice/db.slice/journal
-    "#]],
+            exit 0
+            ----- stdout
+            would write tenant record [DIR]/state/tenants/db
+            would create cgroup bulkhead.slice/db.slice
+            would create cgroup bulkhead.slice/db.slice/payload
+            would create cgroup bulkhead.slice/db.slice/journal
+            would create cgroup bulkhead.slice/db.slice/server
+            would write "default 400" to bulkhead.slice/db.slice/io.weight
+            would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/db.slice/io.max
+            would activate tvg/logs
+            would make directory [DIR]/run/mnt/fast/logs
+            would mount xfs of /dev/tvg/logs at [DIR]/run/mnt/fast/logs (nosuid,nodev,noatime)
+            would move the journal thread of /dev/tvg/logs to bulkhead.slice/db.slice/journal
+        "#]],
     );
     check(
         &["tenant", "set", "db", "--share", "400", "--attach", "logs", "--no-limits"],
@@ -769,17 +768,18 @@ fn a_day_with_the_daemon() {
     check(
         &["tenant", "inspect", "db"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        name:        db
-        share:       400
-        limits:      -
-        volumes:     fast/data, fast/logs
-        slice:       bulkhead.slice/db.slice
-        processes:   0
-        payload I/O: 0 B read, 0 B written
-        journal I/O: 0 B read, 0 B written
-    "#]],
+            exit 0
+            ----- stdout
+            name:        db
+            share:       400
+            limits:      -
+            volumes:     fast/data, fast/logs
+            slice:       bulkhead.slice/db.slice
+            processes:   0
+            payload I/O: 0 B read, 0 B written
+            journal I/O: 0 B read, 0 B written
+            server I/O:  0 B read, 0 B written
+        "#]],
     );
     check(
         &["tenant", "ls"],

@@ -10,15 +10,20 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Tenant, Volume};
+use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Server, Tenant, Volume};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceRef {
-    /// The loop device whose backing file is this image.
-    LoopOf(PathBuf),
+    /// The block device that an image is served as.
+    Image {
+        /// The image.
+        image: PathBuf,
+        /// The volume that it is of.
+        volume: Uuid,
+    },
     /// A logical volume.
     Lv {
         /// Volume group.
@@ -31,7 +36,7 @@ pub enum DeviceRef {
 impl fmt::Display for DeviceRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DeviceRef::LoopOf(image) => write!(f, "loop device of {}", image.display()),
+            DeviceRef::Image { image, .. } => write!(f, "block device of {}", image.display()),
             DeviceRef::Lv { vg, lv } => write!(f, "/dev/{vg}/{lv}"),
         }
     }
@@ -91,12 +96,13 @@ pub enum Action {
     ShrinkImage { path: PathBuf, size_bytes: Bytes },
     /// Removes an image file.
     RemoveImage { path: PathBuf },
-    /// Attaches an image to a loop device with direct I/O.
-    AttachLoop { image: PathBuf, read_only: bool },
-    /// Makes the loop device see its backing file's new size.
-    RefreshLoop { image: PathBuf },
-    /// Detaches the image's loop device, if there is one.
-    DetachLoop { image: PathBuf },
+    /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
+    /// that has a device keeps it.
+    AttachImage { image: PathBuf, volume: Uuid, server: Server, discards: bool, cgroup: Option<String> },
+    /// Makes an image's device as large as this, if it is smaller.
+    RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
+    /// Removes an image's device, if there is one.
+    DetachImage { image: PathBuf, volume: Uuid },
     /// Makes a volume group with its tags on a device; `erase` says that the data on it was given up explicitly.
     CreateVg { vg: String, device: String, tags: Vec<String>, erase: bool },
     /// Makes a thin pool that takes all but a reserve of the volume group.
@@ -178,12 +184,18 @@ impl fmt::Display for Action {
             A::GrowImage { path, size_bytes, .. } => write!(f, "grow image {} to {size_bytes}", path.display()),
             A::ShrinkImage { path, size_bytes } => write!(f, "shrink image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
-            A::AttachLoop { image, read_only } => {
-                let how = if *read_only { "read-only" } else { "read-write" };
-                write!(f, "attach image {} to a loop device, direct I/O, {how}", image.display())
+            A::AttachImage { image, server, cgroup, .. } => {
+                let how = match server {
+                    Server::Auto => "serve",
+                    Server::Loop => "attach to a loop device",
+                };
+                let cgroup = cgroup.as_ref().map_or_else(String::new, |cgroup| format!(", in cgroup {cgroup}"));
+                write!(f, "{how} image {} with direct I/O{cgroup}", image.display())
             }
-            A::RefreshLoop { image } => write!(f, "refresh the size of the loop device of {}", image.display()),
-            A::DetachLoop { image } => write!(f, "detach the loop device of {}", image.display()),
+            A::RefreshImage { image, size_bytes, .. } => {
+                write!(f, "grow the block device of {} to {size_bytes}", image.display())
+            }
+            A::DetachImage { image, .. } => write!(f, "remove the block device of {}", image.display()),
             A::CreateVg { vg, device, erase, .. } => {
                 let how = if *erase { ", erasing what is on it" } else { "" };
                 write!(f, "create volume group {vg} on {device}{how}")

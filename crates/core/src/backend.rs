@@ -1,7 +1,7 @@
 //! What a pool does with a volume's block device: one trait, a backend per kind of pool.
 //!
 //! A backend only writes plans. It knows where a volume's record lives (a file beside the image, or tags on the logical
-//! volume), how its device comes to be, and how it goes away. The block server will be a third backend.
+//! volume), how its device comes to be, and how it goes away.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeState};
+use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Volume, VolumeState};
 use crate::name::Name;
 use crate::units::Bytes;
 
@@ -21,8 +21,8 @@ pub trait Backend {
     fn create(&self, volume: &Volume) -> Vec<Action>;
     /// Records a change from `old` to `new`.
     fn record(&self, old: &Volume, new: &Volume) -> Action;
-    /// Makes the device node exist.
-    fn open(&self, volume: &Volume) -> Vec<Action>;
+    /// Makes the device node exist; a process that serves it runs in this cgroup, or where it is.
+    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action>;
     /// Lets go of the device node where it costs something to keep.
     fn close(&self, volume: &Volume) -> Vec<Action>;
     /// Makes the device larger, never smaller; it may be open.
@@ -42,7 +42,9 @@ pub trait Backend {
 #[must_use]
 pub fn backend(pool: &Pool) -> Box<dyn Backend> {
     match &pool.source {
-        PoolSource::File { directory } => Box::new(FileBackend { directory: directory.clone() }),
+        PoolSource::File { directory, server } => {
+            Box::new(FileBackend { directory: directory.clone(), server: *server })
+        }
         PoolSource::Lvm { vg, thin_pool, .. } => Box::new(LvmBackend { vg: vg.clone(), thin_pool: thin_pool.clone() }),
     }
 }
@@ -73,10 +75,11 @@ pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{IMAGE_SUFFIX}"))
 }
 
-/// Images in a directory, served by loop devices with direct I/O.
+/// Images in a directory, served with direct I/O.
 #[derive(Debug)]
 struct FileBackend {
     directory: PathBuf,
+    server: Server,
 }
 
 impl FileBackend {
@@ -92,32 +95,39 @@ impl FileBackend {
 
 impl Backend for FileBackend {
     fn device(&self, volume: &Volume) -> DeviceRef {
-        DeviceRef::LoopOf(self.image(volume))
+        DeviceRef::Image { image: self.image(volume), volume: volume.uuid }
     }
 
     fn create(&self, volume: &Volume) -> Vec<Action> {
         let path = self.image(volume);
         let create = Action::CreateImage { path, size_bytes: volume.size_bytes, provision: volume.provision };
-        [vec![self.write_record(volume), create], self.open(volume)].concat()
+        [vec![self.write_record(volume), create], self.open(volume, None)].concat()
     }
 
     fn record(&self, _old: &Volume, new: &Volume) -> Action {
         self.write_record(new)
     }
 
-    fn open(&self, volume: &Volume) -> Vec<Action> {
-        vec![Action::AttachLoop { image: self.image(volume), read_only: false }]
+    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
+        vec![Action::AttachImage {
+            image: self.image(volume),
+            volume: volume.uuid,
+            server: self.server,
+            // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
+            discards: volume.provision == Provision::OnDemand,
+            cgroup: server_cgroup.map(str::to_owned),
+        }]
     }
 
     fn close(&self, volume: &Volume) -> Vec<Action> {
-        vec![Action::DetachLoop { image: self.image(volume) }]
+        vec![Action::DetachImage { image: self.image(volume), volume: volume.uuid }]
     }
 
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let image = self.image(volume);
         vec![
             Action::GrowImage { path: image.clone(), size_bytes: to, provision: volume.provision },
-            Action::RefreshLoop { image },
+            Action::RefreshImage { image, volume: volume.uuid, size_bytes: to },
         ]
     }
 
@@ -128,7 +138,7 @@ impl Backend for FileBackend {
     fn remove(&self, volume: &Volume) -> Vec<Action> {
         let image = self.image(volume);
         vec![
-            Action::DetachLoop { image: image.clone() },
+            Action::DetachImage { image: image.clone(), volume: volume.uuid },
             Action::RemoveImage { path: image },
             Action::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) },
         ]
@@ -179,7 +189,7 @@ impl Backend for LvmBackend {
         Action::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) }
     }
 
-    fn open(&self, volume: &Volume) -> Vec<Action> {
+    fn open(&self, volume: &Volume, _server_cgroup: Option<&str>) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
         vec![Action::ActivateLv { vg, lv }]
     }
@@ -209,7 +219,7 @@ impl Backend for LvmBackend {
         }
         let (vg, lv) = self.lv(new);
         let snapshot = Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
-        Ok(std::iter::once(snapshot).chain(self.open(new)).collect())
+        Ok(std::iter::once(snapshot).chain(self.open(new, None)).collect())
     }
 }
 

@@ -75,6 +75,17 @@ impl fmt::Display for Provision {
     }
 }
 
+/// What makes a block device of an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Server {
+    /// A block server of the volume's own; a loop device where the kernel has no ublk.
+    #[default]
+    Auto,
+    /// A loop device.
+    Loop,
+}
+
 /// Where a pool's volumes live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -84,6 +95,9 @@ pub enum PoolSource {
         /// Absolute path.
         #[schema(value_type = String)]
         directory: PathBuf,
+        /// What makes block devices of the images.
+        #[serde(default)]
+        server: Server,
     },
     /// An LVM volume group; a volume is a logical volume in it.
     Lvm {

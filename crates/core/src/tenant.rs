@@ -5,8 +5,9 @@
 //!     payload/                       the container's processes
 //!         run-<pid>/                 what one `bulkhead run` started
 //!     journal/                       journal threads of the tenant's volumes
+//!     server/                        block servers of the tenant's volumes
 //! ```
-//! The two leaves exist because a kernel thread in the container's own cgroup makes freeze and rmdir fail (FACTS.md §1).
+//! The leaves beside `payload` exist because a kernel thread in the container's own cgroup makes freeze and rmdir fail (FACTS.md §1).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -46,6 +47,12 @@ pub fn journal(tenant: &Name) -> String {
     format!("{}/journal", slice(tenant))
 }
 
+/// Where the block servers of the tenant's volumes run.
+#[must_use]
+pub fn server(tenant: &Name) -> String {
+    format!("{}/server", slice(tenant))
+}
+
 /// A tenant's limits with their devices resolved.
 pub type ResolvedLimits = Vec<(DevNo, IoLimit)>;
 
@@ -60,9 +67,9 @@ pub fn create(record_path: PathBuf, tenant: &Tenant, weight_files: &[&str], limi
 /// Makes the cgroups of a recorded tenant and sets weights and limits.
 #[must_use]
 pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) -> Vec<Action> {
-    let made = [slice(&tenant.name), payload(&tenant.name), journal(&tenant.name)]
-        .map(|cgroup| Action::CreateCgroup { cgroup });
-    [made.to_vec(), weights(tenant, weight_files), io_max(tenant, limits)].concat()
+    let leaves = [payload, journal, server].map(|leaf| leaf(&tenant.name));
+    let made = std::iter::once(slice(&tenant.name)).chain(leaves).map(|cgroup| Action::CreateCgroup { cgroup });
+    [made.collect(), weights(tenant, weight_files), io_max(tenant, limits)].concat()
 }
 
 /// Sets the tenant's share in every weight file that the kernel has.
@@ -113,7 +120,7 @@ pub fn io_max_line(dev: DevNo, limit: &IoLimit) -> String {
 /// Removes a tenant whose volumes are unmounted and whose processes are gone. `last`: no other tenant is left.
 #[must_use]
 pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> {
-    let mut cgroups = vec![payload(&tenant.name), journal(&tenant.name), slice(&tenant.name)];
+    let mut cgroups = [payload, journal, server, slice].map(|cgroup| cgroup(&tenant.name)).to_vec();
     if last {
         cgroups.push(ROOT_SLICE.to_owned());
     }
@@ -152,6 +159,7 @@ mod tests {
             create cgroup bulkhead.slice/db.slice
             create cgroup bulkhead.slice/db.slice/payload
             create cgroup bulkhead.slice/db.slice/journal
+            create cgroup bulkhead.slice/db.slice/server
             write "default 700" to bulkhead.slice/db.slice/io.weight
             write "default 70" to bulkhead.slice/db.slice/io.bfq.weight
             write "254:0 rbps=max wbps=max riops=max wiops=200" to bulkhead.slice/db.slice/io.max"#]]

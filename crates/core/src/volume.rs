@@ -8,6 +8,8 @@ use crate::action::Action;
 use crate::backend::Backend;
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Volume, VolumeState};
+use crate::name::Name;
+use crate::tenant;
 use crate::units::Bytes;
 
 /// Steps, and what to do when one of them fails (as opposed to the daemon being killed, which [`recover`] handles).
@@ -102,7 +104,7 @@ pub fn resize(
                 steps.push(grow(Some(at)));
             }
             (None, FsKind::Ext4) => {
-                steps.extend(backend.open(volume));
+                steps.extend(backend.open(volume, None));
                 steps.extend(backend.grow(volume, to));
                 steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
                 steps.push(grow(None));
@@ -110,7 +112,7 @@ pub fn resize(
                 on_failure.extend(backend.close(volume));
             }
             (None, FsKind::Xfs) => {
-                steps.extend(backend.open(volume));
+                steps.extend(backend.open(volume, None));
                 steps.extend(backend.grow(volume, to));
                 steps.extend(mount_steps(backend, volume, scratch));
                 steps.push(grow(Some(scratch)));
@@ -128,7 +130,7 @@ pub fn resize(
             let cause = format!("it is mounted at {}, and ext4 shrinks only when it is not mounted", at.display());
             return Err(Fault::new(Code::InUse, object, cause).cure("detach it from its tenant first"));
         }
-        steps.extend(backend.open(volume));
+        steps.extend(backend.open(volume, None));
         steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
         steps.push(Action::ShrinkFs { device, size_bytes: to });
         steps.extend(backend.close(volume));
@@ -147,27 +149,38 @@ pub fn resize(
 pub fn check(backend: &dyn Backend, volume: &Volume, repair: bool) -> Plan {
     let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair };
     Plan {
-        steps: [backend.open(volume), vec![check], backend.close(volume)].concat(),
+        steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
     }
 }
 
-/// Mounts a volume for a tenant and puts its journal thread into the tenant's `journal` cgroup.
+/// Mounts a volume for a tenant, which pays for what serves its device and for its journal thread.
 #[must_use]
-pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, journal_cgroup: &str) -> Plan {
-    let mut steps = backend.open(volume);
+pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Plan {
+    let mut steps = open_for(backend, volume, tenant);
     steps.extend(mount_steps(backend, volume, target));
-    steps.extend(place_journal(backend, volume, journal_cgroup));
+    steps.extend(place_journal(backend, volume, tenant));
     Plan { steps, on_failure: unmount(backend, volume, target) }
 }
 
-/// Puts the journal thread of a mounted volume where its tenant pays for it; `None` when it has no such thread.
+/// Keeps a mounted volume as [`mount`] left it: its device served, its tenant paying for it.
 #[must_use]
-pub fn place_journal(backend: &dyn Backend, volume: &Volume, journal_cgroup: &str) -> Option<Action> {
+pub fn keep(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action> {
+    let mut steps = open_for(backend, volume, tenant);
+    steps.extend(place_journal(backend, volume, tenant));
+    steps
+}
+
+fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action> {
+    backend.open(volume, Some(&tenant::server(tenant)))
+}
+
+/// A volume that is only read has no journal thread.
+fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Option<Action> {
     (!volume.read_only).then(|| Action::PlaceJournal {
         device: backend.device(volume),
         fs: volume.fs,
-        cgroup: journal_cgroup.to_owned(),
+        cgroup: tenant::journal(tenant),
     })
 }
 

@@ -10,7 +10,7 @@ use crate::action::Applied;
 use crate::control::Mode;
 use crate::control::usage::Unit;
 use crate::error::Fault;
-use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, VolumeRef};
+use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, VolumeRef};
 use crate::name::Name;
 use crate::units::{Bytes, Share};
 
@@ -37,6 +37,9 @@ pub enum NewPoolSource {
         /// Absolute path; made when it is not there.
         #[schema(value_type = String)]
         path: PathBuf,
+        /// What makes block devices of its images.
+        #[serde(default)]
+        server: Server,
     },
     /// A volume group that is there already.
     VolumeGroup {
@@ -136,6 +139,13 @@ pub enum Accounting {
     NotMounted,
     /// The journal thread runs in the tenant's `journal` cgroup.
     JournalThread {
+        /// Its process id.
+        pid: u32,
+        /// The cgroup that it is in.
+        cgroup: String,
+    },
+    /// All that the volume writes, journal included, is written by its block server, which runs in the tenant's `server` cgroup.
+    Server {
         /// Its process id.
         pid: u32,
         /// The cgroup that it is in.
@@ -346,6 +356,8 @@ pub struct TenantView {
     pub payload_io: IoBytes,
     /// I/O of its journal threads.
     pub journal_io: IoBytes,
+    /// I/O of the block servers of its volumes: that of processes and journals on those volumes.
+    pub server_io: IoBytes,
     /// What is wrong.
     pub notes: Vec<String>,
 }

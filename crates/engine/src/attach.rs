@@ -5,7 +5,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
-use bulkhead_core::volume::{self, mount_point};
+use bulkhead_core::volume::{self, Plan, mount_point};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
 use uuid::Uuid;
 
@@ -75,22 +75,21 @@ impl Engine {
         }
     }
 
-    /// Mounts a volume for a tenant and puts its journal where the tenant pays for it. Applied again, it repairs.
+    /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.
     pub(crate) fn mount_for(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         if let Some(watched) = self.watched_mount(tenant, reference)? {
-            return self.executor.run_steps(watched.place.into_iter().collect(), dry_run);
+            return self.executor.run_steps(watched.keep, dry_run);
         }
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
         let target = mount_point(&self.dirs.run, &volume);
-        let mut plan = volume::mount(backend.as_ref(), &volume, &target, &tenant::journal(tenant));
-        if self.mounted_at(&volume)?.is_some() {
-            plan.steps.retain(|action| matches!(action, Action::PlaceJournal { .. }));
-            plan.on_failure.clear();
-        }
+        let keep = volume::keep(backend.as_ref(), &volume, tenant);
+        let plan = match self.mounted_at(&volume)? {
+            Some(_) => Plan::steps(keep.clone()),
+            None => volume::mount(backend.as_ref(), &volume, &target, tenant),
+        };
         let done = self.executor.run(&plan, dry_run)?;
         if !dry_run {
-            let place = volume::place_journal(backend.as_ref(), &volume, &tenant::journal(tenant));
-            self.watched().insert(reference.clone(), Watched { tenant: tenant.clone(), target, place });
+            self.watched().insert(reference.clone(), Watched { tenant: tenant.clone(), target, keep });
         }
         Ok(done)
     }

@@ -58,12 +58,12 @@ pub struct Engine {
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
 }
 
-/// A mounted volume whose journal thread is kept in its place.
+/// A mounted volume that is kept as it was mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) tenant: Name,
     pub(crate) target: PathBuf,
-    pub(crate) place: Option<Action>,
+    pub(crate) keep: Vec<Action>,
 }
 
 /// A volume as found in its pool: whole, or with a damaged record.
@@ -164,7 +164,7 @@ impl Engine {
     /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
     pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
         let (is_it, place, cure) = match &pool.source {
-            PoolSource::File { directory } => {
+            PoolSource::File { directory, .. } => {
                 let mut markers = self.host().records(directory, POOL_RECORD)?;
                 markers.retain(|(path, _)| path.file_name().is_some_and(|name| name == POOL_RECORD));
                 let found = markers.pop().map(|(_, record)| record).transpose()?;
@@ -187,7 +187,7 @@ impl Engine {
     /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
     pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
         match &pool.source {
-            PoolSource::File { directory } => {
+            PoolSource::File { directory, .. } => {
                 self.check_identity(pool)?;
                 let suffix = format!(".{VOLUME_RECORD_SUFFIX}");
                 let records = self.host().records(directory, &suffix)?;

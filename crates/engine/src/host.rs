@@ -6,6 +6,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
+use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
@@ -196,8 +197,8 @@ pub trait Host: Send + Sync {
     /// When the mount table cannot be read.
     fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault>;
 
-    /// How the journal of a mounted volume is charged now.
-    fn accounting(&self, device: &DeviceRef, fs: FsKind, journal_cgroup: &str) -> Accounting;
+    /// How the journal of a tenant's mounted volume is charged now.
+    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;
 
     /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
     fn weight_files(&self) -> Vec<&'static str>;

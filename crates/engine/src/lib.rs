@@ -25,6 +25,7 @@ pub mod observe;
 pub mod openapi;
 mod pools;
 mod reconcile;
+pub mod servers;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(not(test), expect(dead_code, reason = "tests of other crates use only part of it"))]
 #[expect(clippy::unwrap_used, reason = "it is for tests only, of this crate and of others")]

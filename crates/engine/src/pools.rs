@@ -5,7 +5,7 @@ use std::path::Path;
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Pool, PoolSource};
+use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolView};
@@ -33,7 +33,7 @@ impl Engine {
             return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
         }
         let (pool, mut plan) = match &request.source {
-            NewPoolSource::Directory { path } => self.plan_directory_pool(&request.name, path)?,
+            NewPoolSource::Directory { path, server } => self.plan_directory_pool(&request.name, path, *server)?,
             NewPoolSource::VolumeGroup { vg, thin_pool } => {
                 self.plan_group_pool(&request.name, vg, thin_pool.as_deref())?
             }
@@ -100,7 +100,7 @@ impl Engine {
             PoolSource::Lvm { vg, .. } => {
                 vec![forget, Action::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) }]
             }
-            PoolSource::File { directory } => {
+            PoolSource::File { directory, .. } => {
                 vec![forget, Action::RemoveRecord { path: directory.join(POOL_RECORD) }]
             }
         };
@@ -121,7 +121,7 @@ impl Engine {
             .cure(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
     }
 
-    fn plan_directory_pool(&self, name: &Name, path: &Path) -> Result<(Pool, Plan), Fault> {
+    fn plan_directory_pool(&self, name: &Name, path: &Path, server: Server) -> Result<(Pool, Plan), Fault> {
         let object = format!("directory {}", path.display());
         if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
             return Err(Fault::new(Code::InvalidArgument, object, "it is not an absolute path without `..`"));
@@ -154,8 +154,8 @@ impl Engine {
         if entries.is_none() {
             plan.steps.push(Action::MakeDir { path: path.to_owned() });
         }
-        let pool =
-            Pool { name: name.clone(), uuid: Uuid::new_v4(), source: PoolSource::File { directory: path.to_owned() } };
+        let source = PoolSource::File { directory: path.to_owned(), server };
+        let pool = Pool { name: name.clone(), uuid: Uuid::new_v4(), source };
         plan.steps.push(Action::WriteRecord { path: marker.clone(), record: Box::new(Record::Pool(pool.clone())) });
         plan.on_failure.push(Action::RemoveRecord { path: marker });
         if entries.is_none() {
@@ -293,19 +293,22 @@ fn remove_vg(pool: &Pool, vg: &str, thin_pool: Option<&str>, device: &str) -> Ac
 
 fn place(source: &PoolSource) -> String {
     match source {
-        PoolSource::File { directory } => directory.display().to_string(),
+        PoolSource::File { directory, server: Server::Auto } => directory.display().to_string(),
+        PoolSource::File { directory, server: Server::Loop } => format!("{}, loop devices", directory.display()),
         PoolSource::Lvm { vg, thin_pool: None, .. } => vg.clone(),
         PoolSource::Lvm { vg, thin_pool: Some(thin_pool), .. } => format!("{vg}/{thin_pool}"),
     }
 }
 
 fn is_directory(pool: &Pool, path: &Path) -> bool {
-    matches!(&pool.source, PoolSource::File { directory } if directory == path)
+    matches!(&pool.source, PoolSource::File { directory, .. } if directory == path)
 }
 
 fn is_same_place(pool: &Pool, source: &NewPoolSource) -> bool {
     match (&pool.source, source) {
-        (PoolSource::File { directory }, NewPoolSource::Directory { path }) => directory == path,
+        (PoolSource::File { directory, server }, NewPoolSource::Directory { path, server: asked }) => {
+            directory == path && server == asked
+        }
         (
             PoolSource::Lvm { vg, thin_pool, device: None },
             NewPoolSource::VolumeGroup { vg: asked, thin_pool: thin },

@@ -1,8 +1,9 @@
-//! A simulated host for tests: files, images, loop devices, logical volumes, file systems, mounts and cgroups in memory.
+//! A simulated host for tests: files, images, their devices, logical volumes, file systems, mounts and cgroups in memory.
 //!
 //! It is stricter than a kernel: whatever would lose data (truncating an image below its file system, making a file system
 //! over another one, removing an image that is attached) panics. [`Sim::crash_after`] stands for `kill -9` of the daemon.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,12 +15,14 @@ use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
+use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
     BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
     JournalBytes, Observation, WaitList, WaitView,
 };
+use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, StandingView};
 
@@ -78,7 +81,8 @@ struct World {
     files: BTreeMap<PathBuf, Vec<u8>>,
     dirs: BTreeSet<PathBuf>,
     images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
-    loops: BTreeSet<PathBuf>,
+    /// Images that have a block device, with the cgroup of what serves them.
+    attached: BTreeMap<PathBuf, Option<String>>,
     groups: BTreeMap<String, BTreeSet<String>>,
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
@@ -232,7 +236,7 @@ fn short_wait(victim: &Identity) -> WaitView {
 pub(crate) struct Leftovers {
     pub(crate) images: Vec<PathBuf>,
     pub(crate) volumes: Vec<String>,
-    pub(crate) loops: Vec<PathBuf>,
+    pub(crate) attached: Vec<PathBuf>,
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) cgroups: Vec<String>,
 }
@@ -282,7 +286,7 @@ impl Sim {
     /// What a reboot leaves: devices, mounts, cgroups, processes and the runtime directory are gone.
     pub(crate) fn reboot(&self) {
         let mut world = self.world();
-        world.loops.clear();
+        world.attached.clear();
         world.mounts.clear();
         world.cgroups.clear();
         world.journals.clear();
@@ -325,7 +329,7 @@ impl Sim {
         Leftovers {
             images: world.images.keys().cloned().collect(),
             volumes: world.volumes.iter().filter(ours).map(|((vg, lv), _)| format!("{vg}/{lv}")).collect(),
-            loops: world.loops.iter().cloned().collect(),
+            attached: world.attached.keys().cloned().collect(),
             mounts: world.mounts.keys().cloned().collect(),
             cgroups: world.cgroups.keys().cloned().collect(),
         }
@@ -345,11 +349,11 @@ impl World {
     fn fs(&mut self, device: &DeviceRef) -> Result<(&mut Option<FileSystem>, Bytes), Fault> {
         let gone = || Fault::new(Code::Internal, device, "there is no such device");
         match device {
-            DeviceRef::LoopOf(image) if self.loops.contains(image) => {
+            DeviceRef::Image { image, .. } if self.attached.contains_key(image) => {
                 let (size, fs) = self.images.get_mut(image).ok_or_else(gone)?;
                 Ok((fs, *size))
             }
-            DeviceRef::LoopOf(_) => Err(gone()),
+            DeviceRef::Image { .. } => Err(gone()),
             DeviceRef::Lv { vg, lv } => {
                 let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).ok_or_else(gone)?;
                 Ok((fs, volume.size))
@@ -409,19 +413,31 @@ impl World {
                 std::mem::replace(size, smaller) > *size_bytes
             }
             A::RemoveImage { path } => {
-                assert!(!self.loops.contains(path), "an attached image was removed");
+                assert!(!self.attached.contains_key(path), "an attached image was removed");
                 self.images.remove(path).is_some()
             }
-            A::AttachLoop { image, .. } => {
+            A::AttachImage { image, cgroup, .. } => {
                 assert!(self.images.contains_key(image), "a missing image was attached");
-                self.loops.insert(image.clone())
-            }
-            A::RefreshLoop { .. } => true,
-            A::DetachLoop { image } => {
-                if self.is_mounted(&DeviceRef::LoopOf(image.clone())) || self.busy.contains(image) {
-                    return Err(Fault::new(Code::InUse, image.display(), "its loop device is mounted"));
+                assert!(
+                    cgroup.as_ref().is_none_or(|cgroup| self.cgroups.contains_key(cgroup)),
+                    "a server was started in a missing cgroup"
+                );
+                let place = self.attached.entry(image.clone());
+                let is_new = matches!(place, Entry::Vacant(_));
+                let place = place.or_default();
+                let is_elsewhere = cgroup.is_some() && place != cgroup;
+                if is_elsewhere {
+                    place.clone_from(cgroup);
                 }
-                self.loops.remove(image)
+                is_new || is_elsewhere
+            }
+            A::RefreshImage { .. } => true,
+            A::DetachImage { image, volume } => {
+                let device = DeviceRef::Image { image: image.clone(), volume: *volume };
+                if self.is_mounted(&device) || self.busy.contains(image) {
+                    return Err(Fault::new(Code::InUse, image.display(), "its device is mounted"));
+                }
+                self.attached.remove(image).is_some()
             }
             A::CreateVg { vg, tags, .. } => self.groups.insert(vg.clone(), tags.iter().cloned().collect()).is_none(),
             A::RemoveVg { vg, owner_tag, thin_pool, .. } => {
@@ -559,8 +575,9 @@ impl World {
                     !self.cgroups.keys().any(|path| path.starts_with(&below)),
                     "a cgroup with children was removed"
                 );
-                let mut threads = self.journals.values().chain(self.adopted.values());
-                assert!(!threads.any(|c| c == cgroup), "a cgroup with a thread was removed");
+                let threads = self.journals.values().chain(self.adopted.values());
+                let mut inside = threads.chain(self.attached.values().flatten());
+                assert!(!inside.any(|c| c == cgroup), "a cgroup with a thread or a server was removed");
                 self.cgroups.remove(cgroup).is_some()
             }
             A::PlaceJournal { device, cgroup, .. } => {
@@ -691,8 +708,8 @@ impl Host for Sim {
         Ok(self.world().mounts.keys().filter(|target| target.starts_with(dir)).cloned().collect())
     }
 
-    fn accounting(&self, _device: &DeviceRef, _fs: FsKind, journal_cgroup: &str) -> Accounting {
-        Accounting::JournalThread { pid: 1, cgroup: journal_cgroup.to_owned() }
+    fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {
+        Accounting::JournalThread { pid: 1, cgroup: tenant::journal(tenant) }
     }
 
     fn weight_files(&self) -> Vec<&'static str> {

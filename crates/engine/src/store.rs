@@ -71,7 +71,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bulkhead_core::model::{Pool, PoolSource};
+    use bulkhead_core::model::{Pool, PoolSource, Server};
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
     use uuid::Uuid;
 
@@ -79,7 +79,7 @@ mod tests {
         Record::Pool(Pool {
             name: "fast".parse().unwrap(),
             uuid: Uuid::from_u128(7),
-            source: PoolSource::File { directory: "/srv/bulkhead".into() },
+            source: PoolSource::File { directory: "/srv/bulkhead".into(), server: Server::Auto },
         })
     }
 

@@ -228,6 +228,7 @@ impl Engine {
             n_processes: self.host().processes(&tenant::payload(&tenant.name)).len(),
             payload_io: self.host().io_bytes(&tenant::payload(&tenant.name)),
             journal_io: self.host().io_bytes(&tenant::journal(&tenant.name)),
+            server_io: self.host().io_bytes(&tenant::server(&tenant.name)),
             notes,
         }
     }

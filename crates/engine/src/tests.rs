@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, VolumeRef};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
@@ -45,7 +45,7 @@ fn with_pools() -> Sim {
     let sim = Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]);
     let engine = engine(&sim);
     for request in [
-        pool("file", NewPoolSource::Directory { path: "/srv/pool".into() }),
+        pool("file", NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto }),
         pool("thick", NewPoolSource::VolumeGroup { vg: "vg".into(), thin_pool: None }),
         pool("thin", NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".into()) }),
     ] {
@@ -108,8 +108,8 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     let mounted = views.iter().filter(|view| view.mounted_at.is_some()).count();
     assert_eq!(left.mounts.len(), mounted, "{context}: {left:?}");
     assert_eq!(left.images.len() + left.volumes.len(), views.len(), "{context}: {left:?}");
-    let loops_wanted = views.iter().filter(|v| v.mounted_at.is_some() && v.volume.pool.as_str() == "file").count();
-    assert_eq!(left.loops.len(), loops_wanted, "{context}: {left:?}");
+    let attached_wanted = views.iter().filter(|v| v.mounted_at.is_some() && v.volume.pool.as_str() == "file").count();
+    assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
     if engine.tenant_list().unwrap().is_empty() {
         assert_eq!(left.cgroups, Vec::<String>::new(), "{context}");
     }
@@ -346,7 +346,7 @@ fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
     sim.lose_file("/var/lib/bulkhead/pools/file");
     let engine = engine(&sim);
     assert!(engine.volume_list(None).unwrap().is_empty());
-    let source = || NewPoolSource::Directory { path: "/srv/pool".into() };
+    let source = || NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto };
     assert_eq!(engine.pool_create(&pool("other", source()), false).unwrap_err().code, Code::HasData);
     engine.pool_create(&pool("file", source()), false).unwrap();
     assert_eq!(engine.volume_list(None).unwrap().len(), 1);
@@ -410,7 +410,7 @@ fn a_growth_that_failed_is_never_cut_off_by_the_next() {
         let image = Path::new("/srv/pool/v.img");
         sim.set_busy(image, true);
         let failed = run(&engine, &Op::Resize(name, 128)).is_err();
-        assert_eq!(failed, name == "file/v", "a program has the loop device open");
+        assert_eq!(failed, name == "file/v", "a program has the device open");
         sim.set_busy(image, false);
         let view = engine.volume_inspect(&volume(name)).unwrap();
         assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(128), "ready"), "the device is the truth");

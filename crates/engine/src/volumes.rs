@@ -4,7 +4,6 @@ use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, scratch_mount_point};
 use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
 use uuid::Uuid;
@@ -88,7 +87,7 @@ impl Engine {
                 found => found?,
             };
             let volumes = found.into_iter().filter_map(Result::ok);
-            views.extend(volumes.map(|volume| self.volume_view_on(&pool, &below, backend.as_ref(), &volume)));
+            views.extend(volumes.map(|volume| self.volume_view_on(&below, backend.as_ref(), &volume)));
         }
         Ok(views)
     }
@@ -228,7 +227,7 @@ impl Engine {
     /// Refuses a name under which the pool has something that is no volume of ours, so that undoing never removes it.
     fn check_unclaimed(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
         let found = match &pool.source {
-            PoolSource::File { directory } => {
+            PoolSource::File { directory, .. } => {
                 let image = backend::image_path(directory, name);
                 self.host().image_size(&image)?.map(|_| format!("file {}", image.display()))
             }
@@ -252,17 +251,11 @@ impl Engine {
     }
 
     fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
-        self.volume_view_on(pool, &self.host().physical_devices(&pool.source), backend, volume)
+        self.volume_view_on(&self.host().physical_devices(&pool.source), backend, volume)
     }
 
     /// `below` are the physical devices of the pool and the notes about them, which all its volumes share.
-    fn volume_view_on(
-        &self,
-        pool: &Pool,
-        below: &(Vec<String>, Vec<String>),
-        backend: &dyn Backend,
-        volume: &Volume,
-    ) -> VolumeView {
+    fn volume_view_on(&self, below: &(Vec<String>, Vec<String>), backend: &dyn Backend, volume: &Volume) -> VolumeView {
         let mut notes = Vec::new();
         let mut note = |fault: Fault| notes.push(fault.to_string());
         let device = backend.device(volume);
@@ -273,17 +266,10 @@ impl Engine {
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
             (Some(_), None) => Accounting::None { reason: "it is mounted, but no tenant holds it".to_owned() },
-            (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, &tenant::journal(name)),
+            (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
         };
         notes.extend(device_notes);
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
-        if matches!(pool.source, PoolSource::File { .. }) {
-            notes.push(
-                "loop device: every flush is an fsync of the image, which commits the host file system's journal too \
-                 (shared by all volumes of this pool); an lvm pool does not have this"
-                    .to_owned(),
-            );
-        }
         VolumeView {
             volume: volume.reference(),
             uuid: volume.uuid,

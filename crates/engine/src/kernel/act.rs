@@ -18,10 +18,10 @@ use bulkhead_sys::file::{self, Provision as Fill};
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
 use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::jbd2::Jbd2Error;
-use bulkhead_sys::loopdev::{AttachOptions, LoopInfo};
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
-use bulkhead_sys::{block, iocost, iosched, jbd2, loopdev, lvm, mount};
+use bulkhead_sys::ublk::service::Service;
+use bulkhead_sys::{block, iocost, iosched, jbd2, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -35,14 +35,14 @@ const CONTROLLERS: [&str; 2] = ["io", "memory"];
 const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
 
 /// What an action did.
-struct Outcome {
-    old: Option<String>,
-    changed: bool,
+pub(super) struct Outcome {
+    pub(super) old: Option<String>,
+    pub(super) changed: bool,
 }
 
 impl Outcome {
-    const DONE: Outcome = Outcome { old: None, changed: true };
-    const UNCHANGED: Outcome = Outcome { old: None, changed: false };
+    pub(super) const DONE: Outcome = Outcome { old: None, changed: true };
+    pub(super) const UNCHANGED: Outcome = Outcome { old: None, changed: false };
 
     fn changed(changed: bool) -> Self {
         Self { old: None, changed }
@@ -74,21 +74,13 @@ impl Kernel {
                 let old = file::shrink_image(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old > *size_bytes })
             }
-            A::AttachLoop { image, read_only } => self.attach_loop(image, *read_only),
-            A::RefreshLoop { image } => match self.loop_of(image)? {
-                Some(info) => {
-                    loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
-                    Ok(Outcome::DONE)
-                }
-                None => Ok(Outcome::UNCHANGED),
-            },
-            A::DetachLoop { image } => match self.loop_of(image)? {
-                Some(info) => {
-                    loopdev::detach(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
-                    Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
-                }
-                None => Ok(Outcome::UNCHANGED),
-            },
+            A::AttachImage { image, volume, server, discards, cgroup } => {
+                let service =
+                    Service { volume: *volume, image: image.clone(), discards: *discards, cgroup: cgroup.clone() };
+                self.attach_image(*server, &service)
+            }
+            A::RefreshImage { image, volume, size_bytes } => self.refresh_image(image, *volume, *size_bytes),
+            A::DetachImage { image, volume } => self.detach_image(image, *volume),
             A::CreateVg { .. }
             | A::CreateThinPool { .. }
             | A::TagVg { .. }
@@ -206,26 +198,13 @@ impl Kernel {
         }
     }
 
-    fn attach_loop(&self, image: &Path, read_only: bool) -> Result<Outcome, Fault> {
-        if self.loop_of(image)?.is_some_and(|info| info.read_only == read_only) {
-            return Ok(Outcome::UNCHANGED);
-        }
-        let options = AttachOptions { read_only, direct_io: true, block_bytes: None };
-        loopdev::attach(&self.roots, image, options).map_err(|e| e.fault(file_object(image)))?;
-        Ok(Outcome::DONE)
-    }
-
-    pub(super) fn loop_of(&self, image: &Path) -> Result<Option<LoopInfo>, Fault> {
-        loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))
-    }
-
     /// The node of a device that is open.
     pub(super) fn node(&self, device: &DeviceRef) -> Result<PathBuf, Fault> {
         match device {
-            DeviceRef::LoopOf(image) => match self.loop_of(image)? {
-                Some(info) => Ok(info.dev_path),
-                None => Err(Fault::new(Code::Internal, device, "it is not attached")),
-            },
+            DeviceRef::Image { image, volume } => {
+                let node = self.attached(image, *volume)?.map(|attached| attached.node(&self.roots));
+                node.ok_or_else(|| Fault::new(Code::Internal, device, "it is not attached"))
+            }
             DeviceRef::Lv { vg, lv } => Ok(lvm::node(vg, lv)),
         }
     }
@@ -484,7 +463,7 @@ fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -
 /// Whether a device that was just made reads as zeroes: images and thin volumes do, a thick volume shows old data.
 fn reads_zero(device: &DeviceRef) -> Result<bool, Fault> {
     match device {
-        DeviceRef::LoopOf(_) => Ok(true),
+        DeviceRef::Image { .. } => Ok(true),
         DeviceRef::Lv { vg, lv } => {
             let found = lvm::lv(vg, lv).map_err(|e| e.fault(device))?;
             Ok(found.is_some_and(|lv| matches!(lv.kind, LvKind::Thin { .. })))

@@ -16,6 +16,7 @@ use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
 use bulkhead_sys::tool::ToolError;
+use bulkhead_sys::ublk::UblkError;
 
 /// An error of the kernel fence that knows its code and cure.
 pub(crate) trait Classify: Error + Sized + 'static {
@@ -90,6 +91,18 @@ impl Classify for LoopError {
             LoopError::Device { .. } | LoopError::Malformed { .. } | LoopError::Usage { .. } => {
                 (Code::Internal, "the daemon's log and `dmesg` say more")
             }
+        }
+    }
+}
+
+impl Classify for UblkError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            UblkError::Unavailable { .. } | UblkError::Lacks { .. } => {
+                (Code::Unsupported, "`modprobe ublk_drv`, or `--server loop` for the pool")
+            }
+            UblkError::Busy { .. } => (Code::InUse, "end what uses the device (`lsblk`, `findmnt`)"),
+            _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
     }
 }

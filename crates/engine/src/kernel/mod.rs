@@ -1,9 +1,10 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
-//! `act.rs` has the actions, `faults.rs` what errors mean to an operator; the look-ups are here.
+//! `act.rs` has the actions, `image.rs` those on images, `faults.rs` what errors mean to an operator; the look-ups are here.
 
 mod act;
 pub(crate) mod faults;
+mod image;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,8 +12,9 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
+use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
-use bulkhead_core::tenant::WEIGHT_FILES;
+use bulkhead_core::tenant::{self, WEIGHT_FILES};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes};
 use bulkhead_sys::block::{self, BlockDevice, Holder};
@@ -157,7 +159,7 @@ impl Host for Kernel {
 
     fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
         match source {
-            PoolSource::File { directory } => {
+            PoolSource::File { directory, .. } => {
                 let object = format!("directory {}", directory.display());
                 let space = file::free_space(directory).map_err(|e| e.fault(&object))?;
                 Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), notes: Vec::new() })
@@ -242,14 +244,7 @@ impl Host for Kernel {
 
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
         match device {
-            DeviceRef::LoopOf(image) => Ok(self.loop_of(image)?.map(|info| OpenDevice {
-                path: info.dev_path,
-                dev: info.dev,
-                notes: (!info.direct_io)
-                    .then(|| "direct I/O is off: the image is cached twice".to_owned())
-                    .into_iter()
-                    .collect(),
-            })),
+            DeviceRef::Image { image, volume } => self.open_image(image, *volume),
             DeviceRef::Lv { vg, lv } => {
                 let path = lvm::node(vg, lv);
                 if !path.exists() {
@@ -263,7 +258,7 @@ impl Host for Kernel {
 
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>) {
         let devices = match source {
-            PoolSource::File { directory } => match block::holder_of(&self.roots, directory) {
+            PoolSource::File { directory, .. } => match block::holder_of(&self.roots, directory) {
                 Ok(Holder::Devices(devices)) => devices,
                 Ok(Holder::None { reason }) => return (Vec::new(), vec![reason]),
                 Err(error) => return (Vec::new(), vec![error.to_string()]),
@@ -289,7 +284,13 @@ impl Host for Kernel {
         Ok(mounts.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(dir)).collect())
     }
 
-    fn accounting(&self, device: &DeviceRef, fs: FsKind, journal_cgroup: &str) -> Accounting {
+    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {
+        if let DeviceRef::Image { image, volume } = device
+            && let Some(accounting) = self.server_accounting(image, *volume, &tenant::server(tenant))
+        {
+            return accounting;
+        }
+        let journal_cgroup = tenant::journal(tenant);
         let thread = self.kernel_name(device).and_then(|(_, name)| {
             let found = match fs {
                 FsKind::Ext4 => jbd2::find_thread(&self.roots, &name),
@@ -311,7 +312,7 @@ impl Host for Kernel {
             return Accounting::None { reason };
         }
         match fs {
-            FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup.to_owned() },
+            FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup },
             FsKind::Xfs => Accounting::Partial {
                 limit: "XFS: log writes under fsync are charged to the caller and xfsaild to the journal cgroup; log \
                         writes in the background are made by kworkers, which cannot be moved, and go to the root cgroup"
@@ -321,7 +322,7 @@ impl Host for Kernel {
     }
 
     fn weight_files(&self) -> Vec<&'static str> {
-        let slice: Result<CgroupPath, Fault> = cgroup_path(bulkhead_core::tenant::ROOT_SLICE);
+        let slice: Result<CgroupPath, Fault> = cgroup_path(tenant::ROOT_SLICE);
         let Ok(slice) = slice else { return Vec::new() };
         // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
         let dir = slice.dir(&self.roots);

@@ -23,6 +23,9 @@ pub(super) const PROFILE: Profile = Profile {
     cpus: 2,
 };
 
+/// Directory of the file pool.
+const FILE_POOL: &str = "/run/filepool/pool";
+
 /// How long a command of the product may take under emulation.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
@@ -111,10 +114,22 @@ pub(super) async fn refused_as(ctx: &Ctx, code: i32, words: &[&str], argv: &[&st
 pub(super) async fn make_pools(ctx: &Ctx) -> Result<()> {
     let (d0, d1, d2) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?, ctx.machine.disk(2).await?);
     ctx.machine.sh(&format!("mkfs.ext4 -q {d0}; mkdir -p /run/filepool; mount {d0} /run/filepool")).await?;
-    json(ctx, &["pool", "create", "file", "--dir", "/run/filepool/pool"]).await?;
+    json(ctx, &["pool", "create", "file", "--dir", FILE_POOL]).await?;
     json(ctx, &["pool", "create", "thick", "--device", &d1]).await?;
     json(ctx, &["pool", "create", "thin", "--device", &d2, "--thin"]).await?;
     Ok(())
+}
+
+/// Has the file pool, which must be empty, use loop devices.
+pub(super) async fn use_loop_devices(ctx: &Ctx) -> Result<()> {
+    json(ctx, &["pool", "rm", "file"]).await?;
+    json(ctx, &["pool", "create", "file", "--dir", FILE_POOL, "--server", "loop"]).await?;
+    Ok(())
+}
+
+/// Whether the guest's kernel has ublk.
+pub(super) async fn has_ublk(ctx: &Ctx) -> Result<bool> {
+    Ok(ctx.machine.run(&["modinfo", "ublk_drv"]).await?.status == ExitStatus::Code(0))
 }
 
 /// Removes the pools, which must be empty, and what they lay on.

@@ -1,6 +1,7 @@
 //! The acceptance cases, a module per topic. A new topic: a `mod` line and its name in [`all`].
 
 mod bad_host;
+mod blockd;
 mod calibration;
 mod crash;
 mod demo;
@@ -24,6 +25,7 @@ pub fn all() -> Vec<&'static Case> {
     let topics = [
         lab_self::CASES,
         volumes::CASES,
+        blockd::CASES,
         bad_host::CASES,
         service::CASES,
         tenants::CASES,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools, use_loop_devices};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -70,6 +70,7 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
+    use_loop_devices(ctx).await?;
     for kind in KINDS {
         let volume = format!("{kind}/v");
         json(ctx, &["volume", "create", &volume, "--size", "128M"]).await?;

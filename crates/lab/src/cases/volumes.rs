@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{PROFILE, cli, has_ublk, json, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -55,7 +55,12 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
         let view = json(ctx, &["volume", "inspect", &volume]).await?;
         let at = view["mounted_at"].as_str().unwrap_or_default().to_owned();
         let way = view["accounting"]["way"].as_str().unwrap_or_default();
-        ensure!(way == if fs == "ext4" { "journal_thread" } else { "partial" }, "{view}");
+        let expected = match (kind, fs) {
+            ("file", _) if has_ublk(ctx).await? => "server",
+            (_, "ext4") => "journal_thread",
+            _ => "partial",
+        };
+        ensure!(way == expected, "{view}");
         ctx.machine
             .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; sha1sum < {at}/data > /run/sum; sync"))
             .await?;

@@ -1,0 +1,228 @@
+//! Images as block devices: each with a block server of its own, or on a loop device.
+//!
+//! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
+//! is written on its device.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::backend::device_owner;
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::Server;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::Accounting;
+use bulkhead_sys::cgroup;
+use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::tool::Tool;
+use bulkhead_sys::ublk::service::{self, Service};
+use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
+use bulkhead_sys::{block, file};
+use uuid::Uuid;
+
+use super::Kernel;
+use super::act::{Outcome, cgroup_path};
+use super::faults::{Classify, file as file_object};
+use crate::host::OpenDevice;
+
+/// What makes a loop device the lesser choice.
+const LOOP_NOTE: &str = "loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared \
+                         by all volumes of this pool)";
+
+/// The device of an image.
+#[derive(Debug)]
+pub(super) enum Attached {
+    Loop(LoopInfo),
+    Served(DeviceInfo),
+}
+
+impl Attached {
+    pub(super) fn node(&self, roots: &Roots) -> PathBuf {
+        match self {
+            Attached::Loop(info) => info.dev_path.clone(),
+            Attached::Served(device) => sized::node(roots, device),
+        }
+    }
+}
+
+impl Kernel {
+    /// The device of an image, with its server or without.
+    pub(super) fn attached(&self, image: &Path, volume: Uuid) -> Result<Option<Attached>, Fault> {
+        if let Some((_, device)) = self.served(image, volume)? {
+            return Ok(Some(Attached::Served(device)));
+        }
+        let found = loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))?;
+        Ok(found.map(Attached::Loop))
+    }
+
+    /// Makes a device of an image, or keeps the one that it has; a server that is gone gets a successor.
+    pub(super) fn attach_image(&self, server: Server, service: &Service) -> Result<Outcome, Fault> {
+        let image = &service.image;
+        match self.attached(image, service.volume)? {
+            Some(Attached::Loop(_)) => return Ok(Outcome::UNCHANGED),
+            Some(Attached::Served(device)) => {
+                return match server_of(&device) {
+                    Some(pid) => self.settle(&device, pid, service),
+                    None => self.serve(service).map(|()| Outcome::DONE),
+                };
+            }
+            None => {}
+        }
+        if server == Server::Auto {
+            match self.ublk() {
+                Ok(_) => return self.serve(service).map(|()| Outcome::DONE),
+                Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) => {
+                    tracing::info!(image = %image.display(), %error, "no block server: a loop device is used");
+                }
+                Err(error) => return Err(error.fault(file_object(image))),
+            }
+        }
+        let options = AttachOptions { direct_io: true, ..AttachOptions::default() };
+        loopdev::attach(&self.roots, image, options).map_err(|e| e.fault(file_object(image)))?;
+        Ok(Outcome::DONE)
+    }
+
+    pub(super) fn refresh_image(&self, image: &Path, volume: Uuid, size: Bytes) -> Result<Outcome, Fault> {
+        if let Some((mut control, device)) = self.served(image, volume)? {
+            let grown = sized::grow(&self.roots, &mut control, &device, size);
+            let old = grown.map_err(|e| e.fault(file_object(image)))?;
+            return Ok(Outcome { old: Some(old.to_string()), changed: old < size });
+        }
+        match self.attached(image, volume)? {
+            Some(Attached::Loop(info)) => {
+                loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
+                Ok(Outcome::DONE)
+            }
+            _ => Ok(Outcome::UNCHANGED),
+        }
+    }
+
+    pub(super) fn detach_image(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
+        let object = || file_object(image);
+        if let Some((mut control, device)) = self.served(image, volume)? {
+            control.remove(&self.roots, &device).map_err(|e| e.fault(object()))?;
+            // It ended as it was told to: there is nothing to look for in its log.
+            file::remove_durable(&service::log_file(&self.roots, volume)).map_err(|e| e.fault(object()))?;
+            return Ok(Outcome { old: Some(device.node(&self.roots).display().to_string()), changed: true });
+        }
+        match self.attached(image, volume)? {
+            Some(Attached::Loop(info)) => {
+                loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
+                Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
+            }
+            _ => Ok(Outcome::UNCHANGED),
+        }
+    }
+
+    /// The open device of an image, with what is lost on it.
+    pub(super) fn open_image(&self, image: &Path, volume: Uuid) -> Result<Option<OpenDevice>, Fault> {
+        let mut notes = Vec::new();
+        let (path, dev) = match self.attached(image, volume)? {
+            None => return Ok(None),
+            Some(Attached::Loop(info)) => {
+                notes.push(match self.ublk() {
+                    Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) => {
+                        format!("{LOOP_NOTE}; {error}")
+                    }
+                    _ => LOOP_NOTE.to_owned(),
+                });
+                if !info.direct_io {
+                    notes.push("direct I/O is off: the image is cached twice".to_owned());
+                }
+                (info.dev_path, info.dev)
+            }
+            Some(Attached::Served(device)) => {
+                if server_of(&device).is_none() {
+                    notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
+                }
+                let path = sized::node(&self.roots, &device);
+                let dev = block::devno_of(&path).map_err(|e| e.fault(file_object(image)))?;
+                (path, dev)
+            }
+        };
+        Ok(Some(OpenDevice { path, dev, notes }))
+    }
+
+    /// How what an image's block server writes is charged; `None` when it has none.
+    pub(super) fn server_accounting(&self, image: &Path, volume: Uuid, wanted: &str) -> Option<Accounting> {
+        let none = |reason: String| Some(Accounting::None { reason });
+        let device = match self.served(image, volume) {
+            Ok(Some((_, device))) => device,
+            Ok(None) => return None,
+            Err(fault) => return none(fault.to_string()),
+        };
+        let Some(pid) = server_of(&device) else { return none("its block server is gone".to_owned()) };
+        match cgroup::cgroup_of(&self.roots, pid) {
+            Err(error) => none(error.to_string()),
+            Ok(found) if found.to_string().trim_start_matches('/') == wanted => {
+                Some(Accounting::Server { pid, cgroup: wanted.to_owned() })
+            }
+            Ok(found) => none(format!("its block server (pid {pid}) is in cgroup {found}, not in {wanted}")),
+        }
+    }
+
+    /// The ublk device of a volume, if it has one.
+    fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
+        let mut control = match Control::open(&self.roots) {
+            Err(UblkError::Unavailable { .. }) => return Ok(None),
+            opened => opened.map_err(|e| e.fault(file_object(image)))?,
+        };
+        let found = control.find(&self.roots, device_owner(volume)).map_err(|e| e.fault(file_object(image)))?;
+        Ok(found.map(|device| (control, device)))
+    }
+
+    /// The driver, its module loaded if need be, when it can do what block servers need.
+    fn ublk(&self) -> Result<Control, UblkError> {
+        let mut control = match Control::open(&self.roots) {
+            Err(UblkError::Unavailable { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                // Where there is no such module, opening says so again.
+                let _ = Tool::new("modprobe").arg("ublk_drv").run();
+                Control::open(&self.roots)?
+            }
+            opened => opened?,
+        };
+        control.features()?;
+        Ok(control)
+    }
+
+    /// Starts a block server, which takes over the device where there is one.
+    pub(crate) fn serve(&self, service: &Service) -> Result<(), Fault> {
+        let mut tool = Tool::this_program().arg("blockd").arg("--image").arg(&service.image);
+        tool = tool.arg("--volume").arg(service.volume.to_string());
+        if service.discards {
+            tool = tool.arg("--discards");
+        }
+        if let Some(cgroup) = &service.cgroup {
+            tool = tool.arg("--cgroup").arg(cgroup);
+        }
+        tool.run().map(drop).map_err(|error| error.fault(file_object(&service.image)))
+    }
+
+    /// Brings back what may have been lost of a device that is served by this process.
+    fn settle(&self, device: &DeviceInfo, pid: u32, service: &Service) -> Result<Outcome, Fault> {
+        let object = || file_object(&service.image);
+        if sized::size(&self.roots, device).is_none() {
+            let size = std::fs::metadata(&service.image).map_err(|source| {
+                file::FileError::Io { operation: "examine", path: service.image.clone(), source }.fault(object())
+            })?;
+            sized::expose(&self.roots, device, Bytes(size.len())).map_err(|e| e.fault(object()))?;
+        }
+        let Some(cgroup) = &service.cgroup else { return Ok(Outcome::UNCHANGED) };
+        if service::of(&self.roots, &device.name()).as_ref() != Some(service) {
+            service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
+        }
+        let path = cgroup_path(cgroup)?;
+        let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
+        if found == path {
+            return Ok(Outcome::UNCHANGED);
+        }
+        cgroup::move_pid(&self.roots, pid, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        Ok(Outcome { old: Some(found.to_string()), changed: true })
+    }
+}
+
+/// The process that serves a device, if it lives.
+fn server_of(device: &DeviceInfo) -> Option<u32> {
+    device.server().ok().flatten()?;
+    device.server_pid
+}

@@ -1,0 +1,171 @@
+//! Block servers on real kernels: what they serve, who pays, and what happens when one dies.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools, use_loop_devices};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "blockd_serves",
+        about: "a file volume is served by a process in its tenant's server cgroup, which pays for all of it; a restarted daemon leaves it \
+                alone; with --server loop it is a loop device",
+        kernels: &[Kernel::V6_12, Kernel::Backport],
+        profile: PROFILE,
+        limit: Duration::from_secs(300),
+        run: |ctx| Box::pin(serves(ctx)),
+    },
+    Case {
+        name: "blockd_killed",
+        about: "kill -9 of the block server under fio --verify, with the daemon and without: I/O waits and nothing is lost",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(killed(ctx)),
+    },
+];
+
+/// How long the daemon may need to notice that a server is gone and to start another, under emulation.
+const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
+
+/// Writes of all sizes with checks of what was written, until told to stop; leaves its last error.
+const VERIFY: &str = r#"
+until [ -e /run/stop ]; do
+    fio --name=verify --filename=AT/fio --size=32m --rw=randwrite --bsrange=4k-128k --direct=1 --ioengine=libaio --iodepth=8 \
+        --fsync=16 --verify=crc32c --verify_fatal=1 --do_verify=1 --allrandrepeat=0 --randrepeat=0 > /run/fio.log 2>&1 || exit 1
+    echo "$((++rounds))" > /run/rounds
+done
+"#;
+
+async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    json(ctx, &["volume", "create", "file/v", "--size", "128M"]).await?;
+    let closed = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    ensure!(closed["device"].is_null() && servers(ctx).await? == "0", "a server of a closed volume is left: {closed}");
+    json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
+    let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());
+    let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
+    let threads = ctx.machine.sh(&format!("cat {slice}/server/cgroup.procs")).await?;
+    ensure!(threads.trim() == pid.to_string(), "the server cgroup has {threads:?}, the server is {pid}");
+
+    // It depends on nothing that could wait for it.
+    let status = ctx.machine.read_text(&format!("/proc/{pid}/status")).await?;
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).context("no VmLck")?;
+    let locked: u64 = locked.trim().trim_end_matches(" kB").parse()?;
+    ensure!(locked > 8 << 10, "only {locked} KiB of the server are locked");
+    let mounts = ctx.machine.sh(&format!("cat /proc/{pid}/mountinfo")).await?;
+    ensure!(mounts.lines().count() == 1 && mounts.contains("tmpfs"), "the server holds mounts: {mounts}");
+
+    // What is written to the volume reaches the disk through the server, and nobody else.
+    let disk = ctx.machine.disk(0).await?;
+    let numbers = ctx
+        .machine
+        .sh(&format!(
+            "dev=$(cat /sys/class/block/$(basename $(readlink -f {disk}))/dev)\n\
+             stat() {{ awk -v dev=$dev '$1 == dev {{ for (i = 2; i <= NF; i++) if (sub(\"wbytes=\", \"\", $i)) n = $i }} END {{ print n + 0 }}' $1/io.stat; }}\n\
+             before=$(stat {slice}); server=$(stat {slice}/server); other=$(($(stat {slice}/payload) + $(stat {slice}/journal)))\n\
+             bash -c 'echo $$ > {slice}/payload/cgroup.procs; head -c 4194304 /dev/zero > {at}/data; sync {at}/data; mkdir {at}/d; cd {at}/d; mkdir $(seq 300); sync -f {at}'\n\
+             echo $(($(stat {slice}) - before)) $(($(stat {slice}/server) - server)) $(($(stat {slice}/payload) + $(stat {slice}/journal) - other))"
+        ))
+        .await?;
+    ctx.log(format!("written to the disk by the tenant, its server, its payload and journal: {}", numbers.trim()));
+    let numbers: Vec<u64> = numbers.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    let [all, server, other] = numbers[..] else { anyhow::bail!("unexpected output {numbers:?}") };
+    ensure!(all > (4 << 20) + 1_000_000 && all == server && other == 0, "the server wrote {server} B of {all} B");
+
+    // The daemon is stopped and started anew, and somebody puts the server elsewhere meanwhile.
+    daemon.stop().await?;
+    ctx.machine
+        .sh(&format!("touch {at}/while-stopped; sync -f {at}; echo {pid} > /sys/fs/cgroup/cgroup.procs"))
+        .await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    wait_until("the server is back in its place", TAKE_OVER_LIMIT, async || {
+        let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+        Ok((view["accounting"]["way"] == "server" && server_pid(&view)? == pid).then_some(()))
+    })
+    .await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    ensure!(servers(ctx).await? == "0", "a server outlived its tenant");
+    json(ctx, &["volume", "rm", "file/v"]).await?;
+
+    use_loop_devices(ctx).await?;
+    json(ctx, &["volume", "create", "file/v", "--size", "64M"]).await?;
+    json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
+    let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    let is_loop = view["device"].as_str().is_some_and(|device| device.starts_with("/dev/loop"));
+    ensure!(is_loop && view["notes"].to_string().contains("loop device"), "{view}");
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "rm", "file/v"]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+async fn killed(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let mut daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    json(ctx, &["volume", "create", "file/v", "--size", "128M"]).await?;
+    json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
+    let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    let at = view["mounted_at"].as_str().context("not mounted")?.to_owned();
+    let mut pid = server_pid(&view)?;
+    ctx.machine.sh("rm -f /run/stop /run/rounds").await?;
+    let load = ctx.machine.spawn(&["bash", "-c", &VERIFY.replace("AT", &at)], &[]).await?;
+    for n in 0..12 {
+        // Each fourth time nobody is there to notice until the next daemon starts.
+        let kill = format!("python3 -c 'import time, random; time.sleep(random.random() * 2)'; kill -9 {pid}");
+        if n % 4 == 3 {
+            daemon.kill().await?;
+            ctx.machine.sh(&kill).await?;
+            daemon = start_daemon(ctx, &[]).await?;
+        } else {
+            ctx.machine.sh(&kill).await?;
+        }
+        let old = pid;
+        pid = wait_until("another server", TAKE_OVER_LIMIT, async || {
+            let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+            Ok(server_pid(&view).ok().filter(|pid| *pid != old))
+        })
+        .await?;
+    }
+    ctx.machine.sh("touch /run/stop").await?;
+    let ended = load.wait(Duration::from_secs(300)).await?;
+    let log = ctx.machine.read_text("/run/fio.log").await?;
+    ensure!(ended.status == ExitStatus::Code(0), "fio: {log}");
+    ctx.log(format!("12 kills, {} rounds of fio verified", ctx.machine.read_text("/run/rounds").await?.trim()));
+    let servers = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
+    ctx.save("servers.log", &servers)?;
+    ctx.save("dmesg.txt", &ctx.machine.sh("dmesg").await?)?;
+    ensure!(!servers.contains("ERROR"), "a server complains: {servers}");
+    let kernel = ctx.machine.sh("dmesg | grep -E 'I/O error|EXT4-fs error|hung task|WARNING' || true").await?;
+    ensure!(kernel.is_empty(), "the kernel complains: {kernel}");
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "check", "file/v"]).await?;
+    json(ctx, &["volume", "rm", "file/v"]).await?;
+    ctx.machine.sh("rm -f /run/stop /run/rounds /run/fio.log").await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// The process that serves a volume.
+fn server_pid(view: &Value) -> Result<u64> {
+    ensure!(view["accounting"]["way"] == "server", "it has no server in its place: {view}");
+    view["accounting"]["pid"].as_u64().context("no pid")
+}
+
+/// How many block servers there are.
+async fn servers(ctx: &Ctx) -> Result<String> {
+    let listed = ctx.machine.sh("find /sys/class/block -name 'ublkb*' | wc -l").await?;
+    Ok(listed.trim().to_owned())
+}
