@@ -82,7 +82,7 @@ impl Image {
             }
         }
         let image = Self { file, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
-        if image.look_at_size().map_err(failed("examine"))? == 0 {
+        if image.look_at_size(|| ()).map_err(failed("examine"))? == 0 {
             return Err(unsuitable("it has not even one block"));
         }
         Ok(image)
@@ -93,19 +93,19 @@ impl Image {
     }
 
     pub(crate) fn size(&self) -> Bytes {
-        Bytes(self.size.load(Ordering::Relaxed))
+        Bytes(self.size.load(Ordering::Acquire))
     }
 
-    /// How much of a range lies within the image. It may have grown; one that somebody cut off has what it had, and reading it
-    /// fails.
+    /// How much of a range lies within the image. It may have grown: `before_growth` is called before anybody hears of that. One
+    /// that somebody cut off has what it had, and reading it fails.
     ///
     /// # Errors
     /// When its size cannot be read.
-    pub(crate) fn held(&self, offset: u64, len: u64) -> io::Result<u64> {
+    pub(crate) fn held(&self, offset: u64, len: u64, before_growth: impl FnOnce()) -> io::Result<u64> {
         let end = offset.saturating_add(len);
         let size = match self.size().0 {
             size if end <= size => size,
-            _ => self.look_at_size()?,
+            _ => self.look_at_size(before_growth)?,
         };
         Ok(size.saturating_sub(offset).min(len))
     }
@@ -121,10 +121,13 @@ impl Image {
         }
     }
 
-    fn look_at_size(&self) -> io::Result<u64> {
+    fn look_at_size(&self, before_growth: impl FnOnce()) -> io::Result<u64> {
         let block = u64::from(BLOCK_BYTES);
         let now = self.file.metadata()?.len() / block * block;
-        Ok(self.size.fetch_max(now, Ordering::Relaxed).max(now))
+        if now > self.size.load(Ordering::Acquire) {
+            before_growth();
+        }
+        Ok(self.size.fetch_max(now, Ordering::AcqRel).max(now))
     }
 }
 

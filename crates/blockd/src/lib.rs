@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod fill;
 mod image;
 mod plain;
 
@@ -18,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
@@ -26,11 +27,13 @@ use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::background::{self, BackgroundError, Report, Side};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPathError};
+use bulkhead_sys::image::Filler;
 use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::queue::Queue;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
+use fill::Gate;
 use image::{Image, ImageError};
 use plain::Plain;
 
@@ -209,14 +212,13 @@ fn run(
 ) -> Result<(), BlockdError> {
     let node = Arc::new(node);
     let size = image.size();
-    let target = Arc::new(Plain::new(image, service.discards));
+    let gate = (!service.discards).then(|| Arc::new(Gate::new()));
+    let target = Arc::new(Plain::new(image, service.discards, gate.clone()));
     let (made, hears) = channel();
     let mut threads = Vec::new();
     for idx in 0..device.queues {
         let (made, node, target, device) = (made.clone(), Arc::clone(&node), Arc::clone(&target), *device);
-        let thread = thread::Builder::new().name(format!("queue-{idx}")).stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || run_queue(&node, &device, idx, target.as_ref(), made));
-        threads.push(spawned.map_err(|source| BlockdError::Step { step: "start a thread", source })?);
+        threads.push(spawn(&format!("queue-{idx}"), move || run_queue(&node, &device, idx, target.as_ref(), made))?);
     }
     drop(made);
     hears.iter().collect::<Result<Vec<()>, BlockdError>>()?;
@@ -227,6 +229,13 @@ fn run(
     }
     service::tell(roots, device, service).map_err(UblkError::from)?;
     let exposed = sized::expose(roots, device, size)?;
+    if let Some(gate) = gate {
+        // One that cannot be prepared can be used all the same.
+        match Filler::open(&service.image) {
+            Ok(filler) => spawn("filler", move || fill::run(&gate, &filler)).map(drop)?,
+            Err(error) => tracing::error!(why = chain(&error), "the image cannot be prepared"),
+        }
+    }
     background::forget_mounts(&service::dir(roots))?;
     tracing::info!(image = %service.image.display(), device = device.id, taken_over, "serving");
     tell_ready(report, &exposed);
@@ -242,6 +251,11 @@ fn tell_ready(report: &mut Option<Report>, node: &Path) {
     if let Some(report) = report.take() {
         let _ = report.say(&format!("{READY}{}", node.display()));
     }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, BlockdError> {
+    let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    thread.spawn(run).map_err(|source| BlockdError::Step { step: "start a thread", source })
 }
 
 fn run_queue(node: &File, device: &DeviceInfo, idx: u16, target: &Plain, made: Sender<Result<(), BlockdError>>) {

@@ -13,6 +13,7 @@ pub mod cgroup;
 pub mod file;
 pub mod fsutil;
 pub mod fsync_trace;
+pub mod image;
 pub mod iocost;
 pub mod iosched;
 pub mod jbd2;

@@ -2,26 +2,25 @@
 
 use std::fs;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::model::FsKind;
 use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::tenant::ROOT_SLICE;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
-use bulkhead_sys::file::{self, Provision as Fill};
+use bulkhead_sys::file;
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
 use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
 use bulkhead_sys::ublk::service::Service;
-use bulkhead_sys::{block, iocost, iosched, jbd2, lvm, mount};
+use bulkhead_sys::{block, image, iocost, iosched, jbd2, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -64,14 +63,16 @@ impl Kernel {
             A::RemoveRecord { path } | A::RemoveImage { path } => {
                 file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
             }
-            A::CreateImage { path, size_bytes, provision } => create_image(path, *size_bytes, *provision),
+            A::CreateImage { path, size_bytes, provision } => {
+                image::create(path, *size_bytes, *provision).map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome::DONE)
+            }
             A::GrowImage { path, size_bytes, provision } => {
-                let old = file::grow_image(path, *size_bytes, fill(*provision), &mut go_on)
-                    .map_err(|e| e.fault(file_object(path)))?;
+                let old = image::grow(path, *size_bytes, *provision).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old < *size_bytes })
             }
             A::ShrinkImage { path, size_bytes } => {
-                let old = file::shrink_image(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
+                let old = image::shrink(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old > *size_bytes })
             }
             A::AttachImage { image, volume, server, discards, cgroup } => {
@@ -505,24 +506,6 @@ fn write_record(path: &Path, content: &[u8]) -> Result<Outcome, Fault> {
     }
     file::write_atomic(path, content).map_err(|e| e.fault(file_object(path)))?;
     Ok(Outcome::DONE)
-}
-
-fn create_image(path: &Path, size: Bytes, provision: Provision) -> Result<Outcome, Fault> {
-    file::create_image(path, size, fill(provision), &mut go_on).map_err(|e| e.fault(file_object(path)))?;
-    Ok(Outcome::DONE)
-}
-
-/// On a loop device a written image saves nothing over an allocated one: each flush commits the host's journal either way
-/// (FACTS.md §2), so the time to write it is saved.
-fn fill(provision: Provision) -> Fill {
-    match provision {
-        Provision::Full => Fill::Unwritten,
-        Provision::OnDemand => Fill::Sparse,
-    }
-}
-
-fn go_on(_: Bytes) -> ControlFlow<()> {
-    ControlFlow::Continue(())
 }
 
 pub(super) fn cgroup_path(text: &str) -> Result<CgroupPath, Fault> {

@@ -70,7 +70,6 @@ impl Classify for FileError {
             FileError::Exists { .. } => (Code::AlreadyExists, "move it away, or choose another name"),
             FileError::TooLarge { .. } => (Code::Corrupt, "it is not a Bulkhead state file: move it away"),
             FileError::NoSpace { .. } => (Code::NoSpace, "ask for less, make room, or provision on demand"),
-            FileError::Stopped { .. } => (Code::Internal, ""),
             FileError::AlreadyLocked { .. } => (Code::InUse, "another daemon runs: stop it first"),
         }
     }

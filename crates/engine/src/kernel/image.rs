@@ -17,7 +17,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
-use bulkhead_sys::{block, file};
+use bulkhead_sys::{block, file, image};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -28,6 +28,10 @@ use crate::host::OpenDevice;
 /// What makes a loop device the lesser choice.
 const LOOP_NOTE: &str = "loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared \
                          by all volumes of this pool)";
+
+/// What is lost until an image is prepared.
+const TO_PREPARE: &str = "have yet to be written in advance, which is under way: the first write to each part of that commits the host \
+                          file system's journal";
 
 /// The device of an image.
 #[derive(Debug)]
@@ -134,6 +138,13 @@ impl Kernel {
             Some(Attached::Served(device)) => {
                 if server_of(&device).is_none() {
                     notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
+                }
+                // Images that are written as they are needed are not prepared.
+                if service::of(&self.roots, &device.name()).is_some_and(|service| !service.discards) {
+                    let unwritten = image::unwritten(image).map_err(|e| e.fault(file_object(image)))?;
+                    if unwritten > Bytes(0) {
+                        notes.push(format!("{unwritten} of it {TO_PREPARE}"));
+                    }
                 }
                 let path = sized::node(&self.roots, &device);
                 let dev = block::devno_of(&path).map_err(|e| e.fault(file_object(image)))?;

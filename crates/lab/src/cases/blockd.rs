@@ -22,6 +22,15 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(serves(ctx)),
     },
     Case {
+        name: "blockd_prepared",
+        about: "100 fsyncs on a volume that is prepared commit nothing of the host's journal, on a loop device they do; what is written \
+                while a volume is prepared, or grows, stays",
+        kernels: &[Kernel::V6_12, Kernel::Backport],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(prepared(ctx)),
+    },
+    Case {
         name: "blockd_killed",
         about: "kill -9 of the block server under fio --verify, with the daemon and without: I/O waits and nothing is lost",
         kernels: &[Kernel::V6_12],
@@ -105,6 +114,88 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(is_loop && view["notes"].to_string().contains("loop device"), "{view}");
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// How often ext4 commits by default (mount option `commit`).
+const COMMIT_SECONDS: u32 = 5;
+
+/// Commits of the host's journal while a file in the volume is written to and synced 100 times, and the seconds that it took. What there
+/// is the kernel commits every [`COMMIT_SECONDS`] in any case: the image's time of modification (`jbd2_journal_stop`).
+const COMMITS: &str = r#"
+dd if=/dev/zero of=AT/f bs=4k count=200 conv=fsync status=none; sync
+count() { awk '{ print $1; exit }' /proc/fs/jbd2/HOST-8/info; }
+sync -f /run/filepool
+write() { for i in $(seq $1); do dd if=/dev/urandom of=AT/f bs=4k count=1 seek=$i conv=notrunc,fsync status=none; done; }
+# A commit is counted a moment after those who wait for it go on.
+write 20
+before=$(count); SECONDS=0
+write 100
+echo $(($(count) - before)) $SECONDS
+"#;
+
+async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    let host = ctx.machine.disk(0).await?.trim_start_matches("/dev/").to_owned();
+    let commits = async |at: &str| -> Result<(u32, u32)> {
+        let counted = ctx.machine.sh(&COMMITS.replace("AT", at).replace("HOST", &host)).await?;
+        let (commits, seconds) = counted.trim().split_once(' ').context("not two numbers")?;
+        Ok((commits.parse()?, seconds.parse()?))
+    };
+    let attach = async || -> Result<String> {
+        json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
+        let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+        Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
+    };
+    let is_prepared = async || {
+        wait_until("the volume is prepared", Duration::from_secs(240), async || {
+            let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+            Ok((!view["notes"].to_string().contains("written in advance")).then_some(()))
+        })
+        .await
+    };
+
+    json(ctx, &["volume", "create", "file/v", "--size", "1G"]).await?;
+    let at = attach().await?;
+    let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    ensure!(view["notes"].to_string().contains("written in advance"), "a new volume is prepared already: {view}");
+    // Beside the filler, and again while it fills what the volume grows by.
+    let write = |name: &str| {
+        format!(
+            "head -c 40000000 /dev/urandom > {at}/{name}; sync {at}/{name}; sha1sum < {at}/{name} > /run/{name}.sum"
+        )
+    };
+    ctx.machine.sh(&write("first")).await?;
+    json(ctx, &["volume", "resize", "file/v", "--size", "1280M"]).await?;
+    ctx.machine.sh(&write("second")).await?;
+    is_prepared().await?;
+    let served = commits(&at).await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "check", "file/v"]).await?;
+    attach().await?;
+    ctx.machine
+        .sh(&format!("for i in first second; do sha1sum < {at}/$i | diff - /run/$i.sum; rm /run/$i.sum; done"))
+        .await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "rm", "file/v"]).await?;
+
+    use_loop_devices(ctx).await?;
+    json(ctx, &["volume", "create", "file/v", "--size", "128M"]).await?;
+    let looped = commits(&attach().await?).await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "rm", "file/v"]).await?;
+    ctx.log(format!(
+        "commits of the host's journal for 100 fsyncs: {} in {} s with a block server, {} in {} s on a loop device",
+        served.0, served.1, looped.0, looped.1
+    ));
+    // Whole seconds, and a first commit that was due already.
+    let due = (served.1 + 1) / COMMIT_SECONDS + 1;
+    ensure!(served.0 <= due, "{} commits of the host's journal where {due} were due", served.0);
+    ensure!(looped.0 >= 100, "only {} commits on a loop device: the count does not count", looped.0);
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)

@@ -334,6 +334,15 @@ impl Request<'_> {
         self.outcome(entry).await.map(drop)
     }
 
+    /// Waits until a descriptor can be read from.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub async fn wait_readable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let events = u32::from(rustix::event::PollFlags::IN.bits());
+        self.outcome(opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), events).build()).await.map(drop)
+    }
+
     /// Fills a part of the buffer with zeroes.
     ///
     /// # Errors

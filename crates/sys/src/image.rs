@@ -1,0 +1,294 @@
+//! Image files: made, grown, shrunk, and prepared, so that a write to them changes nothing but data.
+//!
+//! Owns how the blocks of an image are allocated in the host's file system. Does not know what is in an image.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::model::Provision;
+use bulkhead_core::units::Bytes;
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek};
+use rustix::io::Errno;
+
+use crate::file::{FileError, free_space, io_error, sync_dir_of};
+
+/// What [`Filler`] writes at a time, in bytes.
+pub const CHUNK: u64 = 1 << 20;
+
+/// Alignment of buffer, offset and length for direct I/O, in bytes: no common device has larger logical blocks.
+const DIRECT_ALIGN: u64 = 4096;
+
+/// Creates an image of `size` with mode 0600 and makes it durable. With [`Provision::Full`] its blocks are allocated, not written
+/// ([`Filler`] does that).
+///
+/// # Errors
+/// [`FileError::Exists`], [`FileError::NoSpace`] or [`FileError::Io`]; the file is then removed again (except for `Exists`).
+pub fn create(path: &Path, size: Bytes, provision: Provision) -> Result<(), FileError> {
+    let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
+        _ => io_error("create", path)(source),
+    })?;
+    let made = extend(path, &file, Bytes(0), size, provision)
+        .and_then(|()| file.sync_all().map_err(io_error("sync", path)))
+        .and_then(|()| sync_dir_of(path));
+    if made.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+/// Makes an image as large as `size`, as [`create`] does; one that is as large already is left alone. Returns the old size.
+///
+/// # Errors
+/// [`FileError::NoSpace`] or [`FileError::Io`]; the file has its old size again.
+pub fn grow(path: &Path, size: Bytes, provision: Provision) -> Result<Bytes, FileError> {
+    let (file, old) = open(path)?;
+    if old >= size {
+        return Ok(old);
+    }
+    let grown =
+        extend(path, &file, old, size, provision).and_then(|()| file.sync_all().map_err(io_error("sync", path)));
+    if grown.is_err() {
+        // The first error is the one to tell; the caller sees the size anyway.
+        let _ = ftruncate(&file, old.0);
+    }
+    grown.map(|()| old)
+}
+
+/// Cuts off what is beyond `size` for good: the file system inside must have been shrunk before. An image that is as small already
+/// is left alone. Returns the old size.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn shrink(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
+    let (file, old) = open(path)?;
+    if old > size {
+        ftruncate(&file, size.0).map_err(|errno| io_error("shrink", path)(errno.into()))?;
+        file.sync_all().map_err(io_error("sync", path))?;
+    }
+    Ok(old)
+}
+
+/// How much of an image has no written data: holes, and blocks that are only allocated.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn unwritten(path: &Path) -> Result<Bytes, FileError> {
+    let file = File::open(path).map_err(io_error("open", path))?;
+    let size = file.metadata().map_err(io_error("stat", path))?.len();
+    let (mut at, mut sum) = (0, 0);
+    while let Some(hole) = next_hole(path, &file, at..size)? {
+        sum += hole.end - hole.start;
+        at = hole.end;
+    }
+    Ok(Bytes(sum))
+}
+
+/// Writes zeroes where an image has no written data.
+///
+/// In a block that is allocated and was never written, the first write is a transaction of the host's file system, and the next flush
+/// commits its journal. What is there already is left alone, so that a fill which was interrupted can go on; but who writes to the
+/// same part at the same time loses what it writes.
+#[derive(Debug)]
+pub struct Filler {
+    path: PathBuf,
+    file: File,
+    zeroes: Box<[u8]>,
+    /// Where the aligned part of the zeroes starts.
+    start: usize,
+}
+
+impl Filler {
+    /// Opens an image to fill it, with direct I/O.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let flags = i32::try_from((OFlags::DIRECT | OFlags::NOFOLLOW).bits()).unwrap_or(0);
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+        let file = opened.map_err(io_error("open", path))?;
+        #[expect(clippy::cast_possible_truncation, reason = "a MiB and a page")]
+        let zeroes = vec![0u8; (CHUNK + DIRECT_ALIGN) as usize].into_boxed_slice();
+        #[expect(clippy::cast_possible_truncation, reason = "the alignment of a page")]
+        let start = zeroes.as_ptr().align_offset(DIRECT_ALIGN as usize);
+        Ok(Self { path: path.to_owned(), file, zeroes, start })
+    }
+
+    /// The first part at or after `from` that is to be written, of at most [`CHUNK`]; `None` when all is written, up to the size
+    /// that the image has now.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub fn next(&self, from: u64) -> Result<Option<Range<u64>>, FileError> {
+        let size = self.file.metadata().map_err(io_error("stat", &self.path))?.len();
+        let hole = next_hole(&self.path, &self.file, from..size / DIRECT_ALIGN * DIRECT_ALIGN)?;
+        Ok(hole.map(|hole| {
+            let start = hole.start / DIRECT_ALIGN * DIRECT_ALIGN;
+            start..hole.end.min(start + CHUNK)
+        }))
+    }
+
+    /// Writes zeroes where a part of the image has no written data; returns how much it wrote.
+    ///
+    /// # Errors
+    /// [`FileError::NoSpace`], [`FileError::Io`].
+    pub fn fill(&self, part: Range<u64>) -> Result<Bytes, FileError> {
+        let (mut at, mut sum) = (part.start, 0);
+        while let Some(hole) = next_hole(&self.path, &self.file, at..part.end)? {
+            let n = (hole.end - hole.start).min(CHUNK);
+            let zeroes = self.start..self.start + usize::try_from(n).unwrap_or(0);
+            self.file
+                .write_all_at(&self.zeroes[zeroes], hole.start)
+                .map_err(|source| space_error("write", &self.path, Bytes(part.end), source))?;
+            sum += n;
+            at = hole.start + n;
+        }
+        Ok(Bytes(sum))
+    }
+
+    /// Makes what was written durable, with all that is needed to find it.
+    ///
+    /// # Errors
+    /// [`FileError::Io`].
+    pub fn finish(&self) -> Result<(), FileError> {
+        fdatasync(&self.file).map_err(|errno| io_error("sync", &self.path)(errno.into()))
+    }
+}
+
+/// The first hole in a range, cut off at its end.
+fn next_hole(path: &Path, file: &File, range: Range<u64>) -> Result<Option<Range<u64>>, FileError> {
+    if range.is_empty() {
+        return Ok(None);
+    }
+    let failed = |errno: Errno| io_error("seek in", path)(errno.into());
+    // At the end of a file there is always a hole, so this finds one.
+    let hole = seek(file, SeekFrom::Hole(range.start)).map_err(failed)?;
+    if hole >= range.end {
+        return Ok(None);
+    }
+    let end = match seek(file, SeekFrom::Data(hole)) {
+        Ok(data) => data.min(range.end),
+        // No data after the hole.
+        Err(Errno::NXIO) => range.end,
+        Err(errno) => return Err(failed(errno)),
+    };
+    Ok(Some(hole..end))
+}
+
+fn open(path: &Path) -> Result<(File, Bytes), FileError> {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error("open", path))?;
+    let size = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
+    Ok((file, size))
+}
+
+/// Brings a file from `old` to `size`. On failure its size may be anything in between.
+fn extend(path: &Path, file: &File, old: Bytes, size: Bytes, provision: Provision) -> Result<(), FileError> {
+    if provision == Provision::Full && size > old {
+        // Asked before it is tried: an allocation that fails half-way has filled the file system for everybody else.
+        if free_space(path)?.free.0 < size.0 - old.0 {
+            return Err(FileError::NoSpace { path: path.to_owned(), size });
+        }
+        fallocate(file, FallocateFlags::empty(), old.0, size.0 - old.0)
+            .map_err(|errno| space_error("allocate", path, size, errno.into()))?;
+    }
+    ftruncate(file, size.0).map_err(|errno| space_error("size", path, size, errno.into()))
+}
+
+fn space_error(operation: &'static str, path: &Path, size: Bytes, source: io::Error) -> FileError {
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => FileError::NoSpace { path: path.to_owned(), size },
+        _ => io_error(operation, path)(source),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    fn names(dir: &Path) -> usize {
+        fs::read_dir(dir).unwrap().count()
+    }
+
+    fn first_hole(path: &Path) -> u64 {
+        seek(File::open(path).unwrap(), SeekFrom::Hole(0)).unwrap()
+    }
+
+    fn fill_all(filler: &Filler) -> u64 {
+        let (mut at, mut sum) = (0, 0);
+        while let Some(part) = filler.next(at).unwrap() {
+            assert!(part.start >= at && part.end - part.start <= CHUNK, "{part:?}");
+            at = part.end;
+            sum += filler.fill(part).unwrap().0;
+        }
+        filler.finish().unwrap();
+        sum
+    }
+
+    #[test]
+    fn images_are_provided_as_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, provision) in [("sparse", Provision::OnDemand), ("full", Provision::Full)] {
+            let path = dir.path().join(name);
+            // Not a multiple of the block.
+            let size = Bytes(5 * Bytes::MIB / 2 + 4096 + 123);
+            create(&path, size, provision).unwrap();
+            let meta = fs::metadata(&path).unwrap();
+            assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (size.0, 0o600));
+            assert_eq!(meta.blocks() * 512 >= size.0, provision == Provision::Full);
+            assert_eq!(unwritten(&path).unwrap(), size);
+            assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 0));
+            assert!(matches!(create(&path, size, provision), Err(FileError::Exists { .. })));
+        }
+    }
+
+    #[test]
+    fn an_image_that_cannot_fit_is_refused_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let size = Bytes(free_space(dir.path()).unwrap().total.0 * 2);
+        let error = create(&path, size, Provision::Full).unwrap_err();
+        assert!(matches!(error, FileError::NoSpace { .. } | FileError::Io { .. }), "{error:?}");
+        assert_eq!(names(dir.path()), 0);
+    }
+
+    #[test]
+    fn filling_leaves_data_alone_and_ends_when_all_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        create(&path, Bytes::mib(6), Provision::Full).unwrap();
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.write_all_at(&[7; 8192], 3 * Bytes::MIB).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(unwritten(&path).unwrap(), Bytes(6 * Bytes::MIB - 8192));
+        let filler = Filler::open(&path).unwrap();
+        assert_eq!(filler.next(0).unwrap(), Some(0..CHUNK));
+        assert_eq!(fill_all(&filler), 6 * Bytes::MIB - 8192);
+        assert_eq!((first_hole(&path), unwritten(&path).unwrap()), (Bytes::mib(6).0, Bytes(0)));
+        let bytes = fs::read(&path).unwrap();
+        assert!(bytes.iter().enumerate().all(|(at, &b)| (b == 7) == (3 << 20..(3 << 20) + 8192).contains(&at)));
+        assert_eq!(fill_all(&filler), 0);
+        // What it grows by is found by the same filler.
+        grow(&path, Bytes::mib(7), Provision::Full).unwrap();
+        assert_eq!(fill_all(&filler), Bytes::MIB);
+    }
+
+    #[test]
+    fn images_grow_and_shrink() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        create(&path, Bytes::mib(1), Provision::OnDemand).unwrap();
+        assert_eq!(grow(&path, Bytes::mib(3), Provision::Full).unwrap(), Bytes::mib(1));
+        assert_eq!(grow(&path, Bytes::mib(2), Provision::OnDemand).unwrap(), Bytes::mib(3));
+        assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(3).0, "growing cuts nothing off");
+        assert_eq!(shrink(&path, Bytes::mib(2)).unwrap(), Bytes::mib(3));
+        assert_eq!(shrink(&path, Bytes::mib(4)).unwrap(), Bytes::mib(2));
+        let too_much = Bytes(free_space(dir.path()).unwrap().total.0 * 2);
+        grow(&path, too_much, Provision::Full).unwrap_err();
+        assert_eq!(fs::metadata(&path).unwrap().len(), Bytes::mib(2).0);
+    }
+}
