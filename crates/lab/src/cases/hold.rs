@@ -39,17 +39,15 @@ pub(super) const CASES: &[Case] = &[
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(journal_beside_container(ctx)),
     },
+    Case {
+        name: "fsync_p99_held",
+        about: "what 99 % of a tenant's fsyncs take beside buffered writers comes down when half of it is promised",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(fsync_p99_held(ctx)),
+    },
 ];
-
-/// By name only until its spread over many runs is known.
-pub(super) const SOAK: &[Case] = &[Case {
-    name: "fsync_p99_held",
-    about: "what 99 % of a tenant's fsyncs take beside buffered writers comes down when half of it is promised",
-    kernels: &[Kernel::V6_12],
-    profile: SLOW,
-    limit: Duration::from_secs(900),
-    run: |ctx| Box::pin(fsync_p99_held(ctx)),
-}];
 
 /// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
 const LOADS: &str = r#"

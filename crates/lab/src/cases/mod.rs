@@ -42,7 +42,7 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run, or whose spread is not known; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    crash::SOAK.iter().chain(calibration::SOAK).chain(demo::SOAK).chain(hold::SOAK).collect()
+    crash::SOAK.iter().chain(calibration::SOAK).chain(demo::SOAK).collect()
 }
 
 /// Disks for cases that want one of each kind.
