@@ -25,7 +25,7 @@ const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/syste
 /// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
 const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
 /// A v1 hierarchy elsewhere that has taken the io controller (its v1 name is blkio).
-const WITHOUT_IO: &str = "mkdir /run/blkio; mount -t cgroup -o blkio none /run/blkio";
+const WITHOUT_IO: &str = "mkdir -p /run/blkio; mount -t cgroup -o blkio none /run/blkio";
 /// Programs that are not installed: everything else of their directory is bound over it.
 const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
 
@@ -42,7 +42,11 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
         let script = format!("set -e; {prepare}; exec {program} daemon");
         refused_as(ctx, 8, &words, &["unshare", "--mount", "bash", "-c", &script]).await?;
     }
-    ctx.machine.sh(WITHOUT_IO).await?;
+    // The cgroups of the case before are gone, but the kernel still lets go of what their io controller held.
+    wait_until("the io controller can be taken", Duration::from_secs(60), async || {
+        Ok(ctx.machine.run(&["bash", "-c", WITHOUT_IO]).await?.status.success().then_some(()))
+    })
+    .await?;
     refused_as(ctx, 8, &["no io controller", "findmnt -t cgroup"], &[&program, "daemon"]).await?;
     ctx.machine.sh("umount /run/blkio; rmdir /run/blkio").await?;
     wait_until("the io controller is back", Duration::from_secs(60), async || {
