@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::cow;
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::file::{self, FileError};
+use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::Params;
 use bulkhead_sys::{block, process};
@@ -16,6 +19,8 @@ use rustix::io::Errno;
 
 /// Logical block of a volume, in bytes: what file systems use anyway, and a multiple of every usual device's own.
 const BLOCK_BYTES: u32 = 4096;
+
+const _: () = assert!(cow::BLOCK_BYTES == BLOCK_BYTES as u64);
 
 /// How long a server that was killed may need to let go of the image.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
@@ -48,6 +53,12 @@ pub enum ImageError {
         /// Why.
         reason: String,
     },
+    /// What lies below it cannot be used.
+    #[error(transparent)]
+    Layers(#[from] LayerError),
+    /// A file cannot be looked at.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// An image.
@@ -65,27 +76,29 @@ impl Image {
         let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
         let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match open(path, flags, Mode::empty()) {
-            Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
-            opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
-        };
-        let metadata = file.metadata().map_err(failed("examine"))?;
-        if !metadata.is_file() {
-            return Err(unsuitable("it is not a regular file"));
-        }
-        let give_up = Instant::now() + LOCK_LIMIT;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
-                Err(Errno::AGAIN) => return Err(unsuitable("another process has it locked")),
-                locked => break locked.map_err(|errno| failed("lock")(errno.into()))?,
+        let file = loop {
+            let file = match open(path, flags, Mode::empty()) {
+                Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
+                opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
+            };
+            if !file.metadata().map_err(failed("examine"))?.is_file() {
+                return Err(unsuitable("it is not a regular file"));
             }
-        }
+            lock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
+            // Meanwhile it may have become a layer, and another file the image.
+            if file::is_at(&file, path)? {
+                break file;
+            }
+        };
         let image = Self { file, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
         if image.look_at_size(|| ()).map_err(failed("examine"))? == 0 {
             return Err(unsuitable("it has not even one block"));
         }
         Ok(image)
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -128,6 +141,24 @@ impl Image {
             before_growth();
         }
         Ok(self.size.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+}
+
+/// Locks a file, and waits a while for those who have it.
+pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), ImageError> {
+    let give_up = Instant::now() + LOCK_LIMIT;
+    loop {
+        match flock(file, how) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            Err(Errno::AGAIN) => {
+                let reason = "another process has it locked".to_owned();
+                return Err(ImageError::Unsuitable { image: path.to_owned(), reason });
+            }
+            Err(errno) => {
+                return Err(ImageError::Io { operation: "lock", image: path.to_owned(), source: errno.into() });
+            }
+        }
     }
 }
 

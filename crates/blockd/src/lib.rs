@@ -12,7 +12,8 @@
 
 mod fill;
 mod image;
-mod plain;
+mod layers;
+mod volume;
 
 use std::fs::File;
 use std::io;
@@ -35,7 +36,8 @@ use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
 use fill::Gate;
 use image::{Image, ImageError};
-use plain::Plain;
+use layers::Layers;
+use volume::Volume;
 
 /// Requests under way in all queues together: what two layers of usual devices keep busy.
 const REQUESTS: u16 = 64;
@@ -212,8 +214,10 @@ fn run(
 ) -> Result<(), BlockdError> {
     let node = Arc::new(node);
     let size = image.size();
-    let gate = (!service.discards).then(|| Arc::new(Gate::new()));
-    let target = Arc::new(Plain::new(image, service.discards, gate.clone()));
+    let layers = Layers::open(&image, &service.image, service.layered)?;
+    // What an image does not own is not to be filled with zeroes.
+    let gate = (!service.discards && layers.is_none()).then(|| Arc::new(Gate::new()));
+    let target = Arc::new(Volume::new(image, layers, service.discards, gate.clone()));
     let (made, hears) = channel();
     let mut threads = Vec::new();
     for idx in 0..device.queues {
@@ -258,7 +262,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     thread.spawn(run).map_err(|source| BlockdError::Step { step: "start a thread", source })
 }
 
-fn run_queue(node: &File, device: &DeviceInfo, idx: u16, target: &Plain, made: Sender<Result<(), BlockdError>>) {
+fn run_queue(node: &File, device: &DeviceInfo, idx: u16, target: &Volume, made: Sender<Result<(), BlockdError>>) {
     match background::check_flusher().map_err(BlockdError::from).and_then(|()| Ok(Queue::new(node, device, idx)?)) {
         // Nobody listens when another queue has failed already.
         Err(error) => drop(made.send(Err(error))),

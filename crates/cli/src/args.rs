@@ -455,7 +455,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Make a read-only copy that shares unchanged blocks (pools on a thin pool)
+    /// Make a read-only copy that shares unchanged blocks (thin pools, and directories without `--server loop`)
     Snapshot {
         /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
         volume: String,
@@ -464,7 +464,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Make a writable copy that shares unchanged blocks (pools on a thin pool)
+    /// Make a writable copy that shares unchanged blocks (thin pools, and directories without `--server loop`)
     Clone {
         /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
         volume: String,
@@ -631,6 +631,9 @@ pub(crate) struct BlockdArgs {
     /// Give the space of discarded ranges back
     #[arg(long)]
     pub(crate) discards: bool,
+    /// Refuse an image that does not say what lies below it
+    #[arg(long)]
+    pub(crate) layered: bool,
     /// The cgroup to serve in, from the root of the hierarchy
     #[arg(long)]
     pub(crate) cgroup: Option<String>,

@@ -19,6 +19,7 @@ pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
         volume: args.volume,
         image: args.image.clone(),
         discards: args.discards,
+        layered: args.layered,
         cgroup: args.cgroup.clone(),
     };
     let begin = || {

@@ -680,10 +680,17 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "clone", "files/data", "copy"],
         expect![[r#"
-        exit 8
+            exit 0
+            ----- stderr
+            volume files/copy: created
+        "#]],
+    );
+    check(
+        &["volume", "rm", "files/copy"],
+        expect![[r#"
+        exit 0
         ----- stderr
-        error: volume files/copy: file pools have no snapshots or clones
-        hint: use a pool on an LVM thin pool: `bulkhead pool create NAME --vg VG --thin-pool LV`
+        volume files/copy: removed
     "#]],
     );
     check(

@@ -96,9 +96,16 @@ pub enum Action {
     ShrinkImage { path: PathBuf, size_bytes: Bytes },
     /// Removes an image file.
     RemoveImage { path: PathBuf },
+    /// Makes a layer of what an image holds, if it holds anything of its own: the image lies on it then, empty. A server of its is
+    /// replaced by another.
+    FreezeImage { image: PathBuf, volume: Uuid, layer: Uuid },
+    /// Makes an empty image on the layer that another one lies on.
+    CopyImage { path: PathBuf, of: PathBuf },
+    /// Removes the layers in a directory that no image lies on.
+    SweepLayers { directory: PathBuf },
     /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
     /// that has a device keeps it.
-    AttachImage { image: PathBuf, volume: Uuid, server: Server, discards: bool, cgroup: Option<String> },
+    AttachImage { image: PathBuf, volume: Uuid, server: Server, discards: bool, layered: bool, cgroup: Option<String> },
     /// Makes an image's device as large as this, if it is smaller.
     RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
     /// Removes an image's device, if there is one.
@@ -140,6 +147,8 @@ pub enum Action {
     ShrinkFs { device: DeviceRef, size_bytes: Bytes },
     /// Mounts with `nosuid,nodev,noatime`.
     Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
+    /// Writes everything that a mounted file system has cached.
+    SyncFs { target: PathBuf },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
     /// Makes a cgroup, and makes the controllers available to it.
@@ -184,6 +193,11 @@ impl fmt::Display for Action {
             A::GrowImage { path, size_bytes, .. } => write!(f, "grow image {} to {size_bytes}", path.display()),
             A::ShrinkImage { path, size_bytes } => write!(f, "shrink image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
+            A::FreezeImage { image, layer, .. } => write!(f, "make layer {layer} of what {} holds", image.display()),
+            A::CopyImage { path, of } => {
+                write!(f, "create image {} on the layer of {}", path.display(), of.display())
+            }
+            A::SweepLayers { directory } => write!(f, "remove layers without images in {}", directory.display()),
             A::AttachImage { image, server, cgroup, .. } => {
                 let how = match server {
                     Server::Auto => "serve",
@@ -225,6 +239,7 @@ impl fmt::Display for Action {
                 let how = if *read_only { ",ro" } else { "" };
                 write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
             }
+            A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
             A::WriteCgroup { cgroup, file, value } => write!(f, "write {value:?} to {cgroup}/{file}"),

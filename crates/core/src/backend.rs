@@ -36,6 +36,8 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
+    /// Removes what interrupted operations left in the pool that belongs to no volume.
+    fn tidy(&self) -> Vec<Action>;
 }
 
 /// The backend of a pool.
@@ -115,6 +117,7 @@ impl Backend for FileBackend {
             server: self.server,
             // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
             discards: volume.provision == Provision::OnDemand,
+            layered: volume.layered,
             cgroup: server_cgroup.map(str::to_owned),
         }]
     }
@@ -142,10 +145,31 @@ impl Backend for FileBackend {
             Action::RemoveImage { path: image },
             Action::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) },
         ]
+        .into_iter()
+        .chain(self.tidy())
+        .collect()
     }
 
-    fn snapshot(&self, _origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
-        Err(no_snapshots(new, "file"))
+    fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
+        if self.server == Server::Loop {
+            return Err(no_snapshots(new, "loop"));
+        }
+        let image = self.image(origin);
+        // Each copy makes one layer at most, so its UUID will do for both.
+        let mut steps = vec![
+            self.write_record(new),
+            Action::FreezeImage { image: image.clone(), volume: origin.uuid, layer: new.uuid },
+        ];
+        if !origin.layered {
+            steps.push(self.write_record(&Volume { layered: true, ..origin.clone() }));
+        }
+        steps.push(Action::CopyImage { path: self.image(new), of: image });
+        steps.extend(self.open(new, None));
+        Ok(steps)
+    }
+
+    fn tidy(&self) -> Vec<Action> {
+        vec![Action::SweepLayers { directory: self.directory.clone() }]
     }
 }
 
@@ -221,6 +245,10 @@ impl Backend for LvmBackend {
         let snapshot = Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
         Ok(std::iter::once(snapshot).chain(self.open(new, None)).collect())
     }
+
+    fn tidy(&self) -> Vec<Action> {
+        Vec::new()
+    }
 }
 
 fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
@@ -229,7 +257,7 @@ fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
         format!("volume {}", volume.reference()),
         format!("{kind} pools have no snapshots or clones"),
     )
-    .cure("use a pool on an LVM thin pool: `bulkhead pool create NAME --vg VG --thin-pool LV`")
+    .cure("use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`")
 }
 
 /// Prefix of all our tags; what follows is `key` or `key=value`. docs/formats/state.md lists them.
@@ -320,6 +348,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         fast_commit: flag("fast_commit"),
         read_only: flag("read_only"),
         origin: value("origin").map(str::parse).transpose().map_err(|_| corrupt("origin"))?,
+        layered: false,
         state,
     }))
 }
@@ -369,6 +398,7 @@ mod tests {
                 fast_commit,
                 read_only,
                 origin: origin.map(|o| o.parse().expect("a valid name")),
+                layered: false,
                 state,
             },
         )

@@ -10,6 +10,7 @@
 pub mod action;
 pub mod backend;
 pub mod control;
+pub mod cow;
 pub mod error;
 pub mod model;
 pub mod name;

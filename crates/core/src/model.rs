@@ -121,12 +121,6 @@ impl PoolSource {
             PoolSource::Lvm { thin_pool: Some(_), .. } => "lvm-thin",
         }
     }
-
-    /// Whether snapshots and clones can be had.
-    #[must_use]
-    pub const fn has_snapshots(&self) -> bool {
-        matches!(self, PoolSource::Lvm { thin_pool: Some(_), .. })
-    }
 }
 
 /// A pool as recorded.
@@ -190,6 +184,9 @@ pub struct Volume {
     /// The volume that this one is a snapshot or clone of.
     #[serde(default)]
     pub origin: Option<Name>,
+    /// In a file pool: its image was copied, or is a copy, and says itself what lies below it (docs/formats/layers.md).
+    #[serde(default)]
+    pub layered: bool,
     /// Its stage of life.
     pub state: VolumeState,
 }

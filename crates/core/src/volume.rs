@@ -56,13 +56,20 @@ pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
     }
 }
 
-/// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`.
+/// Makes `new` (stage `Creating`) a snapshot (read-only) or clone of `origin`, as it is on its device: what is mounted at
+/// `mounted_at` is written there first.
 ///
 /// # Errors
 /// `Unsupported` where the pool has no snapshots.
-pub fn snapshot(backend: &dyn Backend, origin: &Volume, new: &Volume) -> Result<Plan, Fault> {
+pub fn snapshot(
+    backend: &dyn Backend,
+    origin: &Volume,
+    new: &Volume,
+    mounted_at: Option<&Path>,
+) -> Result<Plan, Fault> {
     let device = backend.device(new);
-    let mut steps = backend.snapshot(origin, new)?;
+    let mut steps: Vec<Action> = mounted_at.map(|at| Action::SyncFs { target: at.to_owned() }).into_iter().collect();
+    steps.extend(backend.snapshot(origin, new)?);
     if new.fs == FsKind::Ext4 {
         // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
         // XFS replays at its first mount, and is mounted with `nouuid` instead.

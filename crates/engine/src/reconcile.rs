@@ -60,9 +60,6 @@ impl Engine {
     fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
         let (unfinished, faults) = Self::unfinished(self.volumes_in(pool)?);
         problems.extend(faults);
-        if unfinished.is_empty() {
-            return Ok(());
-        }
         let backend = backend::backend(pool);
         for volume in unfinished {
             tracing::info!(volume = %volume.reference(), state = ?volume.state, "completing an interrupted operation");
@@ -73,7 +70,7 @@ impl Engine {
             let outcome = plan.and_then(|plan| plan.map_or(Ok(Vec::new()), |plan| self.executor.run(&plan, false)));
             problems.extend(outcome.err());
         }
-        Ok(())
+        self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
     fn settle_tenants(&self, problems: &mut Vec<Fault>) {

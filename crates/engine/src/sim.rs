@@ -25,6 +25,7 @@ use bulkhead_core::observe::view::{
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, StandingView};
+use uuid::Uuid;
 
 use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::observe::Observe;
@@ -81,6 +82,8 @@ struct World {
     files: BTreeMap<PathBuf, Vec<u8>>,
     dirs: BTreeSet<PathBuf>,
     images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
+    /// What images that were copied lie on, and layers too; a layer is named by its UUID.
+    below: BTreeMap<PathBuf, Option<Uuid>>,
     /// Images that have a block device, with the cgroup of what serves them.
     attached: BTreeMap<PathBuf, Option<String>>,
     groups: BTreeMap<String, BTreeSet<String>>,
@@ -239,6 +242,7 @@ pub(crate) struct Leftovers {
     pub(crate) attached: Vec<PathBuf>,
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) cgroups: Vec<String>,
+    pub(crate) unused_layers: BTreeSet<PathBuf>,
 }
 
 impl Sim {
@@ -332,6 +336,7 @@ impl Sim {
             attached: world.attached.keys().cloned().collect(),
             mounts: world.mounts.keys().cloned().collect(),
             cgroups: world.cgroups.keys().cloned().collect(),
+            unused_layers: world.unused_layers(),
         }
     }
 
@@ -359,6 +364,19 @@ impl World {
                 Ok((fs, volume.size))
             }
         }
+    }
+
+    fn unused_layers(&self) -> BTreeSet<PathBuf> {
+        let mut needed: Vec<Uuid> =
+            self.images.keys().filter_map(|image| self.below.get(image).copied().flatten()).collect();
+        let mut unused: BTreeSet<PathBuf> =
+            self.below.keys().filter(|path| !self.images.contains_key(*path)).cloned().collect();
+        while let Some(layer) = needed.pop() {
+            let path = PathBuf::from(layer.to_string());
+            needed.extend(self.below[&path]);
+            unused.remove(&path);
+        }
+        unused
     }
 
     fn is_mounted(&self, device: &DeviceRef) -> bool {
@@ -414,7 +432,30 @@ impl World {
             }
             A::RemoveImage { path } => {
                 assert!(!self.attached.contains_key(path), "an attached image was removed");
+                self.below.remove(path);
                 self.images.remove(path).is_some()
+            }
+            A::FreezeImage { image, layer, .. } => {
+                assert!(self.images.contains_key(image), "a missing image became a layer");
+                let path = PathBuf::from(layer.to_string());
+                let was_below = self.below.insert(image.clone(), Some(*layer));
+                if was_below == Some(Some(*layer)) {
+                    return Ok(false);
+                }
+                self.below.insert(path, was_below.flatten());
+                true
+            }
+            A::CopyImage { path, of } => {
+                let on = self.below.get(of).copied().flatten();
+                assert!(on.is_some(), "an image was copied that lies on nothing");
+                let copy = self.images[of].clone();
+                self.below.insert(path.clone(), on);
+                self.images.insert(path.clone(), copy).is_none()
+            }
+            A::SweepLayers { .. } => {
+                let unused = self.unused_layers();
+                self.below.retain(|path, _| !unused.contains(path));
+                !unused.is_empty()
             }
             A::AttachImage { image, cgroup, .. } => {
                 assert!(self.images.contains_key(image), "a missing image was attached");
@@ -534,6 +575,10 @@ impl World {
                 self.fs(device)?.0.as_ref().expect("there is a file system to mount");
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
                 self.mounts.insert(target.clone(), device.clone()).is_none()
+            }
+            A::SyncFs { target } => {
+                assert!(self.mounts.contains_key(target), "what is not mounted was synced");
+                true
             }
             A::Unmount { target } => {
                 if self.busy.contains(target) {

@@ -110,6 +110,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert_eq!(left.images.len() + left.volumes.len(), views.len(), "{context}: {left:?}");
     let attached_wanted = views.iter().filter(|v| v.mounted_at.is_some() && v.volume.pool.as_str() == "file").count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
+    assert!(left.unused_layers.is_empty(), "{context}: {left:?}");
     if engine.tenant_list().unwrap().is_empty() {
         assert_eq!(left.cgroups, Vec::<String>::new(), "{context}");
     }
@@ -133,8 +134,18 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             ],
             vec![Op::Create(name, 64, Ext4), Op::Tenant("db", name), Op::Remove(name)],
         ];
-        let clones = vec![Op::Create("thin/v", 64, Ext4), Op::Clone("thin/v", "copy"), Op::Remove("thin/v")];
-        for story in stories.into_iter().chain([clones]) {
+        let clones = ["thin/v", "file/v"].map(|name| {
+            let copy = if name == "thin/v" { "thin/copy" } else { "file/copy" };
+            vec![
+                Op::Create(name, 64, Ext4),
+                Op::Tenant("db", name),
+                Op::Clone(name, "copy"),
+                Op::Clone(copy, "second"),
+                Op::Remove(name),
+                Op::Remove(copy),
+            ]
+        });
+        for story in stories.into_iter().chain(clones) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();
@@ -242,7 +253,8 @@ fn what_must_be_refused_is_refused() {
     assert_eq!(code(engine.volume_remove(&volume("file/v"), false, false).map(drop)), Code::InUse);
     assert_eq!(code(engine.volume_check(&volume("file/v"), false, false).map(drop)), Code::InUse);
     assert_eq!(code(run(&engine, &Op::Tenant("web", "file/v"))), Code::InUse);
-    assert_eq!(code(run(&engine, &Op::Clone("file/v", "w"))), Code::Unsupported);
+    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    assert_eq!(code(run(&engine, &Op::Clone("thick/v", "w"))), Code::Unsupported);
     assert_eq!(code(run(&engine, &Op::Resize("file/v", 32))), Code::InUse, "ext4 shrinks unmounted only");
     let grow = VolumeResize { size_bytes: Bytes::mib(32), shrink: false };
     assert_eq!(code(engine.volume_resize(&volume("file/v"), &grow, false).map(drop)), Code::InvalidArgument);

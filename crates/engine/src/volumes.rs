@@ -25,7 +25,7 @@ impl Engine {
         if request.fast_commit && request.fs != FsKind::Ext4 {
             return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only"));
         }
-        let thin = pool.source.has_snapshots();
+        let thin = matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. });
         let wanted = Volume {
             pool: pool.name.clone(),
             name: reference.name.clone(),
@@ -36,6 +36,7 @@ impl Engine {
             fast_commit: request.fast_commit,
             read_only: false,
             origin: None,
+            layered: false,
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
@@ -174,7 +175,7 @@ impl Engine {
     /// Makes a snapshot (read-only) or a clone, where the pool can. The origin may be mounted. Idempotent.
     ///
     /// # Errors
-    /// `Unsupported` on file and thick pools, `AlreadyExists`.
+    /// `Unsupported` on thick pools and on loop devices, `AlreadyExists`.
     pub fn volume_copy(
         &self,
         reference: &VolumeRef,
@@ -188,6 +189,7 @@ impl Engine {
             read_only: request.read_only,
             origin: Some(origin.name.clone()),
             provision: Provision::OnDemand,
+            layered: matches!(pool.source, PoolSource::File { .. }),
             state: VolumeState::Creating,
             ..origin.clone()
         };
@@ -201,7 +203,9 @@ impl Engine {
                 .cure("choose another name"));
         }
         self.check_unclaimed(&pool, &request.name)?;
-        let steps = self.executor.run(&volume::snapshot(backend.as_ref(), &origin, &copy)?, dry_run)?;
+        let mounted_at = self.mounted_at(&origin)?;
+        let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
+        let steps = self.executor.run(&plan, dry_run)?;
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
         Ok(Done { object, steps, dry_run })

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::Bytes;
-use rustix::fs::{FlockOperation, OFlags, flock, statfs, statvfs};
+use rustix::fs::{FlockOperation, OFlags, flock, statfs, statvfs, syncfs};
 use rustix::io::Errno;
 
 /// How many names are tried for a temporary file: more than there are writers and leftovers of crashes.
@@ -172,6 +172,28 @@ pub fn same_file(a: &Path, b: &Path) -> Result<bool, FileError> {
     Ok(identity(a)? == identity(b)?)
 }
 
+/// Whether a path still leads to an open file; not when nothing is there any more.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn is_at(file: &File, path: &Path) -> Result<bool, FileError> {
+    let opened = file.metadata().map_err(io_error("stat", path))?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(source) => Err(io_error("stat", path)(source)),
+    }
+}
+
+/// Writes everything that the file system at `path` has cached, and waits for it (`syncfs(2)`).
+///
+/// # Errors
+/// [`FileError::Io`]; also for a write that failed before.
+pub fn sync_fs(path: &Path) -> Result<(), FileError> {
+    let file = File::open(path).map_err(io_error("open", path))?;
+    syncfs(&file).map_err(|errno| io_error("sync the file system at", path)(errno.into()))
+}
+
 /// Writes a file's dirty pages to their places, and waits for them, without a commit of the journal (`sync_file_range(2)`).
 ///
 /// # Errors
@@ -208,12 +230,8 @@ pub fn lock_exclusive(path: &Path) -> Result<LockFile, FileError> {
             Err(errno) => return Err(io_error("lock", path)(errno.into())),
         }
         // Somebody may have removed or replaced the file between open and lock: such a lock protects nothing.
-        let locked = file.metadata().map_err(io_error("stat", path))?;
-        match fs::metadata(path) {
-            Ok(named) if (named.dev(), named.ino()) == (locked.dev(), locked.ino()) => {}
-            Ok(_) => continue,
-            Err(source) if source.kind() == io::ErrorKind::NotFound => continue,
-            Err(source) => return Err(io_error("stat", path)(source)),
+        if !is_at(&file, path)? {
+            continue;
         }
         let text = format!("{}\n", std::process::id());
         file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0)).map_err(io_error("write", path))?;

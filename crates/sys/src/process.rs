@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::roots::Roots;
 
@@ -33,6 +33,17 @@ impl Handle {
         match pidfd_open(pid, PidfdFlags::empty()) {
             Err(Errno::SRCH) => Ok(None),
             opened => Ok(Some(Self(opened?))),
+        }
+    }
+
+    /// Ends it (`SIGKILL`); one that has ended stays so.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(&self.0, Signal::KILL) {
+            Err(Errno::SRCH) => Ok(()),
+            sent => Ok(sent?),
         }
     }
 

@@ -20,10 +20,11 @@ use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
 use bulkhead_sys::ublk::service::Service;
-use bulkhead_sys::{block, image, iocost, iosched, jbd2, lvm, mount};
+use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, mount};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
+use super::image::sweep_layers;
 use crate::host::Host as _;
 use crate::store;
 
@@ -43,7 +44,7 @@ impl Outcome {
     pub(super) const DONE: Outcome = Outcome { old: None, changed: true };
     pub(super) const UNCHANGED: Outcome = Outcome { old: None, changed: false };
 
-    fn changed(changed: bool) -> Self {
+    pub(super) fn changed(changed: bool) -> Self {
         Self { old: None, changed }
     }
 }
@@ -75,9 +76,20 @@ impl Kernel {
                 let old = image::shrink(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old > *size_bytes })
             }
-            A::AttachImage { image, volume, server, discards, cgroup } => {
-                let service =
-                    Service { volume: *volume, image: image.clone(), discards: *discards, cgroup: cgroup.clone() };
+            A::FreezeImage { image, volume, layer } => self.freeze_image(image, *volume, *layer),
+            A::CopyImage { path, of } => {
+                layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome::DONE)
+            }
+            A::SweepLayers { directory } => Ok(sweep_layers(directory)),
+            A::AttachImage { image, volume, server, discards, layered, cgroup } => {
+                let service = Service {
+                    volume: *volume,
+                    image: image.clone(),
+                    discards: *discards,
+                    layered: *layered,
+                    cgroup: cgroup.clone(),
+                };
                 self.attach_image(*server, &service)
             }
             A::RefreshImage { image, volume, size_bytes } => self.refresh_image(image, *volume, *size_bytes),
@@ -98,6 +110,10 @@ impl Kernel {
                 self.act_on_fs(action)
             }
             A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
+            A::SyncFs { target } => {
+                file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
+                Ok(Outcome::DONE)
+            }
             A::Unmount { target } => self.unmount(target),
             A::CreateCgroup { cgroup } => {
                 let path = cgroup_path(cgroup)?;

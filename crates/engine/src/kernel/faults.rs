@@ -12,6 +12,7 @@ use bulkhead_sys::fsutil::FsError;
 use bulkhead_sys::iocost::IocostError;
 use bulkhead_sys::iosched::IoschedError;
 use bulkhead_sys::jbd2::Jbd2Error;
+use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
@@ -71,6 +72,28 @@ impl Classify for FileError {
             FileError::TooLarge { .. } => (Code::Corrupt, "it is not a Bulkhead state file: move it away"),
             FileError::NoSpace { .. } => (Code::NoSpace, "ask for less, make room, or provision on demand"),
             FileError::AlreadyLocked { .. } => (Code::InUse, "another daemon runs: stop it first"),
+        }
+    }
+}
+
+impl Classify for LayerError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            LayerError::File(error) => error.classify(),
+            LayerError::Attribute { .. } | LayerError::Copied { .. } => (
+                Code::Corrupt,
+                "docs/formats/layers.md says how such a file is told what it is, when its holes are known to be exact",
+            ),
+            LayerError::Missing { .. } => {
+                (Code::Corrupt, "bring the layer back under its name, its holes as they were")
+            }
+            LayerError::TooMany { .. } => (Code::Unsupported, "copy its files to a new volume"),
+            LayerError::Coarse { .. } => {
+                (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
+            }
+            LayerError::Locked { .. } => {
+                (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
+            }
         }
     }
 }

@@ -5,9 +5,10 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::backend::device_owner;
-use bulkhead_core::error::Fault;
+use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::Server;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::Accounting;
@@ -17,7 +18,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
-use bulkhead_sys::{block, file, image};
+use bulkhead_sys::{block, file, image, layer};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -28,6 +29,9 @@ use crate::host::OpenDevice;
 /// What makes a loop device the lesser choice.
 const LOOP_NOTE: &str = "loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared \
                          by all volumes of this pool)";
+
+/// How long a server that is told to end may need for what it has under way: a disk may hang for a while.
+const FREEZE_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is lost until an image is prepared.
 const TO_PREPARE: &str = "have yet to be written in advance, which is under way: the first write to each part of that commits the host \
@@ -72,10 +76,12 @@ impl Kernel {
             }
             None => {}
         }
-        if server == Server::Auto {
+        let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;
+        let has_layers = service.layered || chain.is_some();
+        if server == Server::Auto || has_layers {
             match self.ublk() {
                 Ok(_) => return self.serve(service).map(|()| Outcome::DONE),
-                Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) => {
+                Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) if !has_layers => {
                     tracing::info!(image = %image.display(), %error, "no block server: a loop device is used");
                 }
                 Err(error) => return Err(error.fault(file_object(image))),
@@ -84,6 +90,37 @@ impl Kernel {
         let options = AttachOptions { direct_io: true, ..AttachOptions::default() };
         loopdev::attach(&self.roots, image, options).map_err(|e| e.fault(file_object(image)))?;
         Ok(Outcome::DONE)
+    }
+
+    /// Makes a layer of what an image holds, and has another server serve it on top of that when it had one.
+    pub(super) fn freeze_image(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
+        let object = || file_object(image);
+        let mut server = match self.attached(image, volume)? {
+            Some(Attached::Loop(_)) => {
+                let cause = "it is on a loop device, which knows no layers";
+                return Err(Fault::new(Code::Unsupported, object(), cause)
+                    .cure("detach the volume from its tenant and attach it again, where the kernel has ublk"));
+            }
+            Some(Attached::Served(_)) => self.served(image, volume)?,
+            None => {
+                // What has become a layer's cannot be a loop device's again.
+                self.ublk().map_err(|e| e.fault(object()))?;
+                None
+            }
+        };
+        let stop = || {
+            let Some((control, device)) = &mut server else { return };
+            let found = control.info(device.id).ok().flatten().and_then(|device| device.server().ok().flatten());
+            // One that does not end is waited for in vain, and that is told.
+            let _ = found.map(|server| server.kill());
+        };
+        let changed = layer::freeze(image, layer, FREEZE_LIMIT, stop).map_err(|e| e.fault(object()))?;
+        if changed && let Some((_, device)) = server {
+            let told = service::of(&self.roots, &device.name());
+            let gone = || Fault::new(Code::Internal, object(), "nothing is told of its server any more");
+            self.serve(&Service { layered: true, ..told.ok_or_else(gone)? })?;
+        }
+        Ok(Outcome::changed(changed))
     }
 
     pub(super) fn refresh_image(&self, image: &Path, volume: Uuid, size: Bytes) -> Result<Outcome, Fault> {
@@ -139,8 +176,9 @@ impl Kernel {
                 if server_of(&device).is_none() {
                     notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
                 }
-                // Images that are written as they are needed are not prepared.
-                if service::of(&self.roots, &device.name()).is_some_and(|service| !service.discards) {
+                // Images that are written as they are needed, or lie on layers, are not prepared.
+                if service::of(&self.roots, &device.name()).is_some_and(|service| !service.discards && !service.layered)
+                {
                     let unwritten = image::unwritten(image).map_err(|e| e.fault(file_object(image)))?;
                     if unwritten > Bytes(0) {
                         notes.push(format!("{unwritten} of it {TO_PREPARE}"));
@@ -203,6 +241,9 @@ impl Kernel {
         if service.discards {
             tool = tool.arg("--discards");
         }
+        if service.layered {
+            tool = tool.arg("--layered");
+        }
         if let Some(cgroup) = &service.cgroup {
             tool = tool.arg("--cgroup").arg(cgroup);
         }
@@ -229,6 +270,18 @@ impl Kernel {
         }
         cgroup::move_pid(&self.roots, pid, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome { old: Some(found.to_string()), changed: true })
+    }
+}
+
+/// Removes layers that are of no use any more. Where that fails they are a matter of space, and the next removal tries again.
+pub(super) fn sweep_layers(directory: &Path) -> Outcome {
+    match layer::sweep(directory) {
+        Ok(removed) => Outcome::changed(!removed.is_empty()),
+        Err(error) => {
+            let why = chain(&error);
+            tracing::error!(directory = %directory.display(), why, "layers that are of no use any more cannot be removed");
+            Outcome::UNCHANGED
+        }
     }
 }
 

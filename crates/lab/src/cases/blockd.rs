@@ -41,10 +41,10 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// How long the daemon may need to notice that a server is gone and to start another, under emulation.
-const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
 
 /// Writes of all sizes with checks of what was written, until told to stop; leaves its last error.
-const VERIFY: &str = r#"
+pub(super) const VERIFY: &str = r#"
 until [ -e /run/stop ]; do
     fio --name=verify --filename=AT/fio --size=32m --rw=randwrite --bsrange=4k-128k --direct=1 --ioengine=libaio --iodepth=8 \
         --fsync=16 --verify=crc32c --verify_fatal=1 --do_verify=1 --allrandrepeat=0 --randrepeat=0 > /run/fio.log 2>&1 || exit 1
@@ -250,7 +250,7 @@ async fn killed(ctx: &mut Ctx) -> Result<Outcome> {
 }
 
 /// The process that serves a volume.
-fn server_pid(view: &Value) -> Result<u64> {
+pub(super) fn server_pid(view: &Value) -> Result<u64> {
     ensure!(view["accounting"]["way"] == "server", "it has no server in its place: {view}");
     view["accounting"]["pid"].as_u64().context("no pid")
 }

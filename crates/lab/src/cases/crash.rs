@@ -12,7 +12,7 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "crash_after_each_step",
-        about: "a daemon that dies between two steps of create, attach, resize, detach or rm is made good by the next start (file)",
+        about: "a daemon that dies between two steps of create, attach, resize, clone, detach or rm is made good by the next start (file)",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(1500),
@@ -49,14 +49,16 @@ pub(super) const SOAK: &[Case] = &[
 
 /// Steps of one story: what is asked for, one after the other. The words in capitals are replaced. What recovery completes
 /// (a removal, a detachment) is not cut a second time; the sizes differ from cut to cut, so that resizing is cut at each step.
-const STORY: [&[&str]; 7] = [
+const STORY: [&[&str]; 9] = [
     &["volume", "create", "VOLUME", "--size", "32M"],
     &["tenant", "create", "db", "--volume", "VOLUME"],
     &["volume", "resize", "VOLUME", "--size", "LARGER"],
+    &["volume", "clone", "VOLUME", "copy"],
     &["tenant", "set", "db", "--detach", "VOLUME"],
     &["volume", "resize", "VOLUME", "--size", "SMALLER", "--shrink"],
     &["tenant", "rm", "db"],
     &["volume", "rm", "VOLUME"],
+    &["volume", "rm", "COPY"],
 ];
 
 async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
@@ -71,6 +73,7 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
             let (larger, smaller) = (format!("{}M", 64 + 4 * step), format!("{}M", 60 - 4 * step.min(8)));
             let replaced = |word: &&'static str| match *word {
                 "VOLUME" => volume.clone(),
+                "COPY" => format!("{kind}/copy"),
                 "LARGER" => larger.clone(),
                 "SMALLER" => smaller.clone(),
                 word => word.to_owned(),

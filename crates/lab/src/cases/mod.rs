@@ -8,6 +8,7 @@ mod demo;
 mod hold;
 mod host;
 mod lab_self;
+mod layers;
 mod monitoring;
 mod observe;
 mod observe_faults;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<&'static Case> {
         lab_self::CASES,
         volumes::CASES,
         blockd::CASES,
+        layers::CASES,
         bad_host::CASES,
         service::CASES,
         tenants::CASES,

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "volume_copies",
-        about: "snapshots and clones of a mounted thin volume hold its data and can be mounted beside it, ext4 and XFS",
+        about: "snapshots and clones of a mounted volume hold its data and can be mounted beside it, on thin and file pools, ext4 and XFS",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -97,29 +97,32 @@ async fn volume_copies(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
-    for (fs, size) in [("ext4", "64M"), ("xfs", "320M")] {
-        json(ctx, &["volume", "create", "thin/base", "--size", size, "--fs", fs]).await?;
-        json(ctx, &["tenant", "create", "a", "--volume", "thin/base"]).await?;
-        let view = json(ctx, &["volume", "inspect", "thin/base"]).await?;
+    for (kind, fs, size) in
+        [("thin", "ext4", "64M"), ("thin", "xfs", "320M"), ("file", "ext4", "64M"), ("file", "xfs", "320M")]
+    {
+        let volume = |name: &str| format!("{kind}/{name}");
+        json(ctx, &["volume", "create", &volume("base"), "--size", size, "--fs", fs]).await?;
+        json(ctx, &["tenant", "create", "a", "--volume", &volume("base")]).await?;
+        let view = json(ctx, &["volume", "inspect", &volume("base")]).await?;
         let base = view["mounted_at"].as_str().unwrap_or_default().to_owned();
         ctx.machine.sh(&format!("echo one > {base}/file; sync -f {base}/file; mkdir {base}/unsynced")).await?;
-        json(ctx, &["volume", "snapshot", "thin/base", "snap"]).await?;
+        json(ctx, &["volume", "snapshot", &volume("base"), "snap"]).await?;
         ctx.machine.sh(&format!("echo two > {base}/file")).await?;
-        json(ctx, &["volume", "clone", "thin/base", "copy"]).await?;
-        json(ctx, &["tenant", "create", "b", "--volume", "thin/snap", "--volume", "thin/copy"]).await?;
+        json(ctx, &["volume", "clone", &volume("base"), "copy"]).await?;
+        json(ctx, &["tenant", "create", "b", "--volume", &volume("snap"), "--volume", &volume("copy")]).await?;
         let at = |name: &str| base.replace("/base", name);
         let found = ctx.machine.sh(&format!("cat {} {}", at("/snap/file"), at("/copy/file"))).await?;
         ensure!(found == "one\ntwo\n", "{fs}: the copies hold {found:?}");
         let written = ctx.machine.run(&["touch", &at("/snap/new")]).await?;
         ensure!(written.stderr.contains("Read-only"), "{fs}: a snapshot was written to: {written:?}");
         ctx.machine.sh(&format!("echo three > {}; cat {base}/file | grep two", at("/copy/file"))).await?;
-        refused(ctx, 8, &["read-only snapshot"], &["volume", "resize", "thin/snap", "--size", "1G"]).await?;
+        refused(ctx, 8, &["read-only snapshot"], &["volume", "resize", &volume("snap"), "--size", "1G"]).await?;
         for tenant in ["a", "b"] {
             json(ctx, &["tenant", "rm", tenant]).await?;
         }
-        // The origin may go first: thin volumes do not depend on each other.
-        for volume in ["thin/base", "thin/snap", "thin/copy"] {
-            json(ctx, &["volume", "rm", volume]).await?;
+        // The origin may go first: what its copies need of it stays.
+        for name in ["base", "snap", "copy"] {
+            json(ctx, &["volume", "rm", &volume(name)]).await?;
         }
     }
     unmake_pools(ctx).await?;

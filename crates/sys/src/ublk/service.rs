@@ -28,6 +28,9 @@ pub struct Service {
     /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
     /// change metadata of the host's file system again.
     pub discards: bool,
+    /// The image lies on layers, or is one's copy: without its attribute ([`crate::layer`]) it must not be served.
+    #[serde(default)]
+    pub layered: bool,
     /// The cgroup to serve in; `None` stays where it is started.
     pub cgroup: Option<String>,
 }

@@ -21,6 +21,7 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         volume: Uuid::from_u64_pair(7, 8),
         image: "/srv/a \n b.img".into(),
         discards: true,
+        layered: false,
         cgroup: Some("a b/server".to_owned()),
     };
     assert_eq!(service::all(&roots).unwrap(), []);

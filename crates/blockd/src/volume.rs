@@ -1,0 +1,184 @@
+//! A volume as its requests see it: an image, and what lies below it where it was copied. Every request goes to the same place of
+//! whichever file has the data; writes go to the image.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+use bulkhead_core::cow::Source;
+use bulkhead_sys::ublk::queue::{Op, Request, Target};
+use rustix::io::Errno;
+
+use crate::fill::Gate;
+use crate::image::Image;
+use crate::layers::Layers;
+
+/// Serves a volume.
+#[derive(Debug)]
+pub(crate) struct Volume {
+    image: Image,
+    layers: Option<Layers>,
+    discards: bool,
+    /// Where the image is being prepared.
+    gate: Option<Arc<Gate>>,
+    failures: AtomicU64,
+}
+
+impl Volume {
+    pub(crate) fn new(image: Image, layers: Option<Layers>, discards: bool, gate: Option<Arc<Gate>>) -> Self {
+        Self { image, layers, discards, gate, failures: AtomicU64::new(0) }
+    }
+
+    fn begin_growth(&self) {
+        if let Some(gate) = &self.gate {
+            gate.grow();
+        }
+    }
+
+    async fn act(&self, request: &Request<'_>) -> io::Result<()> {
+        let image = self.image.fd();
+        let (offset, len) = (request.offset, request.len);
+        // Where the disk is larger than its volume (`bulkhead_sys::ublk::sized`), what looks for signatures reads beyond that.
+        let held = if request.op == Op::Flush { len } else { self.image.held(offset, len, || self.begin_growth())? };
+        if held < len && request.op != Op::Read {
+            return Err(Errno::NOSPC.into());
+        }
+        let range = offset..offset + held;
+        let _pass = match &self.gate {
+            Some(gate) if matches!(request.op, Op::Write | Op::WriteZeroes) => {
+                gate.enter(request, range.clone()).await?
+            }
+            _ => None,
+        };
+        match request.op {
+            Op::Read => {
+                self.read(request, range).await?;
+                request.zero(bytes(held)..bytes(len))
+            }
+            Op::Write => self.own(range, request.write(image, 0..bytes(len), offset, request.fua)).await,
+            Op::Flush => request.sync(image).await,
+            Op::Discard if self.discards => self.discard(request, range).await,
+            Op::WriteZeroes => self.write_zeroes(request, range).await,
+            Op::Discard | Op::Other(_) => Err(Errno::OPNOTSUPP.into()),
+        }?;
+        // A write with FUA is durable by itself; zeroes that replace one are made so.
+        if request.fua && request.op == Op::WriteZeroes { request.sync(image).await } else { Ok(()) }
+    }
+
+    async fn read(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
+        let start = range.start;
+        // The driver keeps reads within the largest request; `Request` checks it.
+        let part = |run: &Range<u64>| bytes(run.start - start)..bytes(run.end - start);
+        let Some(layers) = &self.layers else { return request.read(self.image.fd(), part(&range), start).await };
+        let mut reads = Vec::new();
+        for (run, source) in layers.map.runs(range) {
+            let file = match source {
+                Source::Own => self.image.fd(),
+                Source::Layer(layer) => layers.fd(layer),
+                Source::Nothing => {
+                    request.zero(part(&run))?;
+                    continue;
+                }
+            };
+            reads.push(request.read(file, part(&run), run.start));
+        }
+        match reads.pop() {
+            Some(only) if reads.is_empty() => only.await,
+            last => {
+                reads.extend(last);
+                all(reads).await
+            }
+        }
+    }
+
+    /// A discard is a wish: where something lies below the image, a hole in it would show that.
+    async fn discard(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
+        for run in self.without_layers(&range) {
+            request.punch(self.image.fd(), run.start, run.end - run.start).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_zeroes(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
+        let image = self.image.fd();
+        if !self.discards || request.keeps_space {
+            let len = range.end - range.start;
+            return self.own(range.clone(), request.write_zeroes(image, range.start, len)).await;
+        }
+        let mut at = range.start;
+        for hole in self.without_layers(&range).chain(std::iter::once(range.end..range.end)) {
+            if at < hole.start {
+                self.own(at..hole.start, request.write_zeroes(image, at, hole.start - at)).await?;
+            }
+            if !hole.is_empty() {
+                request.punch(image, hole.start, hole.end - hole.start).await?;
+            }
+            at = hole.end;
+        }
+        Ok(())
+    }
+
+    /// The parts of a range that a hole in the image makes zeroes of.
+    fn without_layers(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let below = self.layers.iter().flat_map(|layers| layers.map.below(range.clone()));
+        let holes = below.filter(|(_, source)| !matches!(source, Source::Layer(_))).map(|(run, _)| run);
+        holes.chain(self.layers.is_none().then(|| range.clone()))
+    }
+
+    /// Has the image own what a write to it wrote: all of the range, or when it fails what got there.
+    async fn own(&self, range: Range<u64>, write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+        let written = write.await;
+        if let Some(layers) = &self.layers {
+            match &written {
+                Ok(()) => layers.map.own(range),
+                Err(_) => layers.look_at_image(&self.image, range)?,
+            }
+        }
+        written
+    }
+}
+
+impl Target for Volume {
+    async fn serve(&self, request: &Request<'_>) -> io::Result<()> {
+        if let Some(gate) = &self.gate {
+            gate.count();
+        }
+        let done = self.act(request).await;
+        if let Err(error) = &done {
+            // A disk that fails does so often: the first, the second, the fourth … is worth a line.
+            let count = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
+            if count.is_power_of_two() {
+                tracing::error!(op = ?request.op, offset = request.offset, len = request.len, %error, count, "a request failed");
+            }
+        }
+        done
+    }
+}
+
+/// Waits for all of them; the first error, when all have ended: none may be given up while it is under way.
+async fn all(reads: Vec<impl Future<Output = io::Result<()>>>) -> io::Result<()> {
+    let mut reads: Vec<Option<Pin<Box<_>>>> = reads.into_iter().map(|read| Some(Box::pin(read))).collect();
+    let mut outcome = Ok(());
+    poll_fn(move |context| {
+        for slot in &mut reads {
+            if let Some(Poll::Ready(result)) = slot.as_mut().map(|read| read.as_mut().poll(context)) {
+                *slot = None;
+                outcome = std::mem::replace(&mut outcome, Ok(())).and(result);
+            }
+        }
+        if reads.iter().all(Option::is_none) {
+            Poll::Ready(std::mem::replace(&mut outcome, Ok(())))
+        } else {
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,249 @@
+//! Which file has each block of a volume that was copied: its own image, one of the layers below it, or none.
+//!
+//! Layers do not change, so what they have is worked out once, when a volume's server starts. Only the image grows: a block that
+//! is written becomes its own, for good. What lies beyond the layers is the image's in any case.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::units::Bytes;
+
+/// The unit in which files own data, in bytes: the logical block of a volume, so that no block is ever owned in part.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// How many layers can lie below an image.
+pub const MAX_LAYERS: usize = 128;
+
+/// No layer has it.
+const NOTHING: u8 = u8::MAX;
+
+const _: () = assert!(MAX_LAYERS < NOTHING as usize);
+
+/// Blocks of which one entry of the map tells, where they are all in the same layer: 2 MiB.
+const CHUNK_BLOCKS: u64 = 512;
+
+/// Where the data of a range is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In the image.
+    Own,
+    /// In the layer of this number; 0 is the oldest.
+    Layer(u8),
+    /// Nowhere: it reads as zeroes.
+    Nothing,
+}
+
+/// What an image and the layers below it have.
+#[derive(Debug)]
+pub struct BlockMap {
+    /// What lies below the image.
+    chunks: Vec<Chunk>,
+    /// A bit for each block that lies in a layer's range: whether the image has it.
+    owned: Box<[AtomicU64]>,
+    /// The end of the layers.
+    end: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Chunk {
+    All(u8),
+    Each(Box<[u8]>),
+}
+
+impl BlockMap {
+    /// A map in which nothing has anything, for layers of which the largest has this size.
+    #[must_use]
+    pub fn new(layers: Bytes) -> Self {
+        let blocks = layers.0.div_ceil(BLOCK_BYTES);
+        let count = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        Self {
+            chunks: vec![Chunk::All(NOTHING); count(blocks.div_ceil(CHUNK_BLOCKS))],
+            owned: (0..count(blocks.div_ceil(u64::from(u64::BITS)))).map(|_| AtomicU64::new(0)).collect(),
+            end: blocks * BLOCK_BYTES,
+        }
+    }
+
+    /// A layer has data in a range of bytes, and hides what older ones have there. Blocks that it has in part count as a whole.
+    pub fn set_layer(&mut self, range: Range<u64>, layer: u8) {
+        debug_assert!(usize::from(layer) < MAX_LAYERS);
+        let Some(blocks) = self.blocks(range) else { return };
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let chunk_start = at / CHUNK_BLOCKS * CHUNK_BLOCKS;
+            let until = blocks.end.min(chunk_start + CHUNK_BLOCKS);
+            let chunk = &mut self.chunks[index(at / CHUNK_BLOCKS)];
+            if at == chunk_start && until == chunk_start + CHUNK_BLOCKS {
+                *chunk = Chunk::All(layer);
+            } else {
+                let each = match chunk {
+                    Chunk::Each(each) => each,
+                    Chunk::All(all) => {
+                        *chunk = Chunk::Each(vec![*all; index(CHUNK_BLOCKS)].into_boxed_slice());
+                        let Chunk::Each(each) = chunk else { unreachable!("it was just made") };
+                        each
+                    }
+                };
+                each[index(at - chunk_start)..index(until - chunk_start)].fill(layer);
+            }
+            at = until;
+        }
+    }
+
+    /// The image has data in a range of bytes; blocks that it has in part count as a whole.
+    pub fn own(&self, range: Range<u64>) {
+        for block in self.blocks(range).into_iter().flatten() {
+            let (word, bit) = (index(block / 64), 1 << (block % 64));
+            // A write that found the bit set stores nothing, so that busy blocks share their cache line.
+            if self.owned[word].load(Ordering::Relaxed) & bit == 0 {
+                self.owned[word].fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
+    /// Where the data of a range of bytes is, run by run.
+    pub fn runs(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
+        self.split(range, |block| if self.is_owned(block) { Source::Own } else { self.below_block(block) })
+    }
+
+    /// Where the data of a range of bytes would be if the image had none; beyond the layers it is the image's all the same.
+    pub fn below(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Source)> + '_ {
+        self.split(range, |block| self.below_block(block))
+    }
+
+    /// Where the layers end, in bytes.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Memory that the map takes.
+    #[must_use]
+    pub fn memory(&self) -> Bytes {
+        let each = self.chunks.iter().filter(|chunk| matches!(chunk, Chunk::Each(_))).count() * index(CHUNK_BLOCKS);
+        Bytes((each + size_of_val(&*self.owned) + size_of_val(&*self.chunks)) as u64)
+    }
+
+    fn split(&self, range: Range<u64>, source: impl Fn(u64) -> Source) -> impl Iterator<Item = (Range<u64>, Source)> {
+        let (end, mut at) = (self.end, range.start);
+        std::iter::from_fn(move || {
+            if at >= range.end {
+                return None;
+            }
+            let start = at;
+            if at >= end {
+                at = range.end;
+                return Some((start..at, Source::Own));
+            }
+            let found = source(at / BLOCK_BYTES);
+            let limit = range.end.min(end);
+            while at < limit && source(at / BLOCK_BYTES) == found {
+                at = limit.min((at / BLOCK_BYTES + 1) * BLOCK_BYTES);
+            }
+            // What is the image's here and goes on beyond the layers is one run.
+            if at == end && found == Source::Own {
+                at = range.end;
+            }
+            Some((start..at, found))
+        })
+    }
+
+    fn is_owned(&self, block: u64) -> bool {
+        self.owned[index(block / 64)].load(Ordering::Acquire) & 1 << (block % 64) != 0
+    }
+
+    fn below_block(&self, block: u64) -> Source {
+        let layer = match &self.chunks[index(block / CHUNK_BLOCKS)] {
+            Chunk::All(layer) => *layer,
+            Chunk::Each(each) => each[index(block % CHUNK_BLOCKS)],
+        };
+        if layer == NOTHING { Source::Nothing } else { Source::Layer(layer) }
+    }
+
+    /// The blocks that a range of bytes touches, as far as there are layers.
+    fn blocks(&self, range: Range<u64>) -> Option<Range<u64>> {
+        let end = range.end.min(self.end);
+        (range.start < end).then(|| range.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))
+    }
+}
+
+/// A number of blocks or words within the map, which is in memory.
+fn index(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{Strategy, prop_assert, prop_assert_eq, proptest};
+
+    /// More than two chunks, and not a multiple of one.
+    const BLOCKS: u64 = 2 * CHUNK_BLOCKS + 100;
+
+    fn ranges() -> impl Strategy<Value = Range<u64>> {
+        (0..BLOCKS + 50, 0..CHUNK_BLOCKS + 200).prop_map(|(start, len)| start..start + len)
+    }
+
+    fn bytes(blocks: &Range<u64>) -> Range<u64> {
+        blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES
+    }
+
+    proptest! {
+        #[test]
+        fn the_newest_layer_counts_and_the_image_before_all(
+            layers in proptest::collection::vec((ranges(), 0u8..5), 0..12),
+            owned in proptest::collection::vec(ranges(), 0..6),
+            asked in ranges(),
+        ) {
+            let mut map = BlockMap::new(Bytes(BLOCKS * BLOCK_BYTES));
+            let mut expected: Vec<Source> = vec![Source::Nothing; index(BLOCKS)];
+            for (range, layer) in &layers {
+                map.set_layer(bytes(range), *layer);
+                for block in range.clone().filter(|block| *block < BLOCKS) {
+                    expected[index(block)] = Source::Layer(*layer);
+                }
+            }
+            let below = expected.clone();
+            for range in &owned {
+                map.own(bytes(range));
+                for block in range.clone().filter(|block| *block < BLOCKS) {
+                    expected[index(block)] = Source::Own;
+                }
+            }
+            for (runs, expected) in [
+                (map.runs(bytes(&asked)).collect::<Vec<_>>(), expected),
+                (map.below(bytes(&asked)).collect(), below),
+            ] {
+                let mut at = asked.start * BLOCK_BYTES;
+                let mut last = None;
+                for (run, source) in runs {
+                    prop_assert_eq!(run.start, at);
+                    prop_assert!(run.end > run.start && last != Some(source), "{:?} follows {:?}", source, last);
+                    for block in run.start / BLOCK_BYTES..run.end / BLOCK_BYTES {
+                        prop_assert_eq!(expected.get(index(block)).copied().unwrap_or(Source::Own), source);
+                    }
+                    (at, last) = (run.end, Some(source));
+                }
+                prop_assert_eq!(at, asked.end.max(asked.start) * BLOCK_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_blocks_count_as_blocks() {
+        let mut map = BlockMap::new(Bytes(10 * BLOCK_BYTES - 1));
+        map.set_layer(BLOCK_BYTES + 1..2 * BLOCK_BYTES + 1, 0);
+        map.own(2 * BLOCK_BYTES + 5..2 * BLOCK_BYTES + 6);
+        let runs: Vec<_> =
+            map.runs(0..4 * BLOCK_BYTES).map(|(run, source)| (run.start / BLOCK_BYTES, source)).collect();
+        assert_eq!(runs, [(0, Source::Nothing), (1, Source::Layer(0)), (2, Source::Own), (3, Source::Nothing)]);
+        assert_eq!(map.runs(20..20).count(), 0);
+    }
+
+    #[test]
+    fn a_map_of_one_tebibyte_takes_little_memory() {
+        let mut map = BlockMap::new(Bytes(1 << 40));
+        map.set_layer(0..1 << 39, 3);
+        assert!(map.memory() <= Bytes::mib(48), "{}", map.memory());
+        assert_eq!(BlockMap::new(Bytes(0)).runs(0..8192).collect::<Vec<_>>(), [(0..8192, Source::Own)]);
+    }
+}

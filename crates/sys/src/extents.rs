@@ -1,0 +1,200 @@
+//! Which ranges of a file have data (ioctl `FS_IOC_FIEMAP`, `<linux/fiemap.h>`).
+//!
+//! `SEEK_DATA` is asked only where there is no such ioctl (tmpfs): where blocks are allocated and were never written, it takes
+//! zeroes that the page cache happens to hold for data (`iomap_seek_data`), and then a layer would hide what is below it.
+
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::ops::Range;
+
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+/// `FS_IOC_FIEMAP`; the structure counts without its array.
+const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Header>(b'f', 11);
+/// Write what is cached first.
+const FIEMAP_FLAG_SYNC: u32 = 1;
+/// No extent follows.
+const FIEMAP_EXTENT_LAST: u32 = 1;
+/// Allocated, and reads as zeroes.
+const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+
+/// Extents that are asked for at a time: 7 KiB on the stack.
+const BATCH: usize = 128;
+
+/// `struct fiemap` without `fm_extents`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Header {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+}
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Found {
+    logical: u64,
+    physical: u64,
+    length: u64,
+    reserved64: [u64; 2],
+    flags: u32,
+    reserved: [u32; 3],
+}
+
+#[repr(C)]
+struct Query {
+    header: Header,
+    found: [Found; BATCH],
+}
+
+const _: () = assert!(size_of::<Header>() == 32 && size_of::<Found>() == 56);
+
+/// What a range of a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It was written.
+    Data,
+    /// Its blocks are allocated, and were never written.
+    Unwritten,
+}
+
+/// Tells of all ranges of a file that are no holes, in order, cut off at the ends of `range`. Nobody may write to it meanwhile.
+///
+/// # Errors
+/// The operating system's, and what `each` returns.
+pub fn extents(
+    file: &File,
+    range: Range<u64>,
+    mut each: impl FnMut(Range<u64>, Kind) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let header = Header {
+            start: at,
+            length: range.end - at,
+            flags: FIEMAP_FLAG_SYNC,
+            #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+            extent_count: BATCH as u32,
+            ..Header::default()
+        };
+        let mut query = Query { header, found: [Found::default(); BATCH] };
+        // SAFETY: FS_IOC_FIEMAP reads a `struct fiemap` and writes at most `extent_count` elements of the array that follows it,
+        // which `Query` has.
+        let request = unsafe { Updater::<FS_IOC_FIEMAP, Query>::new(&mut query) };
+        // SAFETY: as above; the request borrows the query for as long as the call takes.
+        match unsafe { ioctl(file, request) } {
+            Err(Errno::OPNOTSUPP) if at == range.start => return by_seeking(file, range, each),
+            asked => asked?,
+        }
+        let found = query.found.get(..query.header.mapped_extents as usize).unwrap_or_default();
+        for extent in found {
+            let end = extent.logical.saturating_add(extent.length).min(range.end);
+            let part = extent.logical.max(at)..end;
+            if !part.is_empty() {
+                at = end;
+                let unwritten = extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
+                each(part, if unwritten { Kind::Unwritten } else { Kind::Data })?;
+            }
+        }
+        if found.last().is_none_or(|extent| extent.flags & FIEMAP_EXTENT_LAST != 0) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file has data.
+///
+/// # Errors
+/// The operating system's.
+pub fn has_data(file: &File) -> io::Result<bool> {
+    let mut any = false;
+    let size = file.metadata()?.len();
+    extents(file, 0..size, |_, kind| {
+        any |= kind == Kind::Data;
+        Ok(())
+    })?;
+    Ok(any)
+}
+
+fn by_seeking(
+    file: &File,
+    range: Range<u64>,
+    mut each: impl FnMut(Range<u64>, Kind) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let start = match seek(file, SeekFrom::Data(at)) {
+            // No data follows.
+            Err(Errno::NXIO) => return Ok(()),
+            found => found?,
+        };
+        let end = seek(file, SeekFrom::Hole(start))?.min(range.end);
+        if start >= end {
+            return Ok(());
+        }
+        each(start..end, Kind::Data)?;
+        at = end;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FallocateFlags, fallocate};
+    use std::os::unix::fs::FileExt;
+
+    fn all(file: &File, range: Range<u64>) -> Vec<(Range<u64>, Kind)> {
+        let mut all: Vec<(Range<u64>, Kind)> = Vec::new();
+        extents(file, range, |range, kind| {
+            match all.last_mut() {
+                // What lies together on the disk or not is not the point here.
+                Some((last, same)) if last.end == range.start && *same == kind => last.end = range.end,
+                _ => all.push((range, kind)),
+            }
+            Ok(())
+        })
+        .unwrap();
+        all
+    }
+
+    #[test]
+    fn data_is_found_and_what_is_only_allocated_is_not_data() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        assert!(!has_data(&file).unwrap());
+        // More than one batch.
+        let written = |n: u64| (n * 65536 + 8192)..(n * 65536 + 12288);
+        for n in 0..300 {
+            file.write_all_at(&[7; 4096], written(n).start).unwrap();
+        }
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 40 << 20, 1 << 20).unwrap();
+        let found = all(&file, 0..64 << 20);
+        let (data, other): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, kind)| *kind == Kind::Data);
+        assert_eq!(
+            data.into_iter().map(|(range, _)| range).collect::<Vec<_>>(),
+            (0..300).map(written).collect::<Vec<_>>()
+        );
+        assert_eq!(other, [(40 << 20..41 << 20, Kind::Unwritten)]);
+        assert_eq!(all(&file, 9000..10000), [(9000..10000, Kind::Data)]);
+        assert_eq!(all(&file, 12288..65536), []);
+        assert!(has_data(&file).unwrap());
+    }
+
+    #[test]
+    fn where_it_cannot_be_asked_it_is_sought() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return };
+        file.set_len(1 << 20).unwrap();
+        file.write_all_at(&[7; 4096], 8192).unwrap();
+        assert_eq!(all(&file, 0..1 << 20), [(8192..12288, Kind::Data)]);
+        assert_eq!(all(&file, 12288..1 << 20), []);
+    }
+}

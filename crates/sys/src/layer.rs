@@ -1,0 +1,523 @@
+//! Layers: what an image held at one moment, read-only from then on, below images that hold what was written since.
+//!
+//! An image that lies on a layer is sparse. What it has data for is its own; the rest is the layer's, at the same offsets, and so
+//! on. The only other thing that is written down is which layer is below, in an extended attribute of each file
+//! (docs/formats/layers.md). It also names the file's inode, so that a copy is refused: few programs that copy files keep holes
+//! exactly.
+//!
+//! Owns: the attribute, and the one moment in which an image becomes a layer. Does not: know volumes, or serve.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use bulkhead_core::backend::IMAGE_SUFFIX;
+use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
+use bulkhead_core::units::Bytes;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FlockOperation, OFlags, XattrFlags, fallocate, fgetxattr, flock, fsetxattr, linkat, statfs,
+};
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::extents::{self, Kind};
+use crate::file::{FileError, io_error, sync_dir_of};
+use crate::process;
+
+/// The extended attribute that says what is below a file.
+pub const ATTRIBUTE: &str = "user.bulkhead.below";
+
+/// The version of its format that is written, and the only one that is read.
+const VERSION: &str = "1";
+
+/// File name ending of a layer.
+pub const LAYER_SUFFIX: &str = "layer";
+
+/// File name ending of what is about to become an image.
+const NEW_SUFFIX: &str = "new";
+
+/// Longest text of the attribute: a version, a UUID and a number.
+const MAX_ATTRIBUTE_BYTES: usize = 128;
+
+/// Where [`check_exact`] writes its block: not beside anything.
+const PROBE_AT: u64 = (1 << 20) + BLOCK_BYTES;
+
+const _: () = assert!(BLOCK_BYTES == 4096);
+
+/// Pause between two tries to lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// What can be wrong with an image and its layers.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    /// An operation on a file failed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The attribute of a file is there and says nothing that is known.
+    #[error("the attribute {ATTRIBUTE} of {path} cannot be read: {text:?}")]
+    Attribute {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        text: String,
+    },
+    /// The file lies on layers, and was copied.
+    #[error(
+        "{path} is a copy (its {ATTRIBUTE} is that of inode {marked}, it has inode {inode}): its holes may not be those that it had"
+    )]
+    Copied {
+        /// The file.
+        path: PathBuf,
+        /// The inode that the attribute was written for.
+        marked: u64,
+        /// Its inode.
+        inode: u64,
+    },
+    /// A layer that is needed is not there.
+    #[error("{path} lies on the layer {layer}, which is not there")]
+    Missing {
+        /// The file.
+        path: PathBuf,
+        /// The layer.
+        layer: PathBuf,
+    },
+    /// Too many layers, or a ring of them.
+    #[error("{path} lies on more than {MAX_LAYERS} layers")]
+    TooMany {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system cannot tell data from holes as exactly as is needed.
+    #[error("{path} cannot have layers: {reason}")]
+    Coarse {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Somebody else has the file locked.
+    #[error("{path} is still being served")]
+    Locked {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// What a file says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Mark {
+    /// The layer below; `None` at the bottom.
+    below: Option<Uuid>,
+}
+
+/// Path of a layer in a directory of images.
+#[must_use]
+pub fn layer_path(directory: &Path, layer: Uuid) -> PathBuf {
+    directory.join(format!("{layer}.{LAYER_SUFFIX}"))
+}
+
+/// The layers below an image, the newest first; `None` for an image that was never copied, and was never a copy.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
+    let Some(mut mark) = mark_of(&open(image, OFlags::RDONLY)?, image)? else { return Ok(None) };
+    let mut layers: Vec<PathBuf> = Vec::new();
+    while let Some(below) = mark.below {
+        let path = layer_path(directory_of(image), below);
+        let above = layers.last().map_or(image, PathBuf::as_path);
+        if layers.len() >= MAX_LAYERS {
+            return Err(LayerError::TooMany { path: image.to_owned() });
+        }
+        let file = match open(&path, OFlags::RDONLY) {
+            Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Err(LayerError::Missing { path: above.to_owned(), layer: path });
+            }
+            opened => opened?,
+        };
+        let unmarked = || LayerError::Attribute { path: path.clone(), text: String::new() };
+        mark = mark_of(&file, &path)?.ok_or_else(unmarked)?;
+        layers.push(path);
+    }
+    Ok(Some(layers))
+}
+
+/// Makes a layer of what an image holds now: from then on the image is empty and lies on it. An image that holds nothing of its
+/// own stays as it is. Returns whether anything changed.
+///
+/// `stop` has to end the image's server, if there is one, and is called again and again until nobody serves the image, as long as
+/// `limit`. Cut off at any point, the image holds the same as before, and the name of the layer may be there in vain ([`sweep`]
+/// removes it).
+///
+/// # Errors
+/// [`LayerError`]; the image is what it was.
+pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) -> Result<bool, LayerError> {
+    let directory = directory_of(image);
+    let file = open(image, OFlags::RDWR)?;
+    let chain = chain(image)?;
+    let path = layer_path(directory, layer);
+    if let Some(chain) = &chain {
+        let is_empty = || extents::has_data(&file).map(|data| !data).map_err(io_error("look for data in", image));
+        if chain.first() == Some(&path) || !chain.is_empty() && is_empty()? {
+            return Ok(false);
+        }
+        if chain.len() >= MAX_LAYERS {
+            return Err(LayerError::TooMany { path: image.to_owned() });
+        }
+    }
+    let new = directory.join(format!("{layer}.{NEW_SUFFIX}"));
+    create(&new, Bytes(file.metadata().map_err(io_error("stat", image))?.len()), Some(layer))?;
+    if chain.is_none() {
+        set_mark(&file, image, Mark { below: None })?;
+    }
+    let switched = lock(&file, image, limit, stop).and_then(|()| {
+        // What was acknowledged and not yet made durable is now beyond the reach of the volume's flushes.
+        file.sync_all().map_err(io_error("sync", image))?;
+        let linked = linkat(rustix::fs::CWD, image, rustix::fs::CWD, &path, AtFlags::empty());
+        linked.map_err(|errno| io_error("link", &path)(errno.into()))?;
+        sync_dir_of(&path)?;
+        fs::rename(&new, image).map_err(io_error("replace", image))?;
+        sync_dir_of(image)?;
+        Ok(file.set_permissions(Permissions::from_mode(0o400)).map_err(io_error("protect", &path))?)
+    });
+    if switched.is_err() {
+        // The first error is the one to tell, and leftovers are swept up.
+        let _ = fs::remove_file(&new);
+    }
+    switched.map(|()| true)
+}
+
+/// Creates an empty image on the same layer as another, which has one. Its size is the other's.
+///
+/// # Errors
+/// [`LayerError`]; the new file is removed again, unless it was there before.
+pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
+    let file = open(other, OFlags::RDONLY)?;
+    let below = mark_of(&file, other)?.and_then(|mark| mark.below);
+    let below = below.ok_or_else(|| LayerError::Attribute { path: other.to_owned(), text: String::new() })?;
+    create(path, Bytes(file.metadata().map_err(io_error("stat", other))?.len()), Some(below))
+}
+
+/// Removes the layers of a directory that no image lies on, and what an interrupted [`freeze`] left. Returns what it removed.
+///
+/// # Errors
+/// [`LayerError`]; nothing is removed when one file cannot be read.
+pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
+    let failed = || io_error("list", directory);
+    let (mut below, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
+    for entry in fs::read_dir(directory).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let uuid = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok());
+        let mark = || -> Result<Option<Uuid>, LayerError> {
+            // Of a copy it counts as well: what it was made on stays.
+            Ok(read_mark(&open(&path, OFlags::RDONLY)?, &path)?.and_then(|(mark, _)| mark.below))
+        };
+        match (extension, uuid) {
+            (IMAGE_SUFFIX, _) => needed.extend(mark()?),
+            (LAYER_SUFFIX, Some(uuid)) => {
+                below.insert(uuid, mark()?);
+            }
+            (NEW_SUFFIX, Some(_)) => leftovers.push(path),
+            _ => {}
+        }
+    }
+    let mut kept = BTreeSet::new();
+    while let Some(layer) = needed.pop() {
+        if kept.insert(layer) {
+            needed.extend(below.get(&layer).copied().flatten());
+        }
+    }
+    let unused = below.keys().filter(|layer| !kept.contains(layer)).map(|layer| layer_path(directory, *layer));
+    leftovers.extend(unused);
+    for path in &leftovers {
+        fs::remove_file(path).map_err(io_error("remove", path))?;
+    }
+    if !leftovers.is_empty() {
+        sync_dir_of(&directory.join(LAYER_SUFFIX))?;
+    }
+    Ok(leftovers)
+}
+
+/// Gives back what is allocated in the first `len` bytes of an image and was never written. A power cut leaves such blocks where
+/// writes were under way; a file system that runs out of room may make zeroes of them, which would count as data.
+///
+/// # Errors
+/// The operating system's. Nobody may write to the image meanwhile.
+pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
+    extents::extents(image, 0..len, |range, kind| {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match kind {
+            Kind::Data => Ok(()),
+            Kind::Unwritten => Ok(fallocate(image, punch, range.start, range.end - range.start)?),
+        }
+    })
+}
+
+/// Locks a file against everybody who serves it.
+fn lock(file: &File, path: &Path, limit: Duration, mut stop: impl FnMut()) -> Result<(), LayerError> {
+    let give_up = Instant::now() + limit;
+    loop {
+        // Also a successor that was there first.
+        stop();
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            Err(Errno::AGAIN) => return Err(LayerError::Locked { path: path.to_owned() }),
+            Err(errno) => return Err(io_error("lock", path)(errno.into()).into()),
+        }
+    }
+}
+
+fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<(), LayerError> {
+    let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
+    let file = opened.map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
+        _ => io_error("create", path)(source),
+    })?;
+    let made = check_exact(&file, path).and_then(|()| {
+        file.set_len(size.0).map_err(io_error("size", path))?;
+        set_mark(&file, path, Mark { below })?;
+        Ok(sync_dir_of(path)?)
+    });
+    if made.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+/// Checks with an empty file that its file system knows of each block of ours whether it is a hole. Leaves the file empty.
+fn check_exact(file: &File, path: &Path) -> Result<(), LayerError> {
+    let coarse = |reason: String| LayerError::Coarse { path: path.to_owned(), reason };
+    let found = statfs(path).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
+    if u64::try_from(found.f_bsize) != Ok(BLOCK_BYTES) {
+        let size = found.f_bsize;
+        return Err(coarse(format!("the blocks of its file system have {size} bytes, and must have {BLOCK_BYTES}")));
+    }
+    let mut data = Vec::new();
+    file.write_all_at(&[0; 4096], PROBE_AT)
+        .and_then(|()| file.set_len(2 * PROBE_AT))
+        .and_then(|()| {
+            extents::extents(file, 0..2 * PROBE_AT, |range, kind| {
+                data.extend((kind == Kind::Data).then_some(range));
+                Ok(())
+            })
+        })
+        .and_then(|()| file.set_len(0))
+        .map_err(io_error("look for data in", path))?;
+    let wanted = PROBE_AT..PROBE_AT + BLOCK_BYTES;
+    if data != [wanted.clone()] {
+        return Err(coarse(format!(
+            "of a written block {wanted:?} its file system says that there is data at {data:?}"
+        )));
+    }
+    Ok(())
+}
+
+fn set_mark(file: &File, path: &Path, mark: Mark) -> Result<(), LayerError> {
+    let inode = file.metadata().map_err(io_error("stat", path))?.ino();
+    let below = mark.below.map_or_else(|| "none".to_owned(), |below| below.to_string());
+    let text = format!("{VERSION} {below} {inode}");
+    match fsetxattr(file, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()) {
+        Err(Errno::OPNOTSUPP) => {
+            let reason = "its file system has no extended attributes of users".to_owned();
+            Err(LayerError::Coarse { path: path.to_owned(), reason })
+        }
+        set => {
+            set.map_err(|errno| io_error("set an attribute of", path)(errno.into()))?;
+            Ok(file.sync_all().map_err(io_error("sync", path))?)
+        }
+    }
+}
+
+fn mark_of(file: &File, path: &Path) -> Result<Option<Mark>, LayerError> {
+    let Some((mark, marked)) = read_mark(file, path)? else { return Ok(None) };
+    let inode = file.metadata().map_err(io_error("stat", path))?.ino();
+    if inode != marked {
+        return Err(LayerError::Copied { path: path.to_owned(), marked, inode });
+    }
+    Ok(Some(mark))
+}
+
+/// What a file says of itself, and the inode that it was written for.
+fn read_mark(file: &File, path: &Path) -> Result<Option<(Mark, u64)>, LayerError> {
+    let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
+    let read = match fgetxattr(file, ATTRIBUTE, &mut buffer[..]) {
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+        // It is longer than any of ours.
+        Err(Errno::RANGE) => 0,
+        read => read.map_err(|errno| io_error("read an attribute of", path)(errno.into()))?,
+    };
+    let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    match parse_mark(&text) {
+        Some(mark) => Ok(Some(mark)),
+        None => Err(LayerError::Attribute { path: path.to_owned(), text }),
+    }
+}
+
+fn parse_mark(text: &str) -> Option<(Mark, u64)> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let [VERSION, below, inode] = words[..] else { return None };
+    let below = match below {
+        "none" => None,
+        below => Some(Uuid::try_parse(below).ok()?),
+    };
+    Some((Mark { below }, inode.parse().ok()?))
+}
+
+fn open(path: &Path, flags: OFlags) -> Result<File, FileError> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
+    opened.map(File::from).map_err(|errno| io_error("open", path)(errno.into()))
+}
+
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or_else(|| Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image;
+    use bulkhead_core::model::Provision;
+
+    const LIMIT: Duration = Duration::from_millis(50);
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    fn write(path: &Path, byte: u8, at: u64) {
+        OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[byte; 4096], at).unwrap();
+    }
+
+    fn image(directory: &Path, name: &str) -> PathBuf {
+        let path = directory.join(name);
+        image::create(&path, Bytes::mib(4), Provision::OnDemand).unwrap();
+        path
+    }
+
+    #[test]
+    fn an_image_becomes_a_layer_and_lies_on_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = image(dir.path(), "v.img");
+        write(&image, 7, 8192);
+        assert_eq!(chain(&image).unwrap(), None);
+        let (first, second) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut stopped = 0;
+        assert!(freeze(&image, first, LIMIT, || stopped += 1).unwrap());
+        assert_eq!(chain(&image).unwrap(), Some(vec![layer_path(dir.path(), first)]));
+        assert!(!extents::has_data(&File::open(&image).unwrap()).unwrap());
+        assert_eq!(fs::metadata(&image).unwrap().len(), Bytes::mib(4).0);
+        let layer = fs::metadata(layer_path(dir.path(), first)).unwrap();
+        assert_eq!((layer.permissions().mode() & 0o777, layer.nlink()), (0o400, 1));
+        // Again, and for another while it is empty: there is nothing to be done.
+        assert!(!freeze(&image, first, LIMIT, || stopped += 1).unwrap());
+        assert!(!freeze(&image, second, LIMIT, || stopped += 1).unwrap());
+        assert_eq!(stopped, 1);
+        write(&image, 8, 0);
+        assert!(freeze(&image, second, LIMIT, || stopped += 1).unwrap());
+        assert_eq!(chain(&image).unwrap(), Some([second, first].map(|id| layer_path(dir.path(), id)).to_vec()));
+        let copy = dir.path().join("copy.img");
+        create_beside(&copy, &image).unwrap();
+        assert_eq!(chain(&copy).unwrap(), chain(&image).unwrap());
+        assert!(matches!(create_beside(&copy, &image), Err(LayerError::File(FileError::Exists { .. }))));
+        assert_eq!(names(dir.path()).len(), 4);
+    }
+
+    #[test]
+    fn one_that_is_served_is_left_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = image(dir.path(), "v.img");
+        write(&image, 7, 8192);
+        let serve = || {
+            let server = File::open(&image).unwrap();
+            flock(&server, FlockOperation::LockExclusive).unwrap();
+            Some(server)
+        };
+        let mut server = serve();
+        let refused = freeze(&image, Uuid::from_u128(1), LIMIT, || ());
+        assert!(matches!(refused, Err(LayerError::Locked { .. })), "{refused:?}");
+        assert_eq!((names(dir.path()), chain(&image).unwrap()), (vec!["v.img".to_owned()], Some(vec![])));
+        // A server that is ended, and a successor that was started at once.
+        let mut successors = 1;
+        let stop = || {
+            server = None;
+            if successors > 0 {
+                successors -= 1;
+                server = serve();
+            }
+        };
+        assert!(freeze(&image, Uuid::from_u128(1), LIMIT, stop).unwrap());
+    }
+
+    #[test]
+    fn layers_stay_as_long_as_an_image_lies_on_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = image(dir.path(), "v.img");
+        write(&image, 7, 0);
+        freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+        let copy = dir.path().join("copy.img");
+        create_beside(&copy, &image).unwrap();
+        write(&image, 8, 0);
+        freeze(&image, Uuid::from_u128(2), LIMIT, || ()).unwrap();
+        // What a crash between link and rename leaves, and one before.
+        fs::hard_link(&image, layer_path(dir.path(), Uuid::from_u128(3))).unwrap();
+        fs::write(dir.path().join(format!("{}.new", Uuid::from_u128(4))), "").unwrap();
+        fs::write(dir.path().join("other.layer"), "").unwrap();
+        assert_eq!(sweep(dir.path()).unwrap().len(), 2);
+        assert_eq!(sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(2));
+        fs::remove_file(&image).unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), [layer_path(dir.path(), Uuid::from_u128(2))]);
+        // One that cannot be read keeps all.
+        let bad = dir.path().join("bad.img");
+        fs::write(&bad, "").unwrap();
+        fsetxattr(File::open(&bad).unwrap(), ATTRIBUTE, b"2 none 1", XattrFlags::empty()).unwrap();
+        fs::remove_file(&copy).unwrap();
+        assert!(matches!(sweep(dir.path()), Err(LayerError::Attribute { .. })));
+        fs::remove_file(&bad).unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), [layer_path(dir.path(), Uuid::from_u128(1))]);
+        assert_eq!(names(dir.path()), ["other.layer"]);
+    }
+
+    #[test]
+    fn copies_and_gaps_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = image(dir.path(), "v.img");
+        write(&image, 7, 0);
+        freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+        let copy = dir.path().join("copy.img");
+        fs::copy(&image, &copy).unwrap();
+        let mut text = [0; 100];
+        let n = fgetxattr(File::open(&image).unwrap(), ATTRIBUTE, &mut text[..]).unwrap();
+        fsetxattr(File::open(&copy).unwrap(), ATTRIBUTE, &text[..n], XattrFlags::empty()).unwrap();
+        assert!(matches!(chain(&copy), Err(LayerError::Copied { .. })));
+        fs::remove_file(layer_path(dir.path(), Uuid::from_u128(1))).unwrap();
+        assert!(matches!(chain(&image), Err(LayerError::Missing { .. })));
+        // A ring.
+        let layer = layer_path(dir.path(), Uuid::from_u128(1));
+        fs::write(&layer, "").unwrap();
+        set_mark(&File::open(&layer).unwrap(), &layer, Mark { below: Some(Uuid::from_u128(1)) }).unwrap();
+        assert!(matches!(chain(&image), Err(LayerError::TooMany { .. })));
+    }
+
+    #[test]
+    fn the_attribute_is_read_as_it_is_documented() {
+        let id = "00000000-0000-0000-0000-000000000001";
+        let mark = |below| Some((Mark { below }, 42));
+        assert_eq!(parse_mark(&format!("1 {id} 42")), mark(Some(Uuid::from_u128(1))));
+        assert_eq!(parse_mark("1 none 42"), mark(None));
+        for bad in
+            ["", "1", "1 none", "1 none 42 ", "2 none 42", "1 some 42", "1 none -42", "1  none 42", "1 none 42\n"]
+        {
+            assert_eq!(parse_mark(bad), None, "{bad:?}");
+        }
+    }
+}
