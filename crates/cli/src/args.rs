@@ -473,6 +473,18 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+    /// Make a volume that no tenant holds what a snapshot of it holds (pools on a directory)
+    Rollback {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        /// Name of the snapshot, in the same pool
+        snapshot: String,
+        /// Confirm that what was written to the volume since is lost
+        #[arg(long)]
+        lose_changes: bool,
+        #[command(flatten)]
+        write: Write,
+    },
     /// Check the file system of a volume that is not mounted
     Check {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name

@@ -4,7 +4,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Server, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
-    VolumeResize,
+    VolumeResize, VolumeRollback,
 };
 use bulkhead_engine::client::{Client, Removal};
 
@@ -135,6 +135,12 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
         }
         VolumeCommand::Clone { volume, name, write } => {
             copy(client, output, &volume, &name, false, write.dry_run).await
+        }
+        VolumeCommand::Rollback { volume, snapshot, lose_changes, write } => {
+            let volume = resolved(client, &volume).await?;
+            let request = VolumeRollback { to: parse::copy_name(&volume, &snapshot)?, lose_changes };
+            let done = client.volume_rollback(&volume, &request, write.dry_run).await?;
+            show::done(output, &format!("volume {volume}"), "rolled back", &done)
         }
         VolumeCommand::Check { volume, repair, write } => {
             let volume = resolved(client, &volume).await?;

@@ -3,7 +3,9 @@
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::IoLimit;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{Accounting, DeviceView, Done, HostView, IoBytes, PoolView, TenantView, VolumeView};
+use bulkhead_core::wire::{
+    Accounting, DeviceView, Done, HostView, IoBytes, LayersView, PoolView, TenantView, VolumeView,
+};
 use serde::Serialize;
 
 use crate::output::{Output, block, table};
@@ -159,6 +161,16 @@ impl Show for PoolView {
     }
 }
 
+fn layers(layers: &LayersView) -> String {
+    let own = layers.own_bytes;
+    let below = Bytes(layers.below.iter().map(|layer| layer.bytes.0).sum());
+    match layers.below.len() {
+        0 => format!("{own} of its own"),
+        1 => format!("{own} of its own, {below} in a layer below"),
+        n => format!("{own} of its own, {below} in {n} layers below"),
+    }
+}
+
 impl Show for VolumeView {
     const EMPTY: &'static str = "no volumes; `bulkhead volume create` makes one";
     const HEADERS: &'static [&'static str] = &["volume", "size", "fs", "state", "tenant", "journal", "device"];
@@ -199,6 +211,7 @@ impl Show for VolumeView {
             ("provision", self.provision.to_string()),
             ("read-only", yes_no(self.read_only)),
             ("copied from", or_dash(self.origin.as_ref())),
+            ("layers", or_dash(self.layers.as_ref().map(layers))),
             ("tenant", or_dash(self.tenant.as_ref())),
             ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
             ("device", or_dash(self.device.as_ref())),

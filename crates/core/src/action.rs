@@ -101,6 +101,8 @@ pub enum Action {
     FreezeImage { image: PathBuf, volume: Uuid, layer: Uuid },
     /// Makes an empty image on the layer that another one lies on.
     CopyImage { path: PathBuf, of: PathBuf },
+    /// Puts an image in the place of another, which is lost.
+    ReplaceImage { path: PathBuf, by: PathBuf },
     /// Removes the layers in a directory that no image lies on.
     SweepLayers { directory: PathBuf },
     /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
@@ -197,6 +199,7 @@ impl fmt::Display for Action {
             A::CopyImage { path, of } => {
                 write!(f, "create image {} on the layer of {}", path.display(), of.display())
             }
+            A::ReplaceImage { path, by } => write!(f, "put {} in the place of {}", by.display(), path.display()),
             A::SweepLayers { directory } => write!(f, "remove layers without images in {}", directory.display()),
             A::AttachImage { image, server, cgroup, .. } => {
                 let how = match server {

@@ -36,8 +36,26 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
+    /// Makes what a volume is to become when it goes back to a snapshot, beside it; `id` is that of no other volume or layer.
+    ///
+    /// # Errors
+    /// `Unsupported` where the pool cannot.
+    fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault>;
     /// Removes what interrupted operations left in the pool that belongs to no volume.
     fn tidy(&self) -> Vec<Action>;
+}
+
+/// What can take the place of a volume that is closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// Makes it, open for use.
+    pub make: Vec<Action>,
+    /// Its device.
+    pub device: DeviceRef,
+    /// Closes it, and puts it in the volume's place.
+    pub put: Vec<Action>,
+    /// Removes it again, before that.
+    pub undo: Vec<Action>,
 }
 
 /// The backend of a pool.
@@ -62,6 +80,10 @@ pub fn device_owner(volume: Uuid) -> u64 {
 pub const VOLUME_RECORD_SUFFIX: &str = "volume";
 /// File name ending of a volume's image in a file pool.
 pub const IMAGE_SUFFIX: &str = "img";
+/// File name ending of a layer in a file pool; the rest is its UUID.
+pub const LAYER_SUFFIX: &str = "layer";
+/// File name ending of what is about to become an image in a file pool; the rest is a UUID.
+pub const NEW_SUFFIX: &str = "new";
 /// File name of the record by which a file pool describes itself.
 pub const POOL_RECORD: &str = "bulkhead-pool";
 
@@ -168,6 +190,32 @@ impl Backend for FileBackend {
         Ok(steps)
     }
 
+    fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault> {
+        let (old, of) = (self.image(volume), self.image(snapshot));
+        let new = self.directory.join(format!("{id}.{NEW_SUFFIX}"));
+        // The volume is closed, so that its identity is free for the device.
+        let attach = Action::AttachImage {
+            image: new.clone(),
+            volume: volume.uuid,
+            server: self.server,
+            discards: true,
+            layered: true,
+            cgroup: None,
+        };
+        let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
+        Ok(Replacement {
+            make: vec![
+                Action::FreezeImage { image: of.clone(), volume: snapshot.uuid, layer: id },
+                self.write_record(&Volume { layered: true, ..snapshot.clone() }),
+                Action::CopyImage { path: new.clone(), of },
+                attach,
+            ],
+            device: DeviceRef::Image { image: new.clone(), volume: volume.uuid },
+            put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new }],
+            undo: std::iter::once(detach).chain(self.tidy()).collect(),
+        })
+    }
+
     fn tidy(&self) -> Vec<Action> {
         vec![Action::SweepLayers { directory: self.directory.clone() }]
     }
@@ -244,6 +292,12 @@ impl Backend for LvmBackend {
         let (vg, lv) = self.lv(new);
         let snapshot = Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
         Ok(std::iter::once(snapshot).chain(self.open(new, None)).collect())
+    }
+
+    fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {
+        let object = format!("volume {}", volume.reference());
+        Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot go back to a snapshot in place")
+            .cure("clone the snapshot, and attach the clone to the tenant instead"))
     }
 
     fn tidy(&self) -> Vec<Action> {

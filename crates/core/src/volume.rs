@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
 use crate::action::Action;
-use crate::backend::Backend;
+use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Volume, VolumeState};
+use crate::model::{FsKind, Provision, Volume, VolumeState};
 use crate::name::Name;
 use crate::tenant;
 use crate::units::Bytes;
@@ -79,6 +79,27 @@ pub fn snapshot(
     steps.extend(backend.close(new));
     steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
     Ok(Plan { steps, on_failure: backend.remove(new) })
+}
+
+/// Makes a volume that is not mounted what a snapshot of it holds; `id` is that of no other volume or layer.
+///
+/// Until the last steps the volume is what it was; what was made beside it is removed after a crash.
+///
+/// # Errors
+/// `Unsupported` where the pool cannot.
+pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Plan, Fault> {
+    let Replacement { make, device, put, undo } = backend.replacement(volume, snapshot, id)?;
+    let mut steps = [backend.close(volume), make].concat();
+    if volume.fs == FsKind::Ext4 {
+        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+        steps.push(Action::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid });
+    }
+    steps.extend(put);
+    let now =
+        Volume { size_bytes: snapshot.size_bytes, provision: Provision::OnDemand, layered: true, ..volume.clone() };
+    steps.push(backend.record(volume, &now));
+    steps.extend(backend.tidy());
+    Ok(Plan { steps, on_failure: undo })
 }
 
 /// Makes a volume larger or smaller; of the size that it has, completes a growth whose file system did not follow its device.

@@ -131,6 +131,35 @@ pub struct VolumeCopy {
     pub read_only: bool,
 }
 
+/// Makes a volume what a snapshot of it holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRollback {
+    /// Name of the snapshot, in the same pool.
+    pub to: Name,
+    /// Must be true: what was written since the snapshot is lost.
+    #[serde(default)]
+    pub lose_changes: bool,
+}
+
+/// Where the data of a copied file volume is (docs/formats/layers.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayersView {
+    /// What its image takes in the pool: what was written since the last copy was made of it, or it was made.
+    pub own_bytes: Bytes,
+    /// The layers below, the newest first.
+    pub below: Vec<LayerView>,
+}
+
+/// A layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayerView {
+    /// Its name in the pool's directory.
+    pub id: Uuid,
+    /// What it takes in the pool; others may lie on it as well.
+    pub bytes: Bytes,
+}
+
 /// How a volume's journal is charged to its tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "way", rename_all = "snake_case")]
@@ -182,6 +211,8 @@ pub struct VolumeView {
     pub read_only: bool,
     /// What it was copied from.
     pub origin: Option<Name>,
+    /// Where its data is, for a file volume that was copied or is a copy.
+    pub layers: Option<LayersView>,
     /// The tenant that has it mounted.
     pub tenant: Option<Name>,
     /// Where it is mounted on the host.

@@ -14,7 +14,8 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
     API_VERSION, DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate,
-    PoolView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
+    PoolView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
+    VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -119,6 +120,16 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
         self.write(Method::POST, &format!("volumes/{volume}/copy{}", query(dry_run)), request).await
+    }
+
+    /// Makes a volume what a snapshot of it holds.
+    pub async fn volume_rollback(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeRollback,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/rollback{}", query(dry_run)), request).await
     }
 
     /// Checks a volume's file system.

@@ -9,7 +9,7 @@ use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{Accounting, IoBytes};
+use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 
 /// Room in a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,6 +187,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When it cannot be told.
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
+
+    /// Where the data of a volume is that was copied or is a copy, by its device; `None` for others, and where that is not told.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or is missing.
+    fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
 
     /// Names of the physical devices below a pool, and what an operator should know about them.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);

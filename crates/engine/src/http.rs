@@ -28,7 +28,8 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
-    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeView,
+    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
+    VolumeView,
 };
 use bulkhead_sys::bpf;
 use serde::Deserialize;
@@ -201,6 +202,7 @@ pub fn router(api: Api) -> Router {
         .route("/volumes/{pool}/{name}", get(volume_inspect).delete(volume_remove))
         .route("/volumes/{pool}/{name}/resize", post(volume_resize))
         .route("/volumes/{pool}/{name}/copy", post(volume_copy))
+        .route("/volumes/{pool}/{name}/rollback", post(volume_rollback))
         .route("/volumes/{pool}/{name}/check", post(volume_check))
         .route("/tenants", get(tenant_list).post(tenant_create))
         .route("/tenants/{name}", get(tenant_inspect).patch(tenant_set).delete(tenant_remove))
@@ -510,6 +512,19 @@ async fn volume_copy(
     Ok(Json(api.call(move |engine| engine.volume_copy(&volume, &request, query.dry_run)).await?))
 }
 
+/// Makes a volume that no tenant holds what a snapshot of it holds; what was written since is lost.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/rollback", tag = "volumes", request_body = VolumeRollback,
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<VolumeView>), WriteFaults))]
+async fn volume_rollback(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Body(request): Body<VolumeRollback>,
+) -> Reply<Done<VolumeView>> {
+    Ok(Json(api.call(move |engine| engine.volume_rollback(&volume, &request, query.dry_run)).await?))
+}
+
 /// Checks the file system of a volume that is not mounted.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/check", tag = "volumes", request_body = VolumeCheck,
     params(("pool" = String, Path), ("name" = String, Path), Write),
@@ -737,6 +752,7 @@ async fn no_such_method(request: Request) -> Failure {
     volume_remove,
     volume_resize,
     volume_copy,
+    volume_rollback,
     volume_check,
     tenant_list,
     tenant_create,

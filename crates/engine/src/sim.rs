@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
@@ -24,7 +25,7 @@ use bulkhead_core::observe::view::{
 };
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{Accounting, HoldView, IoBytes, StandingView};
+use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
 use uuid::Uuid;
 
 use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
@@ -84,6 +85,8 @@ struct World {
     images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
     /// What images that were copied lie on, and layers too; a layer is named by its UUID.
     below: BTreeMap<PathBuf, Option<Uuid>>,
+    /// Which image is served as the device of which volume.
+    owners: BTreeMap<Uuid, PathBuf>,
     /// Images that have a block device, with the cgroup of what serves them.
     attached: BTreeMap<PathBuf, Option<String>>,
     groups: BTreeMap<String, BTreeSet<String>>,
@@ -452,12 +455,25 @@ impl World {
                 self.below.insert(path.clone(), on);
                 self.images.insert(path.clone(), copy).is_none()
             }
+            A::ReplaceImage { path, by } => {
+                assert!(
+                    ![path, by].iter().any(|image| self.attached.contains_key(*image)),
+                    "a served image was replaced"
+                );
+                let Some(image) = self.images.remove(by) else { return Ok(false) };
+                let below = self.below.remove(by).expect("what replaces an image lies on a layer");
+                self.below.insert(path.clone(), below);
+                self.images.insert(path.clone(), image).is_some()
+            }
             A::SweepLayers { .. } => {
+                self.images.retain(|image, _| image.extension().is_none_or(|extension| extension != NEW_SUFFIX));
                 let unused = self.unused_layers();
                 self.below.retain(|path, _| !unused.contains(path));
                 !unused.is_empty()
             }
-            A::AttachImage { image, cgroup, .. } => {
+            A::AttachImage { image, volume, cgroup, .. } => {
+                let served = self.owners.entry(*volume).or_insert_with(|| image.clone());
+                assert_eq!(served, image, "a volume's device is that of another image");
                 assert!(self.images.contains_key(image), "a missing image was attached");
                 assert!(
                     cgroup.as_ref().is_none_or(|cgroup| self.cgroups.contains_key(cgroup)),
@@ -478,7 +494,7 @@ impl World {
                 if self.is_mounted(&device) || self.busy.contains(image) {
                     return Err(Fault::new(Code::InUse, image.display(), "its device is mounted"));
                 }
-                self.attached.remove(image).is_some()
+                self.owners.remove(volume).is_some_and(|image| self.attached.remove(&image).is_some())
             }
             A::CreateVg { vg, tags, .. } => self.groups.insert(vg.clone(), tags.iter().cloned().collect()).is_none(),
             A::RemoveVg { vg, owner_tag, thin_pool, .. } => {
@@ -751,6 +767,18 @@ impl Host for Sim {
 
     fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
         Ok(self.world().mounts.keys().filter(|target| target.starts_with(dir)).cloned().collect())
+    }
+
+    fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {
+        let DeviceRef::Image { image, .. } = device else { return Ok(None) };
+        let world = self.world();
+        let Some(mut next) = world.below.get(image).copied() else { return Ok(None) };
+        let mut below = Vec::new();
+        while let Some(id) = next {
+            below.push(LayerView { id, bytes: Bytes::mib(2) });
+            next = world.below[&PathBuf::from(id.to_string())];
+        }
+        Ok(Some(LayersView { own_bytes: Bytes::mib(1), below }))
     }
 
     fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {

@@ -7,7 +7,7 @@ use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Serv
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-    VolumeResize,
+    VolumeResize, VolumeRollback,
 };
 
 use crate::carry_out::Executor;
@@ -21,6 +21,8 @@ enum Op {
     Remove(&'static str),
     Resize(&'static str, u64),
     Clone(&'static str, &'static str),
+    Snapshot(&'static str, &'static str),
+    Rollback(&'static str, &'static str),
     Tenant(&'static str, &'static str),
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
@@ -73,6 +75,14 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
         }
         Op::Clone(name, copy) => {
             let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false };
+            engine.volume_copy(&volume(name), &request, false).map(drop)
+        }
+        Op::Rollback(name, to) => {
+            let request = VolumeRollback { to: to.parse().unwrap(), lose_changes: true };
+            engine.volume_rollback(&volume(name), &request, false).map(drop)
+        }
+        Op::Snapshot(name, copy) => {
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Tenant(tenant, name) => {
@@ -145,7 +155,14 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
                 Op::Remove(copy),
             ]
         });
-        for story in stories.into_iter().chain(clones) {
+        let rollback = vec![
+            Op::Create("file/v", 64, Ext4),
+            Op::Snapshot("file/v", "s"),
+            Op::Resize("file/v", 96),
+            Op::Rollback("file/v", "s"),
+            Op::Tenant("db", "file/v"),
+        ];
+        for story in stories.into_iter().chain(clones).chain([rollback]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();

@@ -5,10 +5,14 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::volume::{self, scratch_mount_point};
-use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeView};
+use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback, VolumeView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located};
+
+/// What a volume loses that was provisioned in full, when it is copied.
+const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
+                           follows commits the host file system's journal";
 
 impl Engine {
     /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
@@ -211,6 +215,40 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
+    /// Makes a volume what a snapshot of it holds; what was written since is lost. No tenant may hold it.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, `InvalidArgument` for what is no snapshot of it, or without the confirmation; `Unsupported` on LVM.
+    pub fn volume_rollback(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeRollback,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let object = format!("volume {reference}");
+        let to = VolumeRef { pool: pool.name.clone(), name: request.to.clone() };
+        let snapshot = self.locate_ready(&to)?.volume;
+        if !snapshot.read_only || snapshot.origin.as_ref() != Some(&volume.name) {
+            return Err(Fault::new(Code::InvalidArgument, object, format!("{to} is no snapshot of it"))
+                .cure(format!("clone that: `bulkhead volume clone {to} NAME`")));
+        }
+        self.check_tenants_readable()?;
+        if let (Some(tenant), _) = self.holders(reference)? {
+            return Err(Fault::new(Code::InUse, object, format!("it is mounted for tenant {tenant}"))
+                .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
+        }
+        if !request.lose_changes {
+            let cause = format!("what was written to it since {to} was made would be lost");
+            return Err(Fault::new(Code::InvalidArgument, object, cause)
+                .cure("add `--lose-changes`, or keep it as a snapshot first"));
+        }
+        let plan = volume::rollback(backend.as_ref(), &volume, &snapshot, Uuid::new_v4())?;
+        let steps = self.executor.run(&plan, dry_run)?;
+        let object = if dry_run { None } else { Some(self.volume_inspect(reference)?) };
+        Ok(Done { object, steps, dry_run })
+    }
+
     /// Checks a volume's file system. It must not be mounted.
     ///
     /// # Errors
@@ -266,6 +304,7 @@ impl Engine {
         let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
         let mounted_at = self.mounted_at(volume).map_err(&mut note).ok().flatten();
         let (tenant, _) = self.holders(&volume.reference()).map_err(&mut note).unwrap_or_default();
+        let layers = self.host().layers(&device).map_err(&mut note).ok().flatten();
         let (physical_devices, device_notes) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
@@ -274,6 +313,9 @@ impl Engine {
         };
         notes.extend(device_notes);
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
+        if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) && volume.provision == Provision::Full {
+            notes.push(COPIED_NOTE.to_owned());
+        }
         VolumeView {
             volume: volume.reference(),
             uuid: volume.uuid,
@@ -283,6 +325,7 @@ impl Engine {
             provision: volume.provision,
             read_only: volume.read_only,
             origin: volume.origin.clone(),
+            layers,
             tenant,
             mounted_at,
             device: open.map(|open| open.path.display().to_string()),

@@ -14,9 +14,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::backend::IMAGE_SUFFIX;
+use bulkhead_core::backend::{IMAGE_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
 use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
     AtFlags, FallocateFlags, FlockOperation, OFlags, XattrFlags, fallocate, fgetxattr, flock, fsetxattr, linkat, statfs,
 };
@@ -32,12 +33,6 @@ pub const ATTRIBUTE: &str = "user.bulkhead.below";
 
 /// The version of its format that is written, and the only one that is read.
 const VERSION: &str = "1";
-
-/// File name ending of a layer.
-pub const LAYER_SUFFIX: &str = "layer";
-
-/// File name ending of what is about to become an image.
-const NEW_SUFFIX: &str = "new";
 
 /// Longest text of the attribute: a version, a UUID and a number.
 const MAX_ATTRIBUTE_BYTES: usize = 128;
@@ -199,6 +194,39 @@ pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
     let below = mark_of(&file, other)?.and_then(|mark| mark.below);
     let below = below.ok_or_else(|| LayerError::Attribute { path: other.to_owned(), text: String::new() })?;
     create(path, Bytes(file.metadata().map_err(io_error("stat", other))?.len()), Some(below))
+}
+
+/// Puts an image in the place of another, which is lost; neither may be served. Returns `false` when it was done already.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn replace(image: &Path, by: &Path) -> Result<bool, LayerError> {
+    let new = match open(by, OFlags::RDONLY) {
+        Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && image.exists() => {
+            return Ok(false);
+        }
+        opened => opened?,
+    };
+    // What was written to it has to be there when its name is.
+    new.sync_all().map_err(io_error("sync", by))?;
+    fs::rename(by, image).map_err(io_error("replace", image))?;
+    sync_dir_of(image)?;
+    Ok(true)
+}
+
+/// What an image and each layer below it takes on the disk; `None` as for [`chain`].
+///
+/// # Errors
+/// [`LayerError`].
+pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
+    let Some(layers) = chain(image)? else { return Ok(None) };
+    let taken =
+        |path: &Path| fs::metadata(path).map(|found| Bytes(found.blocks() * 512)).map_err(io_error("stat", path));
+    let below = layers.iter().map(|path| {
+        let id = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok()).unwrap_or_default();
+        Ok(LayerView { id, bytes: taken(path)? })
+    });
+    Ok(Some(LayersView { own_bytes: taken(image)?, below: below.collect::<Result<_, LayerError>>()? }))
 }
 
 /// Removes the layers of a directory that no image lies on, and what an interrupted [`freeze`] left. Returns what it removed.

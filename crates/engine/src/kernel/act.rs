@@ -81,6 +81,9 @@ impl Kernel {
                 layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }
+            A::ReplaceImage { path, by } => {
+                layer::replace(path, by).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+            }
             A::SweepLayers { directory } => Ok(sweep_layers(directory)),
             A::AttachImage { image, volume, server, discards, layered, cgroup } => {
                 let service = Service {

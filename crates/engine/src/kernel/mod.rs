@@ -16,12 +16,12 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::tenant::{self, WEIGHT_FILES};
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{Accounting, IoBytes};
+use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{file, iocost, iosched, jbd2, mount, process};
+use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, process};
 
 use self::act::cgroup_path;
 use self::faults::Classify;
@@ -282,6 +282,13 @@ impl Host for Kernel {
     fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
         let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault("mount table"))?;
         Ok(mounts.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(dir)).collect())
+    }
+
+    fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {
+        match device {
+            DeviceRef::Image { image, .. } => layer::space(image).map_err(|e| e.fault(faults::file(image))),
+            DeviceRef::Lv { .. } => Ok(None),
+        }
     }
 
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {

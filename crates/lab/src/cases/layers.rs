@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::blockd::{TAKE_OVER_LIMIT, VERIFY, server_pid};
-use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, json, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -108,6 +108,24 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine
         .sh(&format!("sha1sum < {second}/more | diff - /run/more; sha1sum < {origin}/data | diff - /run/sum"))
         .await?;
+    let rollback = ["volume", "rollback", "file/origin", "s3"];
+    refused(ctx, 5, &["tenant origin", "--detach"], &rollback).await?;
+    json(ctx, &["tenant", "rm", "origin"]).await?;
+    json(ctx, &["volume", "check", "file/origin"]).await?;
+    refused(ctx, 2, &["would be lost", "--lose-changes"], &rollback).await?;
+    let other = ["volume", "rollback", "file/origin", "first", "--lose-changes"];
+    refused(ctx, 2, &["no snapshot of it", "volume clone"], &other).await?;
+    let back = json(ctx, &["volume", "rollback", "file/origin", "s3", "--lose-changes"]).await?;
+    let layers = back["object"]["layers"]["below"].as_array().map_or(0, Vec::len);
+    ensure!(layers == 5, "four snapshots and the one that was gone back to: {back}");
+    attach(ctx, "origin").await?;
+    let same = format!("sha1sum < {origin}/data | diff - /run/sum; [ ! -e {origin}/fio ]; tail -n 1 {origin}/log");
+    let last: usize = ctx.machine.sh(&same).await?.trim().parse()?;
+    let upper = acked.get(4).context("five snapshots")?;
+    ensure!(
+        (acked[3]..=*upper).contains(&last),
+        "after going back to the fourth snapshot {last} is the last number: {acked:?}"
+    );
     json(ctx, &["tenant", "rm", "origin"]).await?;
     json(ctx, &["volume", "check", "file/origin"]).await?;
     json(ctx, &["volume", "rm", "file/origin"]).await?;
