@@ -25,7 +25,10 @@ const IDLE: Duration = Duration::from_millis(50);
 /// … but not longer than this: at worst it writes a MiB in each.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Keeps what the volume writes and the filler apart.
+/// After how long it is tried again when the image cannot be filled.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Keeps what the volume writes and what is written for it in the background apart.
 #[derive(Debug)]
 pub(crate) struct Gate {
     /// Whether the filler is at work. It becomes so before a request for a part that is not written can come.
@@ -39,6 +42,8 @@ pub(crate) struct Gate {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The size that the image is known to have.
+    size: Bytes,
     /// The image has grown since the filler looked at its size.
     grown: bool,
     /// What is being filled.
@@ -57,17 +62,24 @@ pub(crate) struct Pass<'a> {
 }
 
 impl Gate {
-    /// A gate whose filler has yet to begin.
-    pub(crate) fn new() -> Self {
-        Self { filling: true.into(), requests: AtomicU64::new(0), state: Mutex::default(), changed: Condvar::new() }
+    /// A gate whose filler has yet to begin with an image of this size.
+    pub(crate) fn new(size: Bytes) -> Self {
+        let state = Mutex::new(State { size, ..State::default() });
+        Self { filling: true.into(), requests: AtomicU64::new(0), state, changed: Condvar::new() }
     }
 
-    /// Says that the image has grown, before any request for what it has got comes.
-    pub(crate) fn grow(&self) {
+    /// Says that the image has grown to this size, before any request for what it has got comes.
+    pub(crate) fn grow(&self, size: Bytes) {
         let mut state = self.state();
         state.grown = true;
+        state.size = state.size.max(size);
         self.filling.store(true, Ordering::Release);
         self.changed.notify_all();
+    }
+
+    /// How much there is to fill. A growth that fails takes back what the file had for a moment, and nobody was told of.
+    fn size(&self) -> Bytes {
+        self.state().size
     }
 
     /// Says that there is a request, whatever it is.
@@ -106,22 +118,27 @@ impl Gate {
         Ok(Err(filled))
     }
 
-    /// Fills a part when nothing is being written to it.
-    fn fill(&self, filler: &Filler, part: Range<u64>) -> Result<Bytes, FileError> {
+    /// Does some work on a part when nothing is being written to it; what comes meanwhile waits.
+    pub(crate) fn hold<T>(&self, part: Range<u64>, work: impl FnOnce() -> T) -> T {
         let mut state = self.state();
         state.part = part.clone();
         while state.writes.iter().any(|write| overlap(write, &part)) {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        let filled = filler.fill(part);
+        let done = work();
         let mut state = self.state();
         state.part = 0..0;
         for event in state.waiting.drain(..) {
             // It has room for one.
             let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
         }
-        filled
+        done
+    }
+
+    /// Says that nobody works on parts any more.
+    pub(crate) fn open(&self) {
+        self.filling.store(false, Ordering::Release);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -129,7 +146,7 @@ impl Gate {
     }
 
     /// Waits for a moment in which the volume is idle, for a while. `seen` is how many requests there had been before.
-    fn wait_for_idle(&self, seen: &mut u64) {
+    pub(crate) fn wait_for_idle(&self, seen: &mut u64) {
         let give_up = Instant::now() + PATIENCE;
         loop {
             let requests = self.requests.load(Ordering::Relaxed);
@@ -151,6 +168,14 @@ impl Gate {
         }
         state.grown = false;
     }
+
+    /// Waits until what could not be filled is worth another try. Meanwhile writes go on to say where they are: the holes are still
+    /// there.
+    fn wait_to_try_again(&self) {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, AGAIN, |state| !state.grown);
+        waited.unwrap_or_else(PoisonError::into_inner).0.grown = false;
+    }
 }
 
 impl Drop for Pass<'_> {
@@ -169,9 +194,13 @@ impl Drop for Pass<'_> {
 pub(crate) fn run(gate: &Gate, filler: &Filler) {
     loop {
         match fill_all(gate, filler) {
+            Err(error) => {
+                tracing::error!(why = chain(&error), "the image cannot be prepared");
+                gate.wait_to_try_again();
+                continue;
+            }
             Ok(Bytes(0)) => {}
             Ok(filled) => tracing::info!(%filled, "the image is prepared"),
-            Err(error) => tracing::error!(why = chain(&error), "the image cannot be prepared"),
         }
         gate.wait_for_growth();
     }
@@ -179,10 +208,10 @@ pub(crate) fn run(gate: &Gate, filler: &Filler) {
 
 fn fill_all(gate: &Gate, filler: &Filler) -> Result<Bytes, FileError> {
     let (mut at, mut sum, mut seen) = (0, 0, 0);
-    while let Some(part) = filler.next(at)? {
+    while let Some(part) = filler.next(at, gate.size())? {
         gate.wait_for_idle(&mut seen);
         at = part.end;
-        sum += gate.fill(filler, part)?.0;
+        sum += gate.hold(part.clone(), || filler.fill(part))?.0;
     }
     filler.finish()?;
     Ok(Bytes(sum))
@@ -201,16 +230,21 @@ mod tests {
 
     use super::*;
 
+    fn filler(path: &std::path::Path) -> Filler {
+        let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::DIRECT;
+        Filler::new(rustix::fs::open(path, flags, rustix::fs::Mode::empty()).unwrap().into(), path)
+    }
+
     #[test]
     fn what_is_written_and_what_is_filled_wait_for_each_other() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         image::create(&path, Bytes::mib(4), Provision::Full).unwrap();
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let gate = Gate::new();
+        let gate = Gate::new(Bytes::mib(4));
         let write = gate.try_enter(&(8192..16384)).unwrap().unwrap();
         std::thread::scope(|threads| {
-            let filling = threads.spawn(|| gate.fill(&Filler::open(&path).unwrap(), 0..Bytes::MIB).unwrap());
+            let filling = threads.spawn(|| gate.hold(0..Bytes::MIB, || filler(&path).fill(0..Bytes::MIB)).unwrap());
             while gate.state().part.is_empty() {
                 std::thread::yield_now();
             }
@@ -232,12 +266,21 @@ mod tests {
     }
 
     #[test]
+    fn the_gate_stays_closed_while_there_are_holes() {
+        let gate = Gate::new(Bytes::mib(4));
+        gate.grow(Bytes::mib(5));
+        gate.wait_to_try_again();
+        assert!(gate.filling.load(Ordering::Acquire) && !gate.state().grown);
+    }
+
+    #[test]
     fn the_gate_is_closed_before_anybody_hears_of_more() {
-        let gate = Gate::new();
+        let gate = Gate::new(Bytes::mib(4));
         assert!(gate.filling.load(Ordering::Acquire));
         gate.filling.store(false, Ordering::Release);
-        gate.grow();
+        gate.grow(Bytes::mib(5));
         assert!(gate.filling.load(Ordering::Acquire));
+        assert_eq!(gate.size(), Bytes::mib(5));
         // It does not wait for what was said already.
         gate.wait_for_growth();
         assert!(gate.filling.load(Ordering::Acquire) && !gate.state().grown);

@@ -91,7 +91,7 @@ impl Image {
             }
         };
         let image = Self { file, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
-        if image.look_at_size(|| ()).map_err(failed("examine"))? == 0 {
+        if image.look_at_size(|_| ()).map_err(failed("examine"))? == 0 {
             return Err(unsuitable("it has not even one block"));
         }
         Ok(image)
@@ -114,7 +114,7 @@ impl Image {
     ///
     /// # Errors
     /// When its size cannot be read.
-    pub(crate) fn held(&self, offset: u64, len: u64, before_growth: impl FnOnce()) -> io::Result<u64> {
+    pub(crate) fn held(&self, offset: u64, len: u64, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
         let end = offset.saturating_add(len);
         let size = match self.size().0 {
             size if end <= size => size,
@@ -134,11 +134,11 @@ impl Image {
         }
     }
 
-    fn look_at_size(&self, before_growth: impl FnOnce()) -> io::Result<u64> {
+    fn look_at_size(&self, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
         let block = u64::from(BLOCK_BYTES);
         let now = self.file.metadata()?.len() / block * block;
         if now > self.size.load(Ordering::Acquire) {
-            before_growth();
+            before_growth(Bytes(now));
         }
         Ok(self.size.fetch_max(now, Ordering::AcqRel).max(now))
     }

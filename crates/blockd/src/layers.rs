@@ -74,8 +74,12 @@ impl Layers {
         Ok(Some(opened))
     }
 
+    pub(crate) fn file(&self, layer: u8) -> &File {
+        &self.files[usize::from(layer)]
+    }
+
     pub(crate) fn fd(&self, layer: u8) -> BorrowedFd<'_> {
-        self.files[usize::from(layer)].as_fd()
+        self.file(layer).as_fd()
     }
 
     /// Has the image own what it has data for in a range.

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod fill;
+mod flatten;
 mod image;
 mod layers;
 mod volume;
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -28,15 +29,17 @@ use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::background::{self, BackgroundError, Report, Side};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPathError};
+use bulkhead_sys::file::{FileError, LockFile};
 use bulkhead_sys::image::Filler;
 use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::ublk::queue::Queue;
+use bulkhead_sys::ublk::queue::Prepared;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
 use fill::Gate;
 use image::{Image, ImageError};
 use layers::Layers;
+use rustix::io::Errno;
 use volume::Volume;
 
 /// Requests under way in all queues together: what two layers of usual devices keep busy.
@@ -88,6 +91,15 @@ pub enum BlockdError {
         /// The size of the volume.
         wanted: Bytes,
     },
+    /// The device that was to be taken over is not there any more.
+    #[error("the device of {image} is gone")]
+    Gone {
+        /// The image.
+        image: PathBuf,
+    },
+    /// It cannot be made sure that nobody else starts it.
+    #[error(transparent)]
+    Lock(#[from] FileError),
     /// A thread or file of the server's own failed.
     #[error("cannot {step}")]
     Step {
@@ -108,11 +120,18 @@ pub enum BlockdError {
 /// Starts a server in the background, which takes over the volume's device when there is one without a server. Returns the
 /// device's node when it can be used; also when another process serves it already.
 ///
+/// A `successor` only takes a device over: when there is none any more, somebody removed it.
+///
 /// `begin` is called in the server's process before anything else, for its log.
 ///
 /// # Errors
 /// [`BlockdError`]; nothing is left behind then. Call it before any thread is started.
-pub fn start(roots: &Roots, service: &Service, begin: impl FnOnce()) -> Result<Option<PathBuf>, BlockdError> {
+pub fn start(
+    roots: &Roots,
+    service: &Service,
+    successor: bool,
+    begin: impl FnOnce(),
+) -> Result<Option<PathBuf>, BlockdError> {
     let log = service::log_file(roots, service.volume);
     std::fs::create_dir_all(service::dir(roots))
         .map_err(|source| BlockdError::Step { step: "make the directory of servers", source })?;
@@ -127,7 +146,7 @@ pub fn start(roots: &Roots, service: &Service, begin: impl FnOnce()) -> Result<O
         Side::Background(report) => {
             begin();
             let mut report = Some(report);
-            if let Err(error) = serve(roots, service, &mut report) {
+            if let Err(error) = serve(roots, service, successor, &mut report) {
                 let why = chain(&error);
                 tracing::error!(%why, "cannot serve");
                 if let Some(report) = report {
@@ -140,11 +159,13 @@ pub fn start(roots: &Roots, service: &Service, begin: impl FnOnce()) -> Result<O
     }
 }
 
-fn serve(roots: &Roots, service: &Service, report: &mut Option<Report>) -> Result<(), BlockdError> {
+fn serve(roots: &Roots, service: &Service, successor: bool, report: &mut Option<Report>) -> Result<(), BlockdError> {
     if let Some(cgroup) = &service.cgroup {
         cgroup::move_pid(roots, std::process::id(), &cgroup.parse()?)?;
     }
     background::become_server(roots)?;
+    // Until the volume is served, nobody else starts a server of it, or removes its device.
+    let starting = service::lock(roots, service.volume, TAKE_OVER_LIMIT * 2)?;
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(service.volume);
@@ -158,7 +179,20 @@ fn serve(roots: &Roots, service: &Service, report: &mut Option<Report>) -> Resul
         if let Some(wanted) = sized::size(roots, &device).filter(|wanted| *wanted > image.size()) {
             return Err(BlockdError::CutOff { image: service.image.clone(), found: image.size(), wanted });
         }
-        return run(roots, service, &mut control, &device, node, image, true, report);
+        let ready = prepare(service, &device, node, image)?;
+        control.end_recovery(device.id)?;
+        // I/O goes on: whatever fails now is worth less than that.
+        match expose(roots, service, &device, ready.size, true) {
+            Ok(exposed) => keep(roots, service, ready, starting, || tell_ready(report, &exposed)),
+            Err(error) => {
+                tracing::error!(why = chain(&error), "the device is served, and not all is told of it");
+                keep(roots, service, ready, starting, || tell_ready(report, &sized::node(roots, &device)));
+            }
+        }
+        return Ok(());
+    }
+    if successor {
+        return Err(BlockdError::Gone { image: service.image.clone() });
     }
     let image = Image::open(roots, &service.image)?;
     // Left by a server that died before its device was started.
@@ -167,18 +201,30 @@ fn serve(roots: &Roots, service: &Service, report: &mut Option<Report>) -> Resul
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     let queues = queues.min(MAX_QUEUES);
-    let device = control.add(&Spec { owner, queues, depth: REQUESTS / queues, max_io_bytes: MAX_IO_BYTES })?;
+    let spec = Spec { owner, queues, depth: REQUESTS / queues, max_io_bytes: MAX_IO_BYTES };
+    let device = control.add(&spec, features)?;
     let params = image.params(sized::disk_size(features, image.size()), service.discards);
-    let served = control
+    let started = control
         .set_params(&device, &params)
         .and_then(|()| ublk::open_device(roots, device.id))
         .map_err(BlockdError::from)
-        .and_then(|node| run(roots, service, &mut control, &device, node, image, false, report));
-    if served.is_err() {
-        // The first error is the one to tell; what is left without a server is removed by the next.
-        let _ = control.remove(roots, &device);
+        .and_then(|node| prepare(service, &device, node, image))
+        .and_then(|ready| {
+            control.start(device.id)?;
+            let exposed = expose(roots, service, &device, ready.size, false)?;
+            Ok((ready, exposed))
+        });
+    match started {
+        Ok((ready, exposed)) => {
+            keep(roots, service, ready, starting, || tell_ready(report, &exposed));
+            Ok(())
+        }
+        Err(error) => {
+            // The first error is the one to tell; what is left without a server is removed by the next.
+            let _ = control.remove(roots, &device);
+            Err(error)
+        }
     }
-    served
 }
 
 /// Begins to take over a device whose server is gone, when all that it had under way has come to its end: returns the node through
@@ -186,7 +232,8 @@ fn serve(roots: &Roots, service: &Service, report: &mut Option<Report>) -> Resul
 fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Result<Option<File>, UblkError> {
     let give_up = Instant::now() + TAKE_OVER_LIMIT;
     loop {
-        let now = control.info(device.id)?.unwrap_or(*device);
+        let gone = || UblkError::Node { operation: "find", path: device.node(roots), source: Errno::NODEV.into() };
+        let now = control.info(device.id)?.filter(|now| now.owner == device.owner).ok_or_else(gone)?;
         let unknown =
             |source| UblkError::Node { operation: "look for the server of", path: device.node(roots), source };
         if now.server().map_err(unknown)?.is_some() {
@@ -199,55 +246,121 @@ fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Resul
     }
 }
 
-/// Serves a device that was added or is being taken over, until it is stopped. After an error this process has to end: threads
-/// of it may still wait for requests.
-#[expect(clippy::too_many_arguments, reason = "what was found out on the way here, and all of it is needed")]
-fn run(
-    roots: &Roots,
-    service: &Service,
-    control: &mut Control,
-    device: &DeviceInfo,
-    node: File,
-    image: Image,
-    taken_over: bool,
-    report: &mut Option<Report>,
-) -> Result<(), BlockdError> {
-    let node = Arc::new(node);
+/// What is done to an image in the background.
+enum Work {
+    Fill,
+    Flatten,
+}
+
+/// A volume whose queues fetch requests.
+struct Ready {
+    size: Bytes,
+    target: Arc<Volume>,
+    work: Option<(Work, Arc<Gate>)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Opens all that requests need, and has the queues' threads fetch them. After an error this process has to end: threads of it may
+/// wait for requests.
+fn prepare(service: &Service, device: &DeviceInfo, node: File, image: Image) -> Result<Ready, BlockdError> {
     let size = image.size();
     let layers = Layers::open(&image, &service.image, service.layered)?;
     // What an image does not own is not to be filled with zeroes.
-    let gate = (!service.discards && layers.is_none()).then(|| Arc::new(Gate::new()));
-    let target = Arc::new(Volume::new(image, layers, service.discards, gate.clone()));
-    let (made, hears) = channel();
-    let mut threads = Vec::new();
+    let work = match &layers {
+        Some(_) => service.flatten.then_some(Work::Flatten),
+        None => (!service.discards).then_some(Work::Fill),
+    };
+    let work = work.map(|work| (work, Arc::new(Gate::new(size))));
+    let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
+    let target = Arc::new(Volume::new(image, layers, service.discards, gate));
+    // From here on mounts of others are kept from going.
+    background::own_mounts()?;
+    let node = Arc::new(node);
+    let (done, hears) = channel();
+    let (mut threads, mut steps) = (Vec::new(), Vec::new());
     for idx in 0..device.queues {
-        let (made, node, target, device) = (made.clone(), Arc::clone(&node), Arc::clone(&target), *device);
-        threads.push(spawn(&format!("queue-{idx}"), move || run_queue(&node, &device, idx, target.as_ref(), made))?);
+        let (step, next) = channel();
+        let (done, node, target, device) = (done.clone(), Arc::clone(&node), Arc::clone(&target), *device);
+        threads.push(spawn(&format!("queue-{idx}"), move || {
+            let outcome = run_queue(&node, &device, idx, target.as_ref(), &done, &next);
+            // Nobody listens when another queue has failed already.
+            let _ = outcome.map_err(|error| done.send(Err(error)));
+        })?);
+        steps.push(step);
     }
-    drop(made);
-    hears.iter().collect::<Result<Vec<()>, BlockdError>>()?;
-    if taken_over {
-        control.end_recovery(device.id)?;
-    } else {
-        control.start(device.id)?;
-    }
-    service::tell(roots, device, service).map_err(UblkError::from)?;
-    let exposed = sized::expose(roots, device, size)?;
-    if let Some(gate) = gate {
-        // One that cannot be prepared can be used all the same.
-        match Filler::open(&service.image) {
-            Ok(filler) => spawn("filler", move || fill::run(&gate, &filler)).map(drop)?,
-            Err(error) => tracing::error!(why = chain(&error), "the image cannot be prepared"),
+    drop(done);
+    // All prepare, then all attach, then all fetch.
+    for _ in 0..2 {
+        hears.iter().take(steps.len()).collect::<Result<Vec<()>, BlockdError>>()?;
+        for step in &steps {
+            // A thread that is gone has said why, or ended the process.
+            let _ = step.send(());
         }
     }
-    background::forget_mounts(&service::dir(roots))?;
-    tracing::info!(image = %service.image.display(), device = device.id, taken_over, "serving");
-    tell_ready(report, &exposed);
+    Ok(Ready { size, target, work, threads })
+}
+
+fn run_queue(
+    node: &File,
+    device: &DeviceInfo,
+    idx: u16,
+    target: &Volume,
+    done: &Sender<Result<(), BlockdError>>,
+    next: &Receiver<()>,
+) -> Result<(), BlockdError> {
+    let all_done = || done.send(Ok(())).is_ok() && next.recv().is_ok();
+    background::check_flusher()?;
+    let prepared = Prepared::new(device)?;
+    if all_done() {
+        let queue = prepared.attach(node, device, idx)?;
+        if all_done() {
+            queue.run(target);
+        }
+    }
+    Ok(())
+}
+
+/// Tells what is served, and makes its node, which one that was taken over may have.
+fn expose(
+    roots: &Roots,
+    service: &Service,
+    device: &DeviceInfo,
+    size: Bytes,
+    taken_over: bool,
+) -> Result<PathBuf, UblkError> {
+    service::tell(roots, device, service)?;
+    if taken_over && sized::size(roots, device).is_some() {
+        return Ok(sized::node(roots, device));
+    }
+    sized::expose(roots, device, size)
+}
+
+/// Serves until the device is stopped. `tell` says that it is served.
+fn keep(roots: &Roots, service: &Service, ready: Ready, starting: LockFile, tell: impl FnOnce()) {
+    drop(starting);
+    let Ready { target, work, threads, .. } = ready;
+    let path = service.image.clone();
+    // What cannot be prepared can be used all the same.
+    let begun = match work {
+        Some((Work::Fill, gate)) => {
+            let file = target.parts().0.file().try_clone();
+            file.map_err(|source| BlockdError::Step { step: "open the image again", source })
+                .map(|file| Filler::new(file, &path))
+                .and_then(|filler| spawn("filler", move || fill::run(&gate, &filler)))
+                .map(drop)
+        }
+        Some((Work::Flatten, gate)) => spawn("flattener", move || flatten::run(&gate, &target, &path)).map(drop),
+        None => Ok(()),
+    };
+    if let Err(error) = begun.and_then(|()| Ok(background::forget_mounts(&service::dir(roots))?)) {
+        tracing::error!(why = chain(&error), "the volume is served, and not all is as it should be");
+    }
+    tracing::info!(image = %service.image.display(), "serving");
+    tell();
     for thread in threads {
         // A thread that panicked has ended the process already (see `Queue::run`).
         let _ = thread.join();
     }
-    Ok(())
 }
 
 /// Who waited may have been killed; the device is there all the same.
@@ -260,18 +373,4 @@ fn tell_ready(report: &mut Option<Report>, node: &Path) {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, BlockdError> {
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
     thread.spawn(run).map_err(|source| BlockdError::Step { step: "start a thread", source })
-}
-
-fn run_queue(node: &File, device: &DeviceInfo, idx: u16, target: &Volume, made: Sender<Result<(), BlockdError>>) {
-    match background::check_flusher().map_err(BlockdError::from).and_then(|()| Ok(Queue::new(node, device, idx)?)) {
-        // Nobody listens when another queue has failed already.
-        Err(error) => drop(made.send(Err(error))),
-        Ok(queue) => {
-            let wanted = made.send(Ok(())).is_ok();
-            drop(made);
-            if wanted {
-                queue.run(target);
-            }
-        }
-    }
 }

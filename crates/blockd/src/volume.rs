@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use bulkhead_core::cow::Source;
+use bulkhead_core::units::Bytes;
 use bulkhead_sys::ublk::queue::{Op, Request, Target};
 use rustix::io::Errno;
 
@@ -33,9 +34,14 @@ impl Volume {
         Self { image, layers, discards, gate, failures: AtomicU64::new(0) }
     }
 
-    fn begin_growth(&self) {
+    /// The image, and what lies below it.
+    pub(crate) fn parts(&self) -> (&Image, Option<&Layers>) {
+        (&self.image, self.layers.as_ref())
+    }
+
+    fn begin_growth(&self, size: Bytes) {
         if let Some(gate) = &self.gate {
-            gate.grow();
+            gate.grow(size);
         }
     }
 
@@ -43,7 +49,8 @@ impl Volume {
         let image = self.image.fd();
         let (offset, len) = (request.offset, request.len);
         // Where the disk is larger than its volume (`bulkhead_sys::ublk::sized`), what looks for signatures reads beyond that.
-        let held = if request.op == Op::Flush { len } else { self.image.held(offset, len, || self.begin_growth())? };
+        let held =
+            if request.op == Op::Flush { len } else { self.image.held(offset, len, |size| self.begin_growth(size))? };
         if held < len && request.op != Op::Read {
             return Err(Errno::NOSPC.into());
         }

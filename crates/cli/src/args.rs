@@ -485,6 +485,13 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+    /// Have a copied volume copy what it still shares, while it is in use, so that it depends on no layer (pools on a directory)
+    Flatten {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        #[command(flatten)]
+        write: Write,
+    },
     /// Check the file system of a volume that is not mounted
     Check {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name
@@ -646,6 +653,12 @@ pub(crate) struct BlockdArgs {
     /// Refuse an image that does not say what lies below it
     #[arg(long)]
     pub(crate) layered: bool,
+    /// Copy what lies below the image into it, while it is in use
+    #[arg(long)]
+    pub(crate) flatten: bool,
+    /// Only take the volume's device over, and make none
+    #[arg(long)]
+    pub(crate) successor: bool,
     /// The cgroup to serve in, from the root of the hierarchy
     #[arg(long)]
     pub(crate) cgroup: Option<String>,

@@ -20,13 +20,14 @@ pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
         image: args.image.clone(),
         discards: args.discards,
         layered: args.layered,
+        flatten: args.flatten,
         cgroup: args.cgroup.clone(),
     };
     let begin = || {
         // Without a log it serves all the same.
         let _ = start_log(LogFormat::Text);
     };
-    match start(&Roots::host(), &service, begin) {
+    match start(&Roots::host(), &service, args.successor, begin) {
         Ok(Some(node)) => output.lines(&[node.display().to_string()]),
         Ok(None) => Ok(()),
         Err(error) => Err(Fault::new(Code::Internal, object(), chain(&error))),

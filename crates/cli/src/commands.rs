@@ -142,6 +142,11 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let done = client.volume_rollback(&volume, &request, write.dry_run).await?;
             show::done(output, &format!("volume {volume}"), "rolled back", &done)
         }
+        VolumeCommand::Flatten { volume, write } => {
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_flatten(&volume, write.dry_run).await?;
+            show::done(output, &format!("volume {volume}"), "being flattened", &done)
+        }
         VolumeCommand::Check { volume, repair, write } => {
             let volume = resolved(client, &volume).await?;
             let done = client.volume_check(&volume, &VolumeCheck { repair }, write.dry_run).await?;

@@ -58,6 +58,8 @@ pub(crate) fn start_log(format: LogFormat) -> Result<(), Fault> {
     let filter = EnvFilter::try_new(&text)
         .map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // Where the log cannot be written, saying so there would end the process.
+    let log = log.log_internal_errors(false);
     let started = match format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),

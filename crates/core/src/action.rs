@@ -106,8 +106,16 @@ pub enum Action {
     /// Removes the layers in a directory that no image lies on.
     SweepLayers { directory: PathBuf },
     /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
-    /// that has a device keeps it.
-    AttachImage { image: PathBuf, volume: Uuid, server: Server, discards: bool, layered: bool, cgroup: Option<String> },
+    /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening.
+    AttachImage {
+        image: PathBuf,
+        volume: Uuid,
+        server: Server,
+        discards: bool,
+        layered: bool,
+        flatten: bool,
+        cgroup: Option<String>,
+    },
     /// Makes an image's device as large as this, if it is smaller.
     RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
     /// Removes an image's device, if there is one.

@@ -140,6 +140,7 @@ impl Backend for FileBackend {
             // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
             discards: volume.provision == Provision::OnDemand,
             layered: volume.layered,
+            flatten: volume.flatten,
             cgroup: server_cgroup.map(str::to_owned),
         }]
     }
@@ -200,6 +201,7 @@ impl Backend for FileBackend {
             server: self.server,
             discards: true,
             layered: true,
+            flatten: false,
             cgroup: None,
         };
         let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
@@ -403,6 +405,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         read_only: flag("read_only"),
         origin: value("origin").map(str::parse).transpose().map_err(|_| corrupt("origin"))?,
         layered: false,
+        flatten: false,
         state,
     }))
 }
@@ -453,6 +456,7 @@ mod tests {
                 read_only,
                 origin: origin.map(|o| o.parse().expect("a valid name")),
                 layered: false,
+                flatten: false,
                 state,
             },
         )

@@ -187,6 +187,9 @@ pub struct Volume {
     /// In a file pool: its image was copied, or is a copy, and says itself what lies below it (docs/formats/layers.md).
     #[serde(default)]
     pub layered: bool,
+    /// What lies below its image is being copied into it while it is in use, so that it depends on no layer any more.
+    #[serde(default)]
+    pub flatten: bool,
     /// Its stage of life.
     pub state: VolumeState,
 }

@@ -95,8 +95,13 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
         steps.push(Action::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid });
     }
     steps.extend(put);
-    let now =
-        Volume { size_bytes: snapshot.size_bytes, provision: Provision::OnDemand, layered: true, ..volume.clone() };
+    let now = Volume {
+        size_bytes: snapshot.size_bytes,
+        provision: Provision::OnDemand,
+        layered: true,
+        flatten: false,
+        ..volume.clone()
+    };
     steps.push(backend.record(volume, &now));
     steps.extend(backend.tidy());
     Ok(Plan { steps, on_failure: undo })

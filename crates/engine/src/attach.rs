@@ -89,7 +89,8 @@ impl Engine {
         };
         let done = self.executor.run(&plan, dry_run)?;
         if !dry_run {
-            self.watched().insert(reference.clone(), Watched { tenant: tenant.clone(), target, keep });
+            self.watched()
+                .insert(reference.clone(), Watched { tenant: tenant.clone(), target, keep, flatten: volume.flatten });
         }
         Ok(done)
     }

@@ -132,6 +132,11 @@ impl Client {
         self.write(Method::POST, &format!("volumes/{volume}/rollback{}", query(dry_run)), request).await
     }
 
+    /// Has a copied volume copy what it still shares.
+    pub async fn volume_flatten(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/flatten{}", query(dry_run)), &serde_json::json!({})).await
+    }
+
     /// Checks a volume's file system.
     pub async fn volume_check(
         &self,

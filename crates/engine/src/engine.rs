@@ -64,6 +64,8 @@ pub(crate) struct Watched {
     pub(crate) tenant: Name,
     pub(crate) target: PathBuf,
     pub(crate) keep: Vec<Action>,
+    /// It is being flattened.
+    pub(crate) flatten: bool,
 }
 
 /// A volume as found in its pool: whole, or with a damaged record.

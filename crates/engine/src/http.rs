@@ -203,6 +203,7 @@ pub fn router(api: Api) -> Router {
         .route("/volumes/{pool}/{name}/resize", post(volume_resize))
         .route("/volumes/{pool}/{name}/copy", post(volume_copy))
         .route("/volumes/{pool}/{name}/rollback", post(volume_rollback))
+        .route("/volumes/{pool}/{name}/flatten", post(volume_flatten))
         .route("/volumes/{pool}/{name}/check", post(volume_check))
         .route("/tenants", get(tenant_list).post(tenant_create))
         .route("/tenants/{name}", get(tenant_inspect).patch(tenant_set).delete(tenant_remove))
@@ -525,6 +526,18 @@ async fn volume_rollback(
     Ok(Json(api.call(move |engine| engine.volume_rollback(&volume, &request, query.dry_run)).await?))
 }
 
+/// Has a copied volume copy what it still shares, while it is in use. Idempotent.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/flatten", tag = "volumes",
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<VolumeView>), WriteFaults))]
+async fn volume_flatten(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+) -> Reply<Done<VolumeView>> {
+    Ok(Json(api.call(move |engine| engine.volume_flatten(&volume, query.dry_run)).await?))
+}
+
 /// Checks the file system of a volume that is not mounted.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/check", tag = "volumes", request_body = VolumeCheck,
     params(("pool" = String, Path), ("name" = String, Path), Write),
@@ -753,6 +766,7 @@ async fn no_such_method(request: Request) -> Failure {
     volume_resize,
     volume_copy,
     volume_rollback,
+    volume_flatten,
     volume_check,
     tenant_list,
     tenant_create,

@@ -43,6 +43,10 @@ impl Engine {
         let mut problems: Vec<Fault> = Vec::new();
         collect(self.pools(), &mut problems);
         self.settle_tenants(&mut problems);
+        let watched = self.watched().clone();
+        for (reference, _) in watched.iter().filter(|(_, watched)| watched.flatten) {
+            problems.extend(self.end_flattening(reference).err());
+        }
         self.report(problems);
     }
 

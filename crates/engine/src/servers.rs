@@ -3,6 +3,7 @@
 //! It is a thread of its own because who waits for a volume's I/O may be the daemon itself, with all that waits for it.
 
 use std::io;
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,9 @@ use bulkhead_sys::ublk::service::{self, Service, Watch};
 use bulkhead_sys::ublk::{Control, State};
 
 use crate::kernel::Kernel;
+
+/// How long the daemon waits for the first successors before it goes on without them.
+const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
 /// After how long a server that could not be started is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -28,15 +32,21 @@ pub fn look_after() -> Result<(), Fault> {
         |error: io::Error| Fault::new(Code::Internal, "block servers", format!("they cannot be watched: {error}"));
     let servers = Servers { roots: Roots::host(), kernel: Kernel::host() };
     let watch = Watch::new(&servers.roots).map_err(failed)?;
-    let mut found = servers.settle();
     let thread = thread::Builder::new().name("servers".to_owned());
+    let (settled, hears) = channel();
     let look = move || {
         loop {
+            let found = servers.settle();
+            // Only the first time somebody waits for that.
+            let _ = settled.send(());
             watch.wait(&found.alive, found.gone.then_some(AGAIN));
-            found = servers.settle();
         }
     };
-    thread.spawn(look).map(drop).map_err(failed)
+    thread.spawn(look).map_err(failed)?;
+    if hears.recv_timeout(FIRST_LIMIT).is_err() {
+        tracing::warn!("a block server that is gone has no successor yet: what asks for its volume waits");
+    }
+    Ok(())
 }
 
 struct Servers {
@@ -95,6 +105,6 @@ impl Servers {
         // The tenant may be gone with its cgroups; whoever has the volume now puts the server into its own.
         let is_there = |cgroup: &String| self.roots.cgroup.join(cgroup).is_dir();
         let service = Service { cgroup: service.cgroup.clone().filter(is_there), ..service.clone() };
-        self.kernel.serve(&service).map_err(|fault| fault.cause)
+        self.kernel.succeed(&service).map_err(|fault| fault.cause)
     }
 }

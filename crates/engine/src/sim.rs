@@ -471,7 +471,11 @@ impl World {
                 self.below.retain(|path, _| !unused.contains(path));
                 !unused.is_empty()
             }
-            A::AttachImage { image, volume, cgroup, .. } => {
+            A::AttachImage { image, volume, flatten, cgroup, .. } => {
+                if *flatten {
+                    // It takes no time here.
+                    self.below.insert(image.clone(), None);
+                }
                 let served = self.owners.entry(*volume).or_insert_with(|| image.clone());
                 assert_eq!(served, image, "a volume's device is that of another image");
                 assert!(self.images.contains_key(image), "a missing image was attached");

@@ -23,6 +23,7 @@ enum Op {
     Clone(&'static str, &'static str),
     Snapshot(&'static str, &'static str),
     Rollback(&'static str, &'static str),
+    Flatten(&'static str),
     Tenant(&'static str, &'static str),
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
@@ -81,6 +82,7 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
             let request = VolumeRollback { to: to.parse().unwrap(), lose_changes: true };
             engine.volume_rollback(&volume(name), &request, false).map(drop)
         }
+        Op::Flatten(name) => engine.volume_flatten(&volume(name), false).map(drop),
         Op::Snapshot(name, copy) => {
             let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true };
             engine.volume_copy(&volume(name), &request, false).map(drop)
@@ -161,6 +163,7 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             Op::Resize("file/v", 96),
             Op::Rollback("file/v", "s"),
             Op::Tenant("db", "file/v"),
+            Op::Flatten("file/v"),
         ];
         for story in stories.into_iter().chain(clones).chain([rollback]) {
             for cut_op in 0..story.len() {
@@ -204,6 +207,25 @@ fn a_second_crash_during_recovery_is_recovered_as_well() {
             assert_settled(&sim, &engine(&sim), &format!("cuts after {first} and {second} steps"));
         }
     }
+}
+
+#[test]
+fn a_flattened_volume_lets_go_of_its_layers() {
+    let sim = with_pools();
+    let mut engine = engine(&sim);
+    let ops = [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s"), Op::Tenant("db", "file/v")];
+    ops.iter().for_each(|op| run(&engine, op).unwrap());
+    let layers = |engine: &Engine| engine.volume_inspect(&volume("file/v")).unwrap().layers.unwrap().below.len();
+    assert_eq!(layers(&engine), 1);
+    run(&engine, &Op::Flatten("file/v")).unwrap();
+    run(&engine, &Op::Remove("file/s")).unwrap();
+    engine.tick();
+    assert_eq!((layers(&engine), engine.problems().len()), (0, 0));
+    assert!(sim.leftovers().unused_layers.is_empty());
+    // There is nothing left to be done, and on others there never was.
+    assert!(engine.volume_flatten(&volume("file/v"), false).unwrap().steps.is_empty());
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Volumes: make, list, inspect, remove, resize, snapshot, clone, check.
 
+use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
 use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback, VolumeView};
 use uuid::Uuid;
@@ -13,6 +15,9 @@ use crate::engine::{Engine, Found, Located};
 /// What a volume loses that was provisioned in full, when it is copied.
 const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
                            follows commits the host file system's journal";
+
+/// What goes on in a volume that is flattened.
+const FLATTEN_NOTE: &str = "what it shares is being copied into its own image, as long as it is in use";
 
 impl Engine {
     /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
@@ -41,6 +46,7 @@ impl Engine {
             read_only: false,
             origin: None,
             layered: false,
+            flatten: false,
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
@@ -164,7 +170,7 @@ impl Engine {
             );
         }
         if to > volume.size_bytes {
-            let more = bulkhead_core::units::Bytes(to.0 - volume.size_bytes.0);
+            let more = Bytes(to.0 - volume.size_bytes.0);
             Self::check_room(&space, more, volume.provision == Provision::Full, &object)?;
         }
         let mounted_at = self.mounted_at(&volume)?;
@@ -194,6 +200,7 @@ impl Engine {
             origin: Some(origin.name.clone()),
             provision: Provision::OnDemand,
             layered: matches!(pool.source, PoolSource::File { .. }),
+            flatten: false,
             state: VolumeState::Creating,
             ..origin.clone()
         };
@@ -210,6 +217,8 @@ impl Engine {
         let mounted_at = self.mounted_at(&origin)?;
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
         let steps = self.executor.run(&plan, dry_run)?;
+        // It is to be kept by its new record.
+        self.watched().remove(reference);
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
         Ok(Done { object, steps, dry_run })
@@ -247,6 +256,55 @@ impl Engine {
         let steps = self.executor.run(&plan, dry_run)?;
         let object = if dry_run { None } else { Some(self.volume_inspect(reference)?) };
         Ok(Done { object, steps, dry_run })
+    }
+
+    /// Has a copied volume copy what it still shares, in the background and while it is in use. Idempotent.
+    ///
+    /// # Errors
+    /// `NoSpace`; `Unsupported` for one that is no copy in a file pool.
+    pub fn volume_flatten(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let object = format!("volume {reference}");
+        let layers = self.host().layers(&backend.device(&volume))?;
+        let shared = layers.filter(|layers| !layers.below.is_empty());
+        let Some(shared) = shared.filter(|_| !volume.flatten) else {
+            if volume.layered {
+                let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+                return Ok(Done { object, steps: Vec::new(), dry_run });
+            }
+            return Err(Fault::new(
+                Code::Unsupported,
+                object,
+                "it lies on no layers: it shares nothing that it could copy",
+            ));
+        };
+        let below: u64 = shared.below.iter().map(|layer| layer.bytes.0).sum();
+        let needed = Bytes(below.min(volume.size_bytes.0.saturating_sub(shared.own_bytes.0)));
+        Self::check_room(&self.host().space(&pool.source)?, needed, true, &object)?;
+        let now = Volume { flatten: true, ..volume.clone() };
+        let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
+        steps.extend(self.keep_anew(reference, dry_run)?);
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Ends the flattening of a mounted volume that lies on no layers any more: its server lets go of them, and they can go.
+    pub(crate) fn end_flattening(&self, reference: &VolumeRef) -> Result<(), Fault> {
+        let Located { backend, volume, .. } = self.locate(reference)?;
+        let layers = self.host().layers(&backend.device(&volume))?;
+        if !volume.flatten || layers.is_some_and(|layers| !layers.below.is_empty()) {
+            return Ok(());
+        }
+        let done = Volume { flatten: false, ..volume.clone() };
+        self.executor.run_steps(vec![backend.record(&volume, &done)], false)?;
+        self.keep_anew(reference, false)?;
+        self.executor.run_steps(backend.tidy(), false).map(drop)
+    }
+
+    /// Keeps a volume as its record says now, if it is mounted.
+    fn keep_anew(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let Some(watched) = self.watched().remove(reference) else { return Ok(Vec::new()) };
+        self.mount_for(&watched.tenant, reference, dry_run)
     }
 
     /// Checks a volume's file system. It must not be mounted.
@@ -313,8 +371,9 @@ impl Engine {
         };
         notes.extend(device_notes);
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
-        if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) && volume.provision == Provision::Full {
-            notes.push(COPIED_NOTE.to_owned());
+        if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) {
+            notes.extend(volume.flatten.then(|| FLATTEN_NOTE.to_owned()));
+            notes.extend((volume.provision == Provision::Full).then(|| COPIED_NOTE.to_owned()));
         }
         VolumeView {
             volume: volume.reference(),

@@ -107,7 +107,7 @@ pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
     }
 }
 
-/// Makes a server of this process: mounts of its own, all memory locked, marked as one that writes memory back for others, never
+/// Makes a server of this process: all memory locked, marked as one that writes memory back for others, never
 /// chosen to be killed when memory runs out, deaf to the signals that ask a process to end (a block device goes when it is
 /// removed). Threads that are started later inherit it.
 ///
@@ -120,13 +120,22 @@ pub fn become_server(roots: &Roots) -> Result<(), BackgroundError> {
     }
     fs::write(roots.proc.join("self/oom_score_adj"), OOM_NEVER)
         .map_err(|source| BackgroundError::Step { step: "set oom_score_adj", source })?;
-    // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mount namespace"))?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(failed("make the mounts private"))?;
     configure_io_flusher_behavior(true).map_err(failed("set PR_SET_IO_FLUSHER"))?;
     check_flusher()?;
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(failed("lock the memory"))
+}
+
+/// Gives this process mounts of its own, which are those that there are. They keep others from unmounting until [`forget_mounts`], so
+/// call it late; and before any thread is started, which would stay with the old ones.
+///
+/// # Errors
+/// [`BackgroundError::Step`].
+pub fn own_mounts() -> Result<(), BackgroundError> {
+    let failed = |step| move |errno: rustix::io::Errno| BackgroundError::Step { step, source: errno.into() };
+    // SAFETY: CLONE_NEWNS unshares no descriptor table, which is the only hazard that the function names.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(failed("unshare the mount namespace"))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(failed("make the mounts private"))
 }
 
 /// Whether this thread is marked as one that writes memory back (`PR_GET_IO_FLUSHER`).
@@ -142,7 +151,7 @@ pub fn check_flusher() -> Result<(), BackgroundError> {
 }
 
 /// Leaves all mounts behind, those that others wait to unmount among them; files that are open stay so, and no path leads
-/// anywhere any more. For a process with mounts of its own ([`become_server`]); `place` is any directory.
+/// anywhere any more. For a process with mounts of its own ([`own_mounts`]); `place` is any directory.
 ///
 /// # Errors
 /// [`BackgroundError::Step`].

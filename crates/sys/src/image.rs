@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_core::model::Provision;
 use bulkhead_core::units::Bytes;
-use rustix::fs::{FallocateFlags, OFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek};
 use rustix::io::Errno;
 
 use crate::file::{FileError, free_space, io_error, sync_dir_of};
@@ -103,28 +103,23 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// Opens an image to fill it, with direct I/O.
-    ///
-    /// # Errors
-    /// [`FileError::Io`].
-    pub fn open(path: &Path) -> Result<Self, FileError> {
-        let flags = i32::try_from((OFlags::DIRECT | OFlags::NOFOLLOW).bits()).unwrap_or(0);
-        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
-        let file = opened.map_err(io_error("open", path))?;
+    /// Fills an image that is open for direct I/O.
+    #[must_use]
+    pub fn new(file: File, path: &Path) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a MiB and a page")]
         let zeroes = vec![0u8; (CHUNK + DIRECT_ALIGN) as usize].into_boxed_slice();
         #[expect(clippy::cast_possible_truncation, reason = "the alignment of a page")]
         let start = zeroes.as_ptr().align_offset(DIRECT_ALIGN as usize);
-        Ok(Self { path: path.to_owned(), file, zeroes, start })
+        Self { path: path.to_owned(), file, zeroes, start }
     }
 
-    /// The first part at or after `from` that is to be written, of at most [`CHUNK`]; `None` when all is written, up to the size
-    /// that the image has now.
+    /// The first part at or after `from` that is to be written, of at most [`CHUNK`]; `None` when all is written up to `end`, as far
+    /// as the image has that.
     ///
     /// # Errors
     /// [`FileError::Io`].
-    pub fn next(&self, from: u64) -> Result<Option<Range<u64>>, FileError> {
-        let size = self.file.metadata().map_err(io_error("stat", &self.path))?.len();
+    pub fn next(&self, from: u64, end: Bytes) -> Result<Option<Range<u64>>, FileError> {
+        let size = self.file.metadata().map_err(io_error("stat", &self.path))?.len().min(end.0);
         let hole = next_hole(&self.path, &self.file, from..size / DIRECT_ALIGN * DIRECT_ALIGN)?;
         Ok(hole.map(|hole| {
             let start = hole.start / DIRECT_ALIGN * DIRECT_ALIGN;
@@ -208,6 +203,7 @@ fn space_error(operation: &'static str, path: &Path, size: Bytes, source: io::Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::OFlags;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
     fn names(dir: &Path) -> usize {
@@ -220,7 +216,7 @@ mod tests {
 
     fn fill_all(filler: &Filler) -> u64 {
         let (mut at, mut sum) = (0, 0);
-        while let Some(part) = filler.next(at).unwrap() {
+        while let Some(part) = filler.next(at, Bytes(u64::MAX)).unwrap() {
             assert!(part.start >= at && part.end - part.start <= CHUNK, "{part:?}");
             at = part.end;
             sum += filler.fill(part).unwrap().0;
@@ -265,8 +261,11 @@ mod tests {
         file.write_all_at(&[7; 8192], 3 * Bytes::MIB).unwrap();
         file.sync_all().unwrap();
         assert_eq!(unwritten(&path).unwrap(), Bytes(6 * Bytes::MIB - 8192));
-        let filler = Filler::open(&path).unwrap();
-        assert_eq!(filler.next(0).unwrap(), Some(0..CHUNK));
+        let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap();
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path).unwrap();
+        let filler = Filler::new(opened, &path);
+        assert_eq!(filler.next(0, Bytes(u64::MAX)).unwrap(), Some(0..CHUNK));
+        assert_eq!(filler.next(4096, Bytes(8192)).unwrap(), Some(4096..8192));
         assert_eq!(fill_all(&filler), 6 * Bytes::MIB - 8192);
         assert_eq!((first_hole(&path), unwritten(&path).unwrap()), (Bytes::mib(6).0, Bytes(0)));
         let bytes = fs::read(&path).unwrap();

@@ -185,6 +185,14 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
     switched.map(|()| true)
 }
 
+/// Says of an image that it lies on no layer any more; it owns all that they had, durably.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn leave(image: &File, path: &Path) -> Result<(), LayerError> {
+    set_mark(image, path, Mark { below: None })
+}
+
 /// Creates an empty image on the same layer as another, which has one. Its size is the other's.
 ///
 /// # Errors

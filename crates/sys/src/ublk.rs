@@ -75,8 +75,8 @@ pub enum UblkError {
         /// How long it was waited for.
         seconds: u64,
     },
-    /// The driver lacks something that every device of ours needs.
-    #[error("the ublk driver has no {feature}")]
+    /// Something is missing that every device of ours needs.
+    #[error("the kernel has no {feature}")]
     Lacks {
         /// The feature's name in the kernel.
         feature: &'static str,
@@ -233,12 +233,18 @@ impl Control {
     /// Opens the control node.
     ///
     /// # Errors
-    /// [`UblkError::Unavailable`], [`UblkError::Ring`].
+    /// [`UblkError::Unavailable`], [`UblkError::Lacks`] where `io_uring` must not be used, [`UblkError::Node`], [`UblkError::Ring`].
     pub fn open(roots: &Roots) -> Result<Self, UblkError> {
         let path = roots.dev.join("ublk-control");
         let opened = OpenOptions::new().read(true).write(true).open(&path);
-        let file = opened.map_err(|source| UblkError::Unavailable { path, source })?;
-        let ring = IoUring::builder().build(4).map_err(|source| UblkError::Ring { operation: "make", source })?;
+        let file = opened.map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => UblkError::Unavailable { path, source },
+            _ => UblkError::Node { operation: "open", path, source },
+        })?;
+        let ring = IoUring::builder().build(4).map_err(|source| match Errno::from_io_error(&source) {
+            Some(Errno::PERM | Errno::NOSYS) => UblkError::Lacks { feature: "io_uring, or it is switched off" },
+            _ => UblkError::Ring { operation: "make", source },
+        })?;
         Ok(Self { file, ring, sent: 0 })
     }
 
@@ -295,8 +301,13 @@ impl Control {
         for entry in listed {
             let name = entry.map_err(unreadable)?.file_name();
             let id = name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok());
-            if let Some(info) = id.map(|id| self.info(id)).transpose()?.flatten().filter(|info| info.owner == owner) {
-                return Ok(Some(info));
+            match id.map(|id| self.info(id)) {
+                Some(Ok(Some(info))) if info.owner == owner => return Ok(Some(info)),
+                // Of a device that somebody without privileges made, nobody else is told.
+                Some(Err(UblkError::Command { source, .. }))
+                    if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) => {}
+                Some(Err(error)) => return Err(error),
+                _ => {}
             }
         }
         Ok(None)
@@ -306,7 +317,7 @@ impl Control {
     ///
     /// # Errors
     /// [`UblkError::Command`].
-    pub fn add(&mut self, spec: &Spec) -> Result<DeviceInfo, UblkError> {
+    pub fn add(&mut self, spec: &Spec, features: Features) -> Result<DeviceInfo, UblkError> {
         let wanted = uapi::Info {
             queues: spec.queues,
             depth: spec.depth,
@@ -314,7 +325,10 @@ impl Control {
             // The driver is to choose.
             id: u32::MAX,
             pid: getpid().as_raw_pid(),
-            flags: uapi::F_USER_RECOVERY | uapi::F_USER_RECOVERY_REISSUE | uapi::F_CMD_IOCTL_ENCODE,
+            flags: uapi::F_USER_RECOVERY
+                | uapi::F_USER_RECOVERY_REISSUE
+                | uapi::F_CMD_IOCTL_ENCODE
+                | features.0 & uapi::F_NO_AUTO_PART_SCAN,
             owner: spec.owner,
             state: 0,
         };

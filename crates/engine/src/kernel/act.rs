@@ -85,12 +85,13 @@ impl Kernel {
                 layer::replace(path, by).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
             }
             A::SweepLayers { directory } => Ok(sweep_layers(directory)),
-            A::AttachImage { image, volume, server, discards, layered, cgroup } => {
+            A::AttachImage { image, volume, server, discards, layered, flatten, cgroup } => {
                 let service = Service {
                     volume: *volume,
                     image: image.clone(),
                     discards: *discards,
                     layered: *layered,
+                    flatten: *flatten,
                     cgroup: cgroup.clone(),
                 };
                 self.attach_image(*server, &service)

@@ -3,11 +3,12 @@
 //! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
 //! is written on its device.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::backend::device_owner;
+use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::Server;
 use bulkhead_core::units::Bytes;
@@ -30,8 +31,11 @@ use crate::host::OpenDevice;
 const LOOP_NOTE: &str = "loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared \
                          by all volumes of this pool)";
 
+/// How long a server that is being started may need, which waits for all that the one before it had under way.
+const START_LIMIT: Duration = Duration::from_secs(120);
+
 /// How long a server that is told to end may need for what it has under way: a disk may hang for a while.
-const FREEZE_LIMIT: Duration = Duration::from_secs(60);
+const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
 
 /// What is lost until an image is prepared.
 const TO_PREPARE: &str = "have yet to be written in advance, which is under way: the first write to each part of that commits the host \
@@ -114,7 +118,7 @@ impl Kernel {
             // One that does not end is waited for in vain, and that is told.
             let _ = found.map(|server| server.kill());
         };
-        let changed = layer::freeze(image, layer, FREEZE_LIMIT, stop).map_err(|e| e.fault(object()))?;
+        let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
             let told = service::of(&self.roots, &device.name());
             let gone = || Fault::new(Code::Internal, object(), "nothing is told of its server any more");
@@ -140,12 +144,16 @@ impl Kernel {
 
     pub(super) fn detach_image(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
+        // A server that is just being started has its device first.
+        let starting = service::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.served(image, volume)? {
             control.remove(&self.roots, &device).map_err(|e| e.fault(object()))?;
             // It ended as it was told to: there is nothing to look for in its log.
-            file::remove_durable(&service::log_file(&self.roots, volume)).map_err(|e| e.fault(object()))?;
+            service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
             return Ok(Outcome { old: Some(device.node(&self.roots).display().to_string()), changed: true });
         }
+        service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
+        drop(starting);
         match self.attached(image, volume)? {
             Some(Attached::Loop(info)) => {
                 loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
@@ -214,6 +222,7 @@ impl Kernel {
     fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { .. }) => return Ok(None),
+            Err(UblkError::Lacks { .. }) if !service::is_told(&self.roots, volume) => return Ok(None),
             opened => opened.map_err(|e| e.fault(file_object(image)))?,
         };
         let found = control.find(&self.roots, device_owner(volume)).map_err(|e| e.fault(file_object(image)))?;
@@ -236,6 +245,15 @@ impl Kernel {
 
     /// Starts a block server, which takes over the device where there is one.
     pub(crate) fn serve(&self, service: &Service) -> Result<(), Fault> {
+        self.start_server(service, false)
+    }
+
+    /// Starts a block server for a device that lost its own; where the device is gone as well, nothing is to be done.
+    pub(crate) fn succeed(&self, service: &Service) -> Result<(), Fault> {
+        self.start_server(service, true)
+    }
+
+    fn start_server(&self, service: &Service, successor: bool) -> Result<(), Fault> {
         let mut tool = Tool::this_program().arg("blockd").arg("--image").arg(&service.image);
         tool = tool.arg("--volume").arg(service.volume.to_string());
         if service.discards {
@@ -244,10 +262,28 @@ impl Kernel {
         if service.layered {
             tool = tool.arg("--layered");
         }
+        if service.flatten {
+            tool = tool.arg("--flatten");
+        }
+        if successor {
+            tool = tool.arg("--successor");
+        }
         if let Some(cgroup) = &service.cgroup {
             tool = tool.arg("--cgroup").arg(cgroup);
         }
         tool.run().map(drop).map_err(|error| error.fault(file_object(&service.image)))
+    }
+
+    /// Ends a server, and starts another; I/O waits meanwhile.
+    fn renew_server(&self, device: &DeviceInfo, service: &Service) -> Result<(), Fault> {
+        let failed = |error: io::Error| Fault::new(Code::Internal, file_object(&service.image), error.to_string());
+        if let Some(server) = device.server().map_err(failed)? {
+            server.kill().map_err(failed)?;
+            if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {
+                return Err(Fault::new(Code::InUse, file_object(&service.image), "its server does not end"));
+            }
+        }
+        self.serve(service)
     }
 
     /// Brings back what may have been lost of a device that is served by this process.
@@ -257,11 +293,17 @@ impl Kernel {
             let size = std::fs::metadata(&service.image).map_err(|source| {
                 file::FileError::Io { operation: "examine", path: service.image.clone(), source }.fault(object())
             })?;
-            sized::expose(&self.roots, device, Bytes(size.len())).map_err(|e| e.fault(object()))?;
+            sized::expose(&self.roots, device, Bytes(size.len() / BLOCK_BYTES * BLOCK_BYTES))
+                .map_err(|e| e.fault(object()))?;
         }
         let Some(cgroup) = &service.cgroup else { return Ok(Outcome::UNCHANGED) };
-        if service::of(&self.roots, &device.name()).as_ref() != Some(service) {
+        let told = service::of(&self.roots, &device.name());
+        if told.as_ref() != Some(service) {
             service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
+        }
+        if told.is_some_and(|told| told.flatten != service.flatten) {
+            self.renew_server(device, service)?;
+            return Ok(Outcome::DONE);
         }
         let path = cgroup_path(cgroup)?;
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;

@@ -6,21 +6,42 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::blockd::{TAKE_OVER_LIMIT, VERIFY, server_pid};
-use super::host::{PROFILE, json, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{PROFILE, json, make_pools, refused, start_daemon, start_daemon_as, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
+use crate::process::Process;
 use crate::protocol::ExitStatus;
 use crate::wait::wait_until;
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "layers_hold",
-    about: "snapshots of a file volume that is being written to hold all that was synced; it and clones of clones pass fio --verify beside \
-            each other under kill -9 of their servers, and trimming one shows in none",
-    kernels: &[Kernel::V6_12],
-    profile: PROFILE,
-    limit: Duration::from_secs(900),
-    run: |ctx| Box::pin(hold(ctx)),
-}];
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "layers_hold",
+        about: "snapshots of a file volume that is being written to hold all that was synced; it and clones of clones pass fio --verify beside \
+            each other under kill -9 of their servers, while one is flattened, and trimming one shows in none",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(hold(ctx)),
+    },
+    Case {
+        name: "layers_power_cut",
+        about: "a power cut while a volume and its clone are written to and copied: what was synced is there, in both and in a snapshot, and \
+                the file systems are in order",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(power_cut(ctx)),
+    },
+    Case {
+        name: "pool_full",
+        about: "the host's file system runs full under a clone: its writer is told, what it shares can be read, and when there is room again \
+                it is in order",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(300),
+        run: |ctx| Box::pin(pool_full(ctx)),
+    },
+];
 
 /// Directory of the file pool's images.
 const POOL: &str = "/run/filepool/pool";
@@ -32,14 +53,14 @@ const SNAPSHOTS: usize = 5;
 const APPEND: &str = r#"
 import os
 log = os.open("FOLDER/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-n = 0
+n = os.fstat(log).st_size // 9
 while not os.path.exists("/run/stop"):
     n += 1
     os.write(log, b"%08d\n" % n)
     os.fsync(log)
-    with open("/run/acked.new", "w") as acked:
+    with open("/run/ACKED.new", "w") as acked:
         acked.write(str(n))
-    os.rename("/run/acked.new", "/run/acked")
+    os.rename("/run/ACKED.new", "/run/ACKED")
 "#;
 
 async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
@@ -56,16 +77,12 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         .await?;
 
     // Snapshots under a writer, after each of which the server is killed.
-    let writer = ctx.machine.spawn(&["python3", "-c", &APPEND.replace("FOLDER", &origin)], &[]).await?;
-    wait_until("something was written", Duration::from_secs(60), async || {
-        Ok(ctx.machine.read_text("/run/acked").await.ok())
-    })
-    .await?;
-    let mut acked = Vec::new();
+    let writer = append(ctx, &origin, "acked").await?;
+    let mut synced = vec![acked(ctx, "acked").await?];
     for n in 0..SNAPSHOTS {
-        acked.push(ctx.machine.read_text("/run/acked").await?.trim().parse::<usize>()?);
         json(ctx, &["volume", "snapshot", "file/origin", &format!("s{n}")]).await?;
         kill_server(ctx, "origin").await?;
+        synced.push(acked(ctx, "acked").await?);
     }
     ctx.machine.sh("touch /run/stop").await?;
     let ended = writer.wait(Duration::from_secs(120)).await?;
@@ -84,10 +101,19 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         let script = script.replace("/run/rounds", &format!("/run/{name}.rounds"));
         loads.push((name, ctx.machine.spawn(&["bash", "-c", &script], &[]).await?));
     }
+    // Meanwhile one of them copies what it shares.
+    json(ctx, &["volume", "flatten", "file/second"]).await?;
     for name in ["origin", "second", "second", "origin", "second", "origin"] {
         kill_server(ctx, name).await?;
         ctx.machine.sh(&format!("fstrim {origin}; fstrim {second}; sha1sum < {first}/data | diff - /run/sum")).await?;
     }
+    let flat = wait_until("the clone lies on no layer", Duration::from_secs(240), async || {
+        let view = inspect(ctx, "second").await?;
+        let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
+        Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(view))
+    })
+    .await?;
+    ctx.log(format!("flattened: {}", flat["layers"]));
     wait_until("each has verified what it wrote", Duration::from_secs(240), async || {
         Ok(ctx.machine.sh("cat /run/origin.rounds /run/second.rounds").await.ok())
     })
@@ -121,26 +147,22 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     attach(ctx, "origin").await?;
     let same = format!("sha1sum < {origin}/data | diff - /run/sum; [ ! -e {origin}/fio ]; tail -n 1 {origin}/log");
     let last: usize = ctx.machine.sh(&same).await?.trim().parse()?;
-    let upper = acked.get(4).context("five snapshots")?;
     ensure!(
-        (acked[3]..=*upper).contains(&last),
-        "after going back to the fourth snapshot {last} is the last number: {acked:?}"
+        (synced[3]..=synced[4]).contains(&last),
+        "after going back to the fourth snapshot {last} is the last number: {synced:?}"
     );
     json(ctx, &["tenant", "rm", "origin"]).await?;
     json(ctx, &["volume", "check", "file/origin"]).await?;
     json(ctx, &["volume", "rm", "file/origin"]).await?;
-    for (n, acked) in acked.iter().enumerate() {
+    for (n, acked) in synced.iter().take(SNAPSHOTS).enumerate() {
         let name = format!("s{n}");
         let at = attach(ctx, &name).await?;
         ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum")).await?;
-        let lines = ctx.machine.sh(&format!("cat {at}/log")).await?;
-        let numbers: Vec<usize> = lines.lines().map(str::parse).collect::<Result<_, _>>()?;
-        ensure!(numbers.len() >= *acked, "{name} has {} numbers, and {acked} were synced before it", numbers.len());
-        ensure!(numbers.iter().enumerate().all(|(i, n)| i + 1 == *n), "{name} has other numbers: {lines}");
+        check_numbers(ctx, &at, *acked).await?;
         json(ctx, &["tenant", "rm", &name]).await?;
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
     }
-    ctx.log(format!("numbers that were synced before each snapshot, and are in it: {acked:?}"));
+    ctx.log(format!("numbers that were synced before each snapshot, and are in it: {synced:?}"));
     for name in ["first", "second"] {
         json(ctx, &["tenant", "rm", name]).await?;
         json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
@@ -159,6 +181,133 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// Power cuts, each in the middle of other steps.
+const CUTS: usize = 3;
+
+/// The file pool's disk and the daemon's state on it: what a machine has after a power cut.
+const MOUNT: &str = "mkdir -p /run/filepool; mount DISK /run/filepool";
+
+async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
+    let disk = ctx.machine.disk(0).await?;
+    let program = ctx.program("bulkhead");
+    let daemon = [program.as_str(), "daemon", "--state-dir", "/run/filepool/state"];
+    let mount = MOUNT.replace("DISK", &disk);
+    ctx.machine.sh(&format!("mkfs.ext4 -q {disk}; {mount}")).await?;
+    let mut running = start_daemon_as(ctx, &daemon, &[]).await?;
+    json(ctx, &["pool", "create", "file", "--dir", POOL]).await?;
+    json(ctx, &["volume", "create", "file/origin", "--size", "128M"]).await?;
+    let origin = attach(ctx, "origin").await?;
+    let mut rounds = Vec::new();
+    for cut in 0..CUTS {
+        let clone = format!("clone{cut}");
+        let first = append(ctx, &origin, "first").await?;
+        let before = acked(ctx, "first").await?;
+        json(ctx, &["volume", "clone", "file/origin", &clone]).await?;
+        let at = attach(ctx, &clone).await?;
+        let second = append(ctx, &at, "second").await?;
+        json(ctx, &["volume", "snapshot", "file/origin", &format!("kept{cut}")]).await?;
+        let reached = [acked(ctx, "first").await?, acked(ctx, "second").await?];
+        // The last one is cut while another copy is being made.
+        if cut + 1 == CUTS {
+            let of = format!("file/{clone}");
+            ctx.machine.spawn(&[program.as_str(), "volume", "clone", &of, "another"], &[]).await?;
+        }
+        ctx.crash_and_reboot().await?;
+        drop((first, second, running));
+        ctx.machine.sh(&mount).await?;
+        running = start_daemon_as(ctx, &daemon, &[]).await?;
+        let host = json(ctx, &["host"]).await?;
+        ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "after cut {cut}: {}", host["problems"]);
+        check_numbers(ctx, &origin, reached[0]).await?;
+        check_numbers(ctx, &at, reached[1]).await?;
+        json(ctx, &["tenant", "rm", &clone]).await?;
+        json(ctx, &["volume", "check", &format!("file/{clone}")]).await?;
+        let snapshot = attach(ctx, &format!("kept{cut}")).await?;
+        check_numbers(ctx, &snapshot, before).await?;
+        json(ctx, &["tenant", "rm", &format!("kept{cut}")]).await?;
+        rounds.push(reached);
+    }
+    ctx.log(format!("synced in the volume and its clone when the power was cut: {rounds:?}"));
+    json(ctx, &["tenant", "rm", "origin"]).await?;
+    json(ctx, &["volume", "check", "file/origin"]).await?;
+    for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
+        json(ctx, &["volume", "rm", view["volume"].as_str().context("no name")?]).await?;
+    }
+    let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
+    ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
+    json(ctx, &["pool", "rm", "file"]).await?;
+    running.stop().await?;
+    ctx.machine.sh(&format!("umount /run/filepool; rmdir /run/filepool; e2fsck -fn {disk}; wipefs -qa {disk}")).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Takes all room in the file pool but 16 MB, that which is reserved for root too: what cannot be allocated in one go, bit by bit.
+const FILL: &str = "cd /run/filepool; n=$(stat -f -c '%f * %S' .); fallocate -l $((n - 200000000)) fill; \
+                    head -c 200000000 /dev/zero > rest || true; truncate -s -16000000 rest; sync -f .";
+
+async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    json(ctx, &["volume", "create", "file/origin", "--size", "256M", "--provision", "on-demand"]).await?;
+    let origin = attach(ctx, "origin").await?;
+    ctx.machine
+        .sh(&format!(
+            "head -c 30000000 /dev/urandom > {origin}/data; sync -f {origin}; sha1sum < {origin}/data > /run/sum"
+        ))
+        .await?;
+    json(ctx, &["volume", "clone", "file/origin", "copy"]).await?;
+    let copy = attach(ctx, "copy").await?;
+    ctx.machine.sh(FILL).await?;
+    let write = format!("head -c 100000000 /dev/urandom > {copy}/more && sync {copy}/more");
+    let written = ctx.machine.run(&["bash", "-c", &write]).await?;
+    ensure!(written.status != ExitStatus::Code(0), "more was written than there was room for");
+    ctx.machine.sh(&format!("echo 3 > /proc/sys/vm/drop_caches; sha1sum < {copy}/data | diff - /run/sum; sha1sum < {origin}/data | diff - /run/sum")).await?;
+    let log = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
+    ensure!(log.contains("No space left on device"), "its server says nothing of it: {log}");
+    refused(ctx, 7, &["is needed and the pool has"], &["volume", "flatten", "file/copy"]).await?;
+    ctx.machine.sh("rm /run/filepool/fill /run/filepool/rest").await?;
+    json(ctx, &["tenant", "rm", "copy"]).await?;
+    json(ctx, &["volume", "check", "file/copy", "--repair"]).await?;
+    attach(ctx, "copy").await?;
+    ctx.machine
+        .sh(&format!("sha1sum < {copy}/data | diff - /run/sum; rm -f {copy}/more; {write}; rm /run/sum"))
+        .await?;
+    for name in ["origin", "copy"] {
+        json(ctx, &["tenant", "rm", name]).await?;
+        json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
+        json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
+    }
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Starts to append numbers to a file in this directory; `/run/NAME` has the last one that was synced.
+async fn append(ctx: &Ctx, at: &str, name: &str) -> Result<Process> {
+    ctx.machine.sh(&format!("rm -f /run/{name}")).await?;
+    let script = APPEND.replace("FOLDER", at).replace("ACKED", name);
+    ctx.machine.spawn(&["python3", "-c", &script], &[]).await
+}
+
+/// The last number that was synced, when there is one.
+async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
+    wait_until("something was synced", Duration::from_secs(60), async || {
+        let text = ctx.machine.read_text(&format!("/run/{name}")).await.ok();
+        Ok(text.and_then(|text| text.trim().parse().ok()))
+    })
+    .await
+}
+
+/// The numbers in a volume are those that were appended, as far as this one at least.
+async fn check_numbers(ctx: &Ctx, at: &str, acked: usize) -> Result<()> {
+    let lines = ctx.machine.sh(&format!("cat {at}/log")).await?;
+    let numbers: Vec<usize> = lines.lines().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(numbers.len() >= acked, "{at} has {} numbers, and {acked} were synced before", numbers.len());
+    ensure!(numbers.iter().enumerate().all(|(i, n)| i + 1 == *n), "{at} has other numbers: {lines}");
+    Ok(())
 }
 
 /// Mounts a volume of the file pool for a tenant of its name, and says where.

@@ -84,12 +84,25 @@ pub struct Request<'q> {
     pub keeps_space: bool,
 }
 
-impl<'d> Queue<'d> {
-    /// Makes a queue of a device that this process added or takes over. Call it on the thread that will serve.
+/// What a queue needs of this process. A device is not touched before all its queues have that: one whose server ends with some of
+/// its queues mapped or fetching cannot be taken over on every kernel.
+pub struct Prepared {
+    ring: IoUring,
+    buffers: Mapping,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// For a queue of this device. Call it on the thread that will serve.
     ///
     /// # Errors
     /// [`UblkError::Ring`], [`UblkError::Node`].
-    pub fn new(device: &'d File, info: &DeviceInfo, idx: u16) -> Result<Self, UblkError> {
+    pub fn new(info: &DeviceInfo) -> Result<Self, UblkError> {
         let failed = |source| UblkError::Ring { operation: "make", source };
         // A tag has a command of the driver's and one of its own under way, and seldom more.
         let ring = IoUring::builder()
@@ -97,33 +110,41 @@ impl<'d> Queue<'d> {
             .setup_coop_taskrun()
             .build((u32::from(info.depth) * 2).next_power_of_two())
             .map_err(failed)?;
-        let unmapped = |errno: Errno| UblkError::Node {
-            operation: "map",
-            path: format!("/dev/ublkc{}", info.id).into(),
-            source: errno.into(),
-        };
+        let buffers = Mapping::anonymous(usize::from(info.depth) * info.max_io_bytes as usize);
+        Ok(Self { ring, buffers: buffers.map_err(unmapped(info))? })
+    }
+
+    /// Makes it a queue of a device that this process added or takes over.
+    ///
+    /// # Errors
+    /// [`UblkError::Node`].
+    pub fn attach<'d>(self, device: &'d File, info: &DeviceInfo, idx: u16) -> Result<Queue<'d>, UblkError> {
         let stride = uapi::MAX_QUEUE_DEPTH * uapi::DESCRIPTOR_BYTES as u64;
         let descriptors = Mapping::of_device(
             device,
             usize::from(info.depth) * uapi::DESCRIPTOR_BYTES,
             u64::from(idx) * stride.next_multiple_of(rustix::param::page_size() as u64),
         )
-        .map_err(unmapped)?;
-        let max_io_bytes = info.max_io_bytes as usize;
-        let buffers = Mapping::anonymous(usize::from(info.depth) * max_io_bytes).map_err(unmapped)?;
-        let results = RefCell::default();
-        Ok(Self {
+        .map_err(unmapped(info))?;
+        Ok(Queue {
             device,
             idx,
             depth: info.depth,
-            max_io_bytes,
-            ring: RefCell::new(ring),
-            results,
+            max_io_bytes: info.max_io_bytes as usize,
+            ring: RefCell::new(self.ring),
+            results: RefCell::default(),
             descriptors,
-            buffers,
+            buffers: self.buffers,
         })
     }
+}
 
+fn unmapped(info: &DeviceInfo) -> impl Fn(Errno) -> UblkError {
+    let path = format!("/dev/ublkc{}", info.id);
+    move |errno| UblkError::Node { operation: "map", path: path.clone().into(), source: errno.into() }
+}
+
+impl Queue<'_> {
     /// Serves requests until the device is stopped.
     ///
     /// Where the ring itself fails, the process is ended: memory that the kernel may still write to must not be freed, and the
@@ -170,7 +191,7 @@ impl<'d> Queue<'d> {
         reason = "nothing else keeps the memory, and the device waits for another server"
     )]
     fn die(&self, why: &dyn std::fmt::Display) -> ! {
-        tracing::error!(queue = self.idx, %why, "the io_uring cannot be used any more");
+        tracing::error!(queue = self.idx, %why, "the queue cannot be served any more");
         std::process::abort();
     }
 
@@ -184,9 +205,9 @@ impl<'d> Queue<'d> {
                 .build();
             let fetched = self.submit(tag, entry).await;
             if fetched != uapi::IO_RES_OK {
-                // ENODEV: the device is being stopped. Anything else ends the tag as well, and is worth a word.
+                // ENODEV: the device is being stopped. After anything else a request would never be answered.
                 if fetched != -Errno::NODEV.raw_os_error() {
-                    tracing::error!(queue = self.idx, tag, errno = -fetched, "a request cannot be fetched");
+                    self.die(&format_args!("tag {tag} cannot fetch a request (errno {})", -fetched));
                 }
                 return;
             }
@@ -349,8 +370,8 @@ impl Request<'_> {
     /// `InvalidInput` for a part that the buffer does not have.
     pub fn zero(&self, part: Range<usize>) -> io::Result<()> {
         let (start, len) = self.part(part)?;
-        // SAFETY: a part of the tag's buffer, which nobody else has while its request is being served: nothing of this request
-        // is under way now, as its future is running.
+        // SAFETY: a part of the tag's buffer, which no reference is ever made to. Whether an operation that is under way writes
+        // there too decides only what the part holds.
         unsafe { std::ptr::write_bytes(start, 0, len as usize) };
         Ok(())
     }

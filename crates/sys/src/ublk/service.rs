@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,9 +14,12 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::DeviceInfo;
-use crate::file::{self, FileError};
-use crate::process::Handle;
+use crate::file::{self, FileError, LockFile};
+use crate::process::{self, Handle};
 use crate::roots::Roots;
+
+/// Pause between two tries to lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a block server is to serve, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +34,9 @@ pub struct Service {
     /// The image lies on layers, or is one's copy: without its attribute ([`crate::layer`]) it must not be served.
     #[serde(default)]
     pub layered: bool,
+    /// What lies below the image is to be copied into it.
+    #[serde(default)]
+    pub flatten: bool,
     /// The cgroup to serve in; `None` stays where it is started.
     pub cgroup: Option<String>,
 }
@@ -53,6 +59,39 @@ pub fn dir(roots: &Roots) -> PathBuf {
 #[must_use]
 pub fn log_file(roots: &Roots, volume: Uuid) -> PathBuf {
     dir(roots).join(format!("{volume}.log"))
+}
+
+/// Waits until nobody starts or removes the server of a volume, and keeps others from it until the lock is dropped.
+///
+/// # Errors
+/// [`FileError::AlreadyLocked`] after `limit`, [`FileError::Io`].
+pub fn lock(roots: &Roots, volume: Uuid, limit: Duration) -> Result<LockFile, FileError> {
+    let path = lock_file(roots, volume);
+    fs::create_dir_all(dir(roots)).map_err(|source| FileError::Io {
+        operation: "make the directory of",
+        path: path.clone(),
+        source,
+    })?;
+    let give_up = Instant::now() + limit;
+    loop {
+        match file::lock_exclusive(&path) {
+            Err(FileError::AlreadyLocked { .. }) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+}
+
+/// Removes what is left of a volume that has no device any more: the log, and the lock, which the caller has.
+///
+/// # Errors
+/// [`FileError`].
+pub fn clean_up(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
+    file::remove_durable(&log_file(roots, volume))?;
+    file::remove_durable(&lock_file(roots, volume)).map(drop)
+}
+
+fn lock_file(roots: &Roots, volume: Uuid) -> PathBuf {
+    dir(roots).join(format!("{volume}.lock"))
 }
 
 /// What a disk serves, by its kernel name, when it is one of ours and told so.
@@ -136,6 +175,12 @@ impl Watch {
 pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
     file::remove_durable(&dir(roots).join(device.name()))?;
     file::remove_durable(&hint(roots, device.owner)).map(drop)
+}
+
+/// Whether something was told of the device of a volume: it has one, or had.
+#[must_use]
+pub fn is_told(roots: &Roots, volume: Uuid) -> bool {
+    hint(roots, device_owner(volume)).exists()
 }
 
 /// The number of the device that probably has this owner: with many devices, asking each would take long.

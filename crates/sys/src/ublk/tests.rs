@@ -22,6 +22,7 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         image: "/srv/a \n b.img".into(),
         discards: true,
         layered: false,
+        flatten: false,
         cgroup: Some("a b/server".to_owned()),
     };
     assert_eq!(service::all(&roots).unwrap(), []);

@@ -53,6 +53,8 @@ pub(super) const F_USER_RECOVERY: u64 = 1 << 3;
 pub(super) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
 /// `UBLK_F_CMD_IOCTL_ENCODE`.
 pub(super) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
+/// `UBLK_F_NO_AUTO_PART_SCAN`: a table in the data is not looked for.
+pub(super) const F_NO_AUTO_PART_SCAN: u64 = 1 << 18;
 /// `UBLK_F_UPDATE_SIZE`.
 pub(super) const F_UPDATE_SIZE: u64 = 1 << 10;
 

@@ -1,0 +1,94 @@
+//! Makes an image independent of what lies below it, while it is served: copies what it does not own, a little at a time.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_core::cow::{BLOCK_BYTES, Source};
+use bulkhead_core::error::chain;
+use bulkhead_core::units::Bytes;
+use bulkhead_sys::file::FileError;
+use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_sys::process;
+
+use crate::fill::Gate;
+use crate::image::Image;
+use crate::layers::Layers;
+use crate::volume::Volume;
+
+/// What is copied at a time, in bytes.
+const CHUNK: u64 = 1 << 20;
+
+/// After how long it is tried again when it cannot be done: there may be no space.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Copies all that lies below a volume's image, and says then of the image that it lies on nothing.
+pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
+    let (image, Some(layers)) = volume.parts() else { return };
+    loop {
+        match flatten(gate, image, layers, path) {
+            Ok(copied) => {
+                tracing::info!(%copied, "the image lies on no layer any more");
+                gate.open();
+                return;
+            }
+            Err(error) => tracing::error!(why = chain(&error), "the image cannot be flattened"),
+        }
+        process::pause(AGAIN);
+    }
+}
+
+fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<Bytes, LayerError> {
+    let failed = |operation| move |source| FileError::Io { operation, path: path.to_owned(), source };
+    let mut buffer = Buffer::new();
+    let (mut sum, mut seen) = (0, 0);
+    for start in (0..layers.map.end()).step_by(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
+        // A volume that was made smaller has less than its layers.
+        let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
+        if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
+            gate.wait_for_idle(&mut seen);
+            sum += gate.hold(part.clone(), || copy(image, layers, part, &mut buffer)).map_err(failed("copy to"))?;
+        }
+    }
+    image.file().sync_data().map_err(failed("sync"))?;
+    layer::leave(image.file(), path)?;
+    Ok(Bytes(sum))
+}
+
+/// Copies what layers have of a part, to which nobody writes; returns how much that was.
+fn copy(image: &Image, layers: &Layers, part: Range<u64>, buffer: &mut Buffer) -> io::Result<u64> {
+    let runs: Vec<_> = layers.map.runs(part).collect();
+    let mut sum = 0;
+    for (run, source) in runs {
+        let Source::Layer(layer) = source else { continue };
+        let bytes = buffer.first(usize::try_from(run.end - run.start).unwrap_or(usize::MAX));
+        layers.file(layer).read_exact_at(bytes, run.start)?;
+        image.file().write_all_at(bytes, run.start)?;
+        sum += run.end - run.start;
+        layers.map.own(run);
+    }
+    Ok(sum)
+}
+
+/// Memory for direct I/O.
+struct Buffer {
+    bytes: Box<[u8]>,
+    /// Where the aligned part starts.
+    start: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let bytes = vec![0; size(CHUNK + BLOCK_BYTES)].into_boxed_slice();
+        let start = bytes.as_ptr().align_offset(size(BLOCK_BYTES));
+        Self { bytes, start }
+    }
+
+    /// The first so many bytes, at most [`CHUNK`].
+    fn first(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + len]
+    }
+}
