@@ -6,20 +6,18 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use bulkhead_core::cow::{BLOCK_BYTES, Source};
+use bulkhead_core::cow::Source;
 use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::FileError;
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::process;
 
+use crate::buffer::{Buffer, CHUNK};
 use crate::fill::Gate;
 use crate::image::Image;
 use crate::layers::Layers;
 use crate::volume::Volume;
-
-/// What is copied at a time, in bytes.
-const CHUNK: u64 = 1 << 20;
 
 /// After how long it is tried again when it cannot be done: there may be no space.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -70,25 +68,4 @@ fn copy(image: &Image, layers: &Layers, part: Range<u64>, buffer: &mut Buffer) -
         layers.map.own(run);
     }
     Ok(sum)
-}
-
-/// Memory for direct I/O.
-struct Buffer {
-    bytes: Box<[u8]>,
-    /// Where the aligned part starts.
-    start: usize,
-}
-
-impl Buffer {
-    fn new() -> Self {
-        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let bytes = vec![0; size(CHUNK + BLOCK_BYTES)].into_boxed_slice();
-        let start = bytes.as_ptr().align_offset(size(BLOCK_BYTES));
-        Self { bytes, start }
-    }
-
-    /// The first so many bytes, at most [`CHUNK`].
-    fn first(&mut self, len: usize) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + len]
-    }
 }

@@ -8,10 +8,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::cow::{BLOCK_BYTES, BlockMap};
+use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::extents::{self, Kind};
-use bulkhead_sys::layer;
+use bulkhead_sys::layer::{self, LayerError};
 use rustix::fs::{FlockOperation, Mode, OFlags, open};
 
 use crate::image::{Image, ImageError, lock};
@@ -44,11 +44,29 @@ impl Layers {
             Some(paths) => paths,
         };
         paths.reverse();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
+        let opened = Self::of(paths, |path| {
+            Ok(File::from(open(path, flags, Mode::empty()).map_err(|e| failed(path, "open")(e.into()))?))
+        })?;
+        layer::give_back_unwritten(image.file(), opened.map.end()).map_err(failed(path, "look for data in"))?;
+        opened.look_at_image(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
+        tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "the image lies on layers");
+        Ok(Some(opened))
+    }
+
+    /// Opens layers, the oldest first, and works out which of them has what.
+    pub(crate) fn of(
+        paths: Vec<PathBuf>,
+        open: impl Fn(&Path) -> Result<File, ImageError>,
+    ) -> Result<Self, ImageError> {
+        let failed = |path: &Path, operation| {
+            let image = path.to_owned();
+            move |source: io::Error| ImageError::Io { operation, image, source }
+        };
         let layers: Vec<(PathBuf, File, u64)> = paths
             .into_iter()
             .map(|path| {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
-                let file = File::from(open(&path, flags, Mode::empty()).map_err(|e| failed(&path, "open")(e.into()))?);
+                let file = open(&path)?;
                 lock(&file, &path, FlockOperation::NonBlockingLockShared)?;
                 let size = file.metadata().map_err(failed(&path, "examine"))?.len();
                 // What is not a whole block at the end was never part of a volume.
@@ -57,8 +75,8 @@ impl Layers {
             .collect::<Result<_, ImageError>>()?;
         let mut map = BlockMap::new(Bytes(layers.iter().map(|(_, _, size)| *size).max().unwrap_or(0)));
         for (number, (path, file, size)) in layers.iter().enumerate() {
-            // There are at most `MAX_LAYERS`.
-            let number = u8::try_from(number).unwrap_or(u8::MAX);
+            let number = u8::try_from(number).ok().filter(|number| usize::from(*number) < MAX_LAYERS);
+            let number = number.ok_or_else(|| LayerError::TooMany { path: path.clone() })?;
             extents::extents(file, 0..*size, |range, kind| {
                 if kind == Kind::Data {
                     map.set_layer(range, number);
@@ -67,11 +85,7 @@ impl Layers {
             })
             .map_err(failed(path, "look for data in"))?;
         }
-        let opened = Self { files: layers.into_iter().map(|(_, file, _)| file).collect(), map };
-        layer::give_back_unwritten(image.file(), opened.map.end()).map_err(failed(path, "look for data in"))?;
-        opened.look_at_image(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
-        tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "the image lies on layers");
-        Ok(Some(opened))
+        Ok(Self { files: layers.into_iter().map(|(_, file, _)| file).collect(), map })
     }
 
     pub(crate) fn file(&self, layer: u8) -> &File {

@@ -5,15 +5,19 @@
 //! written, which commits nothing (FACTS.md §2); and it does all of a volume's I/O from its own cgroup, so that journal,
 //! flushes and checkpoints are charged to the volume's tenant without touching a kernel thread.
 //!
+//! It also writes what a snapshot holds as a stream, and reads one, in a process of the operator's (`transfer`).
+//!
 //! Owns: the order in which a device comes to be and is taken over, and what each request does to the image. Does not: decide
 //! when that happens (the daemon does), nor know the kernel's interface (`bulkhead_sys::ublk`).
 
 #![forbid(unsafe_code)]
 
+mod buffer;
 mod fill;
 mod flatten;
 mod image;
 mod layers;
+pub mod transfer;
 mod volume;
 
 use std::fs::File;

@@ -492,6 +492,10 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+    /// Write a snapshot to standard output as a stream, all of it or what differs from another (pools on a directory)
+    Send(SendArgs),
+    /// Make a snapshot of a stream on standard input; only from hosts that are trusted as this one is (pools on a directory)
+    Receive(ReceiveArgs),
     /// Check the file system of a volume that is not mounted
     Check {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name
@@ -502,6 +506,34 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SendArgs {
+    /// The snapshot: POOL/VOLUME, or VOLUME when only one pool has one of that name
+    pub(crate) snapshot: String,
+    /// A snapshot in the same pool that was sent before: send only what differs
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub(crate) from: Option<String>,
+    /// Go on where an interrupted transfer ended: what `bulkhead volume receive --token` prints
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) resume: Option<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReceiveArgs {
+    /// POOL/VOLUME: the snapshot to make
+    pub(crate) volume: String,
+    /// Print where an interrupted transfer has to go on, for `bulkhead volume send --resume`
+    #[arg(long, conflicts_with = "abort")]
+    pub(crate) token: bool,
+    /// Give up what was received of an interrupted transfer
+    #[arg(long)]
+    pub(crate) abort: bool,
+    #[command(flatten)]
+    pub(crate) write: Write,
 }
 
 #[derive(Debug, Args)]

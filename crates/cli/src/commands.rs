@@ -16,6 +16,7 @@ use crate::hold;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
 use crate::show;
+use crate::transfer;
 
 /// Asks the daemon and prints its answer.
 ///
@@ -48,7 +49,11 @@ pub(crate) async fn resolve(client: &Client, volume: VolumeArg) -> Result<Volume
     }
 }
 
-async fn resolved(client: &Client, text: &str) -> Result<VolumeRef, Fault> {
+/// The volume that is meant by an argument.
+///
+/// # Errors
+/// As [`resolve`].
+pub(crate) async fn resolved(client: &Client, text: &str) -> Result<VolumeRef, Fault> {
     resolve(client, parse::volume(text)?).await
 }
 
@@ -147,6 +152,8 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let done = client.volume_flatten(&volume, write.dry_run).await?;
             show::done(output, &format!("volume {volume}"), "being flattened", &done)
         }
+        VolumeCommand::Send(args) => transfer::send(args, client, output).await,
+        VolumeCommand::Receive(args) => transfer::receive(args, client, output).await,
         VolumeCommand::Check { volume, repair, write } => {
             let volume = resolved(client, &volume).await?;
             let done = client.volume_check(&volume, &VolumeCheck { repair }, write.dry_run).await?;

@@ -22,6 +22,7 @@ mod progress;
 mod run;
 mod show;
 mod top;
+mod transfer;
 
 use std::process::ExitCode;
 

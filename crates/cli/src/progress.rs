@@ -2,9 +2,26 @@
 
 use std::time::Duration;
 
+use bulkhead_core::units::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
+
+/// A bar that counts bytes, of at most so many where that is known; shown on a terminal only.
+pub(crate) fn bytes(doing: &str, at_most: Option<Bytes>, output: &Output) -> ProgressBar {
+    let bar =
+        if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(at_most.map_or(0, |bytes| bytes.0)) };
+    let style = match at_most {
+        Some(_) => "{prefix} {bar:30} {bytes} of at most {total_bytes}, {bytes_per_sec}",
+        None => "{prefix} {spinner} {bytes}, {bytes_per_sec}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(style) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(doing.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
 
 /// Steps on their way. The bar goes when it is dropped.
 pub(crate) struct Steps<'a> {

@@ -44,6 +44,18 @@ pub(crate) fn inspect<T: Show>(output: &Output, item: &T) -> Result<(), Fault> {
 
 /// What a command did, `what` being for example `created`. For people it has data only in a dry run: the steps.
 pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Done<T>) -> Result<(), Fault> {
+    steps(output, object, what, done)?;
+    if output.is_json() {
+        return Ok(());
+    }
+    for note in done.object.iter().flat_map(Show::notes) {
+        output.say(&format!("note: {note}"));
+    }
+    Ok(())
+}
+
+/// As [`done`], without what there is to know about the object.
+pub(crate) fn steps<T: Serialize>(output: &Output, object: &str, what: &str, done: &Done<T>) -> Result<(), Fault> {
     if output.is_json() {
         return output.json(done);
     }
@@ -56,9 +68,6 @@ pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Do
         output.say(&format!("{object}: {what}"));
     } else {
         output.say(&format!("{object}: nothing had to be changed"));
-    }
-    for note in done.object.iter().flat_map(Show::notes) {
-        output.say(&format!("note: {note}"));
     }
     Ok(())
 }

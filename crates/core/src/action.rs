@@ -103,6 +103,12 @@ pub enum Action {
     CopyImage { path: PathBuf, of: PathBuf },
     /// Puts an image in the place of another, which is lost.
     ReplaceImage { path: PathBuf, by: PathBuf },
+    /// Makes an empty part, into which a snapshot is received, on the layer that it is based on; keeps one that is there.
+    CreatePart { path: PathBuf, content: Uuid, base: Option<Uuid>, size_bytes: Bytes },
+    /// Makes a layer of a part that is whole, and an empty image on it. The part stays.
+    PublishPart { path: PathBuf, image: PathBuf },
+    /// Removes a part, unless something is being received into it.
+    RemovePart { path: PathBuf },
     /// Removes the layers in a directory that no image lies on.
     SweepLayers { directory: PathBuf },
     /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
@@ -208,6 +214,11 @@ impl fmt::Display for Action {
                 write!(f, "create image {} on the layer of {}", path.display(), of.display())
             }
             A::ReplaceImage { path, by } => write!(f, "put {} in the place of {}", by.display(), path.display()),
+            A::CreatePart { path, content, .. } => write!(f, "create part {} for {content}", path.display()),
+            A::PublishPart { path, image } => {
+                write!(f, "make a layer of {}, and image {} on it", path.display(), image.display())
+            }
+            A::RemovePart { path } => write!(f, "remove part {}", path.display()),
             A::SweepLayers { directory } => write!(f, "remove layers without images in {}", directory.display()),
             A::AttachImage { image, server, cgroup, .. } => {
                 let how = match server {

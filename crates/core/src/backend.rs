@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Volume, VolumeState};
+use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
 use crate::units::Bytes;
 
@@ -36,6 +36,16 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
+    /// Makes what a volume holds now a layer, of that UUID, if it is none yet.
+    ///
+    /// # Errors
+    /// `Unsupported` where the pool has no layers.
+    fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault>;
+    /// Makes `new`, recorded in stage `Creating`, what was received into a part, open for use.
+    ///
+    /// # Errors
+    /// `Unsupported` where the pool has no layers.
+    fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
     /// Makes what a volume is to become when it goes back to a snapshot, beside it; `id` is that of no other volume or layer.
     ///
     /// # Errors
@@ -84,6 +94,8 @@ pub const IMAGE_SUFFIX: &str = "img";
 pub const LAYER_SUFFIX: &str = "layer";
 /// File name ending of what is about to become an image in a file pool; the rest is a UUID.
 pub const NEW_SUFFIX: &str = "new";
+/// File name ending of what is being received in a file pool.
+pub const PART_SUFFIX: &str = "part";
 /// File name of the record by which a file pool describes itself.
 pub const POOL_RECORD: &str = "bulkhead-pool";
 
@@ -97,6 +109,12 @@ pub fn volume_record_path(directory: &Path, name: &Name) -> PathBuf {
 #[must_use]
 pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{IMAGE_SUFFIX}"))
+}
+
+/// Path of what is being received as a volume in a file pool.
+#[must_use]
+pub fn part_path(directory: &Path, name: &Name) -> PathBuf {
+    directory.join(format!("{name}.{PART_SUFFIX}"))
 }
 
 /// Images in a directory, served with direct I/O.
@@ -174,21 +192,29 @@ impl Backend for FileBackend {
     }
 
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
+        // Each copy makes one layer at most, so its UUID will do for both.
+        let freeze = self.freeze(origin, new.uuid)?;
+        let copy = Action::CopyImage { path: self.image(new), of: self.image(origin) };
+        Ok([vec![self.write_record(new)], freeze, vec![copy], self.open(new, None)].concat())
+    }
+
+    fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault> {
+        if self.server == Server::Loop {
+            return Err(no_snapshots(volume, "loop"));
+        }
+        let mut steps = vec![Action::FreezeImage { image: self.image(volume), volume: volume.uuid, layer }];
+        if !volume.layered {
+            steps.push(self.write_record(&Volume { layered: true, ..volume.clone() }));
+        }
+        Ok(steps)
+    }
+
+    fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
         if self.server == Server::Loop {
             return Err(no_snapshots(new, "loop"));
         }
-        let image = self.image(origin);
-        // Each copy makes one layer at most, so its UUID will do for both.
-        let mut steps = vec![
-            self.write_record(new),
-            Action::FreezeImage { image: image.clone(), volume: origin.uuid, layer: new.uuid },
-        ];
-        if !origin.layered {
-            steps.push(self.write_record(&Volume { layered: true, ..origin.clone() }));
-        }
-        steps.push(Action::CopyImage { path: self.image(new), of: image });
-        steps.extend(self.open(new, None));
-        Ok(steps)
+        let publish = Action::PublishPart { path: part.to_owned(), image: self.image(new) };
+        Ok([vec![self.write_record(new), publish], self.open(new, None)].concat())
     }
 
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault> {
@@ -206,12 +232,7 @@ impl Backend for FileBackend {
         };
         let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
         Ok(Replacement {
-            make: vec![
-                Action::FreezeImage { image: of.clone(), volume: snapshot.uuid, layer: id },
-                self.write_record(&Volume { layered: true, ..snapshot.clone() }),
-                Action::CopyImage { path: new.clone(), of },
-                attach,
-            ],
+            make: [self.freeze(snapshot, id)?, vec![Action::CopyImage { path: new.clone(), of }, attach]].concat(),
             device: DeviceRef::Image { image: new.clone(), volume: volume.uuid },
             put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new }],
             undo: std::iter::once(detach).chain(self.tidy()).collect(),
@@ -296,6 +317,14 @@ impl Backend for LvmBackend {
         Ok(std::iter::once(snapshot).chain(self.open(new, None)).collect())
     }
 
+    fn freeze(&self, volume: &Volume, _layer: Uuid) -> Result<Vec<Action>, Fault> {
+        Err(no_layers(&volume.reference()))
+    }
+
+    fn receive(&self, _part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
+        Err(no_layers(&new.reference()))
+    }
+
     fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {
         let object = format!("volume {}", volume.reference());
         Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot go back to a snapshot in place")
@@ -305,6 +334,13 @@ impl Backend for LvmBackend {
     fn tidy(&self) -> Vec<Action> {
         Vec::new()
     }
+}
+
+/// Why a volume of an LVM pool cannot be sent or received.
+#[must_use]
+pub fn no_layers(volume: &VolumeRef) -> Fault {
+    Fault::new(Code::Unsupported, format!("volume {volume}"), "volumes on LVM cannot be sent or received")
+        .cure("use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
 }
 
 fn no_snapshots(volume: &Volume, kind: &str) -> Fault {

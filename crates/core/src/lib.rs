@@ -15,6 +15,7 @@ pub mod error;
 pub mod model;
 pub mod name;
 pub mod observe;
+pub mod stream;
 pub mod tenant;
 pub mod units;
 pub mod volume;

@@ -67,9 +67,26 @@ pub fn snapshot(
     new: &Volume,
     mounted_at: Option<&Path>,
 ) -> Result<Plan, Fault> {
-    let device = backend.device(new);
     let mut steps: Vec<Action> = mounted_at.map(|at| Action::SyncFs { target: at.to_owned() }).into_iter().collect();
     steps.extend(backend.snapshot(origin, new)?);
+    steps.extend(complete_copy(backend, new));
+    Ok(Plan { steps, on_failure: backend.remove(new) })
+}
+
+/// Makes `new` (stage `Creating`) of what was received into a part, which is whole.
+///
+/// # Errors
+/// `Unsupported` where the pool cannot.
+pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
+    let remove = Action::RemovePart { path: part.to_owned() };
+    let steps = [backend.receive(part, new)?, complete_copy(backend, new), vec![remove]].concat();
+    Ok(Plan { steps, on_failure: backend.remove(new) })
+}
+
+/// Makes a volume of its own of a copy whose device is open.
+fn complete_copy(backend: &dyn Backend, new: &Volume) -> Vec<Action> {
+    let device = backend.device(new);
+    let mut steps = Vec::new();
     if new.fs == FsKind::Ext4 {
         // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
         // XFS replays at its first mount, and is mounted with `nouuid` instead.
@@ -78,7 +95,7 @@ pub fn snapshot(
     }
     steps.extend(backend.close(new));
     steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
-    Ok(Plan { steps, on_failure: backend.remove(new) })
+    steps
 }
 
 /// Makes a volume that is not mounted what a snapshot of it holds; `id` is that of no other volume or layer.
@@ -271,7 +288,7 @@ fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
             fs: volume.fs,
             target: target.to_owned(),
             read_only: volume.read_only,
-            nouuid: volume.fs == FsKind::Xfs && volume.origin.is_some(),
+            nouuid: volume.fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
         },
     ]
 }

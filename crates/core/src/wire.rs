@@ -12,6 +12,7 @@ use crate::control::usage::Unit;
 use crate::error::Fault;
 use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, VolumeRef};
 use crate::name::Name;
+use crate::stream::StreamHeader;
 use crate::units::{Bytes, Share};
 
 /// Version of the API, the first part of every path.
@@ -140,6 +141,46 @@ pub struct VolumeRollback {
     /// Must be true: what was written since the snapshot is lost.
     #[serde(default)]
     pub lose_changes: bool,
+}
+
+/// Has a snapshot made ready to be sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeSend {
+    /// A snapshot in the same pool that the receiver has: only what differs from it is sent.
+    #[serde(default)]
+    pub from: Option<Name>,
+}
+
+/// What is to be read to send a snapshot (docs/formats/stream.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SendView {
+    /// The header of its stream; how much data follows is not known yet.
+    pub header: StreamHeader,
+    /// The layers that hold it, the newest first.
+    #[schema(value_type = Vec<String>)]
+    pub layers: Vec<PathBuf>,
+    /// The layers of either snapshot that hold what differs between them; all when all is sent.
+    #[schema(value_type = Vec<String>)]
+    pub changed: Vec<PathBuf>,
+}
+
+/// A snapshot that is being received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReceiveView {
+    /// The volume that it becomes.
+    pub volume: VolumeRef,
+    /// What is received.
+    pub content: Uuid,
+    /// The layer that it is based on.
+    pub base: Option<Uuid>,
+    /// Its size.
+    pub size_bytes: Bytes,
+    /// Everything before this offset is there, after a crash too.
+    pub received_bytes: Bytes,
+    /// The file into which it is received.
+    #[schema(value_type = String)]
+    pub part: PathBuf,
 }
 
 /// Where the data of a copied file volume is (docs/formats/layers.md).

@@ -12,10 +12,11 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     API_VERSION, DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate,
-    PoolView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
-    VolumeView,
+    PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate,
+    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -135,6 +136,46 @@ impl Client {
     /// Has a copied volume copy what it still shares.
     pub async fn volume_flatten(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
         self.write(Method::POST, &format!("volumes/{volume}/flatten{}", query(dry_run)), &serde_json::json!({})).await
+    }
+
+    /// Says what is to be read to send a snapshot.
+    pub async fn volume_send(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeSend,
+        dry_run: bool,
+    ) -> Result<Done<SendView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/send{}", query(dry_run)), request).await
+    }
+
+    /// Begins to receive a snapshot, or goes on.
+    pub async fn volume_receive(
+        &self,
+        volume: &VolumeRef,
+        header: &StreamHeader,
+        dry_run: bool,
+    ) -> Result<Done<ReceiveView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/receive{}", query(dry_run)), header).await
+    }
+
+    /// How far the receiving of a volume is.
+    pub async fn volume_receiving(&self, volume: &VolumeRef) -> Result<ReceiveView, Fault> {
+        self.get(&format!("volumes/{volume}/receive")).await
+    }
+
+    /// Gives up what was received.
+    pub async fn volume_receive_abort(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<ReceiveView>, Fault> {
+        self.delete(&format!("volumes/{volume}/receive{}", query(dry_run))).await
+    }
+
+    /// Makes a snapshot of what was received.
+    pub async fn volume_received(
+        &self,
+        volume: &VolumeRef,
+        header: &StreamHeader,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/received{}", query(dry_run)), header).await
     }
 
     /// Checks a volume's file system.

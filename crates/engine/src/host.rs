@@ -8,6 +8,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::stream::PartState;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 
@@ -193,6 +194,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When a file cannot be read, or is missing.
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
+
+    /// How far what is being received into a file is; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
 
     /// Names of the physical devices below a pool, and what an operator should know about them.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);

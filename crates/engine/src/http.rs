@@ -26,10 +26,11 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
-    TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
-    VolumeView,
+    ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize,
+    VolumeRollback, VolumeSend, VolumeView,
 };
 use bulkhead_sys::bpf;
 use serde::Deserialize;
@@ -204,6 +205,12 @@ pub fn router(api: Api) -> Router {
         .route("/volumes/{pool}/{name}/copy", post(volume_copy))
         .route("/volumes/{pool}/{name}/rollback", post(volume_rollback))
         .route("/volumes/{pool}/{name}/flatten", post(volume_flatten))
+        .route("/volumes/{pool}/{name}/send", post(volume_send))
+        .route(
+            "/volumes/{pool}/{name}/receive",
+            post(volume_receive).get(volume_receiving).delete(volume_receive_abort),
+        )
+        .route("/volumes/{pool}/{name}/received", post(volume_received))
         .route("/volumes/{pool}/{name}/check", post(volume_check))
         .route("/tenants", get(tenant_list).post(tenant_create))
         .route("/tenants/{name}", get(tenant_inspect).patch(tenant_set).delete(tenant_remove))
@@ -538,6 +545,65 @@ async fn volume_flatten(
     Ok(Json(api.call(move |engine| engine.volume_flatten(&volume, query.dry_run)).await?))
 }
 
+/// Says what is to be read to send a snapshot, and makes that a layer of its own. Idempotent.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/send", tag = "volumes", request_body = VolumeSend,
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<SendView>), WriteFaults))]
+async fn volume_send(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Body(request): Body<VolumeSend>,
+) -> Reply<Done<SendView>> {
+    Ok(Json(api.call(move |engine| engine.volume_send(&volume, &request, query.dry_run)).await?))
+}
+
+/// Begins to receive a snapshot as a volume, or goes on with it: what comes next is written to the part. Idempotent.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/receive", tag = "volumes", request_body = StreamHeader,
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<ReceiveView>), WriteFaults))]
+async fn volume_receive(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Body(header): Body<StreamHeader>,
+) -> Reply<Done<ReceiveView>> {
+    Ok(Json(api.call(move |engine| engine.volume_receive(&volume, &header, query.dry_run)).await?))
+}
+
+/// Tells how far the receiving of a volume is.
+#[utoipa::path(get, path = "/v1/volumes/{pool}/{name}/receive", tag = "volumes",
+    params(("pool" = String, Path), ("name" = String, Path)),
+    responses((status = 200, body = ReceiveView), ObjectFaults))]
+async fn volume_receiving(State(api): State<Api>, At(volume): At<VolumeRef>) -> Reply<ReceiveView> {
+    Ok(Json(api.call(move |engine| engine.volume_receiving(&volume)).await?))
+}
+
+/// Gives up what was received of a volume so far. Idempotent.
+#[utoipa::path(delete, path = "/v1/volumes/{pool}/{name}/receive", tag = "volumes",
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<ReceiveView>), WriteFaults))]
+async fn volume_receive_abort(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+) -> Reply<Done<ReceiveView>> {
+    Ok(Json(api.call(move |engine| engine.volume_receive_abort(&volume, query.dry_run)).await?))
+}
+
+/// Makes a snapshot of what was received, when all of it was.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/received", tag = "volumes", request_body = StreamHeader,
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<VolumeView>), WriteFaults))]
+async fn volume_received(
+    State(api): State<Api>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Body(header): Body<StreamHeader>,
+) -> Reply<Done<VolumeView>> {
+    Ok(Json(api.call(move |engine| engine.volume_received(&volume, &header, query.dry_run)).await?))
+}
+
 /// Checks the file system of a volume that is not mounted.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/check", tag = "volumes", request_body = VolumeCheck,
     params(("pool" = String, Path), ("name" = String, Path), Write),
@@ -767,6 +833,11 @@ async fn no_such_method(request: Request) -> Failure {
     volume_copy,
     volume_rollback,
     volume_flatten,
+    volume_send,
+    volume_receive,
+    volume_receiving,
+    volume_receive_abort,
+    volume_received,
     volume_check,
     tenant_list,
     tenant_create,

@@ -246,7 +246,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 32);
+    assert_eq!(n_operations, 37);
     daemon.stop().await.unwrap();
 }
 

@@ -34,4 +34,5 @@ pub mod store;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod transfer;
 mod volumes;

@@ -91,6 +91,11 @@ impl Engine {
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
                 .cure("remove them first: `bulkhead volume ls`, `bulkhead volume rm`"));
         }
+        if let Some(part) = self.parts(&pool)?.first() {
+            let cause = format!("{} has been received in part", part.volume);
+            return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
+                .cure(format!("give it up first: `bulkhead volume receive {} --abort`", part.volume)));
+        }
         let steps = match &pool.source {
             PoolSource::Lvm { vg, thin_pool, device: Some(device) } => {
                 self.check_no_other_volumes(vg, thin_pool.as_deref())?;
@@ -260,6 +265,11 @@ impl Engine {
         let space = self.host().space(&pool.source).map_err(|fault| notes.push(fault.to_string())).ok();
         let found = self.volumes_in(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
         notes.extend(found.iter().filter_map(|volume| volume.as_ref().err()).map(ToString::to_string));
+        let parts = self.parts(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
+        notes.extend(parts.iter().map(|part| {
+            let (volume, received) = (&part.volume, part.received_bytes);
+            format!("{volume} has been received up to {received} of {}: `bulkhead volume receive {volume} --token` says how to go on, `--abort` gives it up", part.size_bytes)
+        }));
         if let Some(space) = &space {
             notes.extend(space.notes.iter().cloned());
         }

@@ -23,6 +23,7 @@ use bulkhead_core::observe::view::{
     BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
     JournalBytes, Observation, WaitList, WaitView,
 };
+use bulkhead_core::stream::PartState;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
@@ -85,6 +86,10 @@ struct World {
     images: BTreeMap<PathBuf, (Bytes, Option<FileSystem>)>,
     /// What images that were copied lie on, and layers too; a layer is named by its UUID.
     below: BTreeMap<PathBuf, Option<Uuid>>,
+    /// Images that hold nothing of their own since they became, or were made, empty.
+    empty: BTreeSet<PathBuf>,
+    /// What is being received.
+    parts: BTreeMap<PathBuf, PartState>,
     /// Which image is served as the device of which volume.
     owners: BTreeMap<Uuid, PathBuf>,
     /// Images that have a block device, with the cgroup of what serves them.
@@ -328,6 +333,11 @@ impl Sim {
         self.world().files.remove(Path::new(path));
     }
 
+    /// All of a stream came in.
+    pub(crate) fn fill_part(&self, path: &Path) {
+        self.world().parts.get_mut(path).expect("it is being received").received = None;
+    }
+
     pub(crate) fn leftovers(&self) -> Leftovers {
         let world = self.world();
         let ours = |(_, (volume, _)): &(&(String, String), &(LogicalVolume, _))| {
@@ -372,6 +382,7 @@ impl World {
     fn unused_layers(&self) -> BTreeSet<PathBuf> {
         let mut needed: Vec<Uuid> =
             self.images.keys().filter_map(|image| self.below.get(image).copied().flatten()).collect();
+        needed.extend(self.parts.values().filter_map(|part| part.base));
         let mut unused: BTreeSet<PathBuf> =
             self.below.keys().filter(|path| !self.images.contains_key(*path)).cloned().collect();
         while let Some(layer) = needed.pop() {
@@ -436,15 +447,16 @@ impl World {
             A::RemoveImage { path } => {
                 assert!(!self.attached.contains_key(path), "an attached image was removed");
                 self.below.remove(path);
+                self.empty.remove(path);
                 self.images.remove(path).is_some()
             }
             A::FreezeImage { image, layer, .. } => {
                 assert!(self.images.contains_key(image), "a missing image became a layer");
                 let path = PathBuf::from(layer.to_string());
-                let was_below = self.below.insert(image.clone(), Some(*layer));
-                if was_below == Some(Some(*layer)) {
+                if !self.empty.insert(image.clone()) {
                     return Ok(false);
                 }
+                let was_below = self.below.insert(image.clone(), Some(*layer));
                 self.below.insert(path, was_below.flatten());
                 true
             }
@@ -452,6 +464,7 @@ impl World {
                 let on = self.below.get(of).copied().flatten();
                 assert!(on.is_some(), "an image was copied that lies on nothing");
                 let copy = self.images[of].clone();
+                self.empty.insert(path.clone());
                 self.below.insert(path.clone(), on);
                 self.images.insert(path.clone(), copy).is_none()
             }
@@ -461,10 +474,29 @@ impl World {
                     "a served image was replaced"
                 );
                 let Some(image) = self.images.remove(by) else { return Ok(false) };
+                self.empty.remove(by);
+                self.empty.remove(path);
                 let below = self.below.remove(by).expect("what replaces an image lies on a layer");
                 self.below.insert(path.clone(), below);
                 self.images.insert(path.clone(), image).is_some()
             }
+            A::CreatePart { path, content, base, size_bytes } => {
+                let missing = base.filter(|base| !self.below.contains_key(&PathBuf::from(base.to_string())));
+                if missing.is_some() {
+                    return Err(Fault::new(Code::NotFound, path.display(), "its base is missing"));
+                }
+                let new = PartState { content: *content, base: *base, size: *size_bytes, received: Some(Bytes(0)) };
+                self.parts.insert(path.clone(), new).is_none()
+            }
+            A::PublishPart { path, image } => {
+                let part = self.parts[path];
+                assert!(part.received.is_none(), "a part was published that is not whole");
+                self.below.entry(PathBuf::from(part.content.to_string())).or_insert(part.base);
+                self.below.insert(image.clone(), Some(part.content));
+                let fs = Some(FileSystem { kind: FsKind::Ext4, size: part.size });
+                self.images.insert(image.clone(), (part.size, fs)).is_none()
+            }
+            A::RemovePart { path } => self.parts.remove(path).is_some(),
             A::SweepLayers { .. } => {
                 self.images.retain(|image, _| image.extension().is_none_or(|extension| extension != NEW_SUFFIX));
                 let unused = self.unused_layers();
@@ -474,6 +506,7 @@ impl World {
             A::AttachImage { image, volume, flatten, cgroup, .. } => {
                 if *flatten {
                     // It takes no time here.
+                    self.empty.remove(image);
                     self.below.insert(image.clone(), None);
                 }
                 let served = self.owners.entry(*volume).or_insert_with(|| image.clone());
@@ -571,6 +604,9 @@ impl World {
                 true
             }
             A::CheckFs { device, .. } | A::NewFsUuid { device, .. } => {
+                if let (A::NewFsUuid { .. }, DeviceRef::Image { image, .. }) = (action, device) {
+                    self.empty.remove(image);
+                }
                 assert!(!self.is_mounted(device), "a mounted file system was checked");
                 self.fs(device)?.0.as_ref().ok_or_else(|| Fault::new(Code::Corrupt, device, "no file system"))?;
                 true
@@ -591,7 +627,10 @@ impl World {
                 fs.size = *size_bytes;
                 true
             }
-            A::Mount { device, target, .. } => {
+            A::Mount { device, target, read_only, .. } => {
+                if let (false, DeviceRef::Image { image, .. }) = (read_only, device) {
+                    self.empty.remove(image);
+                }
                 self.fs(device)?.0.as_ref().expect("there is a file system to mount");
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
                 self.mounts.insert(target.clone(), device.clone()).is_none()
@@ -716,7 +755,12 @@ impl Host for Sim {
         if !world.dirs.contains(dir) {
             return Ok(None);
         }
-        let names = world.files.keys().chain(world.images.keys()).filter(|path| path.parent() == Some(dir));
+        let names = world
+            .files
+            .keys()
+            .chain(world.images.keys())
+            .chain(world.parts.keys())
+            .filter(|path| path.parent() == Some(dir));
         Ok(Some(names.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()))
     }
 
@@ -771,6 +815,10 @@ impl Host for Sim {
 
     fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
         Ok(self.world().mounts.keys().filter(|target| target.starts_with(dir)).cloned().collect())
+    }
+
+    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {
+        Ok(self.world().parts.get(path).copied())
     }
 
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, VolumeRef};
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-    VolumeResize, VolumeRollback,
+    VolumeResize, VolumeRollback, VolumeSend,
 };
+
+use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
@@ -24,6 +27,8 @@ enum Op {
     Snapshot(&'static str, &'static str),
     Rollback(&'static str, &'static str),
     Flatten(&'static str),
+    /// Of what a snapshot holds, all of which comes.
+    Receive(&'static str, &'static str),
     Tenant(&'static str, &'static str),
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
@@ -57,7 +62,7 @@ fn with_pools() -> Sim {
     sim
 }
 
-fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
+fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
     match op {
         Op::Create(name, mib, fs) => {
             let request = VolumeCreate {
@@ -81,6 +86,13 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
         Op::Rollback(name, to) => {
             let request = VolumeRollback { to: to.parse().unwrap(), lose_changes: true };
             engine.volume_rollback(&volume(name), &request, false).map(drop)
+        }
+        Op::Receive(snapshot, name) => {
+            let view = engine.volume_send(&volume(snapshot), &VolumeSend::default(), false)?.object;
+            let header = StreamHeader { content: Uuid::from_u128(7), ..view.unwrap().header };
+            let part = engine.volume_receive(&volume(name), &header, false)?.object.unwrap().part;
+            sim.fill_part(&part);
+            engine.volume_received(&volume(name), &header, false).map(drop)
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), false).map(drop),
         Op::Snapshot(name, copy) => {
@@ -106,6 +118,10 @@ fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
             engine.lease_create(&request).map(drop)
         }
     }
+}
+
+fn run(engine: &Engine, op: &Op) -> Result<(), bulkhead_core::error::Fault> {
+    run_on(&Sim::default(), engine, op)
 }
 
 /// Whatever the cut: every volume is whole, nothing is attached or mounted that no tenant holds, no problem is left.
@@ -165,23 +181,36 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             Op::Tenant("db", "file/v"),
             Op::Flatten("file/v"),
         ];
-        for story in stories.into_iter().chain(clones).chain([rollback]) {
+        let receive = vec![
+            Op::Create("file/v", 64, Ext4),
+            Op::Snapshot("file/v", "s"),
+            Op::Receive("file/s", "file/r"),
+            Op::Clone("file/r", "w"),
+            Op::Remove("file/r"),
+        ];
+        for story in stories.into_iter().chain(clones).chain([rollback, receive]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();
                     sim.set_process(42, Some(1));
                     let before = engine(&sim);
                     for op in &story[..cut_op] {
-                        run(&before, op).unwrap();
+                        run_on(&sim, &before, op).unwrap();
                     }
                     sim.crash_after(Some(cut_step));
-                    let whole = run(&before, &story[cut_op]).is_ok();
+                    let whole = run_on(&sim, &before, &story[cut_op]).is_ok();
                     sim.crash_after(None);
                     let context = format!("{:?} cut after {cut_step} steps", &story[..=cut_op]);
                     assert_settled(&sim, &engine(&sim), &context);
                     cuts += 1;
                     // Asked again, the operation succeeds: it was completed, undone, or can be started anew.
-                    let again = run(&engine(&sim), &story[cut_op]);
+                    let again = match run_on(&sim, &engine(&sim), &story[cut_op]) {
+                        // What was received is there.
+                        Err(fault) if fault.code == Code::AlreadyExists && matches!(story[cut_op], Op::Receive(..)) => {
+                            Ok(())
+                        }
+                        other => other,
+                    };
                     assert!(again.is_ok(), "{context}: {again:?}");
                     if whole {
                         break;
@@ -226,6 +255,56 @@ fn a_flattened_volume_lets_go_of_its_layers() {
     assert!(engine.volume_flatten(&volume("file/v"), false).unwrap().steps.is_empty());
     run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
     assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
+}
+
+#[test]
+fn what_is_received_in_part_is_seen_and_given_up() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s")]
+        .iter()
+        .for_each(|op| run(&engine, op).unwrap());
+    let send = |name, from: Option<&str>| {
+        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
+        engine.volume_send(&volume(name), &request, false).map(|done| done.object.unwrap())
+    };
+    // Only a snapshot does not change meanwhile, and only in a directory there are layers.
+    assert_eq!(send("file/v", None).unwrap_err().code, Code::InvalidArgument);
+    [Op::Create("thin/v", 64, FsKind::Ext4), Op::Snapshot("thin/v", "s")]
+        .iter()
+        .for_each(|op| run(&engine, op).unwrap());
+    assert_eq!(send("thin/s", None).unwrap_err().code, Code::Unsupported);
+    let whole = send("file/s", None).unwrap();
+    assert_eq!(whole.header.base, None);
+    assert_eq!(whole.changed, whole.layers);
+    assert_eq!(send("file/s", None).unwrap(), whole, "what it holds has not changed");
+    run(&engine, &Op::Snapshot("file/v", "t")).unwrap();
+    let later = send("file/t", Some("s")).unwrap();
+    assert_eq!(later.header.base, Some(whole.header.content));
+    assert!(!later.changed.contains(later.layers.last().unwrap()), "what both lie on is not sent: {later:?}");
+
+    let (name, header) = (volume("file/r"), StreamHeader { content: Uuid::from_u128(7), ..whole.header });
+    let lost = StreamHeader { base: Some(Uuid::from_u128(9)), ..header.clone() };
+    assert_eq!(engine.volume_receive(&name, &lost, false).unwrap_err().code, Code::NotFound);
+    let middle = StreamHeader { start_bytes: Bytes(4096), ..header.clone() };
+    assert_eq!(engine.volume_receive(&name, &middle, false).unwrap_err().code, Code::InvalidArgument);
+    let huge = StreamHeader { data_bytes: Bytes(1 << 60), ..header.clone() };
+    assert_eq!(engine.volume_receive(&name, &huge, false).unwrap_err().code, Code::NoSpace);
+    assert_eq!(engine.volume_receive(&volume("file/s"), &header, false).unwrap_err().code, Code::AlreadyExists);
+    assert_eq!(engine.volume_receive(&volume("thin/r"), &header, false).unwrap_err().code, Code::Unsupported);
+    assert_eq!(engine.volume_receiving(&name).unwrap_err().code, Code::NotFound);
+    assert_eq!(engine.volume_receive(&name, &header, false).unwrap().object.unwrap().received_bytes, Bytes(0));
+    assert_eq!(engine.volume_received(&name, &header, false).unwrap_err().code, Code::InvalidArgument);
+    let notes = engine.pool_inspect(&"file".parse().unwrap()).unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("file/r has been received up to 0 B of 64 MiB")), "{notes:?}");
+    for name in ["file/s", "file/t", "file/v"] {
+        run(&engine, &Op::Remove(name)).unwrap();
+    }
+    let kept = engine.pool_remove(&"file".parse().unwrap(), false).unwrap_err();
+    assert_eq!((kept.code, kept.cure.contains("--abort")), (Code::InUse, true));
+    assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 2);
+    assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 0);
+    engine.pool_remove(&"file".parse().unwrap(), false).unwrap();
 }
 
 #[test]

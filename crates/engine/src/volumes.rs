@@ -325,7 +325,7 @@ impl Engine {
     }
 
     /// Refuses a name under which the pool has something that is no volume of ours, so that undoing never removes it.
-    fn check_unclaimed(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
+    pub(crate) fn check_unclaimed(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
         let found = match &pool.source {
             PoolSource::File { directory, .. } => {
                 let image = backend::image_path(directory, name);
@@ -342,7 +342,7 @@ impl Engine {
             .cure("choose another name, or move it away"))
     }
 
-    fn find(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
+    pub(crate) fn find(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
         match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
             Ok(located) => Ok(Some(located.volume)),
             Err(fault) if fault.code == Code::NotFound => Ok(None),

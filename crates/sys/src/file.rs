@@ -93,6 +93,14 @@ pub enum FileError {
     },
 }
 
+impl FileError {
+    /// Whether there is no such file.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// Replaces a file by `bytes`: after success they are on stable storage, and after a crash at any point the file has either
 /// the old or the new content. The new file has mode 0600. A crash may leave `.<name>.<pid>.<n>.tmp` beside it.
 ///

@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::backend::{IMAGE_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX};
+use bulkhead_core::backend::{IMAGE_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
@@ -52,8 +52,10 @@ pub enum LayerError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The attribute of a file is there and says nothing that is known.
-    #[error("the attribute {ATTRIBUTE} of {path} cannot be read: {text:?}")]
+    #[error("the attribute {name} of {path} cannot be read: {text:?}")]
     Attribute {
+        /// The attribute.
+        name: &'static str,
         /// The file.
         path: PathBuf,
         /// What it says.
@@ -99,6 +101,34 @@ pub enum LayerError {
         /// The file.
         path: PathBuf,
     },
+    /// The layer that a part is to lie on is not there.
+    #[error("there is no layer {layer} for {path} to lie on")]
+    NoBase {
+        /// The part.
+        path: PathBuf,
+        /// The layer.
+        layer: Uuid,
+    },
+    /// Something else is being received.
+    #[error("{path} is what was received of {content} so far")]
+    OtherPart {
+        /// The part.
+        path: PathBuf,
+        /// What is being received.
+        content: Uuid,
+    },
+    /// Another process receives into a part.
+    #[error("another process receives into {path}")]
+    PartLocked {
+        /// The part.
+        path: PathBuf,
+    },
+    /// A part is not there, or not whole.
+    #[error("{path} is not whole")]
+    NotWhole {
+        /// The part.
+        path: PathBuf,
+    },
 }
 
 /// What a file says of itself.
@@ -128,12 +158,12 @@ pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
             return Err(LayerError::TooMany { path: image.to_owned() });
         }
         let file = match open(&path, OFlags::RDONLY) {
-            Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(error) if error.is_not_found() => {
                 return Err(LayerError::Missing { path: above.to_owned(), layer: path });
             }
             opened => opened?,
         };
-        let unmarked = || LayerError::Attribute { path: path.clone(), text: String::new() };
+        let unmarked = || LayerError::Attribute { name: ATTRIBUTE, path: path.clone(), text: String::new() };
         mark = mark_of(&file, &path)?.ok_or_else(unmarked)?;
         layers.push(path);
     }
@@ -200,7 +230,8 @@ pub fn leave(image: &File, path: &Path) -> Result<(), LayerError> {
 pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
     let file = open(other, OFlags::RDONLY)?;
     let below = mark_of(&file, other)?.and_then(|mark| mark.below);
-    let below = below.ok_or_else(|| LayerError::Attribute { path: other.to_owned(), text: String::new() })?;
+    let below =
+        below.ok_or_else(|| LayerError::Attribute { name: ATTRIBUTE, path: other.to_owned(), text: String::new() })?;
     create(path, Bytes(file.metadata().map_err(io_error("stat", other))?.len()), Some(below))
 }
 
@@ -210,9 +241,7 @@ pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
 /// [`LayerError`].
 pub fn replace(image: &Path, by: &Path) -> Result<bool, LayerError> {
     let new = match open(by, OFlags::RDONLY) {
-        Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound && image.exists() => {
-            return Ok(false);
-        }
+        Err(error) if error.is_not_found() && image.exists() => return Ok(false),
         opened => opened?,
     };
     // What was written to it has to be there when its name is.
@@ -253,7 +282,7 @@ pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
             Ok(read_mark(&open(&path, OFlags::RDONLY)?, &path)?.and_then(|(mark, _)| mark.below))
         };
         match (extension, uuid) {
-            (IMAGE_SUFFIX, _) => needed.extend(mark()?),
+            (IMAGE_SUFFIX | PART_SUFFIX, _) => needed.extend(mark()?),
             (LAYER_SUFFIX, Some(uuid)) => {
                 below.insert(uuid, mark()?);
             }
@@ -308,7 +337,11 @@ fn lock(file: &File, path: &Path, limit: Duration, mut stop: impl FnMut()) -> Re
     }
 }
 
-fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<(), LayerError> {
+/// Creates an empty file on a layer, or on none.
+///
+/// # Errors
+/// [`LayerError`]; the new file is removed again, unless it was there before.
+pub(crate) fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<(), LayerError> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = opened.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
@@ -390,7 +423,7 @@ fn read_mark(file: &File, path: &Path) -> Result<Option<(Mark, u64)>, LayerError
     let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
     match parse_mark(&text) {
         Some(mark) => Ok(Some(mark)),
-        None => Err(LayerError::Attribute { path: path.to_owned(), text }),
+        None => Err(LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text }),
     }
 }
 
@@ -404,13 +437,26 @@ fn parse_mark(text: &str) -> Option<(Mark, u64)> {
     Some((Mark { below }, inode.parse().ok()?))
 }
 
-fn open(path: &Path, flags: OFlags) -> Result<File, FileError> {
+/// The layer that a file lies on.
+pub(crate) fn below(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
+    Ok(mark_of(file, path)?.and_then(|mark| mark.below))
+}
+
+/// Refuses a file that could not become a layer.
+pub(crate) fn check_depth(path: &Path) -> Result<(), LayerError> {
+    if chain(path)?.is_some_and(|layers| layers.len() >= MAX_LAYERS) {
+        return Err(LayerError::TooMany { path: path.to_owned() });
+    }
+    Ok(())
+}
+
+pub(crate) fn open(path: &Path, flags: OFlags) -> Result<File, FileError> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     opened.map(File::from).map_err(|errno| io_error("open", path)(errno.into()))
 }
 
-fn directory_of(path: &Path) -> &Path {
+pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or_else(|| Path::new("."))
 }
 

@@ -23,6 +23,7 @@ pub mod loopdev;
 pub mod lvm;
 pub mod mount;
 pub mod namespace;
+pub mod part;
 pub mod probe;
 pub mod process;
 pub mod roots;

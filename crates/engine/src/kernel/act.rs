@@ -20,7 +20,7 @@ use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
 use bulkhead_sys::ublk::service::Service;
-use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, mount};
+use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, mount, part};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -84,6 +84,14 @@ impl Kernel {
             A::ReplaceImage { path, by } => {
                 layer::replace(path, by).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
             }
+            A::CreatePart { path, content, base, size_bytes } => part::create(path, *content, *base, *size_bytes)
+                .map(Outcome::changed)
+                .map_err(|e| e.fault(file_object(path))),
+            A::PublishPart { path, image } => {
+                part::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome::DONE)
+            }
+            A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
             A::SweepLayers { directory } => Ok(sweep_layers(directory)),
             A::AttachImage { image, volume, server, discards, layered, flatten, cgroup } => {
                 let service = Service {

@@ -94,6 +94,15 @@ impl Classify for LayerError {
             LayerError::Locked { .. } => {
                 (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
             }
+            LayerError::NoBase { .. } => (
+                Code::NotFound,
+                "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
+            ),
+            LayerError::OtherPart { .. } => {
+                (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
+            }
+            LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
+            LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
         }
     }
 }

@@ -14,6 +14,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::stream::PartState;
 use bulkhead_core::tenant::{self, WEIGHT_FILES};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
@@ -21,7 +22,7 @@ use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, process};
+use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, part, process};
 
 use self::act::cgroup_path;
 use self::faults::Classify;
@@ -282,6 +283,10 @@ impl Host for Kernel {
     fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
         let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault("mount table"))?;
         Ok(mounts.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(dir)).collect())
+    }
+
+    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {
+        part::state(path).map_err(|e| e.fault(faults::file(path)))
     }
 
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {

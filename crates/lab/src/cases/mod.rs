@@ -14,6 +14,7 @@ mod observe;
 mod observe_faults;
 mod service;
 mod tenants;
+mod transfer;
 mod volumes;
 mod xfs;
 
@@ -28,6 +29,7 @@ pub fn all() -> Vec<&'static Case> {
         volumes::CASES,
         blockd::CASES,
         layers::CASES,
+        transfer::CASES,
         bad_host::CASES,
         service::CASES,
         tenants::CASES,

@@ -1,0 +1,28 @@
+//! Memory that direct I/O can use.
+
+use bulkhead_core::cow::BLOCK_BYTES;
+
+/// What is copied at a time, in bytes.
+pub(crate) const CHUNK: u64 = 1 << 20;
+
+/// Memory for direct I/O.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    /// Where the aligned part starts.
+    start: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new() -> Self {
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let bytes = vec![0; size(CHUNK + BLOCK_BYTES)].into_boxed_slice();
+        let start = bytes.as_ptr().align_offset(size(BLOCK_BYTES));
+        Self { bytes, start }
+    }
+
+    /// The first so many bytes, at most [`CHUNK`].
+    pub(crate) fn first(&mut self, len: usize) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + len]
+    }
+}

@@ -1,0 +1,333 @@
+//! Writes what a snapshot holds as a stream, and a stream into a part (docs/formats/stream.md).
+//!
+//! Both go around the page cache, which keeps what tenants need, and neither needs memory beyond a buffer and the map of layers.
+//! Owns: the bytes of a stream, and which are sent. Does not: know volumes; what is done before and after is the daemon's.
+
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, Source};
+use bulkhead_core::stream::{
+    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, StreamHeader, decode_head,
+    decode_header, encode_head, encode_header, header_len,
+};
+use bulkhead_core::units::Bytes;
+use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_sys::part::{Part, open_direct};
+use rustix::fs::OFlags;
+
+use crate::buffer::{Buffer, CHUNK};
+use crate::image::ImageError;
+use crate::layers::Layers;
+
+/// After how much data it is made durable, and noted how far the part is.
+const DURABLE_EVERY: u64 = 64 << 20;
+
+/// A block of zeroes.
+pub(crate) const ZEROES: [u8; 4096] = [0; 4096];
+
+const _: () = assert!(ZEROES.len() as u64 == BLOCK_BYTES && CHUNK == bulkhead_core::stream::MAX_DATA_BYTES);
+
+/// Why a snapshot cannot be sent or received.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// What is sent cannot be read.
+    #[error(transparent)]
+    Layers(#[from] ImageError),
+    /// The part cannot be used.
+    #[error(transparent)]
+    Part(#[from] LayerError),
+    /// The stream is damaged.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The stream ends before its end.
+    #[error("the stream ends in the middle")]
+    CutOff,
+    /// Bytes follow the end of the stream.
+    #[error("something follows the end of the stream")]
+    TooLong,
+    /// Reading or writing failed.
+    #[error("cannot {operation}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+pub(crate) fn failed(operation: &'static str) -> impl Fn(io::Error) -> TransferError {
+    move |source| TransferError::Io { operation, source }
+}
+
+/// What a snapshot holds, ready to be sent.
+#[derive(Debug)]
+pub struct Sender {
+    header: StreamHeader,
+    content: Layers,
+    /// Where there is data in layers that hold what differs.
+    changed: BlockMap,
+    buffer: Buffer,
+}
+
+impl Sender {
+    /// Opens the layers of a snapshot, the newest first, and those that hold what is to be sent. The header's `data_bytes` become
+    /// the most that it can be, beginning at its `start_bytes`.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn open(header: StreamHeader, layers: Vec<PathBuf>, changed: Vec<PathBuf>) -> Result<Self, TransferError> {
+        let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
+        let content = Layers::of(layers.into_iter().rev().collect(), open)?;
+        let mut changed_map = BlockMap::new(header.size_bytes);
+        for path in changed {
+            let layer = Layers::of(vec![path], open)?;
+            for (run, source) in layer.map.below(0..layer.map.end()) {
+                if source != Source::Nothing {
+                    changed_map.set_layer(run, 0);
+                }
+            }
+        }
+        let mut sender = Self { header, content, changed: changed_map, buffer: Buffer::new() };
+        let range = sender.header.start_bytes.0..sender.header.size_bytes.0;
+        let data = sender.runs(range).into_iter().filter(|(_, source)| matches!(source, Source::Layer(_)));
+        sender.header.data_bytes = Bytes(data.map(|(run, _)| run.end - run.start).sum());
+        Ok(sender)
+    }
+
+    /// The header that is sent.
+    #[must_use]
+    pub fn header(&self) -> &StreamHeader {
+        &self.header
+    }
+
+    /// Writes the stream; `progress` hears how much data was sent of what could be.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn send(&mut self, out: &mut impl Write, mut progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
+        let header = encode_header(&self.header)?;
+        out.write_all(&header).map_err(failed("write the stream"))?;
+        let mut writer = Writer { sums: Checksums::after(&header), out, zeroes: 0..0 };
+        let is_whole = self.header.base.is_none();
+        let size = self.header.size_bytes.0;
+        let mut sent = 0;
+        let mut at = self.header.start_bytes.0;
+        while at < size {
+            let part = at..size.min((at / CHUNK + 1) * CHUNK);
+            at = part.end;
+            for (run, source) in self.runs(part) {
+                if let Source::Layer(layer) = source {
+                    let bytes = self.buffer.first(usize::try_from(run.end - run.start).unwrap_or(usize::MAX));
+                    let file = self.content.file(layer);
+                    file.read_exact_at(bytes, run.start).map_err(failed("read a layer"))?;
+                    writer.blocks(run.start, bytes, is_whole)?;
+                    sent += run.end - run.start;
+                } else if !is_whole {
+                    writer.zeroes(run)?;
+                }
+            }
+            progress(Bytes(sent));
+        }
+        writer.record(Record::End, &[])?;
+        writer.out.flush().map_err(failed("write the stream"))
+    }
+
+    /// What is to be sent of a range, run by run: a layer's, or zeroes.
+    fn runs(&self, range: Range<u64>) -> Vec<(Range<u64>, Source)> {
+        let changed = self.changed.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_)));
+        changed.flat_map(|(run, _)| self.content.map.below(run)).collect()
+    }
+}
+
+struct Writer<'a, W> {
+    out: &'a mut W,
+    sums: Checksums,
+    /// Zeroes that are not written yet.
+    zeroes: Range<u64>,
+}
+
+impl<W: Write> Writer<'_, W> {
+    /// Writes whole blocks; those of zeroes are left out, or said to be such.
+    fn blocks(&mut self, start: u64, bytes: &[u8], leave_out: bool) -> Result<(), TransferError> {
+        let mut at = start;
+        for run in runs_of_blocks(bytes) {
+            let range = at..at + run.len() as u64;
+            at = range.end;
+            if run[..ZEROES.len()] != ZEROES {
+                self.record(Record::Data { offset: range.start, len: run.len() as u64 }, run)?;
+            } else if !leave_out {
+                self.zeroes(range)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn zeroes(&mut self, range: Range<u64>) -> Result<(), TransferError> {
+        if self.zeroes.end == range.start {
+            self.zeroes.end = range.end;
+            return Ok(());
+        }
+        self.end_zeroes()?;
+        self.zeroes = range;
+        Ok(())
+    }
+
+    fn end_zeroes(&mut self) -> Result<(), TransferError> {
+        let Range { start, end } = std::mem::take(&mut self.zeroes);
+        if start == end {
+            return Ok(());
+        }
+        self.put(Record::Zeroes { offset: start, len: end - start }, &[])
+    }
+
+    fn record(&mut self, record: Record, data: &[u8]) -> Result<(), TransferError> {
+        self.end_zeroes()?;
+        self.put(record, data)
+    }
+
+    fn put(&mut self, record: Record, data: &[u8]) -> Result<(), TransferError> {
+        let head = encode_head(record);
+        let sum = self.sums.next(&head, data);
+        [&head[..], data, &sum].iter().try_for_each(|part| self.out.write_all(part)).map_err(failed("write the stream"))
+    }
+}
+
+/// Whole blocks, cut where zeroes begin or end.
+pub(crate) fn runs_of_blocks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let first = rest.first_chunk::<{ ZEROES.len() }>()?;
+        let is_zero = *first == ZEROES;
+        let blocks = rest.chunks_exact(ZEROES.len()).take_while(|block| (**block == ZEROES[..]) == is_zero).count();
+        let (run, after) = rest.split_at(blocks * ZEROES.len());
+        rest = after;
+        Some(run)
+    })
+}
+
+/// A stream that is read.
+#[derive(Debug)]
+pub struct Receiver<R> {
+    input: R,
+    header: StreamHeader,
+    sums: Checksums,
+}
+
+impl<R: Read> Receiver<R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn open(mut input: R) -> Result<Self, TransferError> {
+        let mut preamble = [0; PREAMBLE_BYTES];
+        read(&mut input, &mut preamble)?;
+        let mut text = vec![0; header_len(&preamble)?];
+        read(&mut input, &mut text)?;
+        let mut sum = [0; CHECKSUM_BYTES];
+        read(&mut input, &mut sum)?;
+        let (header, sums) = decode_header(&preamble, &text, &sum)?;
+        Ok(Self { input, header, sums })
+    }
+
+    /// What the stream is of.
+    #[must_use]
+    pub fn header(&self) -> &StreamHeader {
+        &self.header
+    }
+
+    /// Reads the rest of the stream into a part that was made for it; `progress` hears how much data came. What came before an
+    /// error is kept, as far as it was verified.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn receive(&mut self, path: &Path, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
+        let part = Part::open(path)?;
+        let below = layer::chain(path)?.unwrap_or_default();
+        let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
+        let below = Layers::of(below.into_iter().rev().collect(), open)?;
+        let mut at = self.header.start_bytes.0;
+        let received = self.read_records(&part, &below, &mut at, progress);
+        let whole = received.is_ok();
+        let noted = part.reached(self.header.content, (!whole).then_some(Bytes(at)));
+        received.and(noted.map_err(TransferError::from))
+    }
+
+    fn read_records(
+        &mut self,
+        part: &Part,
+        below: &Layers,
+        at: &mut u64,
+        mut progress: impl FnMut(Bytes),
+    ) -> Result<(), TransferError> {
+        let (mut buffer, mut durable, mut sum) = (Buffer::new(), *at, 0);
+        loop {
+            let mut head = [0; HEAD_BYTES];
+            read(&mut self.input, &mut head)?;
+            match decode_head(&head, *at, self.header.size_bytes.0)? {
+                Record::Data { offset, len } => {
+                    let bytes = buffer.first(usize::try_from(len).unwrap_or(usize::MAX));
+                    read(&mut self.input, bytes)?;
+                    self.verify(&head, bytes, offset)?;
+                    part.file().write_all_at(bytes, offset).map_err(failed("write what was received"))?;
+                    *at = offset + len;
+                    sum += len;
+                }
+                Record::Zeroes { offset, len } => {
+                    self.verify(&head, &[], offset)?;
+                    write_zeroes(part, below, offset..offset + len, &mut buffer)?;
+                    *at = offset + len;
+                }
+                Record::End => {
+                    self.verify(&head, &[], *at)?;
+                    return match self.input.read(&mut [0]) {
+                        Ok(0) => Ok(()),
+                        Ok(_) => Err(TransferError::TooLong),
+                        Err(error) => Err(failed("read the stream")(error)),
+                    };
+                }
+            }
+            progress(Bytes(sum));
+            if *at - durable >= DURABLE_EVERY {
+                part.reached(self.header.content, Some(Bytes(*at)))?;
+                durable = *at;
+            }
+        }
+    }
+
+    fn verify(&mut self, head: &[u8; HEAD_BYTES], data: &[u8], offset: u64) -> Result<(), TransferError> {
+        let mut sum = [0; CHECKSUM_BYTES];
+        read(&mut self.input, &mut sum)?;
+        if self.sums.next(head, data) != sum {
+            return Err(StreamError::Checksum(offset).into());
+        }
+        Ok(())
+    }
+}
+
+/// Writes zeroes where a layer below has something else; what is a hole reads as zeroes elsewhere.
+fn write_zeroes(part: &Part, below: &Layers, range: Range<u64>, buffer: &mut Buffer) -> Result<(), TransferError> {
+    for (run, _) in below.map.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_))) {
+        let mut at = run.start;
+        while at < run.end {
+            let bytes = buffer.first(usize::try_from((run.end - at).min(CHUNK)).unwrap_or(usize::MAX));
+            bytes.fill(0);
+            part.file().write_all_at(bytes, at).map_err(failed("write what was received"))?;
+            at += bytes.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+fn read(input: &mut impl Read, bytes: &mut [u8]) -> Result<(), TransferError> {
+    input.read_exact(bytes).map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof => TransferError::CutOff,
+        _ => TransferError::Io { operation: "read the stream", source },
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Streams of real layers, whole and incremental, cut off and damaged at many places.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::time::Duration;
+
+use bulkhead_core::model::FsKind;
+use bulkhead_core::stream::differing;
+use bulkhead_sys::layer::layer_path;
+use bulkhead_sys::part;
+use uuid::Uuid;
+
+use super::*;
+
+const SIZE: u64 = 3 << 20;
+const BLOCKS: u64 = SIZE / BLOCK_BYTES;
+
+/// A pool's directory with one volume, `v.img`.
+struct Pool {
+    dir: tempfile::TempDir,
+    /// The layers of its volume, the newest first.
+    chain: Vec<Uuid>,
+    seed: u64,
+}
+
+impl Pool {
+    fn new(seed: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        File::create_new(dir.path().join("v.img")).unwrap().set_len(SIZE).unwrap();
+        Self { dir, chain: vec![], seed }
+    }
+
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % below
+    }
+
+    /// Writes here and there, zeroes too.
+    fn write(&mut self, times: u64) {
+        for _ in 0..times {
+            let (start, len) = (self.random(BLOCKS), self.random(30) + 1);
+            let fill = u8::try_from(self.random(4) * 50).unwrap();
+            let bytes = vec![fill; usize::try_from(len.min(BLOCKS - start) * BLOCK_BYTES).unwrap()];
+            let image = File::options().write(true).open(self.dir.path().join("v.img")).unwrap();
+            image.write_all_at(&bytes, start * BLOCK_BYTES).unwrap();
+        }
+    }
+
+    /// Makes a layer of what the volume holds.
+    fn snapshot(&mut self) -> Vec<Uuid> {
+        let id = Uuid::from_u64_pair(self.random(u64::MAX), self.random(u64::MAX));
+        layer::freeze(&self.dir.path().join("v.img"), id, Duration::from_secs(5), || ()).unwrap();
+        self.chain.insert(0, id);
+        self.chain.clone()
+    }
+
+    fn paths(&self, ids: &[Uuid]) -> Vec<PathBuf> {
+        ids.iter().map(|id| layer_path(self.dir.path(), *id)).collect()
+    }
+
+    fn stream(&self, layers: &[Uuid], base: Option<&[Uuid]>, start: u64) -> Vec<u8> {
+        let header = StreamHeader {
+            content: layers[0],
+            base: base.map(|base| base[0]),
+            size_bytes: Bytes(SIZE),
+            start_bytes: Bytes(start),
+            data_bytes: Bytes(0),
+            fs: FsKind::Ext4,
+            snapshot: "file/s".to_owned(),
+        };
+        let changed = base.map_or_else(|| layers.to_vec(), |base| differing(layers, base));
+        let mut sender = Sender::open(header, self.paths(layers), self.paths(&changed)).unwrap();
+        let (mut stream, mut sent) = (Vec::new(), Bytes(0));
+        sender.send(&mut stream, |bytes| sent = bytes).unwrap();
+        assert_eq!(sent, sender.header().data_bytes);
+        stream
+    }
+}
+
+/// What a file and the layers below it hold.
+fn content(path: &Path) -> Vec<u8> {
+    let mut files = layer::chain(path).unwrap().unwrap_or_default();
+    files.insert(0, path.to_owned());
+    files.reverse();
+    let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY)?);
+    let layers = Layers::of(files, open).unwrap();
+    let mut bytes = vec![0; usize::try_from(SIZE).unwrap()];
+    let mut buffer = Buffer::new();
+    for block in 0..BLOCKS {
+        let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
+        if let Some((_, Source::Layer(layer))) = layers.map.below(range.clone()).next() {
+            layers.file(layer).read_exact_at(buffer.first(ZEROES.len()), range.start).unwrap();
+            let at = usize::try_from(range.start).unwrap();
+            bytes[at..at + ZEROES.len()].copy_from_slice(buffer.first(ZEROES.len()));
+        }
+    }
+    bytes
+}
+
+/// Receives a stream as `name`; how far that came, and why not further.
+fn receive(dir: &Path, name: &str, stream: &[u8]) -> (Option<Bytes>, Result<(), TransferError>) {
+    let path = dir.join(format!("{name}.part"));
+    let received = Receiver::open(stream).and_then(|mut receiver| {
+        let header = receiver.header().clone();
+        part::create(&path, header.content, header.base, header.size_bytes)?;
+        receiver.receive(&path, |_| ())
+    });
+    (part::state(&path).unwrap().and_then(|state| state.received), received)
+}
+
+#[test]
+fn what_was_sent_is_what_was_there_whole_and_in_steps() {
+    for seed in 0..6 {
+        let mut here = Pool::new(seed);
+        let there = tempfile::tempdir().unwrap();
+        let mut before: Option<Vec<Uuid>> = None;
+        for step in 0..4 {
+            let writes = here.random(12);
+            here.write(writes);
+            let layers = here.snapshot();
+            let stream = here.stream(&layers, before.as_deref(), 0);
+            let name = format!("s{step}");
+            receive(there.path(), &name, &stream).1.unwrap();
+            let (part, image) = (there.path().join(format!("{name}.part")), there.path().join(format!("{name}.img")));
+            part::publish(&part, &image).unwrap();
+            part::remove(&part).unwrap();
+            let wanted = content(&here.paths(&layers)[0]);
+            assert!(content(&image) == wanted, "seed {seed}, step {step}");
+            // All at once it is the same.
+            let all = tempfile::tempdir().unwrap();
+            receive(all.path(), "all", &here.stream(&layers, None, 0)).1.unwrap();
+            assert!(content(&all.path().join("all.part")) == wanted, "seed {seed}, step {step}");
+            before = Some(layers);
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_is_a_base_for_one_beside_it() {
+    let mut here = Pool::new(7);
+    here.write(10);
+    let trunk = here.snapshot();
+    here.write(10);
+    let one = here.snapshot();
+    // Another image on the first layer.
+    let image = here.dir.path().join("v.img");
+    fs::remove_file(&image).unwrap();
+    part::create(&here.dir.path().join("w.part"), Uuid::from_u128(1), Some(trunk[0]), Bytes(SIZE)).unwrap();
+    fs::rename(here.dir.path().join("w.part"), &image).unwrap();
+    here.chain = trunk;
+    here.write(10);
+    let two = here.snapshot();
+    let there = tempfile::tempdir().unwrap();
+    for (name, stream) in [("one", here.stream(&one, None, 0)), ("two", here.stream(&two, Some(&one), 0))] {
+        receive(there.path(), name, &stream).1.unwrap();
+        let part = there.path().join(format!("{name}.part"));
+        part::publish(&part, &there.path().join(format!("{name}.img"))).unwrap();
+    }
+    assert!(content(&there.path().join("one.img")) == content(&here.paths(&one)[0]));
+    assert!(content(&there.path().join("two.img")) == content(&here.paths(&two)[0]));
+}
+
+#[test]
+fn an_interrupted_stream_goes_on_from_any_place() {
+    let mut here = Pool::new(3);
+    here.write(8);
+    let base = here.snapshot();
+    here.write(8);
+    let layers = here.snapshot();
+    let there = tempfile::tempdir().unwrap();
+    receive(there.path(), "base", &here.stream(&base, None, 0)).1.unwrap();
+    part::publish(&there.path().join("base.part"), &there.path().join("base.img")).unwrap();
+    let whole = here.stream(&layers, Some(&base), 0);
+    let wanted = content(&here.paths(&layers)[0]);
+    let mut offsets = BTreeSet::new();
+    for cut in (0..whole.len()).step_by(whole.len() / 97) {
+        let (reached, cut_off) = receive(there.path(), "v", &whole[..cut]);
+        assert!(matches!(cut_off, Err(TransferError::CutOff)), "{cut}: {cut_off:?}");
+        // Nothing was begun when not even the header came.
+        let reached = reached.unwrap_or(Bytes(0));
+        offsets.insert(reached);
+        let (rest, done) = receive(there.path(), "v", &here.stream(&layers, Some(&base), reached.0));
+        done.unwrap();
+        let part = there.path().join("v.part");
+        assert!(rest.is_none() && content(&part) == wanted, "cut at {cut}");
+        part::remove(&part).unwrap();
+    }
+    assert!(offsets.len() > 5, "{offsets:?}");
+}
+
+#[test]
+fn a_changed_byte_is_found_wherever_it_is() {
+    let mut here = Pool::new(5);
+    here.write(6);
+    let layers = here.snapshot();
+    let stream = here.stream(&layers, None, 0);
+    let wanted = content(&here.paths(&layers)[0]);
+    let there = tempfile::tempdir().unwrap();
+    let near_ends = (0..300).chain(stream.len() - 100..stream.len());
+    for at in near_ends.chain((0..stream.len()).step_by(stream.len() / 61)) {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 0x10;
+        let (reached, error) = receive(there.path(), "v", &damaged);
+        assert!(error.is_err(), "byte {at}");
+        let part = there.path().join("v.part");
+        if part.exists() {
+            // What is there is right, as far as it goes.
+            let upto = usize::try_from(reached.unwrap().0).unwrap();
+            assert!(content(&part)[..upto] == wanted[..upto], "byte {at}");
+            part::remove(&part).unwrap();
+        }
+    }
+    let longer = [&stream[..], b"x"].concat();
+    assert!(matches!(receive(there.path(), "v", &longer).1, Err(TransferError::TooLong)));
+}

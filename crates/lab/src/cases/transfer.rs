@@ -1,0 +1,248 @@
+//! Snapshots sent from one pool to another, through real pipes.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::{PROFILE, cli, json, make_pools, refused, refused_as, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "send_receive",
+    about: "snapshots of ext4 and XFS sent to another pool, whole and incremental, hold the same files there; a transfer that is killed, cut \
+            off or damaged goes on where it was, and what is no such stream changes nothing",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(send_receive(ctx)),
+}];
+
+/// The pool that is sent to, on the same disk.
+const OTHER: &str = "/run/filepool/other";
+
+/// Where streams lie in between.
+const STREAMS: &str = "/run/filepool/streams";
+
+/// What a tree holds, with owners, modes and times.
+const TREE: &str = "cd AT; find . -not -path './lost+found*' -printf '%P %M %U %G %s %T@ %l\\n' | sort; find . -type f | sort | xargs sha1sum";
+
+/// Damages a stream in the middle, makes it one of another version, and makes something else of it.
+const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=flipped bs=1 seek=20000000 conv=notrunc status=none; \
+                      cp whole newer; printf '\\002' | dd of=newer bs=1 seek=8 conv=notrunc status=none; \
+                      head -c 1000000 /dev/urandom > noise; cat whole noise > longer";
+
+async fn send_receive(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    ctx.machine.sh(&format!("mkdir {STREAMS}")).await?;
+    json(ctx, &["pool", "create", "other", "--dir", OTHER]).await?;
+    for fs in ["ext4", "xfs"] {
+        ctx.log(format!("{fs}: whole and incremental"));
+        whole_and_incremental(ctx, fs).await?;
+    }
+    interrupted(ctx).await?;
+    refusals(ctx).await?;
+    ctx.machine.sh(&format!("rm -r {STREAMS}")).await?;
+    for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
+        json(ctx, &["volume", "rm", view["volume"].as_str().context("no name")?]).await?;
+    }
+    let left = ctx.machine.sh(&format!("ls {OTHER}")).await?;
+    ensure!(left.trim() == "bulkhead-pool", "the other pool still has {left}");
+    json(ctx, &["pool", "rm", "other"]).await?;
+    ctx.machine.sh(&format!("rmdir {OTHER}")).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Sends two snapshots of a volume in use, the second as what differs from the first, and on from there to a third place.
+async fn whole_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
+    let (volume, size) = (format!("file/{fs}"), if fs == "xfs" { "400M" } else { "256M" });
+    json(ctx, &["volume", "create", &volume, "--size", size, "--fs", fs]).await?;
+    let at = attach(ctx, &volume).await?;
+    ctx.machine
+        .sh(&format!(
+            "cd {at}; mkdir -p a/b; head -c 30000000 /dev/urandom > a/data; truncate -s 50M a/holes; ln -s b a/link; cp -r /etc a/b; sync -f ."
+        ))
+        .await?;
+    json(ctx, &["volume", "snapshot", &volume, &format!("{fs}-1")]).await?;
+    ctx.machine
+        .sh(&format!(
+            "cd {at}; rm -r a/b/etc; mkdir c; head -c 3000000 /dev/urandom > c/new; dd if=/dev/zero of=a/data bs=1M seek=5 count=4 conv=notrunc status=none; sync -f ."
+        ))
+        .await?;
+    json(ctx, &["volume", "snapshot", &volume, &format!("{fs}-2")]).await?;
+    ctx.machine.sh(&format!("cd {at}; rm -r a c; sync -f .")).await?;
+    let first = pipe(ctx, &format!("file/{fs}-1"), "", &format!("other/{fs}-1")).await?;
+    let second = pipe(ctx, &format!("file/{fs}-2"), &format!("--from {fs}-1"), &format!("other/{fs}-2")).await?;
+    ctx.log(format!("{fs}: {first} bytes, then {second}"));
+    ensure!(second < first / 2, "what differs took {second} bytes, and all of it {first}");
+    let mut trees = Vec::new();
+    for n in ["1", "2"] {
+        for pool in ["file", "other"] {
+            let (snapshot, name) = (format!("{pool}/{fs}-{n}"), format!("{fs}-{n}-{pool}"));
+            json(ctx, &["volume", "clone", &snapshot, &name]).await?;
+            let at = attach(ctx, &format!("{pool}/{name}")).await?;
+            trees.push(ctx.machine.sh(&TREE.replace("AT", &at)).await?);
+        }
+    }
+    ensure!(trees[0] == trees[1], "the first differs:\n{}\n{}", trees[0], trees[1]);
+    ensure!(trees[2] == trees[3], "the second differs:\n{}\n{}", trees[2], trees[3]);
+    ensure!(trees[0] != trees[2] && trees[2].contains("c/new"), "there is nothing to be seen: {}", trees[2]);
+    // A snapshot that is mounted can be sent as well, and one that was received.
+    let read = attach(ctx, &format!("other/{fs}-2")).await?;
+    ensure!(ctx.machine.sh(&TREE.replace("AT", &read)).await? == trees[2], "the snapshot itself differs");
+    pipe(ctx, &format!("other/{fs}-1"), "", &format!("file/{fs}-back-1")).await?;
+    pipe(ctx, &format!("other/{fs}-2"), &format!("--from {fs}-1"), &format!("file/{fs}-back-2")).await?;
+    let back = attach(ctx, &format!("file/{fs}-back-2")).await?;
+    ensure!(ctx.machine.sh(&TREE.replace("AT", &back)).await? == trees[2], "what came back differs");
+    for view in json(ctx, &["tenant", "ls"]).await?.as_array().into_iter().flatten() {
+        json(ctx, &["tenant", "rm", view["name"].as_str().context("no name")?]).await?;
+    }
+    // The log of an XFS waits for its first mount.
+    let never_mounted = if fs == "xfs" { &[][..] } else { &["1"] };
+    for name in [&["2", "1-other", "2-other"], never_mounted].concat() {
+        json(ctx, &["volume", "check", &format!("other/{fs}-{name}")]).await?;
+    }
+    Ok(())
+}
+
+/// Kills a receiver, cuts a stream off and damages one; what came stays, and the rest follows.
+async fn interrupted(ctx: &Ctx) -> Result<()> {
+    let program = ctx.program("bulkhead");
+    ctx.machine.sh(&format!("{program} volume send file/ext4-2 > {STREAMS}/whole")).await?;
+    ctx.machine.sh(&DAMAGE.replace("STREAMS", STREAMS)).await?;
+    let receive = |input: &str| format!("{input} | {program} volume receive other/again");
+    // One that waits for more is killed.
+    let fed =
+        format!("(head -c 20000000 {STREAMS}/whole; tail -f /dev/null) | exec {program} volume receive other/again");
+    let feeding = ctx.machine.spawn(&["bash", "-c", &fed], &[]).await?;
+    wait_until("a part", Duration::from_secs(60), async || {
+        let blocks = format!("[ $(stat -c %b {OTHER}/again.part) -gt 2048 ]");
+        let asked = ctx.machine.run(&["bash", "-c", &blocks]).await?;
+        Ok((asked.status == ExitStatus::Code(0)).then_some(()))
+    })
+    .await?;
+    let second = receive(&format!("cat {STREAMS}/whole"));
+    refused_as(ctx, 5, &["another process receives into", "again.part"], &["bash", "-c", &second]).await?;
+    refused(ctx, 5, &["another process receives into"], &["volume", "receive", "other/again", "--abort"]).await?;
+    refused(ctx, 5, &["has", "volumes"], &["pool", "rm", "other"]).await?;
+    ctx.machine.sh("pkill -9 -f '[v]olume receive other/again'").await?;
+    // It may have noticed that nobody listens any more.
+    ctx.machine.sh("pkill -f '[t]ail -f /dev/null' || true").await?;
+    feeding.wait(Duration::from_secs(60)).await?;
+    // Then the stream is cut off, damaged, and too long.
+    let cut = receive(&format!("head -c 12345678 {STREAMS}/whole"));
+    refused_as(ctx, 10, &["ends in the middle", "--token"], &["bash", "-c", &cut]).await?;
+    let reached = offset(&token(ctx).await?)?;
+    ensure!(reached > 8 << 20, "only {reached} bytes were kept");
+    let notes = json(ctx, &["pool", "inspect", "other"]).await?["notes"].to_string();
+    ensure!(notes.contains("other/again has been received up to"), "the pool says {notes}");
+    let flipped = receive(&format!("cat {STREAMS}/flipped"));
+    refused_as(ctx, 10, &["changed on its way", "checksum"], &["bash", "-c", &flipped]).await?;
+    let further = offset(&token(ctx).await?)?;
+    ensure!(further > reached, "from {reached} it came to {further}");
+    refused_as(ctx, 10, &["something follows"], &["bash", "-c", &receive(&format!("cat {STREAMS}/longer"))]).await?;
+    // A daemon that is restarted knows of it, and what is missing follows.
+    let token = token(ctx).await?;
+    let other = ["volume", "send", "file/ext4-1", "--resume", &token];
+    refused(ctx, 2, &["what was received in part is", "--abort"], &other).await?;
+    let based = ["volume", "send", "file/ext4-2", "--from", "ext4-1", "--resume", &token];
+    refused(ctx, 2, &["based on something else", "--from"], &based).await?;
+    let rest = format!(
+        "{program} volume send file/ext4-2 --resume {token} | tee {STREAMS}/rest | {program} volume receive other/again"
+    );
+    ctx.machine.sh(&rest).await?;
+    let sizes = ctx.machine.sh(&format!("stat -c %s {STREAMS}/whole {STREAMS}/rest")).await?;
+    let sizes: Vec<u64> = sizes.lines().map(str::parse).collect::<Result<_, _>>()?;
+    ensure!(sizes[1] < sizes[0] / 2, "all of it was sent again: {sizes:?}");
+    let at = attach(ctx, "other/again").await?;
+    let origin = attach(ctx, "file/ext4-2").await?;
+    let (here, there) = (TREE.replace("AT", &origin), TREE.replace("AT", &at));
+    ensure!(ctx.machine.sh(&here).await? == ctx.machine.sh(&there).await?, "what was resumed differs");
+    for tenant in ["other-again", "file-ext4-2"] {
+        json(ctx, &["tenant", "rm", tenant]).await?;
+    }
+    Ok(())
+}
+
+/// What cannot be sent or received is refused, and nothing is left of it.
+async fn refusals(ctx: &Ctx) -> Result<()> {
+    let program = ctx.program("bulkhead");
+    refused(ctx, 2, &["no snapshot", "volume snapshot file/ext4"], &["volume", "send", "file/ext4"]).await?;
+    refused(ctx, 3, &["nothing of it has been received"], &["volume", "receive", "other/x", "--token"]).await?;
+    refused(ctx, 2, &["none that", "--token"], &["volume", "send", "file/ext4-1", "--resume", "x:y"]).await?;
+    let receive = |input: &str, to: &str| format!("cat {STREAMS}/{input} | {program} volume receive {to}");
+    for (input, to, code, words) in [
+        ("noise", "other/x", 10, &["no stream of"][..]),
+        ("newer", "other/x", 10, &["version 2", "reads version 1"]),
+        ("whole", "other/ext4-1", 4, &["a volume of that name"]),
+        ("whole", "thin/x", 8, &["on LVM"]),
+        ("whole", "nowhere/x", 3, &["nowhere"]),
+        ("whole", "x", 2, &["POOL/"]),
+    ] {
+        refused_as(ctx, code, words, &["bash", "-c", &receive(input, to)]).await?;
+    }
+    refused_as(
+        ctx,
+        10,
+        &["ends in the middle"],
+        &["bash", "-c", &format!("{program} volume receive other/x < /dev/null")],
+    )
+    .await?;
+    // What it is based on is not there.
+    ctx.machine.sh(&format!("{program} volume send file/ext4-2 --from ext4-1 > {STREAMS}/step")).await?;
+    for name in ["ext4-1", "ext4-2", "ext4-1-other", "ext4-2-other", "again"] {
+        json(ctx, &["volume", "rm", &format!("other/{name}")]).await?;
+    }
+    refused_as(ctx, 3, &["there is no layer", "without `--from`"], &["bash", "-c", &receive("step", "other/x")])
+        .await?;
+    // Not enough room.
+    ctx.machine.sh("cd /run/filepool; n=$(stat -f -c '%a * %S' .); fallocate -l $((n - 10000000)) fill").await?;
+    refused_as(ctx, 7, &["is needed and the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
+    ctx.machine.sh("rm /run/filepool/fill").await?;
+    let plan = cli(ctx, &["volume", "send", "file/ext4-1", "--dry-run"]).await?;
+    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would make layer"), "dry run: {plan:?}");
+    let plan = ctx.machine.sh(&format!("{program} volume receive other/x --dry-run < {STREAMS}/whole")).await?;
+    ensure!(plan.contains("would create part"), "dry run: {plan}");
+    let left = ctx.machine.sh(&format!("ls {OTHER} | grep -c 'part$\\|x.img' || true")).await?;
+    ensure!(left.trim() == "0", "something was left: {left}");
+    Ok(())
+}
+
+/// Sends a snapshot through a pipe, and says how long the stream was.
+async fn pipe(ctx: &Ctx, snapshot: &str, options: &str, to: &str) -> Result<u64> {
+    let program = ctx.program("bulkhead");
+    let command = format!(
+        "set -o pipefail; {program} volume send {snapshot} {options} | tee >(wc -c > /run/sent) | {program} volume receive {to}"
+    );
+    ctx.machine.sh(&command).await?;
+    let counted = wait_until("the count", Duration::from_secs(10), async || {
+        Ok(ctx.machine.sh("cat /run/sent").await?.trim().parse().ok())
+    });
+    let sent = counted.await?;
+    ctx.machine.sh("rm /run/sent").await?;
+    Ok(sent)
+}
+
+async fn token(ctx: &Ctx) -> Result<String> {
+    let printed = cli(ctx, &["volume", "receive", "other/again", "--token"]).await?;
+    ensure!(printed.status == ExitStatus::Code(0), "no token: {printed:?}");
+    Ok(printed.stdout.trim().to_owned())
+}
+
+/// The offset that a token names.
+fn offset(token: &str) -> Result<u64> {
+    Ok(token.rsplit(':').next().context("no offset")?.parse()?)
+}
+
+/// Mounts a volume for a tenant of its name, and says where.
+async fn attach(ctx: &Ctx, volume: &str) -> Result<String> {
+    json(ctx, &["tenant", "create", &volume.replace('/', "-"), "--volume", volume]).await?;
+    let view = json(ctx, &["volume", "inspect", volume]).await?;
+    Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
+}

@@ -1,0 +1,257 @@
+//! Parts: images in the making, into which a snapshot is received that is sent from elsewhere. A part lies on the layer that the
+//! stream is based on, if any, and becomes a layer itself when it is whole.
+//!
+//! How far it is, is an extended attribute of it (docs/formats/layers.md), which is written after the data that it speaks of is
+//! durable: whoever goes on after a crash begins there.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::stream::PartState;
+use bulkhead_core::units::Bytes;
+use rustix::fs::{AtFlags, FlockOperation, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, linkat};
+use rustix::io::Errno;
+use uuid::Uuid;
+
+use crate::extents;
+use crate::file::{io_error, remove_durable, sync_dir_of};
+use crate::layer::{self, LayerError, layer_path};
+
+/// The extended attribute that says what is received into a file, and how far that is.
+pub const ATTRIBUTE: &str = "user.bulkhead.received";
+
+/// The version of its format that is written, and the only one that is read.
+const VERSION: &str = "1";
+
+/// What its last word is when nothing is missing.
+const WHOLE: &str = "end";
+
+/// Longest text of the attribute: a version, a UUID and a number.
+const MAX_ATTRIBUTE_BYTES: usize = 128;
+
+/// Makes an empty part, if it is not there; one of the same content stays as it is. Returns whether it was made.
+///
+/// # Errors
+/// [`LayerError`]: also when its base is missing, or something else is being received under its name.
+pub fn create(path: &Path, content: Uuid, base: Option<Uuid>, size: Bytes) -> Result<bool, LayerError> {
+    if let Some(found) = state(path)? {
+        if (found.content, found.base, found.size) != (content, base, size) {
+            return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content });
+        }
+        return Ok(false);
+    }
+    if let Some(base) = base
+        && !layer_path(layer::directory_of(path), base).exists()
+    {
+        return Err(LayerError::NoBase { path: path.to_owned(), layer: base });
+    }
+    // What has no state has received nothing: its making was cut off.
+    match layer::open(path, OFlags::RDONLY) {
+        Ok(file) if !extents::has_data(&file).map_err(io_error("look for data in", path))? => {
+            remove_durable(path)?;
+        }
+        _ => {}
+    }
+    layer::create(path, size, base)?;
+    let made = layer::check_depth(path).and_then(|()| {
+        let file = layer::open(path, OFlags::RDWR)?;
+        set_state(&file, path, content, Some(Bytes(0)))
+    });
+    if made.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    made.map(|()| true)
+}
+
+/// How far a part is; `None` when there is none.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
+    let file = match layer::open(path, OFlags::RDONLY) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        opened => opened?,
+    };
+    let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
+    let read = match fgetxattr(&file, ATTRIBUTE, &mut buffer[..]) {
+        // It was being made.
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+        // It is longer than any of ours.
+        Err(Errno::RANGE) => 0,
+        read => read.map_err(|errno| io_error("read an attribute of", path)(errno.into()))?,
+    };
+    let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    let Some((content, received)) = parse(&text) else {
+        return Err(LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text });
+    };
+    let base = layer::below(&file, path)?;
+    let size = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
+    Ok(Some(PartState { content, base, size, received }))
+}
+
+/// Makes a layer of a part that is whole, and an empty image on it. The part stays.
+///
+/// # Errors
+/// [`LayerError`]; cut off at any point, it can be called again.
+pub fn publish(path: &Path, image: &Path) -> Result<(), LayerError> {
+    let part = Part::open(path)?;
+    let found = state(path)?.filter(|state| state.received.is_none());
+    let state = found.ok_or_else(|| LayerError::NotWhole { path: path.to_owned() })?;
+    let layer = layer_path(layer::directory_of(path), state.content);
+    // What has the same UUID holds the same.
+    if !layer.exists() {
+        let file = part.file;
+        file.set_permissions(Permissions::from_mode(0o400)).map_err(io_error("protect", path))?;
+        let linked = linkat(rustix::fs::CWD, path, rustix::fs::CWD, &layer, AtFlags::empty());
+        linked.map_err(|errno| io_error("link", &layer)(errno.into()))?;
+        sync_dir_of(&layer)?;
+    }
+    layer::create(image, state.size, Some(state.content))
+}
+
+/// Removes a part, unless somebody writes to it. Returns whether there was one.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn remove(path: &Path) -> Result<bool, LayerError> {
+    let _locked = match Part::open(path) {
+        Err(LayerError::File(error)) if error.is_not_found() => return Ok(false),
+        opened => opened?,
+    };
+    Ok(remove_durable(path)?)
+}
+
+/// A part that this process alone writes to.
+#[derive(Debug)]
+pub struct Part {
+    file: File,
+    path: PathBuf,
+}
+
+impl Part {
+    /// Opens a part for direct I/O where its file system has that.
+    ///
+    /// # Errors
+    /// [`LayerError`]: also when another process has it.
+    pub fn open(path: &Path) -> Result<Self, LayerError> {
+        let file = open_direct(path, OFlags::RDWR)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { file, path: path.to_owned() }),
+            Err(Errno::AGAIN) => Err(LayerError::PartLocked { path: path.to_owned() }),
+            Err(errno) => Err(io_error("lock", path)(errno.into()).into()),
+        }
+    }
+
+    /// Its file.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Makes durable what was written, and then that all before this offset is there; with `None`, that nothing is missing.
+    ///
+    /// # Errors
+    /// [`LayerError`].
+    pub fn reached(&self, content: Uuid, offset: Option<Bytes>) -> Result<(), LayerError> {
+        self.file.sync_all().map_err(io_error("sync", &self.path))?;
+        set_state(&self.file, &self.path, content, offset)
+    }
+}
+
+/// Opens a file for direct I/O, which leaves the page cache to others; in the usual way where its file system has none.
+///
+/// # Errors
+/// [`LayerError::File`].
+pub fn open_direct(path: &Path, flags: OFlags) -> Result<File, LayerError> {
+    let is_refused = |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
+    match layer::open(path, flags | OFlags::DIRECT) {
+        Err(crate::file::FileError::Io { source, .. }) if is_refused(&source) => Ok(layer::open(path, flags)?),
+        opened => Ok(opened?),
+    }
+}
+
+fn set_state(file: &File, path: &Path, content: Uuid, received: Option<Bytes>) -> Result<(), LayerError> {
+    let received = received.map_or_else(|| WHOLE.to_owned(), |bytes| bytes.0.to_string());
+    let text = format!("{VERSION} {content} {received}");
+    fsetxattr(file, ATTRIBUTE, text.as_bytes(), XattrFlags::empty())
+        .map_err(|errno| io_error("set an attribute of", path)(errno.into()))?;
+    Ok(file.sync_all().map_err(io_error("sync", path))?)
+}
+
+fn parse(text: &str) -> Option<(Uuid, Option<Bytes>)> {
+    let words: Vec<&str> = text.split(' ').collect();
+    let [VERSION, content, received] = words[..] else { return None };
+    let received = if received == WHOLE { None } else { Some(Bytes(received.parse().ok()?)) };
+    Some((Uuid::try_parse(content).ok()?, received))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt as _;
+
+    const CONTENT: Uuid = Uuid::from_u128(0x1234);
+
+    #[test]
+    fn a_part_goes_on_where_it_was_and_becomes_a_layer() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, image) = (dir.path().join("v.part"), dir.path().join("v.img"));
+        assert_eq!(state(&path).unwrap(), None);
+        assert!(create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
+        let part = Part::open(&path).unwrap();
+        assert!(matches!(Part::open(&path), Err(LayerError::PartLocked { .. })));
+        assert!(matches!(remove(&path), Err(LayerError::PartLocked { .. })));
+        let at = |received| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received });
+        assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
+        part.reached(CONTENT, Some(Bytes(4096))).unwrap();
+        drop(part);
+        assert!(!create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
+        assert_eq!(state(&path).unwrap(), at(Some(Bytes(4096))));
+        assert!(matches!(publish(&path, &image), Err(LayerError::NotWhole { .. })));
+        let other = create(&path, Uuid::from_u128(5), None, Bytes::mib(8));
+        assert!(matches!(other, Err(LayerError::OtherPart { content: CONTENT, .. })));
+        Part::open(&path).unwrap().reached(CONTENT, None).unwrap();
+        publish(&path, &image).unwrap();
+        assert_eq!(layer::chain(&image).unwrap(), Some(vec![layer_path(dir.path(), CONTENT)]));
+        // What a part lies on is needed, and what it has become as well when an image lies on it.
+        assert!(remove(&path).unwrap() && !remove(&path).unwrap());
+        assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        fs::remove_file(&image).unwrap();
+        assert_eq!(layer::sweep(dir.path()).unwrap(), [layer_path(dir.path(), CONTENT)]);
+    }
+
+    #[test]
+    fn a_part_keeps_its_base_and_is_nothing_without_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, image) = (dir.path().join("v.part"), dir.path().join("base.img"));
+        let base = Uuid::from_u128(9);
+        let missing = create(&path, CONTENT, Some(base), Bytes::mib(8));
+        assert!(matches!(missing, Err(LayerError::NoBase { layer, .. }) if layer == base));
+        assert!(!path.exists());
+        let file = File::create_new(&image).unwrap();
+        file.set_len(8 << 20).unwrap();
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        layer::freeze(&image, base, std::time::Duration::from_secs(5), || ()).unwrap();
+        create(&path, CONTENT, Some(base), Bytes::mib(8)).unwrap();
+        fs::remove_file(&image).unwrap();
+        assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        remove(&path).unwrap();
+        assert_eq!(layer::sweep(dir.path()).unwrap(), [layer_path(dir.path(), base)]);
+    }
+
+    #[test]
+    fn what_says_nothing_known_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("v.part");
+        create(&path, CONTENT, None, Bytes::mib(8)).unwrap();
+        let file = File::open(&path).unwrap();
+        for text in
+            ["", "2 00000000-0000-0000-0000-000000001234 0", "1 x 0", "1 00000000-0000-0000-0000-000000001234 -1"]
+        {
+            fsetxattr(&file, ATTRIBUTE, text.as_bytes(), XattrFlags::empty()).unwrap();
+            assert!(matches!(state(&path), Err(LayerError::Attribute { .. })), "{text:?}");
+        }
+    }
+}
