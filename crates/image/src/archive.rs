@@ -1,0 +1,329 @@
+//! Reads tar archives: ustar, GNU's long names, and the extended headers of POSIX. How much memory a header can take is bounded.
+//!
+//! Owns: what the bytes mean. Does not: believe a name, nor make any file.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::mem;
+
+use tar::{EntryType, Header};
+
+use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a block.
+const BLOCK: u64 = 512;
+
+/// The longest name or extended header that is read.
+const MAX_EXTENDED: u64 = 1 << 20;
+
+/// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
+const XATTR: &[u8] = b"SCHILY.xattr.";
+
+/// An entry without its data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Its name, as it is in the archive.
+    pub(crate) path: Vec<u8>,
+    pub(crate) kind: Kind,
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Seconds since 1970.
+    pub(crate) mtime: i64,
+    /// Extended attributes.
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    File,
+    Directory,
+    Symlink(Vec<u8>),
+    HardLink(Vec<u8>),
+    Char(u32, u32),
+    Block(u32, u32),
+    Fifo,
+}
+
+/// What extended headers say; an empty value takes a word back.
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// An archive that is read from its beginning to its end.
+pub(crate) struct Archive<R> {
+    input: R,
+    name: String,
+    /// Whether what ends without the mark of the end is whole: something else says so.
+    is_verified: bool,
+    /// Bytes of data of the present entry that were not read, and what fills its last block up.
+    left: u64,
+    padding: u64,
+    /// What holds for all that follows.
+    global: Records,
+    has_begun: bool,
+    has_entries: bool,
+}
+
+impl<R: Read> Archive<R> {
+    /// An archive that is called `name` in errors.
+    pub(crate) fn new(input: R, name: &str, is_verified: bool) -> Self {
+        let (left, padding, global) = (0, 0, Records::new());
+        Self { input, name: name.to_owned(), is_verified, left, padding, global, has_begun: false, has_entries: false }
+    }
+
+    /// The next entry, whatever was read of the one before; `None` at the end, when all input was read.
+    pub(crate) fn next(&mut self) -> Result<Option<Member>, ImportError> {
+        let (mut local, mut long_name, mut long_link) = (self.global.clone(), None, None);
+        loop {
+            self.skip()?;
+            let Some(header) = self.header()? else { return self.end() };
+            self.has_entries = true;
+            let size = header.entry_size().map_err(|_| self.damaged("a size is no number"))?;
+            match header.entry_type() {
+                EntryType::GNULongName => long_name = Some(self.text(size)?),
+                EntryType::GNULongLink => long_link = Some(self.text(size)?),
+                EntryType::XHeader => {
+                    let records = self.records(size)?;
+                    local.extend(records);
+                }
+                EntryType::XGlobalHeader => {
+                    let records = self.records(size)?;
+                    self.global.extend(records.clone());
+                    local.extend(records);
+                }
+                kind => {
+                    local.retain(|_, value| !value.is_empty());
+                    let path = local.remove(&b"path"[..]).or(long_name);
+                    let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
+                    let link = local.remove(&b"linkpath"[..]).or(long_link);
+                    let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
+                    return self.member(&header, kind, path, link.unwrap_or_default(), size, local).map(Some);
+                }
+            }
+        }
+    }
+
+    /// Puts together what the headers say.
+    fn member(
+        &mut self,
+        header: &Header,
+        kind: EntryType,
+        path: Vec<u8>,
+        link: Vec<u8>,
+        size: u64,
+        records: Records,
+    ) -> Result<Member, ImportError> {
+        let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(&path), reason };
+        let told = |word: &str| records.get(word.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
+        let number = |word: &str, found: io::Result<u64>, what| match told(word) {
+            Some(text) => text.parse::<u64>().map_err(|_| refused(EntryError::Number(what))),
+            None => found.map_err(|_| refused(EntryError::Number(what))),
+        };
+        // The last number means "as it is" to the kernel.
+        let id = |word: &str, found, what| {
+            let id = u32::try_from(number(word, found, what)?).ok().filter(|id| *id != u32::MAX);
+            id.ok_or_else(|| refused(EntryError::Number(what)))
+        };
+        if records.keys().any(|word| word.starts_with(b"GNU.sparse.")) {
+            return Err(refused(EntryError::Sparse));
+        }
+        let device = |found: io::Result<Option<u32>>| match found {
+            Ok(Some(number)) => Ok(number),
+            _ => Err(refused(EntryError::Number("a device number"))),
+        };
+        let devices = || Ok::<_, ImportError>((device(header.device_major())?, device(header.device_minor())?));
+        // Before POSIX, a directory was told by its name.
+        let is_old_directory = header.as_ustar().is_none() && header.as_gnu().is_none() && path.ends_with(b"/");
+        let member_kind = match kind {
+            EntryType::Regular | EntryType::Continuous if is_old_directory => Kind::Directory,
+            EntryType::Regular | EntryType::Continuous => Kind::File,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Symlink => Kind::Symlink(link),
+            EntryType::Link => Kind::HardLink(link),
+            EntryType::Char => devices().map(|(major, minor)| Kind::Char(major, minor))?,
+            EntryType::Block => devices().map(|(major, minor)| Kind::Block(major, minor))?,
+            EntryType::Fifo => Kind::Fifo,
+            EntryType::GNUSparse => return Err(refused(EntryError::Sparse)),
+            other => return Err(refused(EntryError::Type(char::from(other.as_byte())))),
+        };
+        let mtime = match told("mtime") {
+            Some(text) => seconds(text).ok_or_else(|| refused(EntryError::Number("a time")))?,
+            None => header.mtime().map_err(|_| refused(EntryError::Number("a time")))?.cast_signed(),
+        };
+        let xattrs = records.iter().filter_map(|(word, value)| {
+            let name = word.strip_prefix(XATTR).filter(|name| !name.is_empty())?;
+            Some((name.to_vec(), value.clone()))
+        });
+        let member = Member {
+            kind: member_kind,
+            mode: header.mode().map_err(|_| refused(EntryError::Number("a mode")))? & 0o7777,
+            uid: id("uid", header.uid(), "an owner")?,
+            gid: id("gid", header.gid(), "a group")?,
+            mtime,
+            xattrs: xattrs.collect(),
+            path: path.clone(),
+        };
+        let size = number("size", Ok(size), "a size")?;
+        // What else has a size has it without data.
+        self.expect(if member.kind == Kind::File { size } else { 0 });
+        Ok(member)
+    }
+
+    /// The data of the present entry.
+    pub(crate) fn data(&mut self) -> Data<'_, R> {
+        Data { archive: self }
+    }
+
+    fn expect(&mut self, size: u64) {
+        (self.left, self.padding) = (size, (BLOCK - size % BLOCK) % BLOCK);
+    }
+
+    /// Comes to the next header.
+    fn skip(&mut self) -> Result<(), ImportError> {
+        let behind = self.left.saturating_add(self.padding);
+        (self.left, self.padding) = (0, 0);
+        let skipped = io::copy(&mut self.input.by_ref().take(behind), &mut io::sink());
+        match skipped.map_err(|error| reading(&self.name, error))? {
+            skipped if skipped == behind => Ok(()),
+            _ => Err(self.wrong(ArchiveError::CutOff)),
+        }
+    }
+
+    /// The next header; `None` at the end.
+    fn header(&mut self) -> Result<Option<Header>, ImportError> {
+        let mut header = Header::new_old();
+        let read = read_full(&mut self.input, header.as_mut_bytes()).map_err(|error| reading(&self.name, error))?;
+        let begins = !mem::replace(&mut self.has_begun, true);
+        match read {
+            0 if begins => return Err(self.wrong(ArchiveError::Unknown)),
+            0 if self.is_verified => return Ok(None),
+            512 => {}
+            _ if begins => return Err(self.wrong(ArchiveError::Unknown)),
+            _ => return Err(self.wrong(ArchiveError::CutOff)),
+        }
+        if header.as_bytes().iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let sum: u32 = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum();
+        let told = &header.as_bytes()[148..156];
+        // The checksum counts as blanks in itself.
+        let sum = sum + 8 * u32::from(b' ') - told.iter().map(|byte| u32::from(*byte)).sum::<u32>();
+        match header.cksum() {
+            Ok(told) if told == sum => Ok(Some(header)),
+            _ if begins => Err(self.wrong(ArchiveError::Unknown)),
+            _ => Err(self.damaged("the checksum of a header is wrong")),
+        }
+    }
+
+    /// Reads what follows the end, so that a decompressor verifies all of it.
+    fn end(&mut self) -> Result<Option<Member>, ImportError> {
+        let mut buffer = [0; 1 << 14];
+        loop {
+            match read_full(&mut self.input, &mut buffer).map_err(|error| reading(&self.name, error))? {
+                0 => return Ok(None),
+                // An image of a disk may begin like an archive of nothing.
+                n if !self.has_entries && buffer[..n].iter().any(|byte| *byte != 0) => {
+                    return Err(self.wrong(ArchiveError::Unknown));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The data of an entry that speaks of the next one.
+    fn extended(&mut self, size: u64) -> Result<Vec<u8>, ImportError> {
+        if size > MAX_EXTENDED {
+            return Err(self.damaged("a name or its attributes are longer than 1 MiB"));
+        }
+        self.expect(size);
+        let mut bytes = Vec::new();
+        self.data().read_to_end(&mut bytes).map_err(|error| reading(&self.name, error))?;
+        Ok(bytes)
+    }
+
+    fn text(&mut self, size: u64) -> Result<Vec<u8>, ImportError> {
+        let mut text = self.extended(size)?;
+        if text.last() == Some(&0) {
+            text.pop();
+        }
+        Ok(text)
+    }
+
+    /// The records of an extended header: `LENGTH WORD=VALUE\n`, where the length counts all of these.
+    fn records(&mut self, size: u64) -> Result<Records, ImportError> {
+        let bytes = self.extended(size)?;
+        let mut records = Records::new();
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let record = record(rest).ok_or_else(|| self.damaged("an extended header cannot be read"))?;
+            rest = &rest[record.len..];
+            records.insert(record.word.to_vec(), record.value.to_vec());
+        }
+        Ok(records)
+    }
+
+    fn wrong(&self, reason: ArchiveError) -> ImportError {
+        ImportError::Archive { archive: self.name.clone(), reason }
+    }
+
+    fn damaged(&self, what: &str) -> ImportError {
+        self.wrong(ArchiveError::Damaged(what.to_owned()))
+    }
+}
+
+/// Reads the data of an entry; what is cut off is an error.
+pub(crate) struct Data<'a, R> {
+    archive: &'a mut Archive<R>,
+}
+
+impl<R: Read> Read for Data<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.archive.input.by_ref().take(self.archive.left).read(buffer)?;
+        if read == 0 && !buffer.is_empty() && self.archive.left > 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.archive.left -= read as u64;
+        Ok(read)
+    }
+}
+
+struct Record<'a> {
+    len: usize,
+    word: &'a [u8],
+    value: &'a [u8],
+}
+
+fn record(bytes: &[u8]) -> Option<Record<'_>> {
+    let blank = bytes.iter().take(20).position(|byte| *byte == b' ')?;
+    let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
+    let text = bytes.get(blank + 1..len)?.strip_suffix(b"\n")?;
+    let equals = text.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
+    Some(Record { len, word: &text[..equals], value: &text[equals + 1..] })
+}
+
+/// Whole seconds of a time such as `-1.5`: those before it.
+fn seconds(text: &str) -> Option<i64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let seconds: i64 = whole.parse().ok()?;
+    let has_fraction = fraction.bytes().any(|byte| byte != b'0');
+    if whole.starts_with('-') && has_fraction { seconds.checked_sub(1) } else { Some(seconds) }
+}
+
+fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match input.read(&mut buffer[read..]) {
+            Ok(0) => break,
+            Ok(n) => read += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}

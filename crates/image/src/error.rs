@@ -1,0 +1,360 @@
+//! What can be wrong with a source, and what to do about it.
+
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::error::Code;
+
+/// Longest part of a hostile name that is shown, in characters.
+const SHOWN: usize = 200;
+
+/// Why a source cannot be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Owners and device nodes are root's to set.
+    #[error("only root can set owners and make device nodes as the source has them")]
+    NotRoot,
+    /// A file or directory cannot be used.
+    #[error("cannot {operation} {path}", path = path.display())]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory cannot be imported as it is.
+    #[error("{path}: {reason}", path = path.display())]
+    Directory {
+        /// The directory, or what is in it.
+        path: PathBuf,
+        /// Why not.
+        reason: DirectoryError,
+    },
+    /// An archive cannot be read.
+    #[error("{archive}: {reason}")]
+    Archive {
+        /// Its path, or the layer that it is.
+        archive: String,
+        /// Why not.
+        reason: ArchiveError,
+    },
+    /// The input of an archive failed.
+    #[error("cannot read {archive}")]
+    Input {
+        /// Its path, or the layer that it is.
+        archive: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// An entry of an archive cannot be had.
+    #[error("{archive}: entry \"{entry}\" {reason}")]
+    Entry {
+        /// The archive's path, or the layer that it is.
+        archive: String,
+        /// The entry's name, made harmless.
+        entry: String,
+        /// Why not.
+        reason: EntryError,
+    },
+    /// An entry of an archive cannot be made.
+    #[error("{archive}: cannot {operation} \"{entry}\"")]
+    Make {
+        /// The archive's path, or the layer that it is.
+        archive: String,
+        /// What was tried.
+        operation: &'static str,
+        /// The entry's name, made harmless.
+        entry: String,
+        /// The operating system's reason.
+        #[source]
+        source: io::Error,
+    },
+    /// An OCI image cannot be used.
+    #[error("{layout}: {reason}", layout = layout.display())]
+    Image {
+        /// The layout.
+        layout: PathBuf,
+        /// Why not.
+        reason: ImageError,
+    },
+}
+
+/// What is wrong with a directory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DirectoryError {
+    /// What is mounted there would come along.
+    #[error("another file system is mounted there")]
+    OtherMount,
+    /// It would be imported into itself.
+    #[error("the staging directory lies in it")]
+    HasStaging,
+}
+
+/// What is wrong with an archive.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArchiveError {
+    /// It is something else.
+    #[error("it is no directory, tar archive or OCI image")]
+    Unknown,
+    /// It is compressed in a way that is not read.
+    #[error("it is compressed with {0}, which is not read here")]
+    Compression(&'static str),
+    /// It ends too soon.
+    #[error("it is cut off")]
+    CutOff,
+    /// It is not as it was written.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EntryError {
+    /// Its name begins with a slash.
+    #[error("has an absolute name")]
+    Absolute,
+    /// Its name has `..`.
+    #[error("has a name that leads out of the archive")]
+    Outside,
+    /// Its name cannot be had.
+    #[error("has a name that {0}")]
+    Name(&'static str),
+    /// Its name leads through a symbolic link.
+    #[error("lies behind the symbolic link \"{0}\"")]
+    BehindLink(String),
+    /// Its name leads through what is no directory.
+    #[error("lies in what is no directory")]
+    NotInDirectory,
+    /// It is a hard link that leads nowhere.
+    #[error("is a hard link to \"{0}\", which is not there")]
+    NoTarget(String),
+    /// It is a hard link whose target cannot be one.
+    #[error("is a hard link to \"{target}\", which {reason}")]
+    BadTarget {
+        /// The target's name.
+        target: String,
+        /// What is wrong with it.
+        reason: Box<EntryError>,
+    },
+    /// It is of no kind that a file system has.
+    #[error("is of type '{0}', which is not read here")]
+    Type(char),
+    /// It is stored without its holes.
+    #[error("is stored as a sparse file, which is not read here")]
+    Sparse,
+    /// A number in it cannot be had.
+    #[error("has {0} that no file can have")]
+    Number(&'static str),
+    /// The root of the tree is to be something else than a directory.
+    #[error("would be the root of the tree, and is no directory")]
+    Root,
+}
+
+/// What is wrong with an OCI image.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageError {
+    /// A document cannot be read.
+    #[error("{document} cannot be understood: {cause}")]
+    Document {
+        /// `index.json`, or a digest.
+        document: String,
+        /// Where it is wrong.
+        cause: String,
+    },
+    /// A document is larger than any image has.
+    #[error("{0} is too large for what it is")]
+    TooLarge(String),
+    /// A digest that is none.
+    #[error("\"{0}\" is no sha256 digest")]
+    BadDigest(String),
+    /// A blob is not there.
+    #[error("{0} is missing")]
+    Missing(String),
+    /// A blob is not what it is called.
+    #[error("{wanted} is damaged: what is there is {found}")]
+    WrongDigest {
+        /// Its name.
+        wanted: String,
+        /// What its name would be.
+        found: String,
+    },
+    /// A blob has another size.
+    #[error("{digest} is damaged: it should have {wanted} bytes and has {found}")]
+    WrongSize {
+        /// Its name.
+        digest: String,
+        /// The size that is told.
+        wanted: u64,
+        /// The size that it has.
+        found: u64,
+    },
+    /// What a layer is cannot be read.
+    #[error("layer {digest} is of type \"{media_type}\", which is not read here")]
+    MediaType {
+        /// The layer.
+        digest: String,
+        /// Its type.
+        media_type: String,
+    },
+    /// A layer cannot be read without a key.
+    #[error("layer {0} is encrypted")]
+    Encrypted(String),
+    /// A layer is to be had elsewhere.
+    #[error("layer {0} is not distributed with the image")]
+    Foreign(String),
+    /// There is no image for the platform.
+    #[error("it has no image for {wanted}, only for {found}")]
+    NoPlatform {
+        /// What was looked for.
+        wanted: String,
+        /// What is there.
+        found: String,
+    },
+    /// There is no image of the name.
+    #[error("it has no image called \"{wanted}\", only {found}")]
+    NoReference {
+        /// What was looked for.
+        wanted: String,
+        /// What is there.
+        found: String,
+    },
+    /// There is no image at all.
+    #[error("it has no image")]
+    Empty,
+    /// There are several.
+    #[error("it has several images: {0}")]
+    Ambiguous(String),
+    /// Indexes in indexes.
+    #[error("its indexes are nested too deeply")]
+    Depth,
+}
+
+impl ImportError {
+    /// What kind of error it is.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        use std::io::ErrorKind as K;
+        match self {
+            Self::NotRoot => Code::PermissionDenied,
+            Self::Io { source, .. } | Self::Input { source, .. } | Self::Make { source, .. } => match source.kind() {
+                K::StorageFull | K::QuotaExceeded => Code::NoSpace,
+                K::NotFound => Code::NotFound,
+                K::PermissionDenied => Code::PermissionDenied,
+                K::Unsupported => Code::Unsupported,
+                K::NotADirectory | K::InvalidFilename => Code::InvalidArgument,
+                _ => Code::Internal,
+            },
+            Self::Archive { reason: ArchiveError::CutOff | ArchiveError::Damaged(_), .. } => Code::Corrupt,
+            Self::Archive { reason: ArchiveError::Compression(_), .. } => Code::Unsupported,
+            Self::Entry { reason: EntryError::Type(_) | EntryError::Sparse, .. } => Code::Unsupported,
+            Self::Directory { .. } | Self::Archive { .. } | Self::Entry { .. } => Code::InvalidArgument,
+            Self::Image { reason, .. } => reason.code(),
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn cure(&self) -> &'static str {
+        match self {
+            Self::NotRoot => "run it as root, outside of containers",
+            Self::Directory { reason: DirectoryError::OtherMount, .. } => {
+                "unmount it, or import an archive of what is meant"
+            }
+            Self::Directory { reason: DirectoryError::HasStaging, .. } => "give another directory with `--staging`",
+            Self::Archive { reason: ArchiveError::Unknown, .. } => {
+                "give a directory, a tar archive (plain, gzip or zstd), or an OCI layout"
+            }
+            Self::Archive { reason: ArchiveError::Compression(_), .. } => {
+                "decompress it, for example `xz -dc FILE | bulkhead image import /dev/stdin POOL/VOLUME`"
+            }
+            Self::Archive { .. } => "get or make the archive again",
+            Self::Entry { reason: EntryError::Sparse, .. } => "make the archive again, without `--sparse`",
+            Self::Entry { reason: EntryError::Absolute, .. } => {
+                "make the archive with relative names, for example `tar -C DIRECTORY -c .`"
+            }
+            Self::Entry { reason: EntryError::BehindLink(_), .. } => {
+                "make the archive again, with the name of the directory that the link leads to"
+            }
+            Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
+            Self::Image { reason, .. } => reason.cure(),
+            Self::Io { .. } | Self::Input { .. } | Self::Make { .. } => match self.code() {
+                Code::NoSpace => "make room there, or give another directory with `--staging`",
+                Code::NotFound => "look for the path",
+                Code::PermissionDenied => "run it as root, outside of containers",
+                Code::Unsupported => "give a `--staging` directory on a file system that has all that the source has",
+                _ => "look into the kernel's log, and import it again",
+            },
+        }
+    }
+}
+
+impl ImageError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Document { .. }
+            | Self::TooLarge(_)
+            | Self::BadDigest(_)
+            | Self::Missing(_)
+            | Self::WrongDigest { .. }
+            | Self::WrongSize { .. }
+            | Self::Depth => Code::Corrupt,
+            Self::MediaType { .. } | Self::Encrypted(_) | Self::Foreign(_) => Code::Unsupported,
+            Self::NoPlatform { .. } | Self::NoReference { .. } | Self::Empty => Code::NotFound,
+            Self::Ambiguous(_) => Code::InvalidArgument,
+        }
+    }
+
+    fn cure(&self) -> &'static str {
+        match self {
+            Self::MediaType { .. } => "save the image again, with layers that are tar archives (plain, gzip or zstd)",
+            Self::Encrypted(_) => "decrypt the image first",
+            Self::Foreign(_) => "save the image again, with all of its layers",
+            Self::NoPlatform { .. } => "choose one with `--platform`",
+            Self::NoReference { .. } | Self::Ambiguous(_) => {
+                "choose one with `--reference`, and `--platform` if need be"
+            }
+            Self::Empty => "save an image into it first",
+            _ => "get or save the image again",
+        }
+    }
+}
+
+/// A name out of an archive as text that does nothing to a terminal.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(SHOWN).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// A failure of the operating system at a path.
+pub(crate) fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> ImportError {
+    let path = path.to_owned();
+    move |source| ImportError::Io { operation, path: path.clone(), source }
+}
+
+/// What a failure to read an archive means: it may be the archive, or the disk that it is on.
+pub(crate) fn reading(archive: &str, error: io::Error) -> ImportError {
+    let archive = archive.to_owned();
+    let mut next: Option<&(dyn Error + 'static)> = Some(&error);
+    let kinds = std::iter::from_fn(|| {
+        let error = next?;
+        next = error.source();
+        Some(error)
+    });
+    let kinds = kinds.filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    // What a decoder says of its input lies around what the input said.
+    let reason = match kinds.last() {
+        Some(io::ErrorKind::UnexpectedEof) => ArchiveError::CutOff,
+        Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => ArchiveError::Damaged(error.to_string()),
+        _ => return ImportError::Input { archive, source: error },
+    };
+    ImportError::Archive { archive, reason }
+}

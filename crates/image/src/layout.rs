@@ -1,0 +1,271 @@
+//! OCI image layouts: which image is meant, and what it is made of. Every blob is verified before what it says is believed.
+//!
+//! Three small documents are all that is read of the specification, and of these a few fields; what else they have is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest as _, Sha256};
+
+use crate::Wanted;
+use crate::error::{ImageError, ImportError, failed, shown};
+use crate::platform::Platform;
+
+#[cfg(test)]
+mod tests;
+
+/// The largest document that is read.
+const MAX_DOCUMENT: u64 = 8 << 20;
+
+/// How deep indexes may be nested.
+const MAX_DEPTH: u32 = 4;
+
+/// The annotation that names an image of a layout.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// What tells that a directory is a layout.
+const MARKER: &str = "oci-layout";
+
+/// Where a layout says what is in it.
+const INDEX: &str = "index.json";
+
+/// What a blob is, and what it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default)]
+    media_type: String,
+    pub(crate) digest: String,
+    pub(crate) size: u64,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    layers: Vec<Descriptor>,
+}
+
+/// A document that is an index or a manifest, whatever it was called.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Document {
+    Index(Index),
+    Manifest(Manifest),
+    Other(serde::de::IgnoredAny),
+}
+
+/// A directory with an OCI image layout.
+pub(crate) struct Layout {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+/// An image that may be the one.
+struct Candidate {
+    digest: String,
+    name: Option<String>,
+    platform: Platform,
+    layers: Vec<Descriptor>,
+}
+
+impl Layout {
+    /// Opens a directory that is a layout; `None` for any other.
+    pub(crate) fn open(path: &Path) -> Result<Option<Self>, ImportError> {
+        if ![MARKER, INDEX].iter().all(|name| path.join(name).is_file()) {
+            return Ok(None);
+        }
+        let root = File::open(path).map_err(failed("open", path))?.into();
+        Ok(Some(Self { root, path: path.to_owned() }))
+    }
+
+    /// The layers of the image that is wanted, the lowest first.
+    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<Descriptor>, ImportError> {
+        let index: Index = self.parse(INDEX, &self.read(INDEX, &self.file(Path::new(INDEX), INDEX)?)?)?;
+        let name_of = |found: &Descriptor| found.annotations.get(REF_NAME).cloned();
+        let mut tops = index.manifests;
+        if let Some(reference) = &wanted.reference {
+            let names: BTreeSet<String> = tops.iter().filter_map(name_of).collect();
+            tops.retain(|top| name_of(top).as_ref() == Some(reference));
+            if tops.is_empty() {
+                let found = listed(names.iter().map(|name| format!("\"{}\"", shown(name.as_bytes()))));
+                return Err(self.wrong(ImageError::NoReference { wanted: shown(reference.as_bytes()), found }));
+            }
+        }
+        let mut found = Vec::new();
+        for top in &tops {
+            self.images(top, name_of(top).as_deref(), 0, &mut found)?;
+        }
+        let platforms: BTreeSet<String> =
+            found.iter().map(|image| shown(image.platform.to_string().as_bytes())).collect();
+        if found.is_empty() {
+            return Err(self.wrong(ImageError::Empty));
+        }
+        found.retain(|image| wanted.platform.takes(&image.platform));
+        // The same image may have two names.
+        found.sort_by(|one, other| one.digest.cmp(&other.digest));
+        found.dedup_by(|one, other| one.digest == other.digest);
+        match found.len() {
+            0 => {
+                let wanted = wanted.platform.to_string();
+                Err(self.wrong(ImageError::NoPlatform { wanted, found: listed(platforms) }))
+            }
+            1 => self.check_layers(found.remove(0).layers),
+            _ => {
+                let each = found.iter().map(|image| {
+                    let name = image.name.as_deref().unwrap_or(&image.digest);
+                    format!("{} ({})", shown(name.as_bytes()), shown(image.platform.to_string().as_bytes()))
+                });
+                Err(self.wrong(ImageError::Ambiguous(listed(each))))
+            }
+        }
+    }
+
+    /// Opens a blob, to be verified by who reads it.
+    pub(crate) fn blob(&self, descriptor: &Descriptor) -> Result<File, ImportError> {
+        let digest = &descriptor.digest;
+        let hex = digest.strip_prefix("sha256:").filter(|hex| {
+            hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+        });
+        let hex = hex.ok_or_else(|| self.wrong(ImageError::BadDigest(shown(digest.as_bytes()))))?;
+        let file = self.file(&Path::new("blobs/sha256").join(hex), digest)?;
+        let found = file.metadata().map_err(failed("look at a blob of", &self.path))?.len();
+        if found != descriptor.size {
+            let wanted = descriptor.size;
+            return Err(self.wrong(ImageError::WrongSize { digest: digest.clone(), wanted, found }));
+        }
+        Ok(file)
+    }
+
+    /// Tells whether a blob is what it is called.
+    pub(crate) fn verify(&self, descriptor: &Descriptor, hasher: Sha256) -> Result<(), ImportError> {
+        let found = digest(hasher);
+        if found == descriptor.digest {
+            return Ok(());
+        }
+        Err(self.wrong(ImageError::WrongDigest { wanted: descriptor.digest.clone(), found }))
+    }
+
+    /// Finds all images that a descriptor leads to.
+    fn images(
+        &self,
+        from: &Descriptor,
+        name: Option<&str>,
+        depth: u32,
+        found: &mut Vec<Candidate>,
+    ) -> Result<(), ImportError> {
+        if depth > MAX_DEPTH {
+            return Err(self.wrong(ImageError::Depth));
+        }
+        match self.document(from)? {
+            Document::Index(index) => {
+                index.manifests.iter().try_for_each(|inner| self.images(inner, name, depth + 1, found))
+            }
+            Document::Manifest(manifest) => {
+                let is_image = |kind: &str| kind.contains(".image.config.") || kind.contains(".container.image.v1");
+                // Signatures, attestations and charts are kept in the same way.
+                if !is_image(&manifest.config.media_type) {
+                    return Ok(());
+                }
+                let platform = match &from.platform {
+                    Some(platform) => platform.clone(),
+                    None => self.document(&manifest.config)?,
+                };
+                let (digest, name) = (from.digest.clone(), name.map(str::to_owned));
+                found.push(Candidate { digest, name, platform, layers: manifest.layers });
+                Ok(())
+            }
+            Document::Other(_) => Ok(()),
+        }
+    }
+
+    /// Refuses layers that cannot be read.
+    fn check_layers(&self, layers: Vec<Descriptor>) -> Result<Vec<Descriptor>, ImportError> {
+        for layer in &layers {
+            let (digest, kind) = (shown(layer.digest.as_bytes()), &layer.media_type);
+            let wrong = match kind.as_str() {
+                kind if kind.contains("encrypted") => ImageError::Encrypted(digest),
+                kind if kind.contains("nondistributable") || kind.contains(".foreign.") => ImageError::Foreign(digest),
+                "application/vnd.oci.image.layer.v1.tar"
+                | "application/vnd.oci.image.layer.v1.tar+gzip"
+                | "application/vnd.oci.image.layer.v1.tar+zstd"
+                | "application/vnd.docker.image.rootfs.diff.tar"
+                | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+                | "application/vnd.docker.image.rootfs.diff.tar.zstd" => continue,
+                kind => ImageError::MediaType { digest, media_type: shown(kind.as_bytes()) },
+            };
+            return Err(self.wrong(wrong));
+        }
+        Ok(layers)
+    }
+
+    /// Reads a blob that is a document.
+    fn document<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, ImportError> {
+        let bytes = self.read(&descriptor.digest, &self.blob(descriptor)?)?;
+        self.verify(descriptor, Sha256::new_with_prefix(&bytes))?;
+        self.parse(&descriptor.digest, &bytes)
+    }
+
+    fn parse<T: DeserializeOwned>(&self, document: &str, bytes: &[u8]) -> Result<T, ImportError> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            let cause = shown(error.to_string().as_bytes());
+            self.wrong(ImageError::Document { document: shown(document.as_bytes()), cause })
+        })
+    }
+
+    fn read(&self, document: &str, file: &File) -> Result<Vec<u8>, ImportError> {
+        let mut bytes = Vec::new();
+        let read = file.take(MAX_DOCUMENT + 1).read_to_end(&mut bytes);
+        read.map_err(failed("read a document of", &self.path))?;
+        if bytes.len() as u64 > MAX_DOCUMENT {
+            return Err(self.wrong(ImageError::TooLarge(shown(document.as_bytes()))));
+        }
+        Ok(bytes)
+    }
+
+    /// Opens a regular file of the layout, which symbolic links may lead to, but only within.
+    fn file(&self, path: &Path, what: &str) -> Result<File, ImportError> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let missing = || self.wrong(ImageError::Missing(shown(what.as_bytes())));
+        let file = match openat2(&self.root, path, flags, Mode::empty(), resolve) {
+            Ok(file) => File::from(file),
+            Err(error) if io::Error::from(error).kind() == io::ErrorKind::NotFound => return Err(missing()),
+            Err(errno) => return Err(failed("open", &self.path.join(path))(errno.into())),
+        };
+        let is_file = file.metadata().is_ok_and(|found| found.is_file());
+        if is_file { Ok(file) } else { Err(missing()) }
+    }
+
+    fn wrong(&self, reason: ImageError) -> ImportError {
+        ImportError::Image { layout: self.path.clone(), reason }
+    }
+}
+
+/// What a blob is called.
+pub(crate) fn digest(hasher: Sha256) -> String {
+    use std::fmt::Write as _;
+    hasher.finalize().iter().fold("sha256:".to_owned(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn listed(items: impl IntoIterator<Item = String>) -> String {
+    let items: Vec<String> = items.into_iter().collect();
+    if items.is_empty() { "such without a name".to_owned() } else { items.join(", ") }
+}

@@ -1,0 +1,181 @@
+use super::*;
+use crate::error::shown;
+use crate::testing::{LAYER, blob, complete, image, index, named};
+use bulkhead_core::error::Code;
+use serde_json::{Value, json};
+use std::fs;
+use tempfile::TempDir;
+
+fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
+    Wanted { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned) }
+}
+
+fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Layout) {
+    let dir = tempfile::tempdir().unwrap();
+    let manifests = make(dir.path());
+    complete(dir.path(), &manifests);
+    let layout = Layout::open(dir.path()).unwrap().unwrap();
+    (dir, layout)
+}
+
+/// The layers that are chosen, by what is in them.
+fn chosen(layout: &Layout, wanted: &Wanted) -> Vec<String> {
+    let text = |layer: &Descriptor| {
+        let mut text = String::new();
+        layout.blob(layer).unwrap().read_to_string(&mut text).unwrap();
+        text
+    };
+    layout.layers(wanted).unwrap().iter().map(text).collect()
+}
+
+fn refused(layout: &Layout, wanted: &Wanted) -> ImageError {
+    match layout.layers(wanted) {
+        Err(ImportError::Image { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_image_of_the_platform_and_the_name_is_chosen() {
+    let (_dir, layout) = made(|at| {
+        let of = |platform: &str, name: &str| {
+            image(at, platform, &[blob(at, LAYER, name.as_bytes()), blob(at, LAYER, b"top")])
+        };
+        let told = |mut image: Value, platform: Value| {
+            image["platform"] = platform;
+            image
+        };
+        let attested = json!({"os": "unknown", "architecture": "unknown"});
+        let inner = index(at, &[of("linux/arm64", "old arm"), told(of("linux/amd64", "attested"), attested)]);
+        let seven = told(of("linux/arm", "seven"), json!({"os": "linux", "architecture": "arm", "variant": "v7"}));
+        let signature = blob(at, "application/vnd.oci.image.manifest.v1+json", &signature(at));
+        vec![
+            named(of("linux/amd64", "old"), "1.0"),
+            named(inner, "1.0"),
+            named(index(at, &[of("linux/amd64", "new"), seven]), "latest"),
+            named(signature, "latest"),
+        ]
+    });
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("1.0"))), ["old", "top"]);
+    assert_eq!(chosen(&layout, &wanted("linux/arm64", None)), ["old arm", "top"]);
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("latest"))), ["new", "top"]);
+    assert_eq!(chosen(&layout, &wanted("linux/arm/v7", None)), ["seven", "top"]);
+    match refused(&layout, &wanted("linux/amd64", None)) {
+        ImageError::Ambiguous(found) => {
+            assert!(found.contains("1.0 (linux/amd64)") && found.contains("latest (linux/amd64)"), "{found}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let none = refused(&layout, &wanted("linux/riscv64", Some("latest")));
+    assert_eq!(
+        none,
+        ImageError::NoPlatform { wanted: "linux/riscv64".into(), found: "linux/amd64, linux/arm/v7".into() }
+    );
+    let none = refused(&layout, &wanted("linux/amd64", Some("2.0")));
+    assert_eq!(none, ImageError::NoReference { wanted: "2.0".into(), found: r#""1.0", "latest""#.into() });
+}
+
+fn signature(at: &Path) -> Vec<u8> {
+    let config = blob(at, "application/vnd.oci.empty.v1+json", b"{}");
+    json!({"schemaVersion": 2, "config": config, "layers": []}).to_string().into_bytes()
+}
+
+#[test]
+fn the_same_image_under_two_names_is_one_and_no_image_is_none() {
+    let (_dir, layout) = made(|at| {
+        let one = image(at, "linux/amd64", &[blob(at, LAYER, b"one")]);
+        vec![named(one.clone(), "1.0"), named(one, "latest")]
+    });
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", None)), ["one"]);
+    let (_dir, layout) = made(|_| Vec::new());
+    assert_eq!(refused(&layout, &wanted("linux/amd64", None)), ImageError::Empty);
+    assert!(Layout::open(tempfile::tempdir().unwrap().path()).unwrap().is_none());
+}
+
+#[test]
+fn layers_that_cannot_be_read_are_refused_by_what_they_are() {
+    for (kind, code) in [
+        ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", "is encrypted"),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", "is not distributed"),
+        ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "is not distributed"),
+        ("application/vnd.oci.image.layer.v1.erofs", "is of type"),
+        ("", "is of type"),
+    ] {
+        let (_dir, layout) = made(|at| vec![image(at, "linux/amd64", &[blob(at, kind, b"x")])]);
+        let error = layout.layers(&wanted("linux/amd64", None)).unwrap_err();
+        assert!(error.to_string().contains(code) && error.code() == Code::Unsupported, "{error}");
+    }
+}
+
+#[test]
+fn what_is_not_what_it_is_called_is_refused() {
+    let any = wanted("linux/amd64", None);
+    let good = |at: &Path| image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
+    let path_of = |at: &Path, found: &Value| {
+        at.join("blobs/sha256").join(found["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap())
+    };
+    let (_dir, layout) = made(|at| {
+        let found = good(at);
+        let path = path_of(at, &found);
+        // As long as it was.
+        let other = fs::read_to_string(&path).unwrap().replace("schemaVersion\":2", "schemaVersion\":3");
+        fs::write(path, other).unwrap();
+        vec![found]
+    });
+    assert!(matches!(refused(&layout, &any), ImageError::WrongDigest { .. }));
+    let (_dir, layout) = made(|at| {
+        let mut found = good(at);
+        found["size"] = json!(7);
+        vec![found]
+    });
+    assert!(matches!(refused(&layout, &any), ImageError::WrongSize { wanted: 7, .. }));
+    for make in [
+        (|path: &Path| fs::remove_file(path).unwrap()) as fn(&Path),
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        },
+        |path| {
+            // Nothing is waited for.
+            fs::remove_file(path).unwrap();
+            let mode = rustix::fs::Mode::from_raw_mode(0o600);
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        },
+    ] {
+        let (_dir, layout) = made(|at| {
+            let found = good(at);
+            make(&path_of(at, &found));
+            vec![found]
+        });
+        assert!(matches!(refused(&layout, &any), ImageError::Missing(_)));
+    }
+    for digest in ["sha256:abc", "../../etc/passwd", "sha256:../../../../etc/passwd", "sha512:00", "md5:\x1b"] {
+        let (_dir, layout) = made(|_| vec![json!({"mediaType": "x", "digest": digest, "size": 1})]);
+        assert_eq!(refused(&layout, &any), ImageError::BadDigest(shown(digest.as_bytes())));
+    }
+}
+
+#[test]
+fn documents_are_bounded_in_size_and_depth() {
+    let any = wanted("linux/amd64", None);
+    let (_dir, layout) = made(|at| {
+        let mut found = image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
+        for _ in 0..6 {
+            found = index(at, &[found]);
+        }
+        vec![found]
+    });
+    assert_eq!(refused(&layout, &any), ImageError::Depth);
+    let (dir, layout) = made(|_| Vec::new());
+    fs::File::create(dir.path().join("index.json")).unwrap().set_len(1 << 40).unwrap();
+    assert_eq!(refused(&layout, &any), ImageError::TooLarge("index.json".to_owned()));
+    for text in ["", "{", "[]", "\u{1b}", &"[".repeat(100_000)] {
+        fs::write(dir.path().join("index.json"), text).unwrap();
+        match refused(&layout, &any) {
+            ImageError::Document { document, cause } => {
+                assert!(document == "index.json" && !cause.contains('\u{1b}'), "{cause}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What an image is imported from: a directory, a tar archive or an OCI image layout, as a directory tree.
+//!
+//! Archives are hostile until the opposite is shown: no name leads out of the tree, no symbolic link of an archive is followed,
+//! and what a header claims takes a bounded amount of memory.
+//!
+//! Owns: archives, layers, and where they are unpacked. Does not: know volumes, nor make file systems.
+
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::units::Bytes;
+use rustix::process::geteuid;
+use sha2::{Digest as _, Sha256};
+
+mod archive;
+mod beneath;
+mod count;
+mod decompress;
+mod error;
+mod layout;
+mod platform;
+mod staging;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod unpack;
+
+use archive::Archive;
+pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
+use error::{failed, reading};
+use layout::{Descriptor, Layout};
+pub use platform::{BadPlatform, Platform};
+use staging::Staging;
+use unpack::{Meter, Unpacked};
+
+/// Which image of several is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// What it is to run on.
+    pub platform: Platform,
+    /// What it is called in its layout.
+    pub reference: Option<String>,
+}
+
+/// A directory tree to be imported. What was unpacked for it goes when it is dropped.
+#[derive(Debug)]
+pub struct Tree {
+    path: PathBuf,
+    size: count::Size,
+    staging: Staging,
+}
+
+impl Tree {
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many files, directories and so on are in it.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.size.entries
+    }
+
+    /// What its files hold.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.size.bytes
+    }
+
+    /// An empty directory for what else is needed on the way; it goes with the tree.
+    ///
+    /// # Errors
+    /// [`ImportError::Io`].
+    pub fn scratch(&self) -> Result<PathBuf, ImportError> {
+        let path = self.staging.path().join("scratch");
+        fs::create_dir(&path).map_err(failed("make", &path))?;
+        Ok(path)
+    }
+}
+
+/// Makes a directory tree of a source. A directory is used where it is, and has to stay as it is for as long; what else there is, is
+/// unpacked into a directory in `staging`. `progress` hears how much was unpacked.
+///
+/// # Errors
+/// [`ImportError`]; nothing is left in `staging` then.
+pub fn stage(
+    source: &Path,
+    staging: &Path,
+    wanted: &Wanted,
+    mut progress: impl FnMut(Bytes),
+) -> Result<Tree, ImportError> {
+    if !geteuid().is_root() {
+        return Err(ImportError::NotRoot);
+    }
+    let absolute = |path: &Path| fs::canonicalize(path).map_err(failed("find", path));
+    let (source, within) = (absolute_source(source)?, absolute(staging)?);
+    let is_directory = fs::metadata(&source).map_err(failed("look at", &source))?.is_dir();
+    let layout = if is_directory { Layout::open(&source)? } else { None };
+    if is_directory && layout.is_none() && within.starts_with(&source) {
+        let reason = DirectoryError::HasStaging;
+        return Err(ImportError::Directory { path: source, reason });
+    }
+    let staging = Staging::create(&within)?;
+    let mut meter = Meter::new(&mut progress);
+    let path = match layout {
+        Some(layout) => unpack_image(&layout, wanted, &staging, &mut meter)?,
+        None if is_directory => source,
+        None => {
+            let unpacked = unpack_archive(&source, &staging.path().join("archive"), &mut meter)?;
+            match Layout::open(&unpacked)? {
+                None => unpacked,
+                Some(layout) => {
+                    let tree = unpack_image(&layout, wanted, &staging, &mut meter)?;
+                    fs::remove_dir_all(&unpacked).map_err(failed("remove", &unpacked))?;
+                    tree
+                }
+            }
+        }
+    };
+    let size = count::count(&path)?;
+    Ok(Tree { path, size, staging })
+}
+
+/// A pipe has no path that it could be found under again.
+fn absolute_source(source: &Path) -> Result<PathBuf, ImportError> {
+    let found = fs::metadata(source).map_err(failed("find", source))?;
+    if found.is_dir() { fs::canonicalize(source).map_err(failed("find", source)) } else { Ok(source.to_owned()) }
+}
+
+fn unpack_archive(source: &Path, to: &Path, meter: &mut Meter<'_>) -> Result<PathBuf, ImportError> {
+    let name = source.display().to_string();
+    let file = File::open(source).map_err(failed("open", source))?;
+    let mut unpacked = Unpacked::create(to)?;
+    let mut archive = Archive::new(decompress::open(file, &name)?, &name, false);
+    unpacked.unpack(&mut archive, &name, false, meter)?;
+    unpacked.finish()
+}
+
+fn unpack_image(
+    layout: &Layout,
+    wanted: &Wanted,
+    staging: &Staging,
+    meter: &mut Meter<'_>,
+) -> Result<PathBuf, ImportError> {
+    let layers = layout.layers(wanted)?;
+    let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
+    for layer in &layers {
+        // What a layer removes is of the layers below, wherever in the layer that is said.
+        read_layer(layout, layer, |archive, name| unpacked.remove_hidden(archive, name))?;
+        read_layer(layout, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
+    }
+    unpacked.finish()
+}
+
+/// Reads a layer to its end, and verifies it.
+fn read_layer(
+    layout: &Layout,
+    layer: &Descriptor,
+    read: impl FnOnce(&mut Archive<Box<dyn Read + '_>>, &str) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let name = format!("layer {}", layer.digest);
+    let mut input = Hashing { input: layout.blob(layer)?, hasher: Sha256::new() };
+    let outcome = decompress::open(&mut input, &name).and_then(|opened| {
+        let mut archive = Archive::new(opened, &name, true);
+        read(&mut archive, &name)
+    });
+    // What is damaged is seen in many ways, and this one tells it best.
+    io::copy(&mut input, &mut io::sink()).map_err(|error| reading(&name, error))?;
+    layout.verify(layer, input.hasher)?;
+    outcome
+}
+
+/// Hashes what is read.
+struct Hashing {
+    input: File,
+    hasher: Sha256,
+}
+
+impl Read for Hashing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
+}

@@ -1,0 +1,111 @@
+//! A directory for what is needed on the way. It goes when it is dropped; what a process that was killed left is removed by the next
+//! one: nobody has it locked.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use rustix::process::{geteuid, getpid};
+
+use crate::error::{ImportError, failed};
+
+/// How the names of such directories begin.
+const PREFIX: &str = "bulkhead-image-";
+
+/// A directory that this process alone uses.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    path: PathBuf,
+    /// Locked as long as it is open.
+    _lock: File,
+}
+
+impl Staging {
+    /// Makes one in a directory, after what earlier ones left there was removed.
+    pub(crate) fn create(within: &Path) -> Result<Self, ImportError> {
+        remove_left(within)?;
+        for n in 0_u32.. {
+            let path = within.join(format!("{PREFIX}{}-{n}", getpid().as_raw_nonzero()));
+            // Programs that are in it may be set-uid, and are not for everybody to run.
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                made => made.map_err(failed("make a directory for staging,", &path))?,
+            }
+            // Another process may have taken it for one that was left, and then it is gone.
+            if let Some(lock) = lock(&path).map_err(failed("lock", &path))? {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+        Err(failed("make a directory for staging in", within)(io::ErrorKind::AlreadyExists.into()))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next one.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes directories that nobody has locked, and that are this user's: the place may be one where everybody can make some.
+fn remove_left(within: &Path) -> Result<(), ImportError> {
+    for entry in fs::read_dir(within).map_err(failed("list the staging directory", within))? {
+        let entry = entry.map_err(failed("list the staging directory", within))?;
+        let is_ours = entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
+        if is_ours && let Ok(Some(_lock)) = lock(&entry.path()) {
+            fs::remove_dir_all(entry.path()).map_err(failed("remove what an earlier import left in", &entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Locks a directory, unless it is locked or gone.
+fn lock(path: &Path) -> io::Result<Option<File>> {
+    let flags = (OFlags::DIRECTORY | OFlags::NOFOLLOW).bits().cast_signed();
+    let directory = match File::options().read(true).custom_flags(flags).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::AGAIN) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    }
+    // It may have gone, and another may have come, in between.
+    let (locked, there) = (directory.metadata()?, fs::symlink_metadata(path));
+    Ok(there.is_ok_and(|there| (there.dev(), there.ino()) == (locked.dev(), locked.ino())).then_some(directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_goes_and_what_is_in_use_or_not_ours_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join("bulkhead-image-1-0");
+        fs::create_dir_all(left.join("tree/deep")).unwrap();
+        fs::write(left.join("tree/deep/file"), "text").unwrap();
+        let other = dir.path().join("somebody-elses");
+        fs::create_dir(&other).unwrap();
+        let link = dir.path().join("bulkhead-image-link");
+        std::os::unix::fs::symlink(&other, &link).unwrap();
+        let first = Staging::create(dir.path()).unwrap();
+        assert!(!left.exists() && other.exists() && link.exists());
+        assert_eq!(fs::metadata(first.path()).unwrap().mode() & 0o7777, 0o700);
+        let second = Staging::create(dir.path()).unwrap();
+        assert!(first.path() != second.path() && first.path().exists());
+        fs::write(second.path().join("file"), "text").unwrap();
+        drop(second);
+        drop(first);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+}

@@ -1,0 +1,117 @@
+//! Archives and layouts for the tests, right ones and wrong ones.
+
+use std::fs;
+use std::path::Path;
+
+use rustix::process::{getegid, geteuid};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tar::{EntryType, Header};
+
+use crate::layout::digest;
+
+/// A tar archive in the making.
+#[derive(Clone, Default)]
+pub(crate) struct Tar(pub(crate) Vec<u8>);
+
+impl Tar {
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry whose header was changed.
+    pub(crate) fn with(
+        mut self,
+        kind: EntryType,
+        name: impl AsRef<[u8]>,
+        data: &[u8],
+        change: impl FnOnce(&mut Header),
+    ) -> Self {
+        let mut header = Header::new_gnu();
+        let name = name.as_ref();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_uid(geteuid().as_raw().into());
+        header.set_gid(getegid().as_raw().into());
+        header.set_mtime(1_000_000_000);
+        header.set_size(data.len() as u64);
+        change(&mut header);
+        header.set_cksum();
+        self.0.extend(header.as_bytes());
+        self.0.extend(data);
+        self.0.resize(self.0.len().next_multiple_of(512), 0);
+        self
+    }
+
+    pub(crate) fn file(self, name: &str, data: impl AsRef<[u8]>) -> Self {
+        self.with(EntryType::Regular, name, data.as_ref(), |_| ())
+    }
+
+    pub(crate) fn dir(self, name: &str, mode: u32, mtime: u64) -> Self {
+        self.with(EntryType::Directory, name, &[], |header| {
+            header.set_mode(mode);
+            header.set_mtime(mtime);
+        })
+    }
+
+    /// Adds a symbolic or hard link.
+    pub(crate) fn link(self, kind: EntryType, name: &str, to: &str) -> Self {
+        self.with(kind, name, &[], |header| header.as_old_mut().linkname[..to.len()].copy_from_slice(to.as_bytes()))
+    }
+
+    /// Adds records for the next entry.
+    pub(crate) fn records(self, kind: EntryType, records: &[(&str, &[u8])]) -> Self {
+        let mut bytes = Vec::new();
+        for (word, value) in records {
+            let rest = word.len() + value.len() + 3;
+            let len = (1..5).map(|digits| rest + digits).find(|len| len.to_string().len() + rest == *len).unwrap();
+            bytes.extend(format!("{len} {word}=").bytes().chain(value.iter().copied()).chain([b'\n']));
+        }
+        self.with(kind, "records", &bytes, |_| ())
+    }
+
+    pub(crate) fn end(mut self) -> Vec<u8> {
+        self.0.extend([0; 1024]);
+        self.0
+    }
+}
+
+/// Writes a blob into a layout, and describes it.
+pub(crate) fn blob(layout: &Path, media_type: &str, bytes: &[u8]) -> Value {
+    let digest = digest(Sha256::new_with_prefix(bytes));
+    let blobs = layout.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join(digest.strip_prefix("sha256:").unwrap()), bytes).unwrap();
+    json!({"mediaType": media_type, "digest": digest, "size": bytes.len()})
+}
+
+pub(crate) const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// Writes an image of layers into a layout, and describes it, without a platform.
+pub(crate) fn image(layout: &Path, platform: &str, layers: &[Value]) -> Value {
+    let (os, architecture) = platform.split_once('/').unwrap();
+    let config = json!({"os": os, "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": []}});
+    let config = blob(layout, "application/vnd.oci.image.config.v1+json", config.to_string().as_bytes());
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    blob(layout, "application/vnd.oci.image.manifest.v1+json", manifest.to_string().as_bytes())
+}
+
+/// Writes an index of images into a layout, and describes it.
+pub(crate) fn index(layout: &Path, manifests: &[Value]) -> Value {
+    let index = json!({"schemaVersion": 2, "manifests": manifests});
+    blob(layout, "application/vnd.oci.image.index.v1+json", index.to_string().as_bytes())
+}
+
+/// Gives a description a name, as it is given in a layout.
+pub(crate) fn named(mut descriptor: Value, name: &str) -> Value {
+    descriptor["annotations"] = json!({"org.opencontainers.image.ref.name": name});
+    descriptor
+}
+
+/// Completes a layout.
+pub(crate) fn complete(layout: &Path, manifests: &[Value]) {
+    fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    let index = json!({"schemaVersion": 2, "manifests": manifests});
+    fs::write(layout.join("index.json"), index.to_string()).unwrap();
+}

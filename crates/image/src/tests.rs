@@ -1,0 +1,173 @@
+//! Sources of all kinds, as `stage` sees them.
+
+use super::*;
+use crate::testing::{LAYER, Tar, blob, complete, image};
+use bulkhead_core::error::Code;
+use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
+use tar::EntryType;
+
+fn wanted() -> Wanted {
+    Wanted { platform: "linux/amd64".parse().unwrap(), reference: None }
+}
+
+/// What a tree is, name by name.
+fn seen(tree: &Path) -> Vec<(PathBuf, u32, i64, u64)> {
+    let (mut seen, mut left) = (Vec::new(), vec![tree.to_owned()]);
+    while let Some(at) = left.pop() {
+        let found = fs::symlink_metadata(&at).unwrap();
+        if found.is_dir() {
+            left.extend(fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().path()));
+        }
+        let len = if found.is_dir() { 0 } else { found.len() };
+        seen.push((at.strip_prefix(tree).unwrap().to_owned(), found.mode(), found.mtime(), len));
+    }
+    seen.sort();
+    seen
+}
+
+fn content() -> Tar {
+    Tar::new()
+        .dir("./", 0o755, 5)
+        .dir("etc", 0o700, 6)
+        .file("etc/passwd", "root")
+        .link(EntryType::Link, "etc/linked", "etc/passwd")
+        .file("large", vec![9; 100_000])
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// Packs a directory of files.
+fn packed(dir: &Path, at: &str, mut tar: Tar) -> Tar {
+    for entry in fs::read_dir(dir).unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{at}{}", entry.file_name().to_str().unwrap());
+        if entry.metadata().unwrap().is_dir() {
+            tar = packed(&entry.path(), &format!("{name}/"), tar.dir(&name, 0o755, 1));
+        } else {
+            tar = tar.file(&name, fs::read(entry.path()).unwrap());
+        }
+    }
+    tar
+}
+
+/// Whether there is root, without whom nothing is staged.
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
+        println!("Skipped: needs root");
+    }
+    is_root
+}
+
+#[test]
+fn root_all_kinds_of_sources_give_the_same_tree() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (staging, layout) = (dir.path().join("staging"), dir.path().join("layout"));
+    fs::create_dir(&staging).unwrap();
+    fs::create_dir(&layout).unwrap();
+    let plain = content().end();
+    let zstd = ruzstd::encoding::compress_to_vec(&plain[..], ruzstd::encoding::CompressionLevel::Fastest);
+    let lower = Tar::new().dir("./", 0o700, 4).file("etc/old", "").file("hidden/file", "").file("large", "small").end();
+    let upper = content().file(".wh.hidden", "").file("etc/.wh..wh..opq", "").end();
+    let layers = [
+        blob(&layout, &format!("{LAYER}+gzip"), &gzip(&lower)),
+        blob(
+            &layout,
+            &format!("{LAYER}+zstd"),
+            &ruzstd::encoding::compress_to_vec(&upper[..], ruzstd::encoding::CompressionLevel::Fastest),
+        ),
+    ];
+    complete(&layout, &[image(&layout, "linux/amd64", &layers)]);
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let sources = [
+        write("plain.tar", &plain),
+        write("tar.gz", &gzip(&plain)),
+        write("tar.zst", &zstd),
+        layout.clone(),
+        write("oci.tar", &packed(&layout, "", Tar::new()).end()),
+    ];
+    let mut first = None;
+    for source in &sources {
+        let mut progress = Bytes(0);
+        let tree = stage(source, &staging, &wanted(), |bytes| progress = bytes).unwrap();
+        assert_eq!((tree.entries(), tree.bytes()), (4, Bytes(4096 + 102_400)), "{}", source.display());
+        assert!(progress.0 >= 100_004 && tree.scratch().unwrap().is_dir());
+        // What was unpacked on the way is not kept.
+        assert_eq!(fs::read_dir(tree.staging.path()).unwrap().count(), 2);
+        let seen = seen(tree.path());
+        let (expected, what) = first.get_or_insert_with(|| (seen.clone(), source.clone()));
+        assert_eq!(&seen, expected, "{} and {}", source.display(), what.display());
+        drop(tree);
+        assert_eq!(fs::read_dir(&staging).unwrap().count(), 0);
+    }
+    // A directory is used where it is.
+    let mut tell = |_| ();
+    let unpacked = unpack_archive(&sources[0], &dir.path().join("unpacked"), &mut Meter::new(&mut tell)).unwrap();
+    let tree = stage(&unpacked, &staging, &wanted(), |_| ()).unwrap();
+    assert_eq!((tree.path(), seen(tree.path())), (&*unpacked, first.unwrap().0));
+    drop(tree);
+    assert!(unpacked.join("etc/passwd").exists() && fs::read_dir(&staging).unwrap().count() == 0);
+}
+
+#[test]
+fn root_what_is_refused_leaves_nothing() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (staging, layout) = (dir.path().join("staging"), dir.path().join("layout"));
+    fs::create_dir(&staging).unwrap();
+    fs::create_dir(&layout).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let plain = content().end();
+    let layer = blob(&layout, LAYER, &plain);
+    complete(&layout, &[image(&layout, "linux/amd64", std::slice::from_ref(&layer))]);
+    let hex = layer["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
+    let mut damaged = plain.clone();
+    // In the data of a file, where only the digest tells.
+    let at = damaged.iter().rposition(|byte| *byte == 9).unwrap();
+    damaged[at] = 8;
+    fs::write(layout.join("blobs/sha256").join(hex), damaged).unwrap();
+    let cases = [
+        (write("cut.tar", &plain[..plain.len() - 20_000]), Code::Corrupt, "it is cut off"),
+        (write("cut.tar.gz", &gzip(&plain)[..200]), Code::Corrupt, "it is cut off"),
+        (write("out.tar", &Tar::new().file("../x", "").end()), Code::InvalidArgument, "leads out"),
+        (write("text", b"just text"), Code::InvalidArgument, "no directory, tar archive or OCI image"),
+        (write("x.tar.xz", b"\xfd7zXZ\0rest"), Code::Unsupported, "compressed with xz"),
+        (write("empty", b""), Code::InvalidArgument, "no directory, tar archive or OCI image"),
+        (layout, Code::Corrupt, "is damaged: what is there is sha256:"),
+        (dir.path().join("nowhere"), Code::NotFound, "cannot find"),
+        (dir.path().to_owned(), Code::InvalidArgument, "the staging directory lies in it"),
+    ];
+    for (source, code, cause) in cases {
+        let error = stage(&source, &staging, &wanted(), |_| ()).unwrap_err();
+        assert!(error.to_string().contains(cause) && error.code() == code, "{error} ({:?})", error.code());
+        assert!(!error.cure().is_empty());
+        assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
+    }
+}
+
+#[test]
+fn without_root_nothing_is_begun() {
+    if geteuid().is_root() {
+        return println!("Skipped: this is root");
+    }
+    let error = stage(Path::new("/nonexistent"), Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
+    assert!(error.code() == Code::PermissionDenied && error.cure().contains("as root"), "{error}");
+}

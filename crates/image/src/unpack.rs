@@ -1,0 +1,352 @@
+//! Unpacks archives into a directory, one over the other, as the layers of an image are: what comes later wins.
+//!
+//! Owns: what is made of an entry. Does not: decide where it may be (`beneath`).
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::units::Bytes;
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, linkat, makedev,
+    mkdirat, mknodat, openat, symlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use crate::archive::{Archive, Kind, Member};
+use crate::beneath::{self, Unreachable};
+use crate::error::{EntryError, ImportError, failed, reading, shown};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes that are copied at a time; so many zeroes become a hole.
+const CHUNK: usize = 1 << 16;
+
+/// How the name begins of what removes something of the layers below.
+const WHITEOUT: &[u8] = b".wh.";
+
+/// What removes all that a directory has of the layers below.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+
+/// Counts bytes, and tells of them.
+pub(crate) struct Meter<'a> {
+    bytes: u64,
+    tell: &'a mut dyn FnMut(Bytes),
+}
+
+impl<'a> Meter<'a> {
+    pub(crate) fn new(tell: &'a mut dyn FnMut(Bytes)) -> Self {
+        Self { bytes: 0, tell }
+    }
+
+    pub(crate) fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        (self.tell)(Bytes(self.bytes));
+    }
+}
+
+/// A directory into which archives are unpacked.
+pub(crate) struct Unpacked {
+    root: OwnedFd,
+    path: PathBuf,
+    /// When each directory was changed, to be set when nothing is put into it any more.
+    times: BTreeMap<PathBuf, i64>,
+    /// The directory of the last entry: the next one is likely to be in it.
+    last: Option<(PathBuf, OwnedFd)>,
+}
+
+/// An entry on its way.
+struct Entry<'a> {
+    archive: &'a str,
+    member: &'a Member,
+}
+
+impl Entry<'_> {
+    fn refused(&self, reason: EntryError) -> ImportError {
+        ImportError::Entry { archive: self.archive.to_owned(), entry: shown(&self.member.path), reason }
+    }
+
+    fn failed<E: Into<io::Error>>(&self, operation: &'static str) -> impl Fn(E) -> ImportError {
+        let (archive, entry) = (self.archive.to_owned(), shown(&self.member.path));
+        move |error| {
+            let (archive, entry) = (archive.clone(), entry.clone());
+            ImportError::Make { archive, operation, entry, source: error.into() }
+        }
+    }
+
+    fn unreachable(&self, unreachable: Unreachable) -> ImportError {
+        match unreachable {
+            Unreachable::Entry(reason) => self.refused(reason),
+            Unreachable::Io(error) => self.failed("make the directory of")(error),
+        }
+    }
+
+    fn path(&self) -> Result<PathBuf, ImportError> {
+        beneath::path_of(&self.member.path).map_err(|reason| self.refused(reason))
+    }
+}
+
+impl Unpacked {
+    /// Makes an empty directory.
+    pub(crate) fn create(path: &Path) -> Result<Self, ImportError> {
+        fs::create_dir(path).map_err(failed("make", path))?;
+        let root = File::open(path).map_err(failed("open", path))?.into();
+        // What an archive that has no entry for its root means.
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|errno| failed("protect", path)(errno.into()))?;
+        let times = BTreeMap::from([(PathBuf::new(), 0)]);
+        Ok(Self { root, path: path.to_owned(), times, last: None })
+    }
+
+    /// Unpacks an archive. What only removes something of a layer is left out if it is one.
+    pub(crate) fn unpack(
+        &mut self,
+        archive: &mut Archive<impl Read>,
+        name: &str,
+        is_layer: bool,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ImportError> {
+        while let Some(member) = archive.next()? {
+            let entry = Entry { archive: name, member: &member };
+            let path = entry.path()?;
+            let is_whiteout = || path.file_name().is_some_and(|name| name.as_bytes().starts_with(WHITEOUT));
+            if !is_layer || !is_whiteout() {
+                self.make(&entry, &path, archive, meter)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what a layer says that it removes of those below; nothing else is done with the layer.
+    pub(crate) fn remove_hidden(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
+        self.last = None;
+        while let Some(member) = archive.next()? {
+            let entry = Entry { archive: name, member: &member };
+            let Some((parent, last)) = beneath::split(&entry.path()?) else { continue };
+            let Some(hidden) = last.as_bytes().strip_prefix(WHITEOUT) else { continue };
+            let directory = match beneath::directory(&self.root, &parent) {
+                Ok(directory) => directory,
+                Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(unreachable) => return Err(entry.unreachable(unreachable)),
+            };
+            let removed = match hidden {
+                _ if last.as_bytes() == OPAQUE => beneath::empty(&directory),
+                // What some programs keep for themselves.
+                hidden if hidden.starts_with(WHITEOUT) => Ok(()),
+                b"" | b"." | b".." => return Err(entry.refused(EntryError::Outside)),
+                hidden => beneath::remove(&directory, OsStr::from_bytes(hidden)).map(drop),
+            };
+            removed.map_err(entry.failed("remove what is hidden by"))?;
+        }
+        Ok(())
+    }
+
+    /// Gives the directories their times. Nothing can be unpacked afterwards.
+    pub(crate) fn finish(self) -> Result<PathBuf, ImportError> {
+        for (path, mtime) in &self.times {
+            // What was removed, or is something else now, has its own.
+            if let Ok(directory) = beneath::directory(&self.root, path) {
+                let set = rustix::fs::futimens(&directory, &at(*mtime));
+                set.map_err(|errno| failed("set the time of", &self.path.join(path))(errno.into()))?;
+            }
+        }
+        Ok(self.path)
+    }
+
+    fn make(
+        &mut self,
+        entry: &Entry<'_>,
+        path: &Path,
+        archive: &mut Archive<impl Read>,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ImportError> {
+        let member = entry.member;
+        let Some((parent, name)) = beneath::split(path) else {
+            return match member.kind {
+                Kind::Directory => {
+                    self.times.insert(PathBuf::new(), member.mtime);
+                    dress(entry, &self.root, OsStr::new("."))
+                }
+                _ => Err(entry.refused(EntryError::Root)),
+            };
+        };
+        if let Kind::HardLink(target) = &member.kind {
+            return self.link(entry, path, target);
+        }
+        let directory = self.take_parent(entry, &parent)?;
+        let found = beneath::stat(&directory, &name).map_err(entry.failed("look at"))?;
+        let is_directory = found.is_some_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
+        if found.is_some() && !(is_directory && member.kind == Kind::Directory) {
+            self.last = None;
+            beneath::remove(&directory, &name).map_err(entry.failed("replace"))?;
+        }
+        let private = Mode::from_raw_mode(0o600);
+        let node = |kind, device| mknodat(&directory, &name, kind, private, device);
+        match &member.kind {
+            Kind::File => return self.file(entry, (parent, directory), &name, archive, meter),
+            Kind::Directory if is_directory => Ok(()),
+            Kind::Directory => mkdirat(&directory, &name, Mode::from_raw_mode(0o700)),
+            Kind::Symlink(target) => symlinkat(OsStr::from_bytes(target), &directory, &name),
+            Kind::Char(major, minor) => node(FileType::CharacterDevice, makedev(*major, *minor)),
+            Kind::Block(major, minor) => node(FileType::BlockDevice, makedev(*major, *minor)),
+            Kind::Fifo => node(FileType::Fifo, 0),
+            // Made above.
+            Kind::HardLink(_) => Ok(()),
+        }
+        .map_err(entry.failed("make"))?;
+        if member.kind == Kind::Directory {
+            self.times.insert(path.to_owned(), member.mtime);
+        }
+        dress(entry, &directory, &name)?;
+        self.last = Some((parent, directory));
+        Ok(())
+    }
+
+    fn file(
+        &mut self,
+        entry: &Entry<'_>,
+        (parent, directory): (PathBuf, OwnedFd),
+        name: &OsStr,
+        archive: &mut Archive<impl Read>,
+        meter: &mut Meter<'_>,
+    ) -> Result<(), ImportError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = openat(&directory, name, flags, Mode::from_raw_mode(0o600));
+        let file = File::from(opened.map_err(entry.failed("make"))?);
+        copy(entry, archive, &file, meter)?;
+        drop(file);
+        dress(entry, &directory, name)?;
+        self.last = Some((parent, directory));
+        Ok(())
+    }
+
+    fn link(&mut self, entry: &Entry<'_>, path: &Path, target: &[u8]) -> Result<(), ImportError> {
+        let bad = |reason| entry.refused(EntryError::BadTarget { target: shown(target), reason: Box::new(reason) });
+        let missing = || entry.refused(EntryError::NoTarget(shown(target)));
+        let target_path = beneath::path_of(target).map_err(bad)?;
+        let (above, last) = beneath::split(&target_path).ok_or_else(|| bad(EntryError::Root))?;
+        let from = match beneath::directory(&self.root, &above) {
+            Err(Unreachable::Entry(reason)) => return Err(bad(reason)),
+            Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
+            opened => opened.map_err(|unreachable| entry.unreachable(unreachable))?,
+        };
+        match beneath::stat(&from, &last).map_err(entry.failed("look at the target of"))? {
+            None => return Err(missing()),
+            Some(found) if FileType::from_raw_mode(found.st_mode).is_dir() => {
+                return Err(bad(EntryError::Name("is one of a directory")));
+            }
+            Some(_) => {}
+        }
+        if target_path == path {
+            return Ok(());
+        }
+        let Some((parent, name)) = beneath::split(path) else { return Err(entry.refused(EntryError::Root)) };
+        let directory = self.take_parent(entry, &parent)?;
+        if beneath::remove(&directory, &name).map_err(entry.failed("replace"))? {
+            self.last = None;
+        }
+        match linkat(&from, &last, &directory, &name, AtFlags::empty()) {
+            // It was in what the link replaced.
+            Err(Errno::NOENT) => Err(missing()),
+            linked => linked.map_err(entry.failed("link")),
+        }
+    }
+
+    /// The directory that an entry is made in; with those above it made, if need be.
+    fn take_parent(&mut self, entry: &Entry<'_>, parent: &Path) -> Result<OwnedFd, ImportError> {
+        match self.last.take() {
+            Some((path, directory)) if path == parent => Ok(directory),
+            _ => {
+                let made = |path: &Path| {
+                    self.times.insert(path.to_owned(), 0);
+                };
+                beneath::make_directory(&self.root, parent, made).map_err(|unreachable| entry.unreachable(unreachable))
+            }
+        }
+    }
+}
+
+/// Writes the data of an entry.
+fn copy(
+    entry: &Entry<'_>,
+    archive: &mut Archive<impl Read>,
+    mut file: &File,
+    meter: &mut Meter<'_>,
+) -> Result<(), ImportError> {
+    let mut buffer = vec![0; CHUNK];
+    let mut at = 0;
+    loop {
+        let mut data = archive.data().take(CHUNK as u64);
+        let mut filled = 0;
+        while filled < CHUNK {
+            match data.read(&mut buffer[filled..]).map_err(|error| reading(entry.archive, error))? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        let chunk = &buffer[..filled];
+        at += filled as u64;
+        let written = match filled {
+            0 => file.set_len(at),
+            _ if chunk.iter().all(|byte| *byte == 0) => io::Seek::seek(&mut file, io::SeekFrom::Start(at)).map(drop),
+            _ => file.write_all(chunk),
+        };
+        written.map_err(entry.failed("write"))?;
+        meter.add(filled as u64);
+        if filled == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Gives an entry that was just made its owner, mode, attributes and time, in the order in which none of these takes another back.
+fn dress(entry: &Entry<'_>, directory: &OwnedFd, name: &OsStr) -> Result<(), ImportError> {
+    let member = entry.member;
+    let is_link = matches!(member.kind, Kind::Symlink(_));
+    let (uid, gid) = (Uid::from_raw(member.uid), Gid::from_raw(member.gid));
+    chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+        .map_err(entry.failed("set the owner of"))?;
+    if !is_link {
+        // What is there is no link, and nobody else can come to it.
+        let mode = Mode::from_raw_mode(member.mode);
+        chmodat(directory, name, mode, AtFlags::empty()).map_err(entry.failed("set the mode of"))?;
+    }
+    let path = beneath::by_descriptor(directory, name);
+    if member.kind == Kind::Directory {
+        // It may have been there before, with others.
+        for attribute in attributes(&path).map_err(entry.failed("list the attributes of"))? {
+            // Labels are the host's.
+            let is_ours = !attribute.starts_with(b"security.") || attribute == b"security.capability";
+            if is_ours && !member.xattrs.contains_key(&attribute) {
+                let removed = rustix::fs::lremovexattr(&path, &attribute[..]);
+                removed.map_err(entry.failed("remove an attribute of"))?;
+            }
+        }
+    }
+    for (attribute, value) in &member.xattrs {
+        let set = rustix::fs::lsetxattr(&path, &attribute[..], value, XattrFlags::empty());
+        set.map_err(entry.failed("set an attribute of"))?;
+    }
+    utimensat(directory, name, &at(member.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(entry.failed("set the time of"))
+}
+
+/// The names of the extended attributes of a file.
+fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = vec![0; 1 << 16];
+    match rustix::fs::llistxattr(path, &mut names[..]) {
+        Ok(len) => {
+            Ok(names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+        }
+        Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn at(mtime: i64) -> Timestamps {
+    let time = Timespec { tv_sec: mtime, tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
+}

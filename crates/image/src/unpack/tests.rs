@@ -1,0 +1,229 @@
+use super::*;
+use crate::error::ArchiveError;
+use crate::testing::Tar;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use tar::EntryType;
+use tempfile::TempDir;
+
+fn unpack_all(dir: &Path, archives: &[Vec<u8>], is_layer: bool) -> Result<PathBuf, ImportError> {
+    let mut tell = |_| ();
+    let mut meter = Meter::new(&mut tell);
+    let mut unpacked = Unpacked::create(&dir.join("tree"))?;
+    for bytes in archives {
+        if is_layer {
+            unpacked.remove_hidden(&mut Archive::new(&bytes[..], "it", true), "it")?;
+        }
+        unpacked.unpack(&mut Archive::new(&bytes[..], "it", is_layer), "it", is_layer, &mut meter)?;
+    }
+    unpacked.finish()
+}
+
+fn unpacked(archive: Tar) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = unpack_all(dir.path(), &[archive.end()], false).unwrap();
+    (dir, tree)
+}
+
+fn refused(archive: Tar) -> EntryError {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("precious"), "precious").unwrap();
+    let error = unpack_all(dir.path(), &[archive.end()], false).unwrap_err();
+    // What is beside the tree is as it was, whatever the archive wanted.
+    assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    match error {
+        ImportError::Entry { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_unpacked_is_what_was_packed() {
+    let (_dir, tree) = unpacked(
+        Tar::new()
+            .dir("./", 0o750, 11)
+            .dir("a/", 0o2775, 12)
+            .with(EntryType::Regular, "a/set-uid", b"text", |header| header.set_mode(0o4755))
+            .file("a/zeroes", [&[0; 200_000][..], b"end", &[0; 100_000]].concat())
+            .file("a/holes", [0; 70_000])
+            .link(EntryType::Symlink, "a/link", "/etc/passwd")
+            .link(EntryType::Link, "again", "a/set-uid")
+            .link(EntryType::Link, "link-again", "./a/link")
+            .with(EntryType::Fifo, "pipe", &[], |header| header.set_mode(0o622))
+            .file("implied/deep/file", ""),
+    );
+    let at = |path: &str| fs::symlink_metadata(tree.join(path)).unwrap();
+    let seen = |path: &str| (at(path).permissions().mode() & 0o7777, at(path).mtime(), at(path).mtime_nsec());
+    assert_eq!(seen(""), (0o750, 11, 0));
+    assert_eq!(seen("a"), (0o2775, 12, 0));
+    assert_eq!(seen("a/set-uid"), (0o4755, 1_000_000_000, 0));
+    assert_eq!(seen("pipe"), (0o622, 1_000_000_000, 0));
+    assert_eq!((seen("implied"), seen("implied/deep")), ((0o755, 0, 0), (0o755, 0, 0)));
+    assert_eq!(at("again").ino(), at("a/set-uid").ino());
+    assert_eq!(at("link-again").ino(), at("a/link").ino());
+    assert_eq!(fs::read_link(tree.join("a/link")).unwrap(), Path::new("/etc/passwd"));
+    let zeroes = fs::read(tree.join("a/zeroes")).unwrap();
+    assert!(zeroes.len() == 300_003 && &zeroes[200_000..200_003] == b"end");
+    assert_eq!((at("a/holes").len(), at("a/link").mtime()), (70_000, 1_000_000_000));
+}
+
+#[test]
+fn root_owners_devices_and_capabilities_are_kept() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("Skipped: needs root");
+    }
+    let capability = b"\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00";
+    let of = |uid, gid| {
+        move |header: &mut tar::Header| {
+            header.set_uid(uid);
+            header.set_gid(gid);
+        }
+    };
+    let archive = Tar::new()
+        .records(EntryType::XHeader, &[("SCHILY.xattr.security.capability", capability)])
+        .with(EntryType::Regular, "ping", b"text", of(0, 0))
+        .with(EntryType::Symlink, "link", &[], |header| {
+            of(1000, 100)(header);
+            header.as_old_mut().linkname[0] = b'x';
+        })
+        .with(EntryType::Regular, "owned", &[], of(70_000, 5));
+    let (_dir, tree) = unpacked(archive);
+    let owner = |path: &str| {
+        let found = fs::symlink_metadata(tree.join(path)).unwrap();
+        (found.uid(), found.gid())
+    };
+    assert_eq!((owner("link"), owner("owned")), ((1000, 100), (70_000, 5)));
+    let mut value = [0; 64];
+    let len = rustix::fs::lgetxattr(tree.join("ping"), "security.capability", &mut value[..]).unwrap();
+    assert_eq!(&value[..len], capability);
+    let device = Tar::new().with(EntryType::Char, "null", &[], |header| {
+        header.set_device_major(1).unwrap();
+        header.set_device_minor(3).unwrap();
+    });
+    let dir = tempfile::tempdir().unwrap();
+    match unpack_all(dir.path(), &[device.end()], false) {
+        Ok(tree) => assert_eq!(fs::metadata(tree.join("null")).unwrap().rdev(), makedev(1, 3)),
+        // In a container.
+        Err(error) => assert_eq!(error.code(), bulkhead_core::error::Code::PermissionDenied),
+    }
+}
+
+#[test]
+fn no_name_leads_out() {
+    assert_eq!(refused(Tar::new().file("../precious", "x")), EntryError::Outside);
+    assert_eq!(refused(Tar::new().file("a/../../precious", "x")), EntryError::Outside);
+    assert_eq!(refused(Tar::new().file("/tmp/precious", "x")), EntryError::Absolute);
+    let behind = |to: &str| refused(Tar::new().link(EntryType::Symlink, "link", to).file("link/precious", "x"));
+    for to in ["..", "/", "../..", ".", "/proc/self/root", "link"] {
+        assert_eq!(behind(to), EntryError::BehindLink("link".to_owned()), "{to}");
+    }
+    let deep = Tar::new().dir("a/b", 0o755, 1).link(EntryType::Symlink, "a/b/up", "../../..").dir("a/b/up/c", 0o777, 1);
+    assert_eq!(refused(deep), EntryError::BehindLink("a/b/up".to_owned()));
+    // A directory in place of a link is made anew, and not what the link leads to.
+    let (dir, tree) =
+        unpacked(Tar::new().link(EntryType::Symlink, "link", "..").dir("link/", 0o711, 3).file("link/x", ""));
+    assert!(tree.join("link/x").exists() && !dir.path().join("x").exists());
+    assert_eq!(refused(Tar::new().file("a", "").file("a/b", "")), EntryError::NotInDirectory);
+    assert_eq!(refused(Tar::new().file(".", "")), EntryError::Root);
+}
+
+#[test]
+fn no_hard_link_leads_out() {
+    let link = |to: &str| refused(Tar::new().link(EntryType::Symlink, "up", "..").link(EntryType::Link, "x", to));
+    let bad = |to: &str, reason| EntryError::BadTarget { target: to.to_owned(), reason: Box::new(reason) };
+    assert_eq!(link("../precious"), bad("../precious", EntryError::Outside));
+    assert_eq!(link("/etc/passwd"), bad("/etc/passwd", EntryError::Absolute));
+    assert_eq!(link("up/precious"), bad("up/precious", EntryError::BehindLink("up".to_owned())));
+    assert_eq!(link("missing"), EntryError::NoTarget("missing".to_owned()));
+    assert!(matches!(link("."), EntryError::BadTarget { .. }));
+    let of_directory = Tar::new().dir("d", 0o755, 1).link(EntryType::Link, "x", "d");
+    assert!(matches!(refused(of_directory), EntryError::BadTarget { .. }));
+    // A link to itself changes nothing; one to what it replaces has nothing to lead to.
+    let (_dir, tree) = unpacked(Tar::new().file("a", "text").link(EntryType::Link, "a", "./a"));
+    assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "text");
+    let within = Tar::new().file("d/a", "text").link(EntryType::Link, "d", "d/a");
+    assert_eq!(refused(within), EntryError::NoTarget("d/a".to_owned()));
+}
+
+#[test]
+fn what_comes_later_wins() {
+    let (_dir, tree) = unpacked(
+        Tar::new()
+            .file("a", "first")
+            .link(EntryType::Link, "linked", "a")
+            .file("a", "second")
+            .file("d/old", "")
+            .file("d", "now a file")
+            .file("f", "")
+            .dir("f", 0o700, 9)
+            .file("f/new", "")
+            .dir("e", 0o755, 1)
+            .file("e/kept", "")
+            .dir("e", 0o700, 2),
+    );
+    let text = |path: &str| fs::read_to_string(tree.join(path)).unwrap();
+    // What has another name is not changed.
+    assert_eq!((text("a"), text("linked"), text("d")), ("second".into(), "first".into(), "now a file".into()));
+    assert!(tree.join("f/new").exists() && tree.join("e/kept").exists());
+    assert_eq!(
+        (fs::metadata(tree.join("e")).unwrap().mode() & 0o777, fs::metadata(tree.join("f")).unwrap().mtime()),
+        (0o700, 9)
+    );
+}
+
+#[test]
+fn layers_hide_what_is_below_them_and_nothing_of_their_own() {
+    let lower = Tar::new()
+        .file("gone", "")
+        .file("kept", "")
+        .file("anew", "old")
+        .file("opaque/below", "")
+        .file("opaque/deep/below", "")
+        .file("tree/a/b", "");
+    let upper = Tar::new()
+        .file("anew", "new")
+        .file(".wh.anew", "")
+        .file(".wh.gone", "")
+        .file(".wh.never-there", "")
+        .file("nowhere/.wh.x", "")
+        .file("opaque/mine", "")
+        .file("opaque/.wh..wh..opq", "")
+        .file(".wh..wh.plnk", "")
+        .file(".wh.tree", "");
+    let dir = tempfile::tempdir().unwrap();
+    let tree = unpack_all(dir.path(), &[lower.end(), upper.end()], true).unwrap();
+    let mut names: Vec<_> = fs::read_dir(&tree).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["anew", "kept", "opaque"]);
+    assert_eq!(fs::read_to_string(tree.join("anew")).unwrap(), "new");
+    assert_eq!(fs::read_dir(tree.join("opaque")).unwrap().count(), 1);
+}
+
+#[test]
+fn no_layer_reaches_out_by_what_another_made() {
+    for upper in [
+        Tar::new().file("link/precious", "x"),
+        Tar::new().file("link/.wh.precious", ""),
+        Tar::new().file("link/.wh..wh..opq", ""),
+        Tar::new().file(".wh...", ""),
+        Tar::new().file(".wh..", ""),
+        Tar::new().link(EntryType::Link, "x", "link/precious"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("precious"), "precious").unwrap();
+        let lower = Tar::new().link(EntryType::Symlink, "link", "..");
+        let error = unpack_all(dir.path(), &[lower.end(), upper.end()], true).unwrap_err();
+        assert!(matches!(error, ImportError::Entry { .. }), "{error:?}");
+        assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious");
+    }
+}
+
+#[test]
+fn errors_name_the_entry_and_do_nothing_to_a_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = unpack_all(dir.path(), &[Tar::new().file("../\x1b[31mred\n", "").end()], false).unwrap_err();
+    assert_eq!(error.to_string(), r#"it: entry "../\u{1b}[31mred\n" has a name that leads out of the archive"#);
+    let (cut, dir) = (Tar::new().file("a", [1; 5000]).end(), tempfile::tempdir().unwrap());
+    let error = unpack_all(dir.path(), &[cut[..3000].to_vec()], false);
+    assert!(matches!(error, Err(ImportError::Archive { reason: ArchiveError::CutOff, .. })), "{error:?}");
+}
