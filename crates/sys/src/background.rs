@@ -5,6 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _, pipe};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::CWD;
@@ -148,6 +149,16 @@ pub fn check_flusher() -> Result<(), BackgroundError> {
         Ok(false) => Err(BackgroundError::NotAFlusher),
         Err(errno) => Err(BackgroundError::Step { step: "read PR_GET_IO_FLUSHER", source: errno.into() }),
     }
+}
+
+/// Makes a directory that was opened before the one that relative paths lead from, which is all that paths lead to after
+/// [`forget_mounts`].
+///
+/// # Errors
+/// [`BackgroundError::Step`].
+pub fn work_in(directory: impl AsFd) -> Result<(), BackgroundError> {
+    let failed = |errno: rustix::io::Errno| BackgroundError::Step { step: "enter the directory", source: errno.into() };
+    fchdir(directory).map_err(failed)
 }
 
 /// Leaves all mounts behind, those that others wait to unmount among them; files that are open stay so, and no path leads

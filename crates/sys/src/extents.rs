@@ -20,6 +20,10 @@ const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
 /// Allocated, and reads as zeroes.
 const FIEMAP_EXTENT_UNWRITTEN: u32 = 0x800;
+/// Several lie together.
+const FIEMAP_EXTENT_MERGED: u32 = 0x1000;
+/// Other files have it as well.
+const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 
 /// Extents that are asked for at a time: 7 KiB on the stack.
 const BATCH: usize = 128;
@@ -65,6 +69,32 @@ pub enum Kind {
     Unwritten,
 }
 
+/// A range of a file, and where the device has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// In the file, in bytes.
+    pub range: Range<u64>,
+    /// Its start on the device, in bytes.
+    pub device: u64,
+}
+
+/// Tells where the device has the data of a file, as far as it lies there plainly: not compressed, nor within metadata, nor yet
+/// without a place.
+///
+/// # Errors
+/// The operating system's.
+pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
+    let mut all = Vec::new();
+    let size = file.metadata()?.len();
+    ask(file, 0..size.next_multiple_of(4096), |extent, range| {
+        if extent.flags & !(FIEMAP_EXTENT_LAST | FIEMAP_EXTENT_MERGED | FIEMAP_EXTENT_SHARED) == 0 {
+            all.push(Mapped { device: extent.physical + (range.start - extent.logical), range });
+        }
+        Ok(())
+    })?;
+    Ok(all)
+}
+
 /// Tells of all ranges of a file that are no holes, in order, cut off at the ends of `range`. Nobody may write to it meanwhile.
 ///
 /// # Errors
@@ -74,6 +104,18 @@ pub fn extents(
     range: Range<u64>,
     mut each: impl FnMut(Range<u64>, Kind) -> io::Result<()>,
 ) -> io::Result<()> {
+    let asked = ask(file, range.clone(), |extent, range| {
+        let unwritten = extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
+        each(range, if unwritten { Kind::Unwritten } else { Kind::Data })
+    });
+    match asked {
+        Err(error) if error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => by_seeking(file, range, each),
+        asked => asked,
+    }
+}
+
+/// Tells of all extents that touch a range, in order, with what of the range each has.
+fn ask(file: &File, range: Range<u64>, mut each: impl FnMut(&Found, Range<u64>) -> io::Result<()>) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let header = Header {
@@ -89,18 +131,14 @@ pub fn extents(
         // which `Query` has.
         let request = unsafe { Updater::<FS_IOC_FIEMAP, Query>::new(&mut query) };
         // SAFETY: as above; the request borrows the query for as long as the call takes.
-        match unsafe { ioctl(file, request) } {
-            Err(Errno::OPNOTSUPP) if at == range.start => return by_seeking(file, range, each),
-            asked => asked?,
-        }
+        unsafe { ioctl(file, request) }?;
         let found = query.found.get(..query.header.mapped_extents as usize).unwrap_or_default();
         for extent in found {
             let end = extent.logical.saturating_add(extent.length).min(range.end);
             let part = extent.logical.max(at)..end;
             if !part.is_empty() {
                 at = end;
-                let unwritten = extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
-                each(part, if unwritten { Kind::Unwritten } else { Kind::Data })?;
+                each(extent, part)?;
             }
         }
         if found.last().is_none_or(|extent| extent.flags & FIEMAP_EXTENT_LAST != 0) {

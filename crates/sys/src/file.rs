@@ -10,10 +10,16 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use bulkhead_core::units::Bytes;
 use rustix::fs::{FlockOperation, OFlags, flock, statfs, statvfs, syncfs};
 use rustix::io::Errno;
+
+use crate::process;
+
+/// Pause between two tries to lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many names are tried for a temporary file: more than there are writers and leftovers of crashes.
 const TMP_ATTEMPTS: u32 = 100;
@@ -244,6 +250,20 @@ pub fn lock_exclusive(path: &Path) -> Result<LockFile, FileError> {
         let text = format!("{}\n", std::process::id());
         file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0)).map_err(io_error("write", path))?;
         return Ok(LockFile { fd: file.into() });
+    }
+}
+
+/// [`lock_exclusive`], waiting for as long as `limit` for those who have the lock.
+///
+/// # Errors
+/// [`FileError::AlreadyLocked`] after `limit`, [`FileError::Io`].
+pub fn lock_exclusive_within(path: &Path, limit: Duration) -> Result<LockFile, FileError> {
+    let give_up = Instant::now() + limit;
+    loop {
+        match lock_exclusive(path) {
+            Err(FileError::AlreadyLocked { .. }) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            locked => return locked,
+        }
     }
 }
 

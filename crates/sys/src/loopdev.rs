@@ -497,9 +497,9 @@ fn configure(roots: &Roots, image: &Path, _image_fd: &OwnedFd, config: LoopConfi
     Err(LoopError::NoneFree { image: image.to_owned() })
 }
 
-/// A block device in memory. It goes with this value, and with the process when that is killed.
+/// A loop device that goes with this value, and with the process when that is killed.
 #[derive(Debug)]
-pub struct MemoryDevice {
+pub struct HeldDevice {
     /// Its node in `/dev`.
     pub path: PathBuf,
     /// Its number.
@@ -508,7 +508,7 @@ pub struct MemoryDevice {
     node: OwnedFd,
 }
 
-impl MemoryDevice {
+impl HeldDevice {
     /// Has what was written to its node written to the device itself.
     ///
     /// # Errors
@@ -522,16 +522,39 @@ impl MemoryDevice {
 ///
 /// # Errors
 /// [`LoopError`]; the image is called `memory` there.
-pub fn in_memory(roots: &Roots, size: Bytes) -> Result<MemoryDevice, LoopError> {
+pub fn in_memory(roots: &Roots, size: Bytes) -> Result<HeldDevice, LoopError> {
     let image = Path::new("memory");
     let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
     let memory = memfd_create("bulkhead", MemfdFlags::CLOEXEC).map_err(image_error)?;
     ftruncate(&memory, size.0).map_err(image_error)?;
-    let mut config = config(&memory, image, block_bytes_for(size.0, None), AttachOptions::default())?;
+    held(roots, &memory, image, size, AttachOptions::default())
+}
+
+/// Makes a block device of an image, only to be read from.
+///
+/// # Errors
+/// [`LoopError`].
+pub fn to_read(roots: &Roots, image: &Path) -> Result<HeldDevice, LoopError> {
+    let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::open(image, flags, Mode::empty()).map_err(image_error)?;
+    let size = u64::try_from(fstat(&file).map_err(image_error)?.st_size).unwrap_or(0);
+    held(roots, &file, image, Bytes(size), AttachOptions { read_only: true, ..AttachOptions::default() })
+}
+
+fn held(
+    roots: &Roots,
+    file: &OwnedFd,
+    image: &Path,
+    size: Bytes,
+    options: AttachOptions,
+) -> Result<HeldDevice, LoopError> {
+    let image_error = |error: Errno| LoopError::Image { image: image.to_owned(), source: error.into() };
+    let mut config = config(file, image, block_bytes_for(size.0, None), options)?;
     config.info.lo_flags |= LO_FLAGS_AUTOCLEAR;
-    let (_, node) = configure(roots, image, &memory, config)?;
+    let (_, node) = configure(roots, image, file, config)?;
     let dev = dev_from_raw(fstat(&node.fd).map_err(image_error)?.st_rdev);
-    Ok(MemoryDevice { path: node.path, dev, node: node.fd })
+    Ok(HeldDevice { path: node.path, dev, node: node.fd })
 }
 
 fn config(image_fd: &OwnedFd, image: &Path, block_bytes: u32, options: AttachOptions) -> Result<LoopConfig, LoopError> {

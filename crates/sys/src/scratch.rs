@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, fsync, mkdirat, openat, syncfs};
 use rustix::ioctl::{Opcode, Setter, ioctl};
 
 use crate::block::{self, BlockError};
-use crate::loopdev::{self, LoopError, MemoryDevice};
+use crate::loopdev::{self, HeldDevice, LoopError};
 use crate::mount::{self, MountError, MountFlags};
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
@@ -51,8 +51,8 @@ pub struct Scratch {
     // First what is in the mount, then the mount, then the devices that it is on.
     root: OwnedFd,
     _mount: OwnedFd,
-    fs: MemoryDevice,
-    journal: MemoryDevice,
+    fs: HeldDevice,
+    journal: HeldDevice,
     is_xfs: bool,
 }
 
@@ -114,8 +114,8 @@ impl Scratch {
 
     fn mount(
         fs_type: &str,
-        fs: MemoryDevice,
-        journal: MemoryDevice,
+        fs: HeldDevice,
+        journal: HeldDevice,
         options: &[(&str, Option<&str>)],
     ) -> Result<Self, ScratchError> {
         let flags = MountFlags { nosuid: true, nodev: true, noexec: true, noatime: true, readonly: false };

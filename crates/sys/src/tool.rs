@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, set_parent_process_death_signal};
 
 use crate::process;
 
@@ -84,15 +84,25 @@ pub struct Tool {
     /// What is started.
     path: &'static str,
     args: Vec<OsString>,
+    envs: Vec<(&'static str, OsString)>,
     ok_codes: Vec<i32>,
     limit: Option<Duration>,
+    ends_with_us: bool,
 }
 
 impl Tool {
     /// A run of `program`, found in [`PATH`].
     #[must_use]
     pub fn new(program: &'static str) -> Self {
-        Self { program, path: program, args: Vec::new(), ok_codes: vec![0], limit: Some(DEFAULT_LIMIT) }
+        Self {
+            program,
+            path: program,
+            args: Vec::new(),
+            envs: Vec::new(),
+            ok_codes: vec![0],
+            limit: Some(DEFAULT_LIMIT),
+            ends_with_us: false,
+        }
     }
 
     /// A run of the program that this process runs, also when its file was replaced.
@@ -115,6 +125,13 @@ impl Tool {
         self
     }
 
+    /// Adds a variable to its environment, which otherwise is the same for all.
+    #[must_use]
+    pub fn env(mut self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
+        self.envs.push((name, value.as_ref().to_owned()));
+        self
+    }
+
     /// Exit codes that are not failures (default: only 0).
     #[must_use]
     pub fn ok_codes(mut self, codes: &[i32]) -> Self {
@@ -133,6 +150,13 @@ impl Tool {
     #[must_use]
     pub fn unlimited(mut self) -> Self {
         self.limit = None;
+        self
+    }
+
+    /// It is killed when the thread that runs it ends, however that is: what it works on is of no use to anybody else.
+    #[must_use]
+    pub fn ends_with_us(mut self) -> Self {
+        self.ends_with_us = true;
         self
     }
 
@@ -202,8 +226,13 @@ impl Tool {
         command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
         // LVM complains about every descriptor that it inherits; ours are close-on-exec.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
+        command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         // A Ctrl-C at our terminal is for us: it must not end a helper half way.
         command.process_group(0);
+        if self.ends_with_us {
+            // SAFETY: between fork and exec the closure makes one system call (`prctl`), and neither allocates nor locks.
+            unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -220,9 +249,10 @@ pub fn find_program(program: &str) -> Option<std::path::PathBuf> {
 pub fn package_of(program: &str) -> &'static str {
     match program {
         "lvm" | "lvs" | "vgs" => "lvm2",
+        "dmsetup" => "dmsetup",
         "thin_check" | "thin_delta" => "thin-provisioning-tools",
         p if p.ends_with(".xfs") || p.starts_with("xfs_") => "xfsprogs",
-        "resize2fs" | "e2fsck" | "tune2fs" | "dumpe2fs" | "mkfs.ext4" => "e2fsprogs",
+        "resize2fs" | "e2fsck" | "tune2fs" | "dumpe2fs" | "debugfs" | "mkfs.ext4" => "e2fsprogs",
         "fio" => "fio",
         "sysbench" => "sysbench",
         "mariadbd" | "mariadb" | "mariadb-install-db" | "mariadb-admin" => "mariadb-server",
@@ -288,6 +318,19 @@ mod tests {
         let tool = Tool::new("sleep").arg("0.2");
         assert!(tool.clone().limit(Duration::ZERO).run().is_err());
         assert_eq!(tool.unlimited().run().unwrap().code, 0);
+    }
+
+    #[test]
+    fn a_helper_ends_with_the_thread_that_runs_it_if_it_is_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let tool = Tool::new("tee").arg(&pipe).ends_with_us();
+        // The thread starts it and goes, as a process that is killed would.
+        let child = thread::spawn(move || tool.command().spawn().unwrap()).join().unwrap();
+        let mut child = child;
+        assert!(process::wait_until_ended(Pid::from_child(&child), Duration::from_secs(30)).unwrap());
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use bulkhead_core::units::DevNo;
@@ -122,7 +122,7 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
     Ok(stack)
 }
 
-/// The devices of the file system that holds `path` (a file or directory that exists).
+/// The devices of the file system that holds `path` (a file or directory that exists), or the device whose node it is.
 ///
 /// Goes by `st_dev`; where that is anonymous (major 0: btrfs, overlay, tmpfs, network file systems) by the source in
 /// `/proc/self/mountinfo`. For btrfs all members are named (`/sys/fs/btrfs`), for overlay those of the upper directory.
@@ -132,6 +132,9 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
 pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
     let canonical = fs::canonicalize(path).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
     let metadata = fs::metadata(&canonical).map_err(|source| BlockError::Read { path: path.to_owned(), source })?;
+    if metadata.file_type().is_block_device() {
+        return Ok(Holder::Devices(vec![dev_from_raw(metadata.rdev())]));
+    }
     holder_by_dev(roots, &canonical, dev_from_raw(metadata.dev()), 0)
 }
 

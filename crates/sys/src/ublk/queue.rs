@@ -4,25 +4,34 @@
 //! command. Buffers belong to the queue, one for each tag, so that nothing which the kernel still writes to can be freed.
 //! There is no executor: whatever a task waits for is an entry of the ring that carries its tag.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::future::Future;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::pin::Pin;
-use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::{Errno, ReadWriteFlags};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::ProtFlags;
 use slab::Slab;
 
 use super::{DeviceInfo, UblkError, uapi};
+use crate::mapping::Mapping;
+use crate::shared::Shared;
 
 /// Bits of a completion's user data that say which tag it is for.
 const TAG_BITS: u32 = 16;
+
+/// User data of completions that nobody waits for.
+const IGNORED: u64 = u64::MAX;
+
+/// A sync that takes less is made by the queue's own thread where nothing else is under way: `io_uring` hands every one to a worker,
+/// which on a fast disk costs as much as the sync. A request that comes meanwhile waits for as long.
+const SHORT_SYNC: Duration = Duration::from_millis(1);
 
 /// What is asked for (`UBLK_IO_OP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +66,10 @@ pub struct Queue<'d> {
     ring: RefCell<IoUring>,
     /// Results of the entries that were submitted, by their key.
     results: RefCell<Slab<Option<i32>>>,
+    /// How many requests are being served.
+    served: Cell<u16>,
+    /// How long the last sync took.
+    last_sync: Cell<Duration>,
     descriptors: Mapping,
     buffers: Mapping,
 }
@@ -82,6 +95,18 @@ pub struct Request<'q> {
     pub fua: bool,
     /// Zeroes that are to keep their space (`UBLK_IO_F_NOUNMAP`).
     pub keeps_space: bool,
+}
+
+/// How long something may take.
+#[derive(Debug)]
+pub struct Limit(types::Timespec);
+
+impl Limit {
+    /// So many milliseconds.
+    #[must_use]
+    pub const fn milliseconds(n: u32) -> Self {
+        Self(types::Timespec::new().sec((n / 1000) as u64).nsec(n % 1000 * 1_000_000))
+    }
 }
 
 /// What a queue needs of this process. A device is not touched before all its queues have that: one whose server ends with some of
@@ -120,10 +145,12 @@ impl Prepared {
     /// [`UblkError::Node`].
     pub fn attach<'d>(self, device: &'d File, info: &DeviceInfo, idx: u16) -> Result<Queue<'d>, UblkError> {
         let stride = uapi::MAX_QUEUE_DEPTH * uapi::DESCRIPTOR_BYTES as u64;
-        let descriptors = Mapping::of_device(
+        // What the driver writes there is read with volatile reads only.
+        let descriptors = Mapping::of(
             device,
             usize::from(info.depth) * uapi::DESCRIPTOR_BYTES,
             u64::from(idx) * stride.next_multiple_of(rustix::param::page_size() as u64),
+            ProtFlags::READ,
         )
         .map_err(unmapped(info))?;
         Ok(Queue {
@@ -133,6 +160,8 @@ impl Prepared {
             max_io_bytes: info.max_io_bytes as usize,
             ring: RefCell::new(self.ring),
             results: RefCell::default(),
+            served: Cell::new(0),
+            last_sync: Cell::new(Duration::MAX),
             descriptors,
             buffers: self.buffers,
         })
@@ -175,6 +204,9 @@ impl Queue<'_> {
             let mut results = self.results.borrow_mut();
             for entry in ring.completion() {
                 let data = entry.user_data();
+                if data == IGNORED {
+                    continue;
+                }
                 // Both parts were made from numbers of these sizes in `submit`.
                 let (key, tag) = ((data >> TAG_BITS) as usize, (data & ((1 << TAG_BITS) - 1)) as usize);
                 if let Some(result) = results.get_mut(key) {
@@ -212,11 +244,13 @@ impl Queue<'_> {
                 return;
             }
             let request = self.request(tag);
+            self.served.update(|n| n + 1);
             let result = match target.serve(&request).await {
                 // The driver's largest request is smaller than 2 GiB where the length counts: that of reads and writes.
                 Ok(()) => i32::try_from(request.len).unwrap_or(0),
                 Err(error) => -error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
             };
+            self.served.update(|n| n - 1);
             command = (uapi::COMMIT_AND_FETCH_REQ, result);
         }
     }
@@ -250,13 +284,26 @@ impl Queue<'_> {
 
     /// Puts an entry into the ring; it goes to the kernel with the others when all tasks wait.
     fn submit(&self, tag: u16, entry: squeue::Entry) -> Submitted<'_> {
+        self.submit_within(tag, entry, None)
+    }
+
+    /// The same; the kernel calls it off when it takes too long.
+    fn submit_within(&self, tag: u16, entry: squeue::Entry, limit: Option<&'static types::Timespec>) -> Submitted<'_> {
         let key = self.results.borrow_mut().insert(None);
         let entry = entry.user_data((key as u64) << TAG_BITS | u64::from(tag));
+        let entries = match limit {
+            None => [Some(entry), None],
+            Some(limit) => {
+                let timeout = opcode::LinkTimeout::new(limit).build().user_data(IGNORED);
+                [Some(entry.flags(squeue::Flags::IO_LINK)), Some(timeout)]
+            }
+        };
+        let entries: Vec<squeue::Entry> = entries.into_iter().flatten().collect();
         loop {
             let mut ring = self.ring.borrow_mut();
-            // SAFETY: what entries refer to are the buffers of this queue, which outlive its ring, and descriptors that the
-            // caller's future borrows until the entry has completed: [`Submitted`] cannot be dropped before.
-            if unsafe { ring.submission().push(&entry) }.is_ok() {
+            // SAFETY: what entries refer to are the buffers of this queue, which outlive its ring, limits that live for ever, and
+            // descriptors that the caller's future borrows until the entry has completed: [`Submitted`] cannot be dropped before.
+            if unsafe { ring.submission().push_multiple(&entries) }.is_ok() {
                 return Submitted { queue: self, key };
             }
             if let Err(error) = ring.submit()
@@ -340,8 +387,15 @@ impl Request<'_> {
     /// # Errors
     /// The operating system's.
     pub async fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        let fd = types::Fd(file.as_raw_fd());
-        self.outcome(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()).await.map(drop)
+        let begin = Instant::now();
+        let outcome = if self.queue.last_sync.get() < SHORT_SYNC && self.queue.served.get() == 1 {
+            rustix::io::retry_on_intr(|| rustix::fs::fdatasync(file)).map_err(io::Error::from)
+        } else {
+            let fd = types::Fd(file.as_raw_fd());
+            self.outcome(opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()).await.map(drop)
+        };
+        self.queue.last_sync.set(begin.elapsed());
+        outcome
     }
 
     /// Gives the space of a range of a file back: it reads as zeroes then (`FALLOC_FL_PUNCH_HOLE`).
@@ -353,6 +407,82 @@ impl Request<'_> {
         let fd = types::Fd(file.as_raw_fd());
         let entry = opcode::Fallocate::new(fd, len).offset(offset).mode(mode.bits().cast_signed()).build();
         self.outcome(entry).await.map(drop)
+    }
+
+    /// Sends a part of the buffer as one packet. The socket must be one that waits.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub async fn send(&self, socket: BorrowedFd<'_>, part: Range<usize>) -> io::Result<()> {
+        let (start, len) = self.part(part)?;
+        let flags = rustix::net::SendFlags::NOSIGNAL.bits().cast_signed();
+        let entry = opcode::Send::new(types::Fd(socket.as_raw_fd()), start, len).flags(flags).build();
+        match self.outcome(entry).await? {
+            sent if sent == len as usize => Ok(()),
+            _ => Err(io::ErrorKind::WriteZero.into()),
+        }
+    }
+
+    /// Receives one packet into a part of the buffer, and returns how long it was; 0 when there will be no more.
+    ///
+    /// # Errors
+    /// The operating system's; `TimedOut` when none came within the limit.
+    pub async fn receive(
+        &self,
+        socket: BorrowedFd<'_>,
+        part: Range<usize>,
+        limit: &'static Limit,
+    ) -> io::Result<usize> {
+        let (start, len) = self.part(part)?;
+        let entry = opcode::Recv::new(types::Fd(socket.as_raw_fd()), start, len).build();
+        loop {
+            let result = self.queue.submit_within(self.tag, entry.clone(), Some(&limit.0)).await;
+            match usize::try_from(result) {
+                Ok(n) => return Ok(n),
+                Err(_) => match Errno::from_raw_os_error(-result) {
+                    Errno::INTR | Errno::AGAIN => {}
+                    Errno::CANCELED | Errno::TIME => return Err(io::ErrorKind::TimedOut.into()),
+                    errno => return Err(errno.into()),
+                },
+            }
+        }
+    }
+
+    /// Writes to the buffer.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a place that the buffer does not have.
+    pub fn put(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        let (start, len) = self.part(at..at.saturating_add(bytes.len()))?;
+        // SAFETY: `len` bytes at `start` are a part of the tag's buffer, which no reference is ever made to, so that `bytes` is
+        // something else.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), start, len as usize) };
+        Ok(())
+    }
+
+    /// Writes to the buffer what the beginning of memory holds that another process may write to.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a part that the buffer or the memory does not have.
+    pub fn put_shared(&self, part: Range<usize>, memory: &Shared) -> io::Result<()> {
+        let (start, len) = self.part(part)?;
+        let from = memory.part(0..len as usize)?;
+        // SAFETY: `len` bytes at both places, each a mapping of its own, to neither of which a reference is ever made. What the
+        // other process writes meanwhile decides only what the part holds.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start, len as usize) };
+        Ok(())
+    }
+
+    /// Reads from the buffer.
+    ///
+    /// # Errors
+    /// As [`Request::put`].
+    pub fn get(&self, part: Range<usize>) -> io::Result<Vec<u8>> {
+        let (start, len) = self.part(part)?;
+        let mut bytes = vec![0; len as usize];
+        // SAFETY: as above; `bytes` has `len` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(start, bytes.as_mut_ptr(), len as usize) };
+        Ok(bytes)
     }
 
     /// Waits until a descriptor can be read from.
@@ -416,39 +546,5 @@ impl Request<'_> {
         // SAFETY: the mapping holds `depth` buffers of `max` bytes, the tag is less than the depth, and the part lies within
         // the tag's buffer, which was just checked.
         Ok((unsafe { self.queue.buffers.start.add(at) }.as_ptr(), len))
-    }
-}
-
-/// Mapped memory, unmapped when it is dropped.
-struct Mapping {
-    start: NonNull<u8>,
-    len: usize,
-}
-
-impl Mapping {
-    /// Memory of our own, zeroed.
-    fn anonymous(len: usize) -> Result<Self, Errno> {
-        // SAFETY: the kernel chooses a free place, so that no memory in use is touched.
-        let start = unsafe {
-            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-        }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
-    }
-
-    /// A part of a device, for reading.
-    fn of_device(device: &File, len: usize, offset: u64) -> Result<Self, Errno> {
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: as above; what the driver writes there is read with volatile reads only.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, device, offset) }?;
-        Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: start and length are those of the mapping, and no reference into it is ever made. Whatever the kernel may
-        // still do with the memory it has pinned.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "a mapping can be unmapped");
     }
 }

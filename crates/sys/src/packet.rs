@@ -1,0 +1,151 @@
+//! Packets between processes of this host (`AF_UNIX`, `SOCK_SEQPACKET`), with a descriptor in one of them where need be.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, chmod, fcntl_getfl, fcntl_setfl};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
+    socket_with, sockopt,
+};
+
+use crate::process::Handle;
+
+/// How many can wait to be accepted.
+const BACKLOG: i32 = 128;
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Listens at a path, at which nothing may be. Only the user that this process runs as can connect.
+///
+/// # Errors
+/// The operating system's.
+pub fn listen_at(path: &Path) -> io::Result<OwnedFd> {
+    let listener = socket()?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    // Nobody can connect before it listens.
+    chmod(path, Mode::RUSR | Mode::WUSR)?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Connects to who listens at a path, without waiting for it. Receiving waits then.
+///
+/// # Errors
+/// The operating system's: `NotFound` and `ConnectionRefused` where nobody listens, `WouldBlock` where too many connect.
+pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let flags = fcntl_getfl(&socket)?;
+    fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
+    Ok(socket)
+}
+
+/// Accepts a connection, if somebody waits. Neither sending nor receiving waits on it.
+///
+/// # Errors
+/// The operating system's.
+pub fn accept_one(listener: impl AsFd) -> io::Result<Option<OwnedFd>> {
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
+        accepted => Ok(Some(accepted?)),
+    }
+}
+
+/// The process that listened at the other end of a connection; `None` when it is gone.
+///
+/// # Errors
+/// The operating system's.
+pub fn peer(connection: impl AsFd) -> io::Result<Option<Handle>> {
+    Handle::open(sockopt::socket_peercred(connection)?.pid)
+}
+
+/// How long receiving from a connection waits.
+///
+/// # Errors
+/// The operating system's.
+pub fn limit(connection: impl AsFd, limit: std::time::Duration) -> io::Result<()> {
+    Ok(sockopt::set_socket_timeout(connection, sockopt::Timeout::Recv, Some(limit))?)
+}
+
+/// Sends a packet, with a descriptor if one is given.
+///
+/// # Errors
+/// The operating system's.
+pub fn send(connection: impl AsFd, packet: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let parts = [IoSlice::new(packet)];
+    match retry_on_intr(|| sendmsg(&connection, &parts, &mut control, SendFlags::NOSIGNAL))? {
+        sent if sent == packet.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// Receives a packet of at most the buffer's length, and the descriptor that came with it. The packet is empty when there will be no
+/// more.
+///
+/// # Errors
+/// The operating system's; `InvalidData` for a packet that is longer.
+pub fn receive(connection: impl AsFd, buffer: &mut [u8]) -> io::Result<(&[u8], Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(buffer)];
+    // With a limit, any signal interrupts it.
+    let received = retry_on_intr(|| recvmsg(&connection, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((&buffer[..received.bytes], descriptor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::Read as _;
+
+    #[test]
+    fn packets_and_descriptors_arrive_as_they_were_sent() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let listener = listen_at(&path).unwrap();
+        assert!(accept_one(&listener).unwrap().is_none());
+        let one = connect_to(&path).unwrap();
+        let other = accept_one(&listener).unwrap().unwrap();
+        let text = dir.path().join("text");
+        std::fs::write(&text, "text").unwrap();
+        send(&one, b"first", Some(File::open(&text).unwrap().as_fd())).unwrap();
+        send(&one, &[7; 100], None).unwrap();
+        let mut buffer = [0; 64];
+        let (packet, descriptor) = receive(&other, &mut buffer).unwrap();
+        assert_eq!(packet, b"first");
+        let mut text = String::new();
+        File::from(descriptor.unwrap()).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        assert_eq!(receive(&other, &mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert!(peer(&other).unwrap().is_some());
+        limit(&one, std::time::Duration::from_millis(1)).unwrap();
+        assert_eq!(receive(&one, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(other);
+        assert!(receive(&one, &mut buffer).unwrap().0.is_empty());
+        drop(listener);
+        assert_eq!(connect_to(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
