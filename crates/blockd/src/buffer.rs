@@ -15,9 +15,8 @@ pub(crate) struct Buffer {
 
 impl Buffer {
     pub(crate) fn new() -> Self {
-        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let bytes = vec![0; size(CHUNK + BLOCK_BYTES)].into_boxed_slice();
-        let start = bytes.as_ptr().align_offset(size(BLOCK_BYTES));
+        let bytes = vec![0; to_usize(CHUNK + BLOCK_BYTES)].into_boxed_slice();
+        let start = bytes.as_ptr().align_offset(to_usize(BLOCK_BYTES));
         Self { bytes, start }
     }
 
@@ -25,4 +24,9 @@ impl Buffer {
     pub(crate) fn first(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + len]
     }
+}
+
+/// A number of bytes or blocks of what is in memory.
+pub(crate) fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }

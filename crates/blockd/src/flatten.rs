@@ -13,7 +13,7 @@ use bulkhead_sys::file::FileError;
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::process;
 
-use crate::buffer::{Buffer, CHUNK};
+use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::fill::Gate;
 use crate::image::Image;
 use crate::layers::Layers;
@@ -42,7 +42,7 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
     let failed = |operation| move |source| FileError::Io { operation, path: path.to_owned(), source };
     let mut buffer = Buffer::new();
     let (mut sum, mut seen) = (0, 0);
-    for start in (0..layers.map.end()).step_by(usize::try_from(CHUNK).unwrap_or(usize::MAX)) {
+    for start in (0..layers.map.end()).step_by(to_usize(CHUNK)) {
         // A volume that was made smaller has less than its layers.
         let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
         if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
@@ -61,7 +61,7 @@ fn copy(image: &Image, layers: &Layers, part: Range<u64>, buffer: &mut Buffer) -
     let mut sum = 0;
     for (run, source) in runs {
         let Source::Layer(layer) = source else { continue };
-        let bytes = buffer.first(usize::try_from(run.end - run.start).unwrap_or(usize::MAX));
+        let bytes = buffer.first(to_usize(run.end - run.start));
         layers.file(layer).read_exact_at(bytes, run.start)?;
         image.file().write_all_at(bytes, run.start)?;
         sum += run.end - run.start;

@@ -1,8 +1,9 @@
-//! An image file, opened for direct I/O, that this process alone serves.
+//! An image, a file or a thin volume's device, opened for direct I/O, that this process alone serves.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::Params;
 use bulkhead_sys::{block, process};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, flock, open, seek};
 use rustix::io::Errno;
 
 /// Logical block of a volume, in bytes: what file systems use anyway, and a multiple of every usual device's own.
@@ -65,32 +66,19 @@ pub enum ImageError {
 #[derive(Debug)]
 pub(crate) struct Image {
     file: File,
+    is_device: bool,
     /// The largest size that was seen, in whole blocks.
     size: AtomicU64,
     rotational: bool,
 }
 
 impl Image {
-    /// Opens an image and locks it against other servers.
-    pub(crate) fn open(roots: &Roots, path: &Path) -> Result<Self, ImageError> {
+    /// Opens an image and locks it against other servers; one that `is_device` also against being mounted.
+    pub(crate) fn open(roots: &Roots, path: &Path, is_device: bool) -> Result<Self, ImageError> {
         let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
         let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
-        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = loop {
-            let file = match open(path, flags, Mode::empty()) {
-                Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
-                opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
-            };
-            if !file.metadata().map_err(failed("examine"))?.is_file() {
-                return Err(unsuitable("it is not a regular file"));
-            }
-            lock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
-            // Meanwhile it may have become a layer, and another file the image.
-            if file::is_at(&file, path)? {
-                break file;
-            }
-        };
-        let image = Self { file, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
+        let file = if is_device { open_device(path)? } else { open_file(path)? };
+        let image = Self { file, is_device, size: AtomicU64::new(0), rotational: is_rotational(roots, path) };
         if image.look_at_size(|_| ()).map_err(failed("examine"))? == 0 {
             return Err(unsuitable("it has not even one block"));
         }
@@ -136,11 +124,52 @@ impl Image {
 
     fn look_at_size(&self, before_growth: impl FnOnce(Bytes)) -> io::Result<u64> {
         let block = u64::from(BLOCK_BYTES);
-        let now = self.file.metadata()?.len() / block * block;
+        let now = if self.is_device { seek(&self.file, SeekFrom::End(0))? } else { self.file.metadata()?.len() };
+        let now = now / block * block;
         if now > self.size.load(Ordering::Acquire) {
             before_growth(Bytes(now));
         }
         Ok(self.size.fetch_max(now, Ordering::AcqRel).max(now))
+    }
+}
+
+fn open_file(path: &Path) -> Result<File, ImageError> {
+    let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
+    let unsuitable = |reason: &str| ImageError::Unsuitable { image: path.to_owned(), reason: reason.to_owned() };
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    loop {
+        let file = match open(path, flags, Mode::empty()) {
+            Err(Errno::INVAL) => return Err(unsuitable("its file system has no direct I/O")),
+            opened => File::from(opened.map_err(|errno| failed("open")(errno.into()))?),
+        };
+        if !file.metadata().map_err(failed("examine"))?.is_file() {
+            return Err(unsuitable("it is not a regular file"));
+        }
+        lock(&file, path, FlockOperation::NonBlockingLockExclusive)?;
+        // Meanwhile it may have become a layer, and another file the image.
+        if file::is_at(&file, path)? {
+            return Ok(file);
+        }
+    }
+}
+
+/// Opens a device for this process alone (`O_EXCL`): nobody mounts it meanwhile.
+fn open_device(path: &Path) -> Result<File, ImageError> {
+    let failed = |operation| move |source: io::Error| ImageError::Io { operation, image: path.to_owned(), source };
+    let not_a_device =
+        || ImageError::Unsuitable { image: path.to_owned(), reason: "it is not a block device".to_owned() };
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::EXCL;
+    let give_up = Instant::now() + LOCK_LIMIT;
+    loop {
+        match open(path, flags, Mode::empty()) {
+            Ok(opened) => {
+                let file = File::from(opened);
+                let kind = file.metadata().map_err(failed("examine"))?.file_type();
+                return if kind.is_block_device() { Ok(file) } else { Err(not_a_device()) };
+            }
+            Err(Errno::BUSY) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            Err(errno) => return Err(failed("open")(errno.into())),
+        }
     }
 }
 
@@ -162,7 +191,7 @@ pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), 
     }
 }
 
-/// Whether a file lies on a rotating disk; not when that cannot be told.
+/// Whether an image lies on a rotating disk; not when that cannot be told.
 fn is_rotational(roots: &Roots, path: &Path) -> bool {
     let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return false };
     let physical = devices.iter().filter_map(|dev| block::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);

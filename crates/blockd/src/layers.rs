@@ -1,6 +1,6 @@
-//! What lies below an image that was copied, or is a copy.
+//! What lies below an image that was copied, or is a copy, or what a thin volume has in common with another one.
 //!
-//! Layers are read through the host's page cache: all volumes on a layer share one copy of it in memory.
+//! Layers are read through the host's page cache, so that all volumes on a layer share one copy of it in memory, or with direct I/O.
 
 use std::fs::File;
 use std::io;
@@ -9,9 +9,12 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
+use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::extents::{self, Kind};
 use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{block, pagecache, thin};
 use rustix::fs::{FlockOperation, Mode, OFlags, open};
 
 use crate::image::{Image, ImageError, lock};
@@ -20,13 +23,18 @@ use crate::image::{Image, ImageError, lock};
 #[derive(Debug)]
 pub(crate) struct Layers {
     /// The oldest first.
+    paths: Vec<PathBuf>,
     files: Vec<File>,
+    /// The same files, for direct I/O, where what is read from them is not to be cached.
+    direct: Vec<File>,
     pub(crate) map: BlockMap,
+    /// The image has everything itself, and what lies below it is only the better place to read some of that from.
+    is_thin: bool,
 }
 
 impl Layers {
     /// Opens what lies below an image, which nobody else may serve; `None` where nothing does.
-    pub(crate) fn open(image: &Image, path: &Path, layered: bool) -> Result<Option<Self>, ImageError> {
+    pub(crate) fn open(image: &Image, path: &Path, layered: bool, cached: bool) -> Result<Option<Self>, ImageError> {
         let failed = |path: &Path, operation| {
             let image = path.to_owned();
             move |source: io::Error| ImageError::Io { operation, image, source }
@@ -45,9 +53,14 @@ impl Layers {
         };
         paths.reverse();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
-        let opened = Self::of(paths, |path| {
+        let file = |path: &Path, flags| {
             Ok(File::from(open(path, flags, Mode::empty()).map_err(|e| failed(path, "open")(e.into()))?))
-        })?;
+        };
+        let mut opened = Self::of(paths, |path| file(path, flags))?;
+        if !cached {
+            let direct = opened.paths.iter().map(|path| file(path, flags | OFlags::DIRECT));
+            opened.direct = direct.collect::<Result<_, ImageError>>()?;
+        }
         layer::give_back_unwritten(image.file(), opened.map.end()).map_err(failed(path, "look for data in"))?;
         opened.look_at_image(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
         tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "the image lies on layers");
@@ -85,15 +98,65 @@ impl Layers {
             })
             .map_err(failed(path, "look for data in"))?;
         }
-        Ok(Self { files: layers.into_iter().map(|(_, file, _)| file).collect(), map })
+        let (paths, files) = layers.into_iter().map(|(path, file, _)| (path, file)).unzip();
+        Ok(Self { paths, files, direct: Vec::new(), map, is_thin: false })
+    }
+
+    /// What a thin volume has in common with another one of its pool, to be read through the host's page cache. Nothing where that
+    /// cannot be found out, or can change: no byte depends on it.
+    pub(crate) fn in_common(roots: &Roots, base: &Path, volume: &Path) -> Option<Self> {
+        let found = Self::compare(roots, base, volume);
+        if let Err(why) = &found {
+            tracing::warn!(base = %base.display(), why, "no memory is shared with it");
+        }
+        found.ok()
+    }
+
+    fn compare(roots: &Roots, base: &Path, volume: &Path) -> Result<Self, String> {
+        let device = block::by_path(roots, base).map_err(|error| chain(&error))?;
+        if !device.read_only {
+            return Err("it can be written to".to_owned());
+        }
+        let common = thin::compare(roots, base, volume).map_err(|error| chain(&error))?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
+        let file = File::from(open(base, flags, Mode::empty()).map_err(|errno| errno.to_string())?);
+        let mut map = BlockMap::new(device.size);
+        for range in common.same.iter().chain(&common.own) {
+            map.set_layer(range.clone(), 0);
+        }
+        common.own.into_iter().for_each(|range| map.own(range));
+        let bytes: u64 = common.same.iter().map(|range| range.end - range.start).sum();
+        tracing::info!(base = %base.display(), in_common = %Bytes(bytes), map = %map.memory(), "the volume shares memory");
+        Ok(Self { paths: vec![base.to_owned()], files: vec![file], direct: Vec::new(), map, is_thin: true })
+    }
+
+    /// The oldest first.
+    pub(crate) fn paths(&self) -> &[PathBuf] {
+        &self.paths
     }
 
     pub(crate) fn file(&self, layer: u8) -> &File {
         &self.files[usize::from(layer)]
     }
 
+    /// From where the volume reads a layer.
     pub(crate) fn fd(&self, layer: u8) -> BorrowedFd<'_> {
-        self.file(layer).as_fd()
+        self.direct.get(usize::from(layer)).unwrap_or_else(|| self.file(layer)).as_fd()
+    }
+
+    /// Whether reading a range of a layer takes no read of the disk.
+    pub(crate) fn is_cached(&self, layer: u8, range: &Range<u64>) -> bool {
+        let pages = (range.end - range.start).div_ceil(BLOCK_BYTES);
+        self.direct.is_empty() && pagecache::stat(self.file(layer), range).is_ok_and(|stat| stat.cached >= pages)
+    }
+
+    /// Has the image own what got there of a write to a range that failed.
+    pub(crate) fn own_what_was_written(&self, image: &Image, range: Range<u64>) -> io::Result<()> {
+        if self.is_thin {
+            self.map.own(range);
+            return Ok(());
+        }
+        self.look_at_image(image, range)
     }
 
     /// Has the image own what it has data for in a range.

@@ -5,18 +5,23 @@
 //! written, which commits nothing (FACTS.md §2); and it does all of a volume's I/O from its own cgroup, so that journal,
 //! flushes and checkpoints are charged to the volume's tenant without touching a kernel thread.
 //!
-//! It also writes what a snapshot holds as a stream, and reads one, in a process of the operator's (`transfer`).
+//! It also writes what a snapshot holds as a stream, and reads one, and completes a base that is imported, in processes of the
+//! operator's (`transfer`, `base`).
 //!
 //! Owns: the order in which a device comes to be and is taken over, and what each request does to the image. Does not: decide
 //! when that happens (the daemon does), nor know the kernel's interface (`bulkhead_sys::ublk`).
 
 #![forbid(unsafe_code)]
 
+pub mod base;
 mod buffer;
 mod fill;
 mod flatten;
 mod image;
+pub mod index;
 mod layers;
+mod share;
+pub mod siblings;
 pub mod transfer;
 mod volume;
 
@@ -44,15 +49,14 @@ use fill::Gate;
 use image::{Image, ImageError};
 use layers::Layers;
 use rustix::io::Errno;
+use share::Share;
 use volume::Volume;
-
-/// Requests under way in all queues together: what two layers of usual devices keep busy.
-const REQUESTS: u16 = 64;
 
 /// Queues at most: each has a thread.
 const MAX_QUEUES: u16 = 4;
 
-/// The largest request. With [`REQUESTS`] it is the memory that a server locks: 8 MiB.
+/// The largest request. With [`service::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what siblings
+/// hand over.
 const MAX_IO_BYTES: u32 = 128 << 10;
 
 /// Stack of a queue's thread; all of it is locked.
@@ -124,7 +128,8 @@ pub enum BlockdError {
 /// Starts a server in the background, which takes over the volume's device when there is one without a server. Returns the
 /// device's node when it can be used; also when another process serves it already.
 ///
-/// A `successor` only takes a device over: when there is none any more, somebody removed it.
+/// Of a new device so many `requests` can be under way in all queues together. A `successor` only takes a device over: when there
+/// is none any more, somebody removed it.
 ///
 /// `begin` is called in the server's process before anything else, for its log.
 ///
@@ -133,6 +138,7 @@ pub enum BlockdError {
 pub fn start(
     roots: &Roots,
     service: &Service,
+    requests: u16,
     successor: bool,
     begin: impl FnOnce(),
 ) -> Result<Option<PathBuf>, BlockdError> {
@@ -150,7 +156,7 @@ pub fn start(
         Side::Background(report) => {
             begin();
             let mut report = Some(report);
-            if let Err(error) = serve(roots, service, successor, &mut report) {
+            if let Err(error) = serve(roots, service, requests, successor, &mut report) {
                 let why = chain(&error);
                 tracing::error!(%why, "cannot serve");
                 if let Some(report) = report {
@@ -163,7 +169,13 @@ pub fn start(
     }
 }
 
-fn serve(roots: &Roots, service: &Service, successor: bool, report: &mut Option<Report>) -> Result<(), BlockdError> {
+fn serve(
+    roots: &Roots,
+    service: &Service,
+    requests: u16,
+    successor: bool,
+    report: &mut Option<Report>,
+) -> Result<(), BlockdError> {
     if let Some(cgroup) = &service.cgroup {
         cgroup::move_pid(roots, std::process::id(), &cgroup.parse()?)?;
     }
@@ -179,11 +191,11 @@ fn serve(roots: &Roots, service: &Service, successor: bool, report: &mut Option<
             tell_ready(report, &sized::node(roots, &device));
             return Ok(());
         };
-        let image = Image::open(roots, &service.image)?;
+        let image = Image::open(roots, &service.image, service.below.is_some())?;
         if let Some(wanted) = sized::size(roots, &device).filter(|wanted| *wanted > image.size()) {
             return Err(BlockdError::CutOff { image: service.image.clone(), found: image.size(), wanted });
         }
-        let ready = prepare(service, &device, node, image)?;
+        let ready = prepare(roots, service, &device, node, image)?;
         control.end_recovery(device.id)?;
         // I/O goes on: whatever fails now is worth less than that.
         match expose(roots, service, &device, ready.size, true) {
@@ -198,21 +210,21 @@ fn serve(roots: &Roots, service: &Service, successor: bool, report: &mut Option<
     if successor {
         return Err(BlockdError::Gone { image: service.image.clone() });
     }
-    let image = Image::open(roots, &service.image)?;
+    let image = Image::open(roots, &service.image, service.below.is_some())?;
     // Left by a server that died before its device was started.
     if let Some(left) = found {
         control.remove(roots, &left)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
-    let queues = queues.min(MAX_QUEUES);
-    let spec = Spec { owner, queues, depth: REQUESTS / queues, max_io_bytes: MAX_IO_BYTES };
+    let queues = queues.min(MAX_QUEUES).min(requests);
+    let spec = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
     let device = control.add(&spec, features)?;
     let params = image.params(sized::disk_size(features, image.size()), service.discards);
     let started = control
         .set_params(&device, &params)
         .and_then(|()| ublk::open_device(roots, device.id))
         .map_err(BlockdError::from)
-        .and_then(|node| prepare(service, &device, node, image))
+        .and_then(|node| prepare(roots, service, &device, node, image))
         .and_then(|ready| {
             control.start(device.id)?;
             let exposed = expose(roots, service, &device, ready.size, false)?;
@@ -262,21 +274,41 @@ struct Ready {
     target: Arc<Volume>,
     work: Option<(Work, Arc<Gate>)>,
     threads: Vec<JoinHandle<()>>,
+    /// The directory of servers, which stays within reach.
+    place: File,
 }
 
 /// Opens all that requests need, and has the queues' threads fetch them. After an error this process has to end: threads of it may
 /// wait for requests.
-fn prepare(service: &Service, device: &DeviceInfo, node: File, image: Image) -> Result<Ready, BlockdError> {
+fn prepare(
+    roots: &Roots,
+    service: &Service,
+    device: &DeviceInfo,
+    node: File,
+    image: Image,
+) -> Result<Ready, BlockdError> {
     let size = image.size();
-    let layers = Layers::open(&image, &service.image, service.layered)?;
+    let layers = match &service.below {
+        Some(below) => Layers::in_common(roots, below, &service.image),
+        None => Layers::open(&image, &service.image, service.layered, service.share.caches_layers())?,
+    };
+    let layers = match layers {
+        None => None,
+        Some(layers) => {
+            let share = Share::open(roots, service, device.id, layers.paths())?;
+            Some((layers, share))
+        }
+    };
     // What an image does not own is not to be filled with zeroes.
     let work = match &layers {
         Some(_) => service.flatten.then_some(Work::Flatten),
-        None => (!service.discards).then_some(Work::Fill),
+        None => (!service.discards && service.below.is_none()).then_some(Work::Fill),
     };
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
     let target = Arc::new(Volume::new(image, layers, service.discards, gate));
+    let place = File::open(service::dir(roots))
+        .map_err(|source| BlockdError::Step { step: "open the directory of servers", source })?;
     // From here on mounts of others are kept from going.
     background::own_mounts()?;
     let node = Arc::new(node);
@@ -301,7 +333,7 @@ fn prepare(service: &Service, device: &DeviceInfo, node: File, image: Image) -> 
             let _ = step.send(());
         }
     }
-    Ok(Ready { size, target, work, threads })
+    Ok(Ready { size, target, work, threads, place })
 }
 
 fn run_queue(
@@ -342,9 +374,10 @@ fn expose(
 /// Serves until the device is stopped. `tell` says that it is served.
 fn keep(roots: &Roots, service: &Service, ready: Ready, starting: LockFile, tell: impl FnOnce()) {
     drop(starting);
-    let Ready { target, work, threads, .. } = ready;
+    let Ready { target, work, threads, place, .. } = ready;
     let path = service.image.clone();
     // What cannot be prepared can be used all the same.
+    let counted = Arc::clone(&target);
     let begun = match work {
         Some((Work::Fill, gate)) => {
             let file = target.parts().0.file().try_clone();
@@ -356,7 +389,15 @@ fn keep(roots: &Roots, service: &Service, ready: Ready, starting: LockFile, tell
         Some((Work::Flatten, gate)) => spawn("flattener", move || flatten::run(&gate, &target, &path)).map(drop),
         None => Ok(()),
     };
-    if let Err(error) = begun.and_then(|()| Ok(background::forget_mounts(&service::dir(roots))?)) {
+    let begun = begun
+        .and_then(|()| Ok(background::forget_mounts(&service::dir(roots))?))
+        .and_then(|()| Ok(background::work_in(&place)?))
+        .and_then(|()| {
+            let heat = service::heat_name(service.volume);
+            let tell = move || counted.share().into_iter().for_each(|share| share.tell(&heat));
+            spawn("counts", tell).map(drop)
+        });
+    if let Err(error) = begun {
         tracing::error!(why = chain(&error), "the volume is served, and not all is as it should be");
     }
     tracing::info!(image = %service.image.display(), "serving");

@@ -18,7 +18,7 @@ use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::part::{Part, open_direct};
 use rustix::fs::OFlags;
 
-use crate::buffer::{Buffer, CHUNK};
+use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::image::ImageError;
 use crate::layers::Layers;
 
@@ -121,7 +121,7 @@ impl Sender {
             at = part.end;
             for (run, source) in self.runs(part) {
                 if let Source::Layer(layer) = source {
-                    let bytes = self.buffer.first(usize::try_from(run.end - run.start).unwrap_or(usize::MAX));
+                    let bytes = self.buffer.first(to_usize(run.end - run.start));
                     let file = self.content.file(layer);
                     file.read_exact_at(bytes, run.start).map_err(failed("read a layer"))?;
                     writer.blocks(run.start, bytes, is_whole)?;
@@ -269,7 +269,7 @@ impl<R: Read> Receiver<R> {
             read(&mut self.input, &mut head)?;
             match decode_head(&head, *at, self.header.size_bytes.0)? {
                 Record::Data { offset, len } => {
-                    let bytes = buffer.first(usize::try_from(len).unwrap_or(usize::MAX));
+                    let bytes = buffer.first(to_usize(len));
                     read(&mut self.input, bytes)?;
                     self.verify(&head, bytes, offset)?;
                     part.file().write_all_at(bytes, offset).map_err(failed("write what was received"))?;
@@ -313,7 +313,7 @@ fn write_zeroes(part: &Part, below: &Layers, range: Range<u64>, buffer: &mut Buf
     for (run, _) in below.map.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_))) {
         let mut at = run.start;
         while at < run.end {
-            let bytes = buffer.first(usize::try_from((run.end - at).min(CHUNK)).unwrap_or(usize::MAX));
+            let bytes = buffer.first(to_usize((run.end - at).min(CHUNK)));
             bytes.fill(0);
             part.file().write_all_at(bytes, at).map_err(failed("write what was received"))?;
             at += bytes.len() as u64;

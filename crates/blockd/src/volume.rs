@@ -14,15 +14,17 @@ use bulkhead_core::units::Bytes;
 use bulkhead_sys::ublk::queue::{Op, Request, Target};
 use rustix::io::Errno;
 
+use crate::buffer::to_usize;
 use crate::fill::Gate;
 use crate::image::Image;
 use crate::layers::Layers;
+use crate::share::Share;
 
 /// Serves a volume.
 #[derive(Debug)]
 pub(crate) struct Volume {
     image: Image,
-    layers: Option<Layers>,
+    layers: Option<(Layers, Share)>,
     discards: bool,
     /// Where the image is being prepared.
     gate: Option<Arc<Gate>>,
@@ -30,13 +32,22 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
-    pub(crate) fn new(image: Image, layers: Option<Layers>, discards: bool, gate: Option<Arc<Gate>>) -> Self {
+    pub(crate) fn new(image: Image, layers: Option<(Layers, Share)>, discards: bool, gate: Option<Arc<Gate>>) -> Self {
         Self { image, layers, discards, gate, failures: AtomicU64::new(0) }
     }
 
     /// The image, and what lies below it.
     pub(crate) fn parts(&self) -> (&Image, Option<&Layers>) {
-        (&self.image, self.layers.as_ref())
+        (&self.image, self.layers())
+    }
+
+    /// How it reads what lies below the image.
+    pub(crate) fn share(&self) -> Option<&Share> {
+        self.layers.as_ref().map(|(_, share)| share)
+    }
+
+    fn layers(&self) -> Option<&Layers> {
+        self.layers.as_ref().map(|(layers, _)| layers)
     }
 
     fn begin_growth(&self, size: Bytes) {
@@ -64,9 +75,9 @@ impl Volume {
         match request.op {
             Op::Read => {
                 self.read(request, range).await?;
-                request.zero(bytes(held)..bytes(len))
+                request.zero(to_usize(held)..to_usize(len))
             }
-            Op::Write => self.own(range, request.write(image, 0..bytes(len), offset, request.fua)).await,
+            Op::Write => self.own(range, request.write(image, 0..to_usize(len), offset, request.fua)).await,
             Op::Flush => request.sync(image).await,
             Op::Discard if self.discards => self.discard(request, range).await,
             Op::WriteZeroes => self.write_zeroes(request, range).await,
@@ -79,19 +90,17 @@ impl Volume {
     async fn read(&self, request: &Request<'_>, range: Range<u64>) -> io::Result<()> {
         let start = range.start;
         // The driver keeps reads within the largest request; `Request` checks it.
-        let part = |run: &Range<u64>| bytes(run.start - start)..bytes(run.end - start);
-        let Some(layers) = &self.layers else { return request.read(self.image.fd(), part(&range), start).await };
+        let part = |run: &Range<u64>| to_usize(run.start - start)..to_usize(run.end - start);
+        let Some((layers, share)) = &self.layers else {
+            return request.read(self.image.fd(), part(&range), start).await;
+        };
         let mut reads = Vec::new();
         for (run, source) in layers.map.runs(range) {
-            let file = match source {
-                Source::Own => self.image.fd(),
-                Source::Layer(layer) => layers.fd(layer),
-                Source::Nothing => {
-                    request.zero(part(&run))?;
-                    continue;
-                }
-            };
-            reads.push(request.read(file, part(&run), run.start));
+            if source == Source::Nothing {
+                request.zero(part(&run))?;
+            } else {
+                reads.push(self.read_run(request, part(&run), run, source, (layers, share)));
+            }
         }
         match reads.pop() {
             Some(only) if reads.is_empty() => only.await,
@@ -100,6 +109,27 @@ impl Volume {
                 all(reads).await
             }
         }
+    }
+
+    /// Reads a run that one file has.
+    async fn read_run(
+        &self,
+        request: &Request<'_>,
+        part: Range<usize>,
+        run: Range<u64>,
+        source: Source,
+        (layers, share): (&Layers, &Share),
+    ) -> io::Result<()> {
+        let Source::Layer(layer) = source else { return request.read(self.image.fd(), part, run.start).await };
+        let start = run.start;
+        let missing = share.read(request, part.start, run, layer).await;
+        for rest in missing {
+            let at = part.start + to_usize(rest.start - start);
+            let len = rest.end - rest.start;
+            share.count_layer(layer, layers.is_cached(layer, &rest), len);
+            request.read(layers.fd(layer), at..at + to_usize(len), rest.start).await?;
+        }
+        Ok(())
     }
 
     /// A discard is a wish: where something lies below the image, a hole in it would show that.
@@ -131,7 +161,7 @@ impl Volume {
 
     /// The parts of a range that a hole in the image makes zeroes of.
     fn without_layers(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let below = self.layers.iter().flat_map(|layers| layers.map.below(range.clone()));
+        let below = self.layers().into_iter().flat_map(|layers| layers.map.below(range.clone()));
         let holes = below.filter(|(_, source)| !matches!(source, Source::Layer(_))).map(|(run, _)| run);
         holes.chain(self.layers.is_none().then(|| range.clone()))
     }
@@ -139,10 +169,10 @@ impl Volume {
     /// Has the image own what a write to it wrote: all of the range, or when it fails what got there.
     async fn own(&self, range: Range<u64>, write: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let written = write.await;
-        if let Some(layers) = &self.layers {
+        if let Some(layers) = self.layers() {
             match &written {
                 Ok(()) => layers.map.own(range),
-                Err(_) => layers.look_at_image(&self.image, range)?,
+                Err(_) => layers.own_what_was_written(&self.image, range)?,
             }
         }
         written
@@ -184,8 +214,4 @@ async fn all(reads: Vec<impl Future<Output = io::Result<()>>>) -> io::Result<()>
         }
     })
     .await
-}
-
-fn bytes(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use bulkhead_bench::journal_cost::{self, Features};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
-use bulkhead_core::model::{Calibration, FsKind, Policy, Provision};
+use bulkhead_core::model::{self, Calibration, FsKind, Policy, Provision};
 use bulkhead_engine::client::DEFAULT_SOCKET;
+use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use uuid::Uuid;
@@ -65,6 +66,11 @@ pub(crate) enum Command {
     /// Block devices with a file system and a journal of their own
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Base volumes of what containers start from
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Show who read whose shared blocks, and from where: disk, host's page cache, sibling's page cache
+    Heatmap(HeatmapArgs),
     /// Containers, or groups of processes, that are isolated from each other
     #[command(subcommand)]
     Tenant(TenantCommand),
@@ -102,6 +108,9 @@ pub(crate) enum Command {
     /// Serve a volume's image as a block device, in the background (internal)
     #[command(name = "blockd", hide = true)]
     Blockd(BlockdArgs),
+    /// Read from mounted volumes for the block servers of others, in the background (internal)
+    #[command(name = "siblings", hide = true)]
+    Siblings,
     /// Put a load on a directory (internal)
     #[command(name = "__load", hide = true)]
     Load(bulkhead_bench::load::LoadArgs),
@@ -334,6 +343,10 @@ pub(crate) struct DaemonArgs {
     /// Serve /metrics to Prometheus here too, for example 127.0.0.1:9477; it shows the names of all containers that do I/O
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// How many requests of a file volume can be under way; each takes up to 256 KiB of memory that is never paged out. Volumes that
+    /// have a device keep what they have
+    #[arg(long, value_name = "N", default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) volume_requests: u16,
     /// How the log on standard error is written; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
@@ -417,6 +430,36 @@ pub(crate) struct PoolPlace {
     pub(crate) device: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct HeatmapArgs {
+    /// Draw it as well
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Sharing {
+    /// From the disk: it shares no memory
+    Off,
+    /// Through the host's page cache: one copy in memory for all clones of an image, beside that of each clone
+    Base,
+    /// From the memory of a clone that has read the same, else from the disk (imported images)
+    Drr,
+    /// From the memory of a clone that has read the same, else through the host's page cache (imported images)
+    Both,
+}
+
+impl From<Sharing> for model::Sharing {
+    fn from(sharing: Sharing) -> Self {
+        match sharing {
+            Sharing::Off => Self::Off,
+            Sharing::Base => Self::Base,
+            Sharing::Drr => Self::Drr,
+            Sharing::Both => Self::Both,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// Make a volume with an empty file system
@@ -470,6 +513,13 @@ pub(crate) enum VolumeCommand {
         volume: String,
         /// Name of the copy, in the same pool
         name: String,
+        /// From where it reads what it shares; when left away as the original does, and on LVM `off` (there clones of a snapshot
+        /// can have `base`)
+        #[arg(long, value_enum, value_name = "HOW")]
+        share: Option<Sharing>,
+        /// Learn from the reads of other volumes only if they are in the same domain; the pool's when left away (`drr` and `off` only)
+        #[arg(long, value_name = "NAME")]
+        domain: Option<String>,
         #[command(flatten)]
         write: Write,
     },
@@ -506,6 +556,35 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Make a snapshot, to be cloned, of a directory, a tar archive or an OCI image; the same source gives the same base (pools on a
+    /// directory)
+    Import(ImageImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageImportArgs {
+    /// A directory, a tar archive (plain, gzip or zstd), or an OCI image layout as a directory or a tar archive
+    pub(crate) source: PathBuf,
+    /// POOL/VOLUME: the snapshot to make
+    pub(crate) volume: String,
+    /// Its size, for example 10G; about twice what is in it when left away. Clones can be made larger
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: Option<String>,
+    /// Which image of an OCI layout: OS/ARCHITECTURE[/VARIANT]; what this host runs when left away
+    #[arg(long)]
+    pub(crate) platform: Option<String>,
+    /// Which image of an OCI layout: its name in the layout, for example latest
+    #[arg(long, value_name = "NAME")]
+    pub(crate) reference: Option<String>,
+    /// Where archives are unpacked on the way
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub(crate) staging: PathBuf,
+    #[command(flatten)]
+    pub(crate) write: Write,
 }
 
 #[derive(Debug, Args)]
@@ -685,9 +764,21 @@ pub(crate) struct BlockdArgs {
     /// Refuse an image that does not say what lies below it
     #[arg(long)]
     pub(crate) layered: bool,
+    /// The image is a thin volume's device, and this the one of another, with which it has blocks in common
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) below: Option<PathBuf>,
     /// Copy what lies below the image into it, while it is in use
     #[arg(long)]
     pub(crate) flatten: bool,
+    /// From where to read what lies on layers
+    #[arg(long, default_value = "base")]
+    pub(crate) share: model::Sharing,
+    /// The sharing domain that it is in
+    #[arg(long, default_value = "")]
+    pub(crate) domain: String,
+    /// How many requests can be under way
+    #[arg(long, default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) requests: u16,
     /// Only take the volume's device over, and make none
     #[arg(long)]
     pub(crate) successor: bool,

@@ -1,6 +1,6 @@
 //! `bulkhead blockd`: starts a block server in the background, for the daemon.
 
-use bulkhead_blockd::start;
+use bulkhead_blockd::{siblings, start};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::service::Service;
@@ -20,16 +20,29 @@ pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
         image: args.image.clone(),
         discards: args.discards,
         layered: args.layered,
+        below: args.below.clone(),
         flatten: args.flatten,
+        share: args.share,
+        domain: args.domain.clone(),
         cgroup: args.cgroup.clone(),
     };
-    let begin = || {
-        // Without a log it serves all the same.
-        let _ = start_log(LogFormat::Text);
-    };
-    match start(&Roots::host(), &service, args.successor, begin) {
+    match start(&Roots::host(), &service, args.requests, args.successor, begin_log) {
         Ok(Some(node)) => output.lines(&[node.display().to_string()]),
         Ok(None) => Ok(()),
         Err(error) => Err(Fault::new(Code::Internal, object(), chain(&error))),
     }
+}
+
+/// Starts the sibling reader in the background; in the background, answers until it has no volume to read from.
+///
+/// # Errors
+/// Why it cannot.
+pub(crate) fn siblings() -> Result<(), Fault> {
+    siblings::start(&Roots::host(), begin_log)
+        .map_err(|error| Fault::new(Code::Internal, "sibling reader", chain(&error)))
+}
+
+/// Without a log it serves all the same.
+fn begin_log() {
+    let _ = start_log(LogFormat::Text);
 }

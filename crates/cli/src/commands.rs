@@ -1,7 +1,7 @@
 //! The commands that ask the daemon: arguments into a request, and the answer to the output.
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{Server, VolumeRef};
+use bulkhead_core::model::{Server, Sharing, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeResize, VolumeRollback,
@@ -9,10 +9,13 @@ use bulkhead_core::wire::{
 use bulkhead_engine::client::{Client, Removal};
 
 use crate::args::{
-    self, Command, DeviceCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs, VolumeCommand,
+    self, Command, DeviceCommand, ImageCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,
+    VolumeCommand,
 };
 use crate::calibrate;
+use crate::heatmap;
 use crate::hold;
+use crate::image;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
 use crate::show;
@@ -26,6 +29,8 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
     match command {
         Command::Pool(command) => pool(command, client, output).await,
         Command::Volume(command) => volume(command, client, output).await,
+        Command::Image(ImageCommand::Import(args)) => image::import(args, client, output).await,
+        Command::Heatmap(args) => heatmap::run(args, client, output).await,
         Command::Tenant(command) => tenant(command, client, output).await,
         Command::Device(command) => device(command, client, output).await,
         Command::Hold(args) => hold::run(args, client, output).await,
@@ -136,10 +141,12 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             show::done(output, &format!("volume {volume}"), "resized", &done)
         }
         VolumeCommand::Snapshot { volume, name, write } => {
-            copy(client, output, &volume, &name, true, write.dry_run).await
+            copy(client, output, &volume, Copy { name, read_only: true, share: None, domain: None }, write.dry_run)
+                .await
         }
-        VolumeCommand::Clone { volume, name, write } => {
-            copy(client, output, &volume, &name, false, write.dry_run).await
+        VolumeCommand::Clone { volume, name, share, domain, write } => {
+            let share = share.map(Into::into);
+            copy(client, output, &volume, Copy { name, read_only: false, share, domain }, write.dry_run).await
         }
         VolumeCommand::Rollback { volume, snapshot, lose_changes, write } => {
             let volume = resolved(client, &volume).await?;
@@ -162,18 +169,20 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
     }
 }
 
-async fn copy(
-    client: &Client,
-    output: &Output,
-    original: &str,
-    name: &str,
+/// What a copy is to be.
+struct Copy {
+    name: String,
     read_only: bool,
-    dry_run: bool,
-) -> Result<(), Fault> {
+    share: Option<Sharing>,
+    domain: Option<String>,
+}
+
+async fn copy(client: &Client, output: &Output, original: &str, copy: Copy, dry_run: bool) -> Result<(), Fault> {
     let original = resolved(client, original).await?;
-    let name = parse::copy_name(&original, name)?;
+    let name = parse::copy_name(&original, &copy.name)?;
+    let domain = copy.domain.as_deref().map(parse::domain_name).transpose()?;
     let object = format!("volume {}/{name}", original.pool);
-    let request = VolumeCopy { name, read_only };
+    let request = VolumeCopy { name, read_only: copy.read_only, share: copy.share, domain };
     show::done(output, &object, "created", &client.volume_copy(&original, &request, dry_run).await?)
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     servers::look_after()?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
-    runtime.block_on(daemon::run(options, Box::new(Kernel::host()), observe, told))
+    runtime.block_on(daemon::run(options, Box::new(Kernel::host().with_requests(args.volume_requests)), observe, told))
 }
 
 /// Writes the log to standard error, as far as the environment asks for it.

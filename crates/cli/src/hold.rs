@@ -1,12 +1,13 @@
 //! `bulkhead hold`: shares of containers on a device, held as long as this command runs, or until they are let go.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView, StandingView};
+use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use bulkhead_engine::client::Client;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 
 use crate::args::{HoldArgs, HoldCommand, HoldStartArgs};
@@ -47,31 +48,86 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
         tenants: tenants(&args)?,
         lease_seconds: (!stays).then_some(LEASE_SECONDS),
     };
-    let done = client.hold_start(&request, args.write.dry_run).await?;
     if stays {
-        return show::done(output, "hold", "in force", &done);
+        return show::done(output, "hold", "in force", &client.hold_start(&request, args.write.dry_run).await?);
     }
+    // Before anything is in force: an interruption that comes while the daemon answers would leave it until the lease ends.
+    let mut end = End::watched()?;
+    let (done, goes_on) = begin(&request, &mut end, client, output).await?;
     let Some(view) = done.object else {
         return Err(Fault::new(Code::Internal, "hold", "the daemon does not say what is held"));
     };
     let device = view.hold.device;
-    output.say(&format!("holding shares on {device}; Ctrl-C ends it and takes the weights back"));
-    let followed = follow(&request, &device, client, output).await;
+    let followed = match goes_on {
+        true => {
+            output.say(&format!("holding shares on {device}; Ctrl-C ends it and takes the weights back"));
+            follow(&request, &device, end, client, output).await
+        }
+        false => Ok(()),
+    };
     let ended = client.hold_stop(&device, false).await;
     followed.and(ended.map(drop))
 }
 
+/// Asks for a hold; the answer, and whether nobody interrupted meanwhile.
+async fn begin(
+    request: &HoldStart,
+    end: &mut End,
+    client: &Client,
+    output: &Output,
+) -> Result<(Done<HoldView>, bool), Fault> {
+    let mut answer = pin!(client.hold_start(request, false));
+    tokio::select! {
+        done = &mut answer => return Ok((done?, true)),
+        () = end.asked() => {}
+    }
+    output.say("waiting for the daemon's answer, to take the hold back; Ctrl-C again leaves it to its lease");
+    tokio::select! {
+        done = answer => Ok((done?, false)),
+        () = end.asked() => {
+            let cause = format!("the daemon did not answer; a hold that begins yet ends after {LEASE_SECONDS} s");
+            Err(Fault::new(Code::Unavailable, "hold", cause).cure("`bulkhead hold ls` lists what is held"))
+        }
+    }
+}
+
+/// The signals that end a hold.
+struct End {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl End {
+    /// From now on they are kept for [`Self::asked`] instead of ending this process.
+    fn watched() -> Result<Self, Fault> {
+        let on =
+            |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("signals: {error}")));
+        Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
+    }
+
+    /// Waits until one of them comes, or came.
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
 /// Prints where tenants stand, until it is interrupted or somebody else ends the hold.
-async fn follow(request: &HoldStart, device: &str, client: &Client, output: &Output) -> Result<(), Fault> {
-    let on = |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("signals: {error}")));
-    let (mut interrupt, mut terminate) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
+async fn follow(
+    request: &HoldStart,
+    device: &str,
+    mut end: End,
+    client: &Client,
+    output: &Output,
+) -> Result<(), Fault> {
     let mut looks = interval(LOOK);
     // The first one comes at once, and there is nothing to see yet.
     looks.tick().await;
     for number in 1.. {
         tokio::select! {
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = end.asked() => return Ok(()),
             _ = looks.tick() => {}
         }
         let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device == device) else {

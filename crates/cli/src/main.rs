@@ -13,7 +13,9 @@ mod commands;
 mod daemon;
 mod demo;
 mod docs;
+mod heatmap;
 mod hold;
+mod image;
 mod journal;
 mod observe;
 mod output;
@@ -53,6 +55,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Enter(args) => Ok(run::enter(args, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
+        Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_bench::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),

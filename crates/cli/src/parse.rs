@@ -26,6 +26,11 @@ pub(crate) fn tenant_name(text: &str) -> Result<Name, Fault> {
     checked("tenant", text)
 }
 
+/// A sharing domain.
+pub(crate) fn domain_name(text: &str) -> Result<Name, Fault> {
+    checked("sharing domain", text)
+}
+
 pub(crate) fn volume_ref(text: &str) -> Result<VolumeRef, Fault> {
     checked("volume", text)
 }

@@ -1,7 +1,7 @@
 //! How objects look: one row in a list, or a block of `key: value` lines.
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::IoLimit;
+use bulkhead_core::model::{IoLimit, Sharing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{
     Accounting, DeviceView, Done, HostView, IoBytes, LayersView, PoolView, TenantView, VolumeView,
@@ -170,6 +170,18 @@ impl Show for PoolView {
     }
 }
 
+/// How a copied volume reads what it shares, where it can share anything.
+fn share(volume: &VolumeView) -> Option<String> {
+    let shares = volume.layers.as_ref().is_some_and(|layers| !layers.below.is_empty());
+    let domain = volume.domain.as_ref().map_or_else(String::new, |domain| format!(", domain {domain}"));
+    // Without layers it is a clone on a thin pool.
+    let with_origin = volume.origin.as_ref().filter(|_| volume.layers.is_none() && volume.share != Sharing::Off);
+    match with_origin {
+        Some(origin) => Some(format!("{}, with {origin}", volume.share)),
+        None => shares.then(|| format!("{}{domain}", volume.share)),
+    }
+}
+
 fn layers(layers: &LayersView) -> String {
     let own = layers.own_bytes;
     let below = Bytes(layers.below.iter().map(|layer| layer.bytes.0).sum());
@@ -221,6 +233,7 @@ impl Show for VolumeView {
             ("read-only", yes_no(self.read_only)),
             ("copied from", or_dash(self.origin.as_ref())),
             ("layers", or_dash(self.layers.as_ref().map(layers))),
+            ("share", or_dash(share(self))),
             ("tenant", or_dash(self.tenant.as_ref())),
             ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
             ("device", or_dash(self.device.as_ref())),

@@ -959,6 +959,78 @@ fn a_day_with_the_daemon() {
 }
 
 #[test]
+fn an_import_is_refused_before_anything_is_unpacked() {
+    let daemon = Daemon::start();
+    let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
+    check(
+        &["pool", "create", "files", "--dir", "/srv/pool"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        pool files: created
+    "#]],
+    );
+    check(
+        &["volume", "create", "files/taken", "--size", "64M"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/taken: created
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "base"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume: "base" does not name a volume: write POOL/VOLUME
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "files/base", "--size", "0"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: --size: a volume of size 0 is of no use: give a size such as 10G
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "files/base", "--platform", "amd64"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: --platform: "amd64" is no platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "files/taken"],
+        expect![[r#"
+        exit 4
+        ----- stderr
+        error: volume files/taken: a volume of that name is there already
+        hint: choose another name
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "files/base", "--size", "1M"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume files/base: a size of 1 MiB is too small for ext4
+        hint: give it at least 16 MiB
+    "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "elsewhere/base", "-o", "json"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create` makes one"}
+    "#]],
+    );
+}
+
+#[test]
 fn json_is_what_the_api_says() {
     let daemon = Daemon::start();
     daemon.screen(&["pool", "create", "p", "--vg", "vg"]);

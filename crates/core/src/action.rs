@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Server, Tenant, Volume};
+use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Server, Sharing, Tenant, Volume};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -111,15 +111,20 @@ pub enum Action {
     RemovePart { path: PathBuf },
     /// Removes the layers in a directory that no image lies on.
     SweepLayers { directory: PathBuf },
-    /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. An image
-    /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening.
+    /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. The image
+    /// can be a thin volume's device, of which what it has in common with the volume `below` is read from there. An image
+    /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening, or
+    /// to share in another way.
     AttachImage {
         image: PathBuf,
         volume: Uuid,
         server: Server,
         discards: bool,
         layered: bool,
+        below: Option<PathBuf>,
         flatten: bool,
+        share: Sharing,
+        domain: String,
         cgroup: Option<String>,
     },
     /// Makes an image's device as large as this, if it is smaller.
@@ -141,6 +146,8 @@ pub enum Action {
     FillLv { vg: String, lv: String },
     /// Makes a thin snapshot with its tags in one metadata change.
     SnapshotLv { vg: String, origin: String, lv: String, tags: Vec<String> },
+    /// Makes a logical volume read-only, for good.
+    ProtectLv { vg: String, lv: String },
     /// Makes a logical volume active, so that it has a device node.
     ActivateLv { vg: String, lv: String },
     /// Adds and removes tags of a logical volume in one metadata change.
@@ -157,12 +164,19 @@ pub enum Action {
     CheckFs { device: DeviceRef, fs: FsKind, repair: bool },
     /// Gives a cloned file system its own UUID.
     NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
+    /// Gives the ext4 in an image on layers, which nobody serves, a UUID by writing its superblock; where that alone does not do it,
+    /// `otherwise` is done.
+    StampFsUuid { image: PathBuf, uuid: Uuid, otherwise: Vec<Action> },
     /// Grows the file system to the device's size, mounted at `mounted_at` or not mounted.
     GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
     /// Shrinks an unmounted ext4.
     ShrinkFs { device: DeviceRef, size_bytes: Bytes },
     /// Mounts with `nosuid,nodev,noatime`.
     Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
+    /// Lets siblings in the same sharing domain read what a mounted volume has in its page cache.
+    AttachSibling { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
+    /// Keeps siblings from it, which would keep it from being unmounted.
+    DetachSibling { volume: Uuid },
     /// Writes everything that a mounted file system has cached.
     SyncFs { target: PathBuf },
     /// Unmounts what is mounted at the target, if anything.
@@ -245,6 +259,7 @@ impl fmt::Display for Action {
             },
             A::FillLv { vg, lv } => write!(f, "write all blocks of {vg}/{lv}"),
             A::SnapshotLv { vg, origin, lv, .. } => write!(f, "create thin snapshot {vg}/{lv} of {vg}/{origin}"),
+            A::ProtectLv { vg, lv } => write!(f, "make {vg}/{lv} read-only"),
             A::ActivateLv { vg, lv } => write!(f, "activate {vg}/{lv}"),
             A::TagLv { vg, lv, add, remove } => write!(f, "tag {vg}/{lv}: {}", tag_change(add, remove)),
             A::GrowLv { vg, lv, size_bytes } => write!(f, "grow {vg}/{lv} to {size_bytes}"),
@@ -255,12 +270,15 @@ impl fmt::Display for Action {
                 write!(f, "check {fs} on {device}{}", if *repair { ", repairing" } else { "" })
             }
             A::NewFsUuid { device, fs, uuid } => write!(f, "give {fs} on {device} the UUID {uuid}"),
+            A::StampFsUuid { image, uuid, .. } => write!(f, "give ext4 in {} the UUID {uuid}", image.display()),
             A::GrowFs { device, fs, .. } => write!(f, "grow {fs} on {device} to the device's size"),
             A::ShrinkFs { device, size_bytes } => write!(f, "shrink ext4 on {device} to {size_bytes}"),
             A::Mount { device, fs, target, read_only, .. } => {
                 let how = if *read_only { ",ro" } else { "" };
                 write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
             }
+            A::AttachSibling { target, .. } => write!(f, "let siblings read what {} has in memory", target.display()),
+            A::DetachSibling { volume } => write!(f, "keep siblings from volume {volume}"),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Volume, VolumeRef, VolumeState};
+use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
 use crate::units::Bytes;
 
@@ -31,7 +31,7 @@ pub trait Backend {
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
     /// Removes device and record, whatever of them is there.
     fn remove(&self, volume: &Volume) -> Vec<Action>;
-    /// Makes `new`, recorded in stage `Creating`, a copy-on-write copy of `origin`, open for use.
+    /// Makes `new`, recorded in stage `Creating`, a copy-on-write copy of `origin`.
     ///
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
@@ -41,11 +41,13 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no layers.
     fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault>;
-    /// Makes `new`, recorded in stage `Creating`, what was received into a part, open for use.
+    /// Makes `new`, recorded in stage `Creating`, what was received into a part.
     ///
     /// # Errors
     /// `Unsupported` where the pool has no layers.
     fn receive(&self, part: &Path, new: &Volume) -> Result<Vec<Action>, Fault>;
+    /// Gives the ext4 of a copy that is closed, and was checked, the volume's UUID; `by_device` does so with its device.
+    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action>;
     /// Makes what a volume is to become when it goes back to a snapshot, beside it; `id` is that of no other volume or layer.
     ///
     /// # Errors
@@ -96,6 +98,8 @@ pub const LAYER_SUFFIX: &str = "layer";
 pub const NEW_SUFFIX: &str = "new";
 /// File name ending of what is being received in a file pool.
 pub const PART_SUFFIX: &str = "part";
+/// The end of the name of a layer's index, and after that of a part, of what becomes one.
+pub const INDEX_SUFFIX: &str = "index";
 /// File name of the record by which a file pool describes itself.
 pub const POOL_RECORD: &str = "bulkhead-pool";
 
@@ -158,7 +162,10 @@ impl Backend for FileBackend {
             // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
             discards: volume.provision == Provision::OnDemand,
             layered: volume.layered,
+            below: None,
             flatten: volume.flatten,
+            share: volume.share,
+            domain: volume.sharing_domain(),
             cgroup: server_cgroup.map(str::to_owned),
         }]
     }
@@ -195,7 +202,7 @@ impl Backend for FileBackend {
         // Each copy makes one layer at most, so its UUID will do for both.
         let freeze = self.freeze(origin, new.uuid)?;
         let copy = Action::CopyImage { path: self.image(new), of: self.image(origin) };
-        Ok([vec![self.write_record(new)], freeze, vec![copy], self.open(new, None)].concat())
+        Ok([vec![self.write_record(new)], freeze, vec![copy]].concat())
     }
 
     fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault> {
@@ -214,7 +221,11 @@ impl Backend for FileBackend {
             return Err(no_snapshots(new, "loop"));
         }
         let publish = Action::PublishPart { path: part.to_owned(), image: self.image(new) };
-        Ok([vec![self.write_record(new), publish], self.open(new, None)].concat())
+        Ok(vec![self.write_record(new), publish])
+    }
+
+    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+        vec![Action::StampFsUuid { image: self.image(new), uuid: new.uuid, otherwise: by_device }]
     }
 
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault> {
@@ -227,7 +238,10 @@ impl Backend for FileBackend {
             server: self.server,
             discards: true,
             layered: true,
+            below: None,
             flatten: false,
+            share: volume.share,
+            domain: volume.sharing_domain(),
             cgroup: None,
         };
         let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
@@ -244,7 +258,8 @@ impl Backend for FileBackend {
     }
 }
 
-/// Logical volumes, thick, or thin when there is a thin pool.
+/// Logical volumes, thick, or thin when there is a thin pool; one that shares memory with the snapshot that it was cloned from has a
+/// block server in front of it.
 #[derive(Debug)]
 struct LvmBackend {
     vg: String,
@@ -255,10 +270,27 @@ impl LvmBackend {
     fn lv(&self, volume: &Volume) -> (String, String) {
         (self.vg.clone(), volume.name.to_string())
     }
+
+    fn node(&self, lv: &Name) -> PathBuf {
+        Path::new("/dev").join(&self.vg).join(lv.as_str())
+    }
+
+    /// The device of the snapshot with which a volume shares memory, if it does.
+    fn below(&self, volume: &Volume) -> Option<PathBuf> {
+        volume.origin.as_ref().filter(|_| volume.share != Sharing::Off).map(|origin| self.node(origin))
+    }
+
+    fn detach(&self, volume: &Volume) -> Option<Action> {
+        let image = self.node(&volume.name);
+        self.below(volume).map(|_| Action::DetachImage { image, volume: volume.uuid })
+    }
 }
 
 impl Backend for LvmBackend {
     fn device(&self, volume: &Volume) -> DeviceRef {
+        if self.below(volume).is_some() {
+            return DeviceRef::Image { image: self.node(&volume.name), volume: volume.uuid };
+        }
         let (vg, lv) = self.lv(volume);
         DeviceRef::Lv { vg, lv }
     }
@@ -284,18 +316,32 @@ impl Backend for LvmBackend {
         Action::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) }
     }
 
-    fn open(&self, volume: &Volume, _server_cgroup: Option<&str>) -> Vec<Action> {
+    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::ActivateLv { vg, lv }]
+        let attach = self.below(volume).map(|below| Action::AttachImage {
+            image: self.node(&volume.name),
+            volume: volume.uuid,
+            server: Server::Auto,
+            discards: false,
+            layered: false,
+            below: Some(below),
+            flatten: false,
+            share: volume.share,
+            domain: volume.sharing_domain(),
+            cgroup: server_cgroup.map(str::to_owned),
+        });
+        std::iter::once(Action::ActivateLv { vg, lv }).chain(attach).collect()
     }
 
-    fn close(&self, _volume: &Volume) -> Vec<Action> {
-        Vec::new()
+    fn close(&self, volume: &Volume) -> Vec<Action> {
+        self.detach(volume).into_iter().collect()
     }
 
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::GrowLv { vg, lv, size_bytes: to }]
+        let image = self.node(&volume.name);
+        let refresh = self.below(volume).map(|_| Action::RefreshImage { image, volume: volume.uuid, size_bytes: to });
+        std::iter::once(Action::GrowLv { vg, lv, size_bytes: to }).chain(refresh).collect()
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
@@ -305,16 +351,17 @@ impl Backend for LvmBackend {
 
     fn remove(&self, volume: &Volume) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::RemoveLv { vg, lv, owner_tag: owner_tag(volume) }]
+        self.detach(volume).into_iter().chain([Action::RemoveLv { vg, lv, owner_tag: owner_tag(volume) }]).collect()
     }
 
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
         if self.thin_pool.is_none() {
             return Err(no_snapshots(new, "thick lvm"));
         }
-        let (vg, lv) = self.lv(new);
-        let snapshot = Action::SnapshotLv { vg, origin: origin.name.to_string(), lv, tags: tags_of(new) };
-        Ok(std::iter::once(snapshot).chain(self.open(new, None)).collect())
+        let ((vg, lv), origin) = (self.lv(new), origin.name.to_string());
+        // Servers read from it what it has in common with its clones, as long as nobody can change that.
+        let protect = self.below(new).map(|_| Action::ProtectLv { vg: vg.clone(), lv: origin.clone() });
+        Ok(protect.into_iter().chain([Action::SnapshotLv { vg, origin, lv, tags: tags_of(new) }]).collect())
     }
 
     fn freeze(&self, volume: &Volume, _layer: Uuid) -> Result<Vec<Action>, Fault> {
@@ -323,6 +370,16 @@ impl Backend for LvmBackend {
 
     fn receive(&self, _part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
         Err(no_layers(&new.reference()))
+    }
+
+    fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
+        if self.below(new).is_none() {
+            return by_device;
+        }
+        // No server is needed for that.
+        let (vg, lv) = self.lv(new);
+        let device = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
+        vec![Action::ActivateLv { vg, lv }, Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid }]
     }
 
     fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {
@@ -388,6 +445,9 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     if let Some(origin) = &volume.origin {
         tags.push(format!("{TAG_PREFIX}origin={origin}"));
     }
+    if volume.share != Sharing::Off {
+        tags.push(format!("{TAG_PREFIX}share={}", volume.share));
+    }
     tags
 }
 
@@ -442,6 +502,8 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         origin: value("origin").map(str::parse).transpose().map_err(|_| corrupt("origin"))?,
         layered: false,
         flatten: false,
+        share: value("share").map_or(Ok(Sharing::Off), str::parse).map_err(|_| corrupt("share"))?,
+        domain: None,
         state,
     }))
 }
@@ -480,8 +542,8 @@ mod tests {
             Just(VolumeState::Removing),
             (0u64..1 << 50).prop_map(|n| VolumeState::Resizing { to_bytes: Bytes(n) }),
         ];
-        (any::<u128>(), any::<(bool, bool, bool, bool)>(), proptest::option::of("[a-z][a-z0-9]{0,8}"), state).prop_map(
-            |(uuid, (xfs, full, fast_commit, read_only), origin, state)| Volume {
+        (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), proptest::option::of("[a-z][a-z0-9]{0,8}"), state)
+            .prop_map(|(uuid, (xfs, full, fast_commit, read_only, shared), origin, state)| Volume {
                 pool: "p".parse().expect("a valid name"),
                 name: "v".parse().expect("a valid name"),
                 uuid: Uuid::from_u128(uuid),
@@ -493,9 +555,10 @@ mod tests {
                 origin: origin.map(|o| o.parse().expect("a valid name")),
                 layered: false,
                 flatten: false,
+                share: if shared { Sharing::Base } else { Sharing::Off },
+                domain: None,
                 state,
-            },
-        )
+            })
     }
 
     proptest! {

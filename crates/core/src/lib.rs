@@ -9,12 +9,16 @@
 
 pub mod action;
 pub mod backend;
+pub mod base;
 pub mod control;
 pub mod cow;
 pub mod error;
+pub mod heat;
+pub mod index;
 pub mod model;
 pub mod name;
 pub mod observe;
+pub mod siblings;
 pub mod stream;
 pub mod tenant;
 pub mod units;

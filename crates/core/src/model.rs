@@ -86,6 +86,68 @@ pub enum Server {
     Loop,
 }
 
+/// From where a volume reads what it shares with others: the blocks of layers that it has not written itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// From the layers, with direct I/O: nothing is shared.
+    Off,
+    /// From the layers, through the host's page cache: all volumes on a layer share one copy of it.
+    #[default]
+    Base,
+    /// From the page cache of a sibling that has read the same, after Zhao et al.; else as with `Off`. There is no other copy.
+    Drr,
+    /// From a sibling's page cache; else as with `Base`.
+    Both,
+}
+
+impl Sharing {
+    /// All of them, in the order in which they share more.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Base, Self::Drr, Self::Both];
+
+    /// Its word.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Base => "base",
+            Self::Drr => "drr",
+            Self::Both => "both",
+        }
+    }
+
+    /// Whether siblings are asked, and can ask in turn.
+    #[must_use]
+    pub fn asks_siblings(self) -> bool {
+        matches!(self, Self::Drr | Self::Both)
+    }
+
+    /// Whether layers are read through the host's page cache.
+    #[must_use]
+    pub fn caches_layers(self) -> bool {
+        matches!(self, Self::Base | Self::Both)
+    }
+}
+
+impl fmt::Display for Sharing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A text that is none of the ways to share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("volumes share by `off`, `base`, `drr` or `both`")]
+pub struct SharingError;
+
+impl FromStr for Sharing {
+    type Err = SharingError;
+
+    fn from_str(text: &str) -> Result<Self, SharingError> {
+        Self::ALL.into_iter().find(|sharing| sharing.as_str() == text).ok_or(SharingError)
+    }
+}
+
 /// Where a pool's volumes live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -190,6 +252,12 @@ pub struct Volume {
     /// What lies below its image is being copied into it while it is in use, so that it depends on no layer any more.
     #[serde(default)]
     pub flatten: bool,
+    /// From where it reads what it shares with others.
+    #[serde(default)]
+    pub share: Sharing,
+    /// Only volumes of the same sharing domain learn from each other's reads; without one it is the pool's.
+    #[serde(default)]
+    pub domain: Option<Name>,
     /// Its stage of life.
     pub state: VolumeState,
 }
@@ -199,6 +267,14 @@ impl Volume {
     #[must_use]
     pub fn reference(&self) -> VolumeRef {
         VolumeRef { pool: self.pool.clone(), name: self.name.clone() }
+    }
+
+    /// The sharing domain that it is in.
+    #[must_use]
+    pub fn sharing_domain(&self) -> String {
+        // No pool or domain has a slash in its name.
+        let domain = self.domain.as_ref().map_or("", Name::as_str);
+        format!("{}/{domain}", self.pool)
     }
 
     /// The same volume in another stage.

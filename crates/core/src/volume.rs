@@ -69,7 +69,7 @@ pub fn snapshot(
 ) -> Result<Plan, Fault> {
     let mut steps: Vec<Action> = mounted_at.map(|at| Action::SyncFs { target: at.to_owned() }).into_iter().collect();
     steps.extend(backend.snapshot(origin, new)?);
-    steps.extend(complete_copy(backend, new));
+    steps.extend(complete_copy(backend, new, origin.read_only));
     Ok(Plan { steps, on_failure: backend.remove(new) })
 }
 
@@ -79,21 +79,25 @@ pub fn snapshot(
 /// `Unsupported` where the pool cannot.
 pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
     let remove = Action::RemovePart { path: part.to_owned() };
-    let steps = [backend.receive(part, new)?, complete_copy(backend, new), vec![remove]].concat();
+    let steps = [backend.receive(part, new)?, complete_copy(backend, new, false), vec![remove]].concat();
     Ok(Plan { steps, on_failure: backend.remove(new) })
 }
 
-/// Makes a volume of its own of a copy whose device is open.
-fn complete_copy(backend: &dyn Backend, new: &Volume) -> Vec<Action> {
-    let device = backend.device(new);
+/// Makes a volume of its own of a copy. What a snapshot holds was checked when that was made, and nobody has written to it since.
+fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<Action> {
     let mut steps = Vec::new();
+    // XFS replays its log at its first mount, and is mounted with `nouuid`.
     if new.fs == FsKind::Ext4 {
-        // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
-        // XFS replays at its first mount, and is mounted with `nouuid` instead.
-        steps.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: true });
-        steps.push(Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid });
+        let device = backend.device(new);
+        let mut by_device = backend.open(new, None);
+        if !of_snapshot {
+            // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
+            by_device.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: true });
+        }
+        by_device.push(Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid });
+        by_device.extend(backend.close(new));
+        steps.extend(if of_snapshot { backend.stamp(new, by_device) } else { by_device });
     }
-    steps.extend(backend.close(new));
     steps.push(backend.record(new, &new.with_state(VolumeState::Ready)));
     steps
 }
@@ -209,14 +213,16 @@ pub fn check(backend: &dyn Backend, volume: &Volume, repair: bool) -> Plan {
 pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Plan {
     let mut steps = open_for(backend, volume, tenant);
     steps.extend(mount_steps(backend, volume, target));
+    steps.extend(lend(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
     Plan { steps, on_failure: unmount(backend, volume, target) }
 }
 
 /// Keeps a mounted volume as [`mount`] left it: its device served, its tenant paying for it.
 #[must_use]
-pub fn keep(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action> {
+pub fn keep(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name) -> Vec<Action> {
     let mut steps = open_for(backend, volume, tenant);
+    steps.extend(lend(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
     steps
 }
@@ -234,10 +240,23 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
     })
 }
 
+/// Lets a volume's siblings read what it has in memory, where it asks them as well.
+fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
+    volume.share.asks_siblings().then(|| Action::AttachSibling {
+        device: backend.device(volume),
+        volume: volume.uuid,
+        target: target.to_owned(),
+        domain: volume.sharing_domain(),
+    })
+}
+
 /// Unmounts a volume and lets go of its device.
 #[must_use]
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
-    let mut steps = vec![Action::Unmount { target: target.to_owned() }, Action::RemoveDir { path: target.to_owned() }];
+    let mut steps: Vec<Action> =
+        volume.share.asks_siblings().then_some(Action::DetachSibling { volume: volume.uuid }).into_iter().collect();
+    steps.push(Action::Unmount { target: target.to_owned() });
+    steps.push(Action::RemoveDir { path: target.to_owned() });
     steps.extend(backend.close(volume));
     steps
 }

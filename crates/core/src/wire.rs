@@ -10,7 +10,8 @@ use crate::action::Applied;
 use crate::control::Mode;
 use crate::control::usage::Unit;
 use crate::error::Fault;
-use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, VolumeRef};
+use crate::heat::HeatSource;
+use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use crate::name::Name;
 use crate::stream::StreamHeader;
 use crate::units::{Bytes, Share};
@@ -130,6 +131,31 @@ pub struct VolumeCopy {
     pub name: Name,
     /// A snapshot is read-only, a clone is not.
     pub read_only: bool,
+    /// From where it reads what it shares; only in file pools. As the origin does when left away.
+    #[serde(default)]
+    pub share: Option<Sharing>,
+    /// Only volumes of the same sharing domain learn from each other's reads. As the origin's when left away.
+    #[serde(default)]
+    pub domain: Option<Name>,
+}
+
+/// What a volume has read from one source of what it shares, since it was opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HeatRow {
+    /// Who read.
+    #[schema(value_type = String)]
+    pub reader: VolumeRef,
+    /// From where.
+    pub source: HeatSource,
+    /// What that is called: the sibling, or the snapshot that holds what the layer does; a UUID's beginning when neither is there.
+    pub source_name: String,
+    /// Reads.
+    pub requests: u64,
+    /// How much they brought.
+    pub bytes: Bytes,
+    /// Reads of the disk that were not needed.
+    pub disk_reads_saved: u64,
 }
 
 /// Makes a volume what a snapshot of it holds.
@@ -254,6 +280,10 @@ pub struct VolumeView {
     pub origin: Option<Name>,
     /// Where its data is, for a file volume that was copied or is a copy.
     pub layers: Option<LayersView>,
+    /// From where it reads what it shares with others.
+    pub share: Sharing,
+    /// Its sharing domain, where it is not the pool's.
+    pub domain: Option<Name>,
     /// The tenant that has it mounted.
     pub tenant: Option<Name>,
     /// Where it is mounted on the host.

@@ -14,9 +14,9 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    API_VERSION, DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate,
-    PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate,
-    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply,
+    PoolCreate, PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy,
+    VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -121,6 +121,14 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
         self.write(Method::POST, &format!("volumes/{volume}/copy{}", query(dry_run)), request).await
+    }
+
+    /// Shows what volumes have read of what they share.
+    ///
+    /// # Errors
+    /// The daemon's faults.
+    pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
+        self.get("heatmap").await
     }
 
     /// Makes a volume what a snapshot of it holds.

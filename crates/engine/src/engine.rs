@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{self, Backend, POOL_RECORD, VOLUME_RECORD_SUFFIX, pool_uuid_tag, volume_from_tags};
@@ -13,6 +14,7 @@ use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, V
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::mount_point;
+use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::host::{Host, Space};
@@ -56,6 +58,8 @@ pub struct Engine {
     pub(crate) problems: Vec<Fault>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
+    /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
+    pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
 }
 
 /// A mounted volume that is kept as it was mounted.
@@ -82,7 +86,14 @@ impl Engine {
     /// An engine on this host. Call [`Engine::reconcile`] before anything else.
     #[must_use]
     pub fn new(dirs: Dirs, executor: Executor) -> Self {
-        Self { dirs, executor, found_at_start: Vec::new(), problems: Vec::new(), watched: Mutex::default() }
+        Self {
+            dirs,
+            executor,
+            found_at_start: Vec::new(),
+            problems: Vec::new(),
+            watched: Mutex::default(),
+            room: Mutex::default(),
+        }
     }
 
     /// What was found wrong at the start, and what is wrong now.

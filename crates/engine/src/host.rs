@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
+use bulkhead_core::heat::Heat;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
+use uuid::Uuid;
 
 /// Room in a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -195,11 +197,23 @@ pub trait Host: Send + Sync {
     /// When a file cannot be read, or is missing.
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
 
+    /// What the server of a volume has read from where.
+    ///
+    /// # Errors
+    /// When what it told cannot be read.
+    fn heat(&self, volume: Uuid) -> Result<Heat, Fault>;
+
     /// How far what is being received into a file is; `None` when there is no such file.
     ///
     /// # Errors
     /// When it cannot be told.
     fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
+
+    /// Whether nobody has worked on what is being received into a file for as long.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
 
     /// Names of the physical devices below a pool, and what an operator should know about them.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);

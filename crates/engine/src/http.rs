@@ -28,9 +28,9 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    DeviceControl, DeviceView, Done, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate, PoolView,
-    ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize,
-    VolumeRollback, VolumeSend, VolumeView,
+    DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply, PoolCreate,
+    PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy, VolumeCreate,
+    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use bulkhead_sys::bpf;
 use serde::Deserialize;
@@ -220,6 +220,7 @@ pub fn router(api: Api) -> Router {
         .route("/devices/{name}", get(device_inspect))
         .route("/devices/{name}/control", post(device_control))
         .route("/devices/{name}/calibrate", post(device_calibrate))
+        .route("/heatmap", get(heatmap))
         .route("/holds", get(hold_list).post(hold_start))
         .route("/holds/{device}", delete(hold_stop))
         .route("/observation", get(observation))
@@ -520,6 +521,12 @@ async fn volume_copy(
     Ok(Json(api.call(move |engine| engine.volume_copy(&volume, &request, query.dry_run)).await?))
 }
 
+/// Shows what volumes have read of what they share: from the disk, from the host's page cache, or from a sibling's.
+#[utoipa::path(get, path = "/v1/heatmap", tag = "volumes", responses((status = 200, body = [HeatRow]), ListFaults))]
+async fn heatmap(State(api): State<Api>) -> Reply<Vec<HeatRow>> {
+    Ok(Json(api.call(|engine| engine.heatmap()).await?))
+}
+
 /// Makes a volume that no tenant holds what a snapshot of it holds; what was written since is lost.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/rollback", tag = "volumes", request_body = VolumeRollback,
     params(("pool" = String, Path), ("name" = String, Path), Write),
@@ -782,7 +789,11 @@ async fn observation(State(api): State<Api>, Asked(query): Asked<Waits>) -> Repl
 async fn metrics_text(State(api): State<Api>, headers: HeaderMap) -> impl IntoResponse {
     let format = metrics::Format::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
     let holds = api.holder().views();
-    ([(CONTENT_TYPE, format.media_type())], metrics::render(api.observe(Duration::ZERO).await, holds, format))
+    // What cannot be listed now is there at the next scrape.
+    let listed = api.call(|engine| Ok((engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default()))).await;
+    let (heat, pools) = listed.unwrap_or_default();
+    let seen = metrics::Seen { observed: api.observe(Duration::ZERO).await, holds, heat, pools };
+    ([(CONTENT_TYPE, format.media_type())], metrics::render(seen, format))
 }
 
 /// Shows what the daemon is and sees.
@@ -833,6 +844,7 @@ async fn no_such_method(request: Request) -> Failure {
     volume_copy,
     volume_rollback,
     volume_flatten,
+    heatmap,
     volume_send,
     volume_receive,
     volume_receiving,

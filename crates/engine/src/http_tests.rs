@@ -127,7 +127,7 @@ async fn every_operation_goes_through_the_socket() {
     let resize = VolumeResize { size_bytes: Bytes::mib(128), shrink: false };
     let resized = client.volume_resize(&data, &resize, false).await.unwrap();
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
-    let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true };
+    let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, share: None, domain: None };
     assert!(client.volume_copy(&data, &copy, false).await.unwrap().object.unwrap().read_only);
     client.volume_check(&data, &VolumeCheck { repair: true }, false).await.unwrap();
 
@@ -246,7 +246,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 37);
+    assert_eq!(n_operations, 38);
     daemon.stop().await.unwrap();
 }
 

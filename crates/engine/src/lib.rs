@@ -12,6 +12,7 @@ pub mod client;
 pub mod daemon;
 mod devices;
 pub mod engine;
+mod heatmap;
 pub mod hold;
 pub mod host;
 pub mod http;

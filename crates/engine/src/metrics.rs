@@ -6,16 +6,20 @@ use std::collections::HashMap;
 use std::fmt;
 
 use bulkhead_core::error::Fault;
+use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
-use bulkhead_core::wire::{HoldView, StandingView};
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::{HeatRow, HoldView, StandingView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
+
+use crate::host::Space;
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +53,24 @@ const MAX_PAIRS: usize = 10_000;
 /// Bounds of the latency buckets: powers of two, from 2^6 (64 us) to 2^25 us (34 s).
 const BOUNDS: std::ops::RangeInclusive<u32> = 6..=25;
 
+/// What metrics are made of.
+#[derive(Debug)]
+pub struct Seen {
+    /// Journals, containers and devices, or why they are not observed.
+    pub observed: Result<Observation, Fault>,
+    /// The shares that are held.
+    pub holds: Vec<HoldView>,
+    /// What volumes have read of what they share.
+    pub heat: Vec<HeatRow>,
+    /// The room in pools, by their names.
+    pub pools: Vec<(Name, Space)>,
+}
+
 /// All metrics. When the host cannot be observed, they say that and why.
 #[must_use]
-pub fn render(seen: Result<Observation, Fault>, holds: Vec<HoldView>, format: Format) -> String {
+pub fn render(seen: Seen, format: Format) -> String {
     let mut registry = Registry::with_prefix("bulkhead");
-    registry.register_collector(Box::new(Metrics { seen, holds }));
+    registry.register_collector(Box::new(seen));
     let mut text = String::new();
     // Writing to a String does not fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
@@ -81,12 +98,6 @@ fn older(text: &str) -> String {
     lines
 }
 
-#[derive(Debug)]
-struct Metrics {
-    seen: Result<Observation, Fault>,
-    holds: Vec<HoldView>,
-}
-
 type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
 
 /// Labels by which a container is known: its name and kind, and where it has one its id, because names may be given twice. An
@@ -95,14 +106,14 @@ const TENANT: [&str; 3] = ["tenant", "tenant_kind", "container_id"];
 const VICTIM: [&str; 3] = ["victim", "victim_kind", "victim_container_id"];
 const CULPRIT: [&str; 3] = ["culprit", "culprit_kind", "culprit_container_id"];
 
-impl Collector for Metrics {
+impl Collector for Seen {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let encoder = &mut encoder;
         // Gauges, because promtool does not know the type info.
         let mut build =
             encoder.encode_descriptor("build_info", "The daemon's version; always 1", None, MetricType::Gauge)?;
         build.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_i64)?;
-        let (method, reason) = match &self.seen {
+        let (method, reason) = match &self.observed {
             Ok(seen) => (seen.method.as_str(), seen.notes.join("; ")),
             Err(fault) => ("none", fault.cause.clone()),
         };
@@ -113,9 +124,11 @@ impl Collector for Metrics {
             MetricType::Gauge,
         )?;
         let labels: Labels<'_, 2> = [("method", method), ("reason", &reason)];
-        observing.encode_family(&labels)?.encode_gauge(&i64::from(self.seen.is_ok()))?;
+        observing.encode_family(&labels)?.encode_gauge(&i64::from(self.observed.is_ok()))?;
         holds(encoder, &self.holds)?;
-        let Ok(seen) = &self.seen else { return Ok(()) };
+        shared_reads(encoder, &self.heat)?;
+        pools(encoder, &self.pools)?;
+        let Ok(seen) = &self.observed else { return Ok(()) };
         journals(encoder, seen)?;
         containers(encoder, seen)?;
         devices(encoder, seen)?;
@@ -263,6 +276,49 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
     Ok(())
 }
 
+/// Name, help, unit and value of a figure of what a volume reads from one source.
+type SharedFigure = (&'static str, &'static str, Option<&'static Unit>, fn(&HeatRow) -> u64);
+
+fn shared_reads(encoder: &mut DescriptorEncoder<'_>, heat: &[HeatRow]) -> fmt::Result {
+    if heat.is_empty() {
+        return Ok(());
+    }
+    let figures: [SharedFigure; 2] = [
+        ("shared_reads", "Reads of what a volume shares with others, since it was opened", None, |row| row.requests),
+        ("shared_read", "How much these brought", Some(&Unit::Bytes), |row| row.bytes.0),
+    ];
+    for (name, help, unit, value) in figures {
+        let mut counts = counter(encoder, name, help, unit)?;
+        for row in heat {
+            let reader = row.reader.to_string();
+            let labels: Labels<'_, 3> =
+                [("reader", &reader), ("source", &row.source_name), ("from", row.source.word())];
+            counts.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&value(row), None)?;
+        }
+    }
+    Ok(())
+}
+
+/// Name, help and value of a figure of a pool's room.
+type PoolFigure = (&'static str, &'static str, fn(&Space) -> Bytes);
+
+fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::Result {
+    let figures: [PoolFigure; 2] = [
+        ("pool_size", "Size of what a pool lives on", |space| space.total),
+        ("pool_free", "What is free of that; when nothing is, writes to clones and thin volumes fail", |space| {
+            space.free
+        }),
+    ];
+    for (name, help, value) in figures.into_iter().filter(|_| !pools.is_empty()) {
+        let mut gauge = encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?;
+        for (pool, space) in pools {
+            let labels: Labels<'_, 1> = [("pool", pool.as_str())];
+            gauge.encode_family(&labels)?.encode_gauge(&i64::try_from(value(space).0).unwrap_or(i64::MAX))?;
+        }
+    }
+    Ok(())
+}
+
 fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
     let mut time = counter(encoder, "observed", "How long was observed", Some(&Unit::Seconds))?;
     time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
@@ -354,10 +410,14 @@ mod tests {
 
     use crate::observe::Observe as _;
 
+    fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
+        render(Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new() }, format)
+    }
+
     /// In the newer format, without the version of the day.
     fn rendered(seen: Result<Observation, Fault>) -> String {
         let version = format!("version=\"{}\"", env!("CARGO_PKG_VERSION"));
-        render(seen, vec![], Format::OpenMetrics).replace(&version, "version=\"x.y.z\"")
+        rendered_as(seen, Format::OpenMetrics).replace(&version, "version=\"x.y.z\"")
     }
 
     #[test]
@@ -460,7 +520,7 @@ mod tests {
             let path = format!("/system.slice/docker-{id}.scope");
             view.identity = Identity { name: "web".to_owned(), ..bulkhead_core::observe::identity::identify(&path) };
         }
-        let text = render(Ok(seen), vec![], Format::Text);
+        let text = rendered_as(Ok(seen), Format::Text);
         for id in &ids {
             let line = format!(
                 "bulkhead_device_time_seconds_total{{tenant=\"web\",tenant_kind=\"docker\",container_id=\"{id}\",device=\"vda\"}} "
@@ -483,7 +543,7 @@ mod tests {
             [Format::accepted(Some(accept)), Format::accepted(Some("*/*"))],
             [Format::OpenMetrics, Format::Text]
         );
-        let text = render(crate::sim::Observed::default().observe(std::time::Duration::ZERO), vec![], Format::Text);
+        let text = rendered_as(crate::sim::Observed::default().observe(std::time::Duration::ZERO), Format::Text);
         assert!(
             text.contains("\n# TYPE bulkhead_journal_bytes_total counter\nbulkhead_journal_bytes_total{"),
             "{text}"
@@ -504,7 +564,7 @@ mod tests {
         let as_victim = BlameView { victim: removed.clone(), ..pair.clone() };
         let as_culprit = BlameView { culprit: Some(removed), ..pair.clone() };
         seen.blame.extend([as_victim, as_culprit]);
-        let text = render(Ok(seen), vec![], Format::OpenMetrics);
+        let text = rendered_as(Ok(seen), Format::OpenMetrics);
         assert!(text.contains("tenant=\"db\"") && !text.contains("kind=\"cgroup\""), "{text}");
         // Who only calls itself so does not hide.
         assert!(text.contains("tenant=\"(removed containers)\",tenant_kind=\"machine\""), "{text}");
@@ -519,14 +579,14 @@ mod tests {
         };
         assert_eq!(seconds(3), (vec![0.02, 0.27, 0.01], 0));
         assert_eq!(seconds(2), (vec![0.27, 0.02], 1));
-        assert!(render(Ok(seen), vec![], Format::Text).contains("\nbulkhead_fsync_blame_pairs_left_out 0\n"));
+        assert!(rendered_as(Ok(seen), Format::Text).contains("\nbulkhead_fsync_blame_pairs_left_out 0\n"));
     }
 
     #[test]
     fn what_limits_the_observation_is_told() {
         let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
         let notes = vec!["no scratch file system".to_owned(), "no fentry".to_owned()];
-        let text = render(Ok(Observation { notes, ..seen }), vec![], Format::Text);
+        let text = rendered_as(Ok(Observation { notes, ..seen }), Format::Text);
         let line = "bulkhead_observing{method=\"tp_btf\",reason=\"no scratch file system; no fentry\"} 1";
         assert!(text.contains(line), "{text}");
     }

@@ -6,10 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bulkhead_core::heat::HeatSource;
 use bulkhead_core::observe::view::{DeviceTime, Observation};
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::HeatRow;
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::metrics::{Format, render};
+use crate::host::Space;
+use crate::metrics::{Format, Seen, render};
 use crate::observe::Observe as _;
 
 const RULES: &str = include_str!("../../../contrib/prometheus/bulkhead.rules.yml");
@@ -32,7 +37,18 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
         view.victim.id.clone_from(&id);
         view.culprit.iter_mut().for_each(|culprit| culprit.id.clone_from(&id));
     }
-    let text = render(Ok(Observation { devices: vec![device], ..seen }), vec![crate::sim::held()], Format::Text);
+    let observed = Ok(Observation { devices: vec![device], ..seen });
+    let heat = HeatRow {
+        reader: "pool/clone".parse().unwrap(),
+        source: HeatSource::Sibling(Uuid::nil()),
+        source_name: "pool/other".to_owned(),
+        requests: 1,
+        bytes: Bytes(4096),
+        disk_reads_saved: 1,
+    };
+    let space = Space { total: Bytes(100), free: Bytes(10), extent: Bytes(1), notes: Vec::new() };
+    let pools = vec![("pool".parse().unwrap(), space)];
+    let text = render(Seen { observed, holds: vec![crate::sim::held()], heat: vec![heat], pools }, Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {

@@ -1,9 +1,12 @@
 //! Pools: make, list, inspect, remove.
 
 use std::path::Path;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
+use bulkhead_core::base::is_base;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
@@ -12,10 +15,13 @@ use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolView};
 use uuid::Uuid;
 
 use crate::engine::Engine;
-use crate::host::ThinPool;
+use crate::host::{Space, ThinPool};
 
 /// Name of the thin pool that is made on a device given with `thin`.
 const THIN_POOL: &str = "thinpool";
+
+/// For how long the room in a pool on LVM is not looked at again for metrics.
+const ROOM_FOR: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Makes a pool, or takes one into the records that describes itself by this name. Idempotent.
@@ -260,6 +266,23 @@ impl Engine {
         Ok((pool, Plan { steps, on_failure }))
     }
 
+    /// The room in all pools whose place is there; in those on LVM, as it was within the last minute.
+    pub(crate) fn room(&self) -> Result<Vec<(Name, Space)>, Fault> {
+        let mut seen = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|_, (at, _)| at.elapsed() < ROOM_FOR);
+        let room_in = |pool: Pool| {
+            let space = match seen.get(&pool.uuid) {
+                Some((_, space)) => space.clone(),
+                None => self.host().space(&pool.source).ok()?,
+            };
+            if matches!(pool.source, PoolSource::Lvm { .. }) {
+                seen.entry(pool.uuid).or_insert_with(|| (Instant::now(), space.clone()));
+            }
+            Some((pool.name, space))
+        };
+        Ok(self.pools()?.into_iter().filter_map(Result::ok).filter_map(room_in).collect())
+    }
+
     pub(crate) fn pool_view(&self, pool: &Pool) -> PoolView {
         let (physical_devices, mut notes) = self.host().physical_devices(&pool.source);
         let space = self.host().space(&pool.source).map_err(|fault| notes.push(fault.to_string())).ok();
@@ -268,6 +291,9 @@ impl Engine {
         let parts = self.parts(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
         notes.extend(parts.iter().map(|part| {
             let (volume, received) = (&part.volume, part.received_bytes);
+            if is_base(part.content) {
+                return format!("{volume} is being imported; if that was cut off, the next import under that name gives it up");
+            }
             format!("{volume} has been received up to {received} of {}: `bulkhead volume receive {volume} --token` says how to go on, `--abort` gives it up", part.size_bytes)
         }));
         if let Some(space) = &space {

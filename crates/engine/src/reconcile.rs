@@ -4,6 +4,7 @@
 //! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bulkhead_core::action::Action;
 use bulkhead_core::backend;
@@ -74,6 +75,7 @@ impl Engine {
             let outcome = plan.and_then(|plan| plan.map_or(Ok(Vec::new()), |plan| self.executor.run(&plan, false)));
             problems.extend(outcome.err());
         }
+        self.give_up_imports(pool, Duration::ZERO);
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 

@@ -15,6 +15,7 @@ use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
@@ -90,6 +91,8 @@ struct World {
     empty: BTreeSet<PathBuf>,
     /// What is being received.
     parts: BTreeMap<PathBuf, PartState>,
+    /// Where the volumes are mounted whose siblings read from them.
+    siblings: BTreeMap<Uuid, PathBuf>,
     /// Which image is served as the device of which volume.
     owners: BTreeMap<Uuid, PathBuf>,
     /// Images that have a block device, with the cgroup of what serves them.
@@ -333,6 +336,11 @@ impl Sim {
         self.world().files.remove(Path::new(path));
     }
 
+    /// The sibling reader is killed.
+    pub(crate) fn forget_siblings(&self) {
+        self.world().siblings.clear();
+    }
+
     /// All of a stream came in.
     pub(crate) fn fill_part(&self, path: &Path) {
         self.world().parts.get_mut(path).expect("it is being received").received = None;
@@ -363,11 +371,20 @@ fn thin_pool(name: &str) -> LogicalVolume {
     LogicalVolume { name: name.to_owned(), size: Bytes(Bytes::GIB), tags: vec![], thin_pool }
 }
 
+/// Group and name of a logical volume that is served.
+fn logical_volume(image: &Path) -> Option<(String, String)> {
+    let (vg, lv) = image.strip_prefix("/dev").ok()?.to_str()?.split_once('/')?;
+    Some((vg.to_owned(), lv.to_owned()))
+}
+
 impl World {
     fn fs(&mut self, device: &DeviceRef) -> Result<(&mut Option<FileSystem>, Bytes), Fault> {
         let gone = || Fault::new(Code::Internal, device, "there is no such device");
         match device {
             DeviceRef::Image { image, .. } if self.attached.contains_key(image) => {
+                if let Some((volume, fs)) = logical_volume(image).and_then(|key| self.volumes.get_mut(&key)) {
+                    return Ok((fs, volume.size));
+                }
                 let (size, fs) = self.images.get_mut(image).ok_or_else(gone)?;
                 Ok((fs, *size))
             }
@@ -511,7 +528,11 @@ impl World {
                 }
                 let served = self.owners.entry(*volume).or_insert_with(|| image.clone());
                 assert_eq!(served, image, "a volume's device is that of another image");
-                assert!(self.images.contains_key(image), "a missing image was attached");
+                let is_there = match logical_volume(image) {
+                    Some(key) => self.volumes.contains_key(&key),
+                    None => self.images.contains_key(image),
+                };
+                assert!(is_there, "a missing image was attached");
                 assert!(
                     cgroup.as_ref().is_none_or(|cgroup| self.cgroups.contains_key(cgroup)),
                     "a server was started in a missing cgroup"
@@ -592,7 +613,9 @@ impl World {
                     !self.is_mounted(&DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() }),
                     "a mounted LV was removed"
                 );
-                if self.busy.contains(Path::new(&format!("/dev/{vg}/{lv}"))) {
+                let node = format!("/dev/{vg}/{lv}");
+                assert!(!self.attached.contains_key(Path::new(&node)), "a served LV was removed");
+                if self.busy.contains(Path::new(&node)) {
                     return Err(Fault::new(Code::InUse, lv, "a program has it open"));
                 }
                 self.volumes.remove(&key).is_some()
@@ -609,6 +632,12 @@ impl World {
                 }
                 assert!(!self.is_mounted(device), "a mounted file system was checked");
                 self.fs(device)?.0.as_ref().ok_or_else(|| Fault::new(Code::Corrupt, device, "no file system"))?;
+                true
+            }
+            A::StampFsUuid { image, .. } => {
+                assert!(!self.attached.contains_key(image), "a served image was written to");
+                self.empty.remove(image);
+                self.images.get(image).and_then(|(_, fs)| fs.as_ref()).expect("there is a file system");
                 true
             }
             A::GrowFs { device, fs, mounted_at } => {
@@ -635,6 +664,11 @@ impl World {
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
                 self.mounts.insert(target.clone(), device.clone()).is_none()
             }
+            A::AttachSibling { volume, target, .. } => {
+                assert!(self.mounts.contains_key(target), "what is not mounted was lent to siblings");
+                self.siblings.insert(*volume, target.clone()).as_ref() != Some(target)
+            }
+            A::DetachSibling { volume } => self.siblings.remove(volume).is_some(),
             A::SyncFs { target } => {
                 assert!(self.mounts.contains_key(target), "what is not mounted was synced");
                 true
@@ -643,6 +677,7 @@ impl World {
                 if self.busy.contains(target) {
                     return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
                 }
+                assert!(self.siblings.values().all(|lent| lent != target), "siblings keep it from being unmounted");
                 self.journals.remove(target);
                 self.mounts.remove(target).is_some()
             }
@@ -695,7 +730,7 @@ impl World {
                 assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
                 self.adopted.insert(device.clone(), cgroup.clone()).as_ref() != Some(cgroup)
             }
-            A::ActivateLv { .. } | A::FillLv { .. } => true,
+            A::ProtectLv { .. } | A::ActivateLv { .. } | A::FillLv { .. } => true,
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
             A::SetTunable { tunable, value, .. } => self.set_queue(tunable, value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),
@@ -821,6 +856,11 @@ impl Host for Sim {
         Ok(self.world().parts.get(path).copied())
     }
 
+    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
+        // Here nobody holds one, and no time passes.
+        Ok(for_at_least.is_zero() && self.world().parts.contains_key(path))
+    }
+
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {
         let DeviceRef::Image { image, .. } = device else { return Ok(None) };
         let world = self.world();
@@ -831,6 +871,15 @@ impl Host for Sim {
             next = world.below[&PathBuf::from(id.to_string())];
         }
         Ok(Some(LayersView { own_bytes: Bytes::mib(1), below }))
+    }
+
+    fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
+        let mut heat = Heat { version: Heat::VERSION, counts: Vec::new() };
+        // Who lends has borrowed.
+        if self.world().siblings.contains_key(&volume) {
+            heat.count(HeatSource::Sibling(volume), 4096);
+        }
+        Ok(heat)
     }
 
     fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {

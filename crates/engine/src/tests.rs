@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-    VolumeResize, VolumeRollback, VolumeSend,
+    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
 use uuid::Uuid;
@@ -24,6 +25,8 @@ enum Op {
     Remove(&'static str),
     Resize(&'static str, u64),
     Clone(&'static str, &'static str),
+    /// Of a snapshot, to share memory with it.
+    Share(&'static str, &'static str),
     Snapshot(&'static str, &'static str),
     Rollback(&'static str, &'static str),
     Flatten(&'static str),
@@ -80,7 +83,12 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             engine.volume_resize(&volume(name), &request, false).map(drop)
         }
         Op::Clone(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false };
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, share: None, domain: None };
+            engine.volume_copy(&volume(name), &request, false).map(drop)
+        }
+        Op::Share(name, copy) => {
+            let share = Some(Sharing::Base);
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, share, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Rollback(name, to) => {
@@ -96,7 +104,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), false).map(drop),
         Op::Snapshot(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true };
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true, share: None, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Tenant(tenant, name) => {
@@ -136,7 +144,11 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     let mounted = views.iter().filter(|view| view.mounted_at.is_some()).count();
     assert_eq!(left.mounts.len(), mounted, "{context}: {left:?}");
     assert_eq!(left.images.len() + left.volumes.len(), views.len(), "{context}: {left:?}");
-    let attached_wanted = views.iter().filter(|v| v.mounted_at.is_some() && v.volume.pool.as_str() == "file").count();
+    let is_served = |view: &&VolumeView| match view.volume.pool.as_str() {
+        "file" => true,
+        _ => view.share != Sharing::Off,
+    };
+    let attached_wanted = views.iter().filter(|view| view.mounted_at.is_some()).filter(is_served).count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
     assert!(left.unused_layers.is_empty(), "{context}: {left:?}");
     if engine.tenant_list().unwrap().is_empty() {
@@ -188,7 +200,18 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             Op::Clone("file/r", "w"),
             Op::Remove("file/r"),
         ];
-        for story in stories.into_iter().chain(clones).chain([rollback, receive]) {
+        let share = vec![
+            Op::Create("thin/v", 64, Ext4),
+            Op::Snapshot("thin/v", "s"),
+            Op::Share("thin/s", "c"),
+            Op::Tenant("db", "thin/c"),
+            Op::Resize("thin/c", 96),
+            Op::Snapshot("thin/c", "t"),
+            Op::Detach("db", "thin/c"),
+            Op::Remove("thin/s"),
+            Op::Remove("thin/c"),
+        ];
+        for story in stories.into_iter().chain(clones).chain([rollback, receive, share]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();
@@ -258,6 +281,61 @@ fn a_flattened_volume_lets_go_of_its_layers() {
 }
 
 #[test]
+fn siblings_let_go_of_a_volume_before_it_is_unmounted() {
+    let sim = with_pools();
+    let mut engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    let copy = |name: &str, share, domain: Option<&str>| VolumeCopy {
+        name: name.parse().unwrap(),
+        read_only: false,
+        share: Some(share),
+        domain: domain.map(|domain| domain.parse().unwrap()),
+    };
+    let code = |of: &str, request: VolumeCopy| engine.volume_copy(&volume(of), &request, false).unwrap_err().code;
+    assert_eq!(code("file/v", copy("c", Sharing::Base, Some("d"))), Code::InvalidArgument);
+    run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
+    assert_eq!(code("thick/v", copy("c", Sharing::Drr, None)), Code::Unsupported);
+    let made = engine.volume_copy(&volume("file/v"), &copy("c", Sharing::Drr, Some("d")), false).unwrap();
+    let view = made.object.unwrap();
+    assert_eq!((view.share, view.domain.map(|domain| domain.to_string())), (Sharing::Drr, Some("d".to_owned())));
+    // What was made otherwise is not what was asked for.
+    assert_eq!(code("file/v", copy("c", Sharing::Drr, None)), Code::AlreadyExists);
+    run(&engine, &Op::Tenant("db", "file/c")).unwrap();
+    let rows = engine.heatmap().unwrap();
+    assert_eq!(rows.iter().map(|row| row.source_name.as_str()).collect::<Vec<_>>(), ["file/c"]);
+    // The reader may have been killed; it is told again.
+    sim.forget_siblings();
+    engine.tick();
+    assert_eq!((engine.heatmap().unwrap().len(), engine.problems().len()), (1, 0));
+    // The simulated host would notice if it were unmounted first.
+    run(&engine, &Op::Remove("file/c")).unwrap();
+    assert!(engine.heatmap().unwrap().is_empty());
+}
+
+#[test]
+fn on_lvm_a_clone_of_a_snapshot_shares_and_keeps_that_as_long_as_it_is_mounted() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    assert_eq!(engine.volume_inspect(&volume("thin/v")).unwrap().share, Sharing::Off);
+    assert_eq!(run(&engine, &Op::Share("thin/v", "c")).unwrap_err().code, Code::InvalidArgument);
+    run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
+    run(&engine, &Op::Share("thin/s", "c")).unwrap();
+    // Unless it is said again, copies of it share nothing.
+    run(&engine, &Op::Clone("thin/c", "d")).unwrap();
+    let share = |name| engine.volume_inspect(&volume(name)).unwrap().share;
+    assert_eq!((share("thin/s"), share("thin/c"), share("thin/d")), (Sharing::Off, Sharing::Base, Sharing::Off));
+    run(&engine, &Op::Tenant("db", "thin/c")).unwrap();
+    let refused = run(&engine, &Op::Remove("thin/s")).unwrap_err();
+    assert!(refused.code == Code::InUse && refused.cause.contains("thin/c"), "{refused}");
+    run(&engine, &Op::Detach("db", "thin/c")).unwrap();
+    run(&engine, &Op::Remove("thin/s")).unwrap();
+    run(&engine, &Op::Create("thin/x", 320, FsKind::Xfs)).unwrap();
+    run(&engine, &Op::Snapshot("thin/x", "y")).unwrap();
+    assert_eq!(run(&engine, &Op::Share("thin/y", "z")).unwrap_err().code, Code::Unsupported);
+}
+
+#[test]
 fn what_is_received_in_part_is_seen_and_given_up() {
     let sim = with_pools();
     let engine = engine(&sim);
@@ -305,6 +383,33 @@ fn what_is_received_in_part_is_seen_and_given_up() {
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 2);
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 0);
     engine.pool_remove(&"file".parse().unwrap(), false).unwrap();
+}
+
+#[test]
+fn an_import_that_was_cut_off_is_given_up_by_the_next_daemon() {
+    let sim = with_pools();
+    let daemon = engine(&sim);
+    let header = StreamHeader {
+        content: IMPORTING,
+        base: None,
+        size_bytes: Bytes::mib(64),
+        start_bytes: Bytes(0),
+        data_bytes: Bytes(0),
+        fs: FsKind::Ext4,
+        snapshot: "/tree".to_owned(),
+    };
+    let (one, other) = (volume("file/one"), volume("file/other"));
+    daemon.volume_receive(&one, &header, false).unwrap();
+    let notes = daemon.pool_inspect(&"file".parse().unwrap()).unwrap().notes;
+    assert!(notes.iter().any(|note| note.contains("file/one is being imported")), "{notes:?}");
+    // Another one may be about to begin, and what is received in part is worth keeping.
+    daemon.volume_receive(&other, &StreamHeader { content: Uuid::from_u128(7), ..header.clone() }, false).unwrap();
+    daemon.volume_receive(&volume("file/third"), &header, false).unwrap();
+    assert_eq!(daemon.volume_receiving(&one).unwrap().content, IMPORTING);
+    let next = engine(&sim);
+    assert_eq!(next.volume_receiving(&one).unwrap_err().code, Code::NotFound);
+    assert_eq!(next.volume_receiving(&other).unwrap().content, Uuid::from_u128(7));
+    assert_eq!(next.volume_receive(&volume("thin/r"), &header, true).unwrap_err().code, Code::Unsupported);
 }
 
 #[test]

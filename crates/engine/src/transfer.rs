@@ -2,11 +2,14 @@
 //! read and written by the command line, in a process of the operator's.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, PART_SUFFIX, no_layers, part_path};
+use bulkhead_core::base::is_base;
+use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{Pool, PoolSource, Provision, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::stream::{PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
@@ -16,6 +19,9 @@ use bulkhead_sys::layer::layer_path;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
+
+/// After how long without anybody an import is taken for one that was cut off: between two steps of one nobody has its part open.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 impl Engine {
     /// Says what is to be read to send a snapshot, after what it holds was made a layer of its own. Idempotent.
@@ -91,6 +97,12 @@ impl Engine {
         let wanted = received_volume(&pool, &reference.name, header, Uuid::nil());
         // Whether such volumes can be had in the pool at all.
         backend::backend(&pool).receive(&part, &wanted)?;
+        if is_base(header.content) {
+            volume::checked_size(&wanted, header.size_bytes, Bytes(BLOCK_BYTES))?;
+        }
+        if is_base(header.content) && !dry_run {
+            self.give_up_imports(&pool, ABANDONED_AFTER);
+        }
         let found = self.host().part(&part)?;
         let received = found.map_or(Bytes(0), received_bytes);
         if header.start_bytes > received {
@@ -165,6 +177,22 @@ impl Engine {
         Ok(Done { object: None, steps, dry_run })
     }
 
+    /// Removes what imports left in a pool that were cut off: unlike what is received, they do not go on where they were.
+    pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
+        let given_up = self.parts(pool).and_then(|parts| {
+            for part in parts.into_iter().filter(|part| is_base(part.content)) {
+                if self.host().part_is_abandoned(&part.part, after)? {
+                    tracing::info!(volume = %part.volume, "giving up an import that was cut off");
+                    self.executor.run_steps(vec![Action::RemovePart { path: part.part }], false)?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(fault) = given_up {
+            tracing::warn!(object = %fault.object, cause = %fault.cause, "cannot give up what imports left");
+        }
+    }
+
     /// What has been received in part in a pool.
     pub(crate) fn parts(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(Vec::new()) };
@@ -209,6 +237,8 @@ fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) 
         origin: None,
         layered: true,
         flatten: false,
+        share: Sharing::default(),
+        domain: None,
         state: VolumeState::Creating,
     }
 }

@@ -3,7 +3,7 @@
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
@@ -47,6 +47,8 @@ impl Engine {
             origin: None,
             layered: false,
             flatten: false,
+            share: default_sharing(&pool),
+            domain: None,
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
@@ -123,11 +125,12 @@ impl Engine {
             }
             other => other?,
         };
-        let Located { backend, volume, .. } = located;
+        let Located { pool, backend, volume } = located;
         let mut steps = Vec::new();
         if !force {
             self.check_tenants_readable()?;
         }
+        self.check_lends_nothing(&pool, &volume)?;
         if let (Some(tenant), _) = self.holders(reference)? {
             if !force {
                 return Err(Fault::new(
@@ -143,6 +146,23 @@ impl Engine {
         }
         steps.extend(self.executor.run(&volume::remove(backend.as_ref(), &volume), dry_run)?);
         Ok(Done { object: None, steps, dry_run })
+    }
+
+    /// Refuses the removal of a snapshot on LVM from which block servers of its clones read.
+    fn check_lends_nothing(&self, pool: &Pool, snapshot: &Volume) -> Result<(), Fault> {
+        if !snapshot.read_only || !matches!(pool.source, PoolSource::Lvm { .. }) {
+            return Ok(());
+        }
+        let shares = |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.share != Sharing::Off;
+        for clone in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(shares) {
+            let reference = clone.reference();
+            if let (Some(tenant), _) = self.holders(&reference)? {
+                let cause = format!("its clone {reference} shares memory with it, and is mounted for tenant {tenant}");
+                return Err(Fault::new(Code::InUse, format!("volume {}", snapshot.reference()), cause)
+                    .cure(format!("detach that first: `bulkhead tenant set {tenant} --detach {reference}`")));
+            }
+        }
+        Ok(())
     }
 
     /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent: asked for the size that it
@@ -201,11 +221,19 @@ impl Engine {
             provision: Provision::OnDemand,
             layered: matches!(pool.source, PoolSource::File { .. }),
             flatten: false,
+            share: request.share.unwrap_or(match &pool.source {
+                PoolSource::File { .. } => origin.share,
+                PoolSource::Lvm { .. } => default_sharing(&pool),
+            }),
+            domain: request.domain.clone().or_else(|| origin.domain.clone()),
             state: VolumeState::Creating,
             ..origin.clone()
         };
+        check_sharing(&pool, request, &copy, &origin)?;
         if let Some(found) = self.find(&pool, &request.name)? {
-            if (&found.origin, found.read_only) == (&copy.origin, copy.read_only) && found.state == VolumeState::Ready {
+            let same = (&found.origin, found.read_only, found.share, &found.domain)
+                == (&copy.origin, copy.read_only, copy.share, &copy.domain);
+            if same && found.state == VolumeState::Ready {
                 let view = self.volume_view(&pool, backend.as_ref(), &found);
                 return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
             }
@@ -385,6 +413,8 @@ impl Engine {
             read_only: volume.read_only,
             origin: volume.origin.clone(),
             layers,
+            share: volume.share,
+            domain: volume.domain.clone(),
             tenant,
             mounted_at,
             device: open.map(|open| open.path.display().to_string()),
@@ -407,6 +437,62 @@ impl Engine {
         }
         (unfinished, faults)
     }
+}
+
+/// How volumes of a pool share, where nothing is said: on LVM a block server costs more than it is worth to those that share nothing.
+fn default_sharing(pool: &Pool) -> Sharing {
+    match pool.source {
+        PoolSource::File { .. } => Sharing::default(),
+        PoolSource::Lvm { .. } => Sharing::Off,
+    }
+}
+
+/// Refuses ways to share that a volume cannot have.
+fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
+    let object = || format!("volume {}", copy.reference());
+    let asked = request.share.is_some() || request.domain.is_some();
+    match &pool.source {
+        PoolSource::File { server: Server::Auto, .. } => {}
+        PoolSource::Lvm { thin_pool: Some(_), .. } if request.domain.is_none() => {
+            check_sharing_on_lvm(request, copy, origin)?;
+        }
+        _ if asked => {
+            let cause = "only volumes with a block server of their own can choose how they share";
+            return Err(Fault::new(Code::Unsupported, object(), cause)
+                .cure("leave `--share` and `--domain` away, or make it in a pool in a directory"));
+        }
+        _ => {}
+    }
+    if copy.domain.is_some() && copy.share.caches_layers() {
+        let cause = format!("`{}` reads through the host's page cache, which knows no sharing domains", copy.share);
+        return Err(Fault::new(Code::InvalidArgument, object(), cause).cure("give it `--share drr` or `--share off`"));
+    }
+    Ok(())
+}
+
+/// On a thin pool a clone can share memory with the snapshot that it is made of.
+fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
+    let refused = |code, cause: &str, cure: &str| {
+        Err(Fault::new(code, format!("volume {}", copy.reference()), cause).cure(cure.to_owned()))
+    };
+    if copy.share == Sharing::Off {
+        return Ok(());
+    }
+    if copy.share.asks_siblings() {
+        let cause = "siblings are asked by the index of an imported image, and LVM pools have none";
+        return refused(Code::Unsupported, cause, "give it `--share base`, or make it in a pool in a directory");
+    }
+    if copy.fs == FsKind::Xfs {
+        let cause = "mounting a snapshot of an XFS writes to it, and what LVM volumes share must not change";
+        return refused(Code::Unsupported, cause, "use ext4, or a pool in a directory");
+    }
+    if request.read_only || !origin.read_only {
+        let cause =
+            "on LVM only a clone of a snapshot shares memory: what it has in common with that, which does not change";
+        let cure = format!("`bulkhead volume snapshot {} NAME` first, and clone that", origin.reference());
+        return refused(Code::InvalidArgument, cause, &cure);
+    }
+    Ok(())
 }
 
 fn state_word(state: VolumeState) -> &'static str {

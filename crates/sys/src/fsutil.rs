@@ -15,9 +15,13 @@ use crate::tool::{Tool, ToolError, ToolOutput};
 
 mod erase;
 mod report;
+mod superblock;
+mod tree;
 
 pub use erase::{wipe, write_zeroes};
 use report::{parse_dumpe2fs, parse_minimum_blocks, parse_xfs_db, xfs_log_is_dirty};
+pub use superblock::stamp_uuid;
+pub use tree::{TreeOptions, make_of_tree};
 
 /// How long mkfs, a check or a look may take: these read or write all metadata of a volume on a busy device.
 const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
@@ -140,6 +144,15 @@ pub enum FsError {
         device: PathBuf,
         /// What is missing.
         missing: &'static str,
+    },
+    /// What is to be copied cannot be looked at.
+    #[error("cannot look at {tree}")]
+    Tree {
+        /// The directory.
+        tree: PathBuf,
+        /// The operating system's reason.
+        #[source]
+        source: std::io::Error,
     },
     /// The device cannot be written.
     #[error("cannot write to {device}")]
@@ -356,7 +369,7 @@ pub fn shrink(device: &Path, size: Bytes) -> Result<Bytes, FsError> {
     Ok(info(device)?.size)
 }
 
-/// Gives a clone its own uuid, after a check that replays the journal. The clone must not be mounted.
+/// Gives a clone its own uuid; where more than the superblock depends on it, after a check that replays the journal. The clone must not be mounted.
 ///
 /// XFS keeps its uuid: changing it means rewriting the log, and may turn on an incompatible feature; see [`UuidOutcome::MountNouuid`].
 ///
@@ -368,10 +381,15 @@ pub fn new_uuid(device: &Path, kind: FsKind, uuid: &str) -> Result<UuidOutcome, 
     if kind == FsKind::Xfs {
         return Ok(UuidOutcome::MountNouuid);
     }
-    if ext4_info(device)?.uuid == uuid {
+    let info = ext4_info(device)?;
+    if info.uuid == uuid {
         return Ok(UuidOutcome::Unchanged);
     }
-    preen(CHANGE, device)?;
+    refuse_in_use(CHANGE, device)?;
+    // Where checksums do not depend on the UUID it is the superblock alone that is written, and nothing else has to be right.
+    if info.has("needs_recovery") || !info.has("metadata_csum_seed") {
+        preen(CHANGE, device)?;
+    }
     run_to_end(CHANGE, device, Tool::new("tune2fs").args(["-U", uuid]).arg(device))?;
     Ok(UuidOutcome::Changed)
 }

@@ -41,6 +41,14 @@ pub fn create(path: &Path, size: Bytes, provision: Provision) -> Result<(), File
     made
 }
 
+/// The size of an image, or of a device that is served as one.
+///
+/// # Errors
+/// The operating system's.
+pub fn size(path: &Path) -> io::Result<Bytes> {
+    Ok(Bytes(seek(File::open(path)?, SeekFrom::End(0))?))
+}
+
 /// Makes an image as large as `size`, as [`create`] does; one that is as large already is left alone. Returns the old size.
 ///
 /// # Errors

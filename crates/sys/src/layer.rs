@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::backend::{IMAGE_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
+use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
@@ -72,6 +72,16 @@ pub enum LayerError {
         marked: u64,
         /// Its inode.
         inode: u64,
+    },
+    /// A layer was written to, which nobody does.
+    #[error("the layer {path} was changed: {found}, and when it became a layer {sealed}")]
+    Changed {
+        /// The layer.
+        path: PathBuf,
+        /// When it was written to last, and its size.
+        found: String,
+        /// The same as it was then.
+        sealed: String,
     },
     /// A layer that is needed is not there.
     #[error("{path} lies on the layer {layer}, which is not there")]
@@ -131,6 +141,9 @@ pub enum LayerError {
     },
 }
 
+/// Name of the attribute that says when a layer was written to last, and how large it is.
+const SEAL: &str = "user.bulkhead.sealed";
+
 /// What a file says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
@@ -142,6 +155,12 @@ struct Mark {
 #[must_use]
 pub fn layer_path(directory: &Path, layer: Uuid) -> PathBuf {
     directory.join(format!("{layer}.{LAYER_SUFFIX}"))
+}
+
+/// Where the index of a layer is, if it has one (docs/formats/index.md).
+#[must_use]
+pub fn index_path(directory: &Path, layer: Uuid) -> PathBuf {
+    directory.join(format!("{layer}.{INDEX_SUFFIX}"))
 }
 
 /// The layers below an image, the newest first; `None` for an image that was never copied, and was never a copy.
@@ -165,6 +184,7 @@ pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
         };
         let unmarked = || LayerError::Attribute { name: ATTRIBUTE, path: path.clone(), text: String::new() };
         mark = mark_of(&file, &path)?.ok_or_else(unmarked)?;
+        check_seal(&file, &path)?;
         layers.push(path);
     }
     Ok(Some(layers))
@@ -199,8 +219,8 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
         set_mark(&file, image, Mark { below: None })?;
     }
     let switched = lock(&file, image, limit, stop).and_then(|()| {
-        // What was acknowledged and not yet made durable is now beyond the reach of the volume's flushes.
-        file.sync_all().map_err(io_error("sync", image))?;
+        // What was acknowledged and not yet made durable is now beyond the reach of the volume's flushes: sealing makes it so.
+        seal(&file, image)?;
         let linked = linkat(rustix::fs::CWD, image, rustix::fs::CWD, &path, AtFlags::empty());
         linked.map_err(|errno| io_error("link", &path)(errno.into()))?;
         sync_dir_of(&path)?;
@@ -221,6 +241,37 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
 /// [`LayerError`].
 pub fn leave(image: &File, path: &Path) -> Result<(), LayerError> {
     set_mark(image, path, Mark { below: None })
+}
+
+/// Bytes of what [`first_block`] returns.
+pub(crate) const FIRST_BLOCK_BYTES: usize = 4096;
+
+/// What an image has in its first block, by itself or from a layer; zeroes where nothing has it.
+pub(crate) fn first_block(image: &File, path: &Path) -> Result<[u8; FIRST_BLOCK_BYTES], LayerError> {
+    let mut block = [0; FIRST_BLOCK_BYTES];
+    if read_first(image, path, &mut block)? {
+        return Ok(block);
+    }
+    for below in chain(path)?.unwrap_or_default() {
+        if read_first(&open(&below, OFlags::RDONLY)?, &below, &mut block)? {
+            break;
+        }
+    }
+    Ok(block)
+}
+
+/// Reads the first block of a file, if it has data there.
+fn read_first(file: &File, path: &Path, block: &mut [u8; FIRST_BLOCK_BYTES]) -> Result<bool, LayerError> {
+    let mut has_data = false;
+    extents::extents(file, 0..BLOCK_BYTES, |_, kind| {
+        has_data |= kind == Kind::Data;
+        Ok(())
+    })
+    .map_err(io_error("look for data in", path))?;
+    if has_data {
+        file.read_exact_at(block, 0).map_err(io_error("read", path))?;
+    }
+    Ok(has_data)
 }
 
 /// Creates an empty image on the same layer as another, which has one. Its size is the other's.
@@ -266,13 +317,15 @@ pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
     Ok(Some(LayersView { own_bytes: taken(image)?, below: below.collect::<Result<_, LayerError>>()? }))
 }
 
-/// Removes the layers of a directory that no image lies on, and what an interrupted [`freeze`] left. Returns what it removed.
+/// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`] left. Returns what it
+/// removed.
 ///
 /// # Errors
 /// [`LayerError`]; nothing is removed when one file cannot be read.
 pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
     let failed = || io_error("list", directory);
     let (mut below, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
+    let mut indexed = Vec::new();
     for entry in fs::read_dir(directory).map_err(failed())? {
         let path = entry.map_err(failed())?.path();
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
@@ -286,6 +339,7 @@ pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
             (LAYER_SUFFIX, Some(uuid)) => {
                 below.insert(uuid, mark()?);
             }
+            (INDEX_SUFFIX, Some(uuid)) => indexed.push(uuid),
             (NEW_SUFFIX, Some(_)) => leftovers.push(path),
             _ => {}
         }
@@ -298,6 +352,7 @@ pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
     }
     let unused = below.keys().filter(|layer| !kept.contains(layer)).map(|layer| layer_path(directory, *layer));
     leftovers.extend(unused);
+    leftovers.extend(indexed.iter().filter(|layer| !kept.contains(layer)).map(|layer| index_path(directory, *layer)));
     for path in &leftovers {
         fs::remove_file(path).map_err(io_error("remove", path))?;
     }
@@ -323,7 +378,7 @@ pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
 }
 
 /// Locks a file against everybody who serves it.
-fn lock(file: &File, path: &Path, limit: Duration, mut stop: impl FnMut()) -> Result<(), LayerError> {
+pub(crate) fn lock(file: &File, path: &Path, limit: Duration, mut stop: impl FnMut()) -> Result<(), LayerError> {
     let give_up = Instant::now() + limit;
     loop {
         // Also a successor that was there first.
@@ -411,16 +466,46 @@ fn mark_of(file: &File, path: &Path) -> Result<Option<Mark>, LayerError> {
     Ok(Some(mark))
 }
 
-/// What a file says of itself, and the inode that it was written for.
-fn read_mark(file: &File, path: &Path) -> Result<Option<(Mark, u64)>, LayerError> {
+/// Notes of a file that nobody will write to any more when it was written to last; makes that durable, and all that it holds.
+pub(crate) fn seal(file: &File, path: &Path) -> Result<(), LayerError> {
+    let text = format!("{VERSION} {}", last_write(file, path)?);
+    fsetxattr(file, SEAL, text.as_bytes(), XattrFlags::empty())
+        .map_err(|errno| io_error("set an attribute of", path)(errno.into()))?;
+    Ok(file.sync_all().map_err(io_error("sync", path))?)
+}
+
+/// Refuses a layer that was written to since it was sealed; one that never was is taken as it is.
+fn check_seal(file: &File, path: &Path) -> Result<(), LayerError> {
+    let Some(text) = attribute(file, path, SEAL)? else { return Ok(()) };
+    let found = last_write(file, path)?;
+    match text.split_once(' ') {
+        Some((VERSION, sealed)) if sealed == found => Ok(()),
+        Some((VERSION, sealed)) => Err(LayerError::Changed { path: path.to_owned(), found, sealed: sealed.to_owned() }),
+        _ => Err(LayerError::Attribute { name: SEAL, path: path.to_owned(), text }),
+    }
+}
+
+/// When a file was written to last, in seconds since 1970, and its size.
+fn last_write(file: &File, path: &Path) -> Result<String, LayerError> {
+    let metadata = file.metadata().map_err(io_error("stat", path))?;
+    Ok(format!("{}.{:09} {}", metadata.mtime(), metadata.mtime_nsec(), metadata.len()))
+}
+
+/// An attribute of a file as text; `None` when it has none.
+fn attribute(file: &File, path: &Path, name: &str) -> Result<Option<String>, LayerError> {
     let mut buffer = [0; MAX_ATTRIBUTE_BYTES];
-    let read = match fgetxattr(file, ATTRIBUTE, &mut buffer[..]) {
+    let read = match fgetxattr(file, name, &mut buffer[..]) {
         Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
         // It is longer than any of ours.
         Err(Errno::RANGE) => 0,
         read => read.map_err(|errno| io_error("read an attribute of", path)(errno.into()))?,
     };
-    let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+    Ok(Some(String::from_utf8_lossy(&buffer[..read]).into_owned()))
+}
+
+/// What a file says of itself, and the inode that it was written for.
+fn read_mark(file: &File, path: &Path) -> Result<Option<(Mark, u64)>, LayerError> {
+    let Some(text) = attribute(file, path, ATTRIBUTE)? else { return Ok(None) };
     match parse_mark(&text) {
         Some(mark) => Ok(Some(mark)),
         None => Err(LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text }),
@@ -465,6 +550,7 @@ mod tests {
     use super::*;
     use crate::image;
     use bulkhead_core::model::Provision;
+    use rustix::fs::fremovexattr;
 
     const LIMIT: Duration = Duration::from_millis(50);
 
@@ -477,6 +563,15 @@ mod tests {
 
     fn write(path: &Path, byte: u8, at: u64) {
         OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[byte; 4096], at).unwrap();
+    }
+
+    /// An image on the layer `…1`, which has what was written to it.
+    fn frozen() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let image = image(dir.path(), "v.img");
+        write(&image, 7, 0);
+        freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+        (dir, image)
     }
 
     fn image(directory: &Path, name: &str) -> PathBuf {
@@ -541,10 +636,7 @@ mod tests {
 
     #[test]
     fn layers_stay_as_long_as_an_image_lies_on_them() {
-        let dir = tempfile::tempdir().unwrap();
-        let image = image(dir.path(), "v.img");
-        write(&image, 7, 0);
-        freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+        let (dir, image) = frozen();
         let copy = dir.path().join("copy.img");
         create_beside(&copy, &image).unwrap();
         write(&image, 8, 0);
@@ -571,10 +663,7 @@ mod tests {
 
     #[test]
     fn copies_and_gaps_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let image = image(dir.path(), "v.img");
-        write(&image, 7, 0);
-        freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+        let (dir, image) = frozen();
         let copy = dir.path().join("copy.img");
         fs::copy(&image, &copy).unwrap();
         let mut text = [0; 100];
@@ -588,6 +677,27 @@ mod tests {
         fs::write(&layer, "").unwrap();
         set_mark(&File::open(&layer).unwrap(), &layer, Mark { below: Some(Uuid::from_u128(1)) }).unwrap();
         assert!(matches!(chain(&image), Err(LayerError::TooMany { .. })));
+    }
+
+    #[test]
+    fn a_layer_that_was_written_to_is_refused() {
+        let (dir, image) = frozen();
+        let layer = layer_path(dir.path(), Uuid::from_u128(1));
+        let sealed = fs::metadata(&layer).unwrap().modified().unwrap();
+        // What does not change what it holds is nobody's concern.
+        fs::set_permissions(&layer, Permissions::from_mode(0o600)).unwrap();
+        fs::hard_link(&layer, dir.path().join("link")).unwrap();
+        assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(1));
+        write(&layer, 8, 0);
+        assert!(matches!(chain(&image), Err(LayerError::Changed { .. })));
+        // Brought back with its old time, as those do who restore it.
+        File::open(&layer).unwrap().set_modified(sealed).unwrap();
+        assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(1));
+        let file = File::open(&layer).unwrap();
+        fsetxattr(&file, SEAL, b"2 something", XattrFlags::empty()).unwrap();
+        assert!(matches!(chain(&image), Err(LayerError::Attribute { name: SEAL, .. })));
+        fremovexattr(&file, SEAL).unwrap();
+        assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(1));
     }
 
     #[test]

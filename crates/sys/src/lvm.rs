@@ -36,6 +36,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Commands without a limit: killed between suspending a device and resuming it, they leave all I/O on it blocked.
 const SUSPENDING: [&str; 4] = ["lvcreate", "lvextend", "lvreduce", "lvremove"];
 
+/// What an `lvchange` has that suspends its device, too.
+const PROTECTING: &str = "-pr";
+
 /// Longest name of a group or volume in bytes. The dm name is built of both with `-` doubled (`DM_NAME_LEN` 128).
 const MAX_NAME_BYTES: usize = 63;
 
@@ -412,6 +415,19 @@ pub fn activate(vg: &str, name: &str) -> Result<Lv, LvmError> {
     lv(vg, name)?.ok_or_else(|| no_volume("activate", &full_name(vg, name)))
 }
 
+/// Makes a volume read-only, also while it is active: what is mounted on it must be mounted read-only. `false` when it was.
+///
+/// # Errors
+/// [`LvmError::NotFound`], [`LvmError::Other`].
+pub fn protect(vg: &str, name: &str) -> Result<bool, LvmError> {
+    const PROTECT: &str = "make read-only";
+    let found = lv(vg, name)?.ok_or_else(|| no_volume(PROTECT, &full_name(vg, name)))?;
+    if !found.read_only {
+        change(PROTECT, vg, name, &["lvchange", "--yes", PROTECTING])?;
+    }
+    Ok(!found.read_only)
+}
+
 /// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change;
 /// returns it.
 ///
@@ -742,6 +758,7 @@ impl Command {
     /// Whether it may suspend a device.
     fn suspends(&self) -> bool {
         self.0.first().is_some_and(|name| SUSPENDING.iter().any(|command| name == command))
+            || self.0.iter().any(|arg| arg == PROTECTING)
     }
 }
 
@@ -907,6 +924,8 @@ mod tests {
         assert!(without.starts_with("lvm vgcreate --config activation{") && without.ends_with("} vg --"), "{without}");
         assert!(snapshot_args("vg", "lv", "snap", &[], true).unwrap().suspends());
         assert!(Command::new("lvremove").suspends() && !Command::new("lvs").suspends());
+        assert!(Command::new("lvchange").args(["--yes", PROTECTING, "vg/lv"]).suspends());
+        assert!(!Command::new("lvchange").args(["--yes", "-ay", "vg/lv"]).suspends());
         assert!(matches!(linear_args("vg", "lv", Bytes(0), &[]), Err(LvmError::ZeroSize { .. })));
         assert!(matches!(linear_args("vg", "lv", Bytes(1), &["-x"]), Err(LvmError::BadTag(_))));
         assert!(matches!(thin_args("vg", "-p", "lv", Bytes(1), &[]), Err(LvmError::BadName { .. })));

@@ -6,9 +6,11 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
+use bulkhead_core::backend::INDEX_SUFFIX;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::Bytes;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, linkat};
@@ -91,7 +93,16 @@ pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
     Ok(Some(PartState { content, base, size, received }))
 }
 
-/// Makes a layer of a part that is whole, and an empty image on it. The part stays.
+/// Where the index is made of what is in a part.
+#[must_use]
+pub fn index_of(part: &Path) -> PathBuf {
+    let mut name = part.as_os_str().to_owned();
+    name.push(".");
+    name.push(INDEX_SUFFIX);
+    name.into()
+}
+
+/// Makes a layer of a part that is whole, with its index if it has one, and an empty image on it. The part stays.
 ///
 /// # Errors
 /// [`LayerError`]; cut off at any point, it can be called again.
@@ -99,14 +110,21 @@ pub fn publish(path: &Path, image: &Path) -> Result<(), LayerError> {
     let part = Part::open(path)?;
     let found = state(path)?.filter(|state| state.received.is_none());
     let state = found.ok_or_else(|| LayerError::NotWhole { path: path.to_owned() })?;
-    let layer = layer_path(layer::directory_of(path), state.content);
+    let directory = layer::directory_of(path);
+    let layer = layer_path(directory, state.content);
     // What has the same UUID holds the same.
     if !layer.exists() {
         let file = part.file;
+        layer::seal(&file, path)?;
         file.set_permissions(Permissions::from_mode(0o400)).map_err(io_error("protect", path))?;
         let linked = linkat(rustix::fs::CWD, path, rustix::fs::CWD, &layer, AtFlags::empty());
         linked.map_err(|errno| io_error("link", &layer)(errno.into()))?;
         sync_dir_of(&layer)?;
+    }
+    let (made, index) = (index_of(path), layer::index_path(directory, state.content));
+    if made.exists() && !index.exists() {
+        fs::rename(&made, &index).map_err(io_error("rename", &made))?;
+        sync_dir_of(&index)?;
     }
     layer::create(image, state.size, Some(state.content))
 }
@@ -120,7 +138,29 @@ pub fn remove(path: &Path) -> Result<bool, LayerError> {
         Err(LayerError::File(error)) if error.is_not_found() => return Ok(false),
         opened => opened?,
     };
+    remove_durable(&index_of(path))?;
     Ok(remove_durable(path)?)
+}
+
+/// Whether nobody has had a part open for as long: who makes one opens it at once, and keeps it open.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn is_abandoned(path: &Path, for_at_least: Duration) -> Result<bool, LayerError> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        found => found.map_err(io_error("stat", path))?,
+    };
+    let changed = UNIX_EPOCH + Duration::from_secs(found.ctime().try_into().unwrap_or(0));
+    // A clock that was set back only delays it. What is new is not even locked for a moment: its maker is about to.
+    if changed.elapsed().unwrap_or_default() < for_at_least {
+        return Ok(false);
+    }
+    match Part::open(path) {
+        Ok(_) => Ok(true),
+        Err(LayerError::PartLocked { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// A part that this process alone writes to.
@@ -206,7 +246,11 @@ mod tests {
         let at = |received| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received });
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
         part.reached(CONTENT, Some(Bytes(4096))).unwrap();
+        fs::write(index_of(&path), "index").unwrap();
+        assert!(!is_abandoned(&path, Duration::ZERO).unwrap());
         drop(part);
+        assert!(is_abandoned(&path, Duration::ZERO).unwrap() && !is_abandoned(&path, Duration::from_secs(60)).unwrap());
+        assert!(!is_abandoned(&dir.path().join("none"), Duration::ZERO).unwrap());
         assert!(!create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(4096))));
         assert!(matches!(publish(&path, &image), Err(LayerError::NotWhole { .. })));
@@ -219,7 +263,9 @@ mod tests {
         assert!(remove(&path).unwrap() && !remove(&path).unwrap());
         assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
         fs::remove_file(&image).unwrap();
-        assert_eq!(layer::sweep(dir.path()).unwrap(), [layer_path(dir.path(), CONTENT)]);
+        let of_layer = [layer_path(dir.path(), CONTENT), layer::index_path(dir.path(), CONTENT)];
+        assert_eq!(layer::sweep(dir.path()).unwrap(), of_layer);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -6,11 +6,13 @@
 mod bars;
 mod canvas;
 mod course;
+mod heat;
 mod latency;
 mod scale;
 
 use bars::{Band, Content, Panel, Row};
 use canvas::{Card, Hue, Key};
+pub use heat::heat_map;
 
 use super::figure as f;
 use super::text::{factor, number, percent, percent_exact, rate, spoken_ms};

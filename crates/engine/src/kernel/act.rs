@@ -93,13 +93,16 @@ impl Kernel {
             }
             A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
             A::SweepLayers { directory } => Ok(sweep_layers(directory)),
-            A::AttachImage { image, volume, server, discards, layered, flatten, cgroup } => {
+            A::AttachImage { image, volume, server, discards, layered, below, flatten, share, domain, cgroup } => {
                 let service = Service {
                     volume: *volume,
                     image: image.clone(),
                     discards: *discards,
                     layered: *layered,
+                    below: below.clone(),
                     flatten: *flatten,
+                    share: *share,
+                    domain: domain.clone(),
                     cgroup: cgroup.clone(),
                 };
                 self.attach_image(*server, &service)
@@ -113,15 +116,24 @@ impl Kernel {
             | A::CreateLv { .. }
             | A::FillLv { .. }
             | A::SnapshotLv { .. }
+            | A::ProtectLv { .. }
             | A::ActivateLv { .. }
             | A::TagLv { .. }
             | A::GrowLv { .. }
             | A::ShrinkLv { .. }
             | A::RemoveLv { .. } => act_on_lvm(action),
+            A::StampFsUuid { image, uuid, otherwise } => {
+                if !fsutil::stamp_uuid(image, *uuid).map_err(|e| e.fault(file_object(image)))? {
+                    otherwise.iter().try_for_each(|step| self.act(step).map(drop))?;
+                }
+                Ok(Outcome::DONE)
+            }
             A::Mkfs { .. } | A::CheckFs { .. } | A::NewFsUuid { .. } | A::GrowFs { .. } | A::ShrinkFs { .. } => {
                 self.act_on_fs(action)
             }
             A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
+            A::AttachSibling { device, volume, target, domain } => self.attach_sibling(device, *volume, target, domain),
+            A::DetachSibling { volume } => self.detach_sibling(*volume),
             A::SyncFs { target } => {
                 file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
                 Ok(Outcome::DONE)
@@ -436,6 +448,7 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
             lvm::snapshot_thin(vg, origin, lv, &tags, false).map_err(|e| e.fault(of_lv(vg, lv)))?;
             true
         }
+        A::ProtectLv { vg, lv } => lvm::protect(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?,
         A::ActivateLv { vg, lv } => {
             // The node is there exactly as long as the volume is active.
             if lvm::node(vg, lv).exists() {

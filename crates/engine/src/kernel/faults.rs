@@ -84,6 +84,10 @@ impl Classify for LayerError {
                 Code::Corrupt,
                 "docs/formats/layers.md says how such a file is told what it is, when its holes are known to be exact",
             ),
+            LayerError::Changed { .. } => (
+                Code::Corrupt,
+                "restore the layer with its time (`cp --archive`), or its volumes; docs/formats/layers.md, if it holds what it held",
+            ),
             LayerError::Missing { .. } => {
                 (Code::Corrupt, "bring the layer back under its name, its holes as they were")
             }
@@ -239,7 +243,7 @@ impl Classify for FsError {
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
             FsError::NotSmaller { .. } => (Code::InvalidArgument, ""),
             FsError::Unsupported { .. } => (Code::Unsupported, ""),
-            FsError::Write { source, .. } => of_io(source),
+            FsError::Write { source, .. } | FsError::Tree { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
     }

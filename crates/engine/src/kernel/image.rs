@@ -3,6 +3,7 @@
 //! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
 //! is written on its device.
 
+use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
-use bulkhead_sys::{block, file, image, layer};
+use bulkhead_sys::{block, file, image, layer, lvm};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -79,6 +80,14 @@ impl Kernel {
                 };
             }
             None => {}
+        }
+        if let Some(below) = &service.below {
+            activate_below(below);
+            // Without a server it would be another device than its record says.
+            let served = self.ublk().map_err(|e| {
+                e.fault(file_object(image)).cure("`modprobe ublk_drv`, or clone the snapshot without `--share`")
+            });
+            return served.and_then(|_| self.serve(service)).map(|()| Outcome::DONE);
         }
         let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;
         let has_layers = service.layered || chain.is_some();
@@ -184,9 +193,18 @@ impl Kernel {
                 if server_of(&device).is_none() {
                     notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
                 }
-                // Images that are written as they are needed, or lie on layers, are not prepared.
-                if service::of(&self.roots, &device.name()).is_some_and(|service| !service.discards && !service.layered)
+                let told = service::of(&self.roots, &device.name());
+                if let Some(below) =
+                    told.as_ref().and_then(|service| service.below.as_ref()).filter(|below| !below.exists())
                 {
+                    notes.push(format!(
+                        "{} is gone, with which it shared memory: it shares none any more",
+                        below.display()
+                    ));
+                }
+                // Images that are written as they are needed, or lie on layers, are not prepared.
+                let is_prepared = |service: &Service| !service.discards && !service.layered && service.below.is_none();
+                if told.as_ref().is_some_and(is_prepared) {
                     let unwritten = image::unwritten(image).map_err(|e| e.fault(file_object(image)))?;
                     if unwritten > Bytes(0) {
                         notes.push(format!("{unwritten} of it {TO_PREPARE}"));
@@ -262,9 +280,14 @@ impl Kernel {
         if service.layered {
             tool = tool.arg("--layered");
         }
+        if let Some(below) = &service.below {
+            tool = tool.arg("--below").arg(below);
+        }
         if service.flatten {
             tool = tool.arg("--flatten");
         }
+        tool = tool.arg("--requests").arg(self.requests.to_string());
+        tool = tool.arg("--share").arg(service.share.to_string()).arg("--domain").arg(&service.domain);
         if successor {
             tool = tool.arg("--successor");
         }
@@ -290,10 +313,10 @@ impl Kernel {
     fn settle(&self, device: &DeviceInfo, pid: u32, service: &Service) -> Result<Outcome, Fault> {
         let object = || file_object(&service.image);
         if sized::size(&self.roots, device).is_none() {
-            let size = std::fs::metadata(&service.image).map_err(|source| {
+            let size = image::size(&service.image).map_err(|source| {
                 file::FileError::Io { operation: "examine", path: service.image.clone(), source }.fault(object())
             })?;
-            sized::expose(&self.roots, device, Bytes(size.len() / BLOCK_BYTES * BLOCK_BYTES))
+            sized::expose(&self.roots, device, Bytes(size.0 / BLOCK_BYTES * BLOCK_BYTES))
                 .map_err(|e| e.fault(object()))?;
         }
         let Some(cgroup) = &service.cgroup else { return Ok(Outcome::UNCHANGED) };
@@ -301,7 +324,7 @@ impl Kernel {
         if told.as_ref() != Some(service) {
             service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
         }
-        if told.is_some_and(|told| told.flatten != service.flatten) {
+        if told.is_some_and(|told| (told.flatten, told.share) != (service.flatten, service.share)) {
             self.renew_server(device, service)?;
             return Ok(Outcome::DONE);
         }
@@ -312,6 +335,17 @@ impl Kernel {
         }
         cgroup::move_pid(&self.roots, pid, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome { old: Some(found.to_string()), changed: true })
+    }
+}
+
+/// Activates the volume with which another one shares memory. Where it is gone, nothing is shared, and nothing is lost.
+fn activate_below(node: &Path) {
+    let mut names = node.iter().rev().filter_map(OsStr::to_str);
+    let (Some(lv), Some(vg)) = (names.next(), names.next()) else { return };
+    if !node.exists()
+        && let Err(error) = lvm::activate(vg, lv)
+    {
+        tracing::warn!(volume = %node.display(), why = chain(&error), "nothing can be shared with it");
     }
 }
 

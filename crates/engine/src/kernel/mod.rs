@@ -5,12 +5,14 @@
 mod act;
 pub(crate) mod faults;
 mod image;
+mod siblings;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::heat::Heat;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
@@ -22,7 +24,9 @@ use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::ublk::service;
 use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, part, process};
+use uuid::Uuid;
 
 use self::act::cgroup_path;
 use self::faults::Classify;
@@ -33,6 +37,9 @@ use crate::store;
 /// How long killed processes may take to go.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 
+/// From how full on the file system of a file pool is worth a note, in percent.
+const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
+
 /// From how full on a thin pool is worth a note, in percent.
 const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
 
@@ -40,13 +47,21 @@ const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) roots: Roots,
+    /// Requests that each volume of a file pool that gets a device can have under way.
+    pub(super) requests: u16,
 }
 
 impl Kernel {
     /// The host that this process runs on.
     #[must_use]
     pub fn host() -> Self {
-        Self { roots: Roots::host() }
+        Self { roots: Roots::host(), requests: bulkhead_sys::ublk::service::REQUESTS }
+    }
+
+    /// With so many requests under way for each volume of a file pool, once it gets a device.
+    #[must_use]
+    pub fn with_requests(self, requests: u16) -> Self {
+        Self { requests, ..self }
     }
 
     fn io_of(&self, cgroup: &str, dev: DevNo) -> Option<cgroup::IoStat> {
@@ -163,7 +178,12 @@ impl Host for Kernel {
             PoolSource::File { directory, .. } => {
                 let object = format!("directory {}", directory.display());
                 let space = file::free_space(directory).map_err(|e| e.fault(&object))?;
-                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), notes: Vec::new() })
+                let nearly_full = space.free.0 < space.total.0 / 100 * (100 - FILE_POOL_NEARLY_FULL_PCT);
+                let note =
+                    "make room before it is full: writes to clones, and to volumes provisioned on demand, fail then";
+                let notes =
+                    nearly_full.then(|| format!("{object}: {} are free: {note}", space.free)).into_iter().collect();
+                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), notes })
             }
             PoolSource::Lvm { vg, thin_pool, .. } => {
                 let object = format!("volume group {vg}");
@@ -289,11 +309,25 @@ impl Host for Kernel {
         part::state(path).map_err(|e| e.fault(faults::file(path)))
     }
 
+    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
+        part::is_abandoned(path, for_at_least).map_err(|e| e.fault(faults::file(path)))
+    }
+
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {
         match device {
+            // A thin volume lies on no layers: its pool has what it shares. One that is not active has no node.
+            DeviceRef::Image { image, .. }
+                if image.starts_with("/dev") && (!image.exists() || block::devno_of(image).is_ok()) =>
+            {
+                Ok(None)
+            }
             DeviceRef::Image { image, .. } => layer::space(image).map_err(|e| e.fault(faults::file(image))),
             DeviceRef::Lv { .. } => Ok(None),
         }
+    }
+
+    fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
+        service::heat(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
     }
 
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {

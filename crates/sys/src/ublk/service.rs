@@ -4,22 +4,32 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::backend::device_owner;
+use bulkhead_core::heat::Heat;
+use bulkhead_core::model::Sharing;
+use bulkhead_core::siblings::access;
+use bulkhead_core::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify;
+use rustix::fs::{FlockOperation, flock, inotify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::DeviceInfo;
 use crate::file::{self, FileError, LockFile};
-use crate::process::{self, Handle};
+use crate::process::Handle;
 use crate::roots::Roots;
 
-/// Pause between two tries to lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// The name of the sibling reader's socket in the directory of servers.
+pub const SIBLINGS_SOCKET: &str = "siblings.sock";
+
+/// The directory below that of servers in which they tell what they read from where.
+const HEAT_DIR: &str = "heat";
+
+/// How many requests a volume can have under way, if nothing else is said: what two layers of usual devices keep busy.
+pub const REQUESTS: u16 = 64;
 
 /// What a block server is to serve, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,9 +44,19 @@ pub struct Service {
     /// The image lies on layers, or is one's copy: without its attribute ([`crate::layer`]) it must not be served.
     #[serde(default)]
     pub layered: bool,
+    /// The image is the device of a thin volume, and this is that of another one, which does not change: what both have in common is
+    /// read from there ([`crate::thin`]).
+    #[serde(default)]
+    pub below: Option<PathBuf>,
     /// What lies below the image is to be copied into it.
     #[serde(default)]
     pub flatten: bool,
+    /// From where it reads what lies on layers.
+    #[serde(default)]
+    pub share: Sharing,
+    /// The sharing domain that it is in.
+    #[serde(default)]
+    pub domain: String,
     /// The cgroup to serve in; `None` stays where it is started.
     pub cgroup: Option<String>,
 }
@@ -61,6 +81,82 @@ pub fn log_file(roots: &Roots, volume: Uuid) -> PathBuf {
     dir(roots).join(format!("{volume}.log"))
 }
 
+/// Where servers and the daemon find the sibling reader.
+#[must_use]
+pub fn siblings_socket(roots: &Roots) -> PathBuf {
+    dir(roots).join(SIBLINGS_SOCKET)
+}
+
+/// Where a volume's server tells what it has read from where.
+#[must_use]
+pub fn heat_file(roots: &Roots, volume: Uuid) -> PathBuf {
+    dir(roots).join(heat_name(volume))
+}
+
+/// Its path from the directory of servers. It is in a directory of its own because it is replaced every second: whoever waits for servers
+/// that come and go ([`Watch`]) would be woken each time.
+#[must_use]
+pub fn heat_name(volume: Uuid) -> PathBuf {
+    Path::new(HEAT_DIR).join(volume.to_string())
+}
+
+/// What a volume's server has read from where; nothing when it has none, or read nothing so far.
+///
+/// # Errors
+/// [`FileError`].
+pub fn heat(roots: &Roots, volume: Uuid) -> Result<Heat, FileError> {
+    let path = heat_file(roots, volume);
+    match file::read_limited(&path, Bytes::mib(1)) {
+        Err(error) if error.is_not_found() => Ok(Heat::default()),
+        read => serde_json::from_slice(&read?).map_err(|error| FileError::Io {
+            operation: "understand",
+            path,
+            source: error.into(),
+        }),
+    }
+}
+
+/// Removes what a volume's server told of what it read, and what a server left that was killed while it did.
+fn forget_heat(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
+    let directory = dir(roots).join(HEAT_DIR);
+    let failed = |source| FileError::Io { operation: "list", path: directory.clone(), source };
+    let listed = match fs::read_dir(&directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        listed => listed.map_err(failed)?,
+    };
+    for entry in listed {
+        let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
+        if name == volume.to_string() || name.starts_with(&format!(".{volume}.")) {
+            file::remove_durable(&directory.join(&name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the access tables that no server uses.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn sweep_tables(roots: &Roots) -> Result<(), FileError> {
+    let failed = |source| FileError::Io { operation: "list", path: dir(roots), source };
+    for entry in fs::read_dir(dir(roots)).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if !entry.file_name().to_string_lossy().starts_with(access::PREFIX) {
+            continue;
+        }
+        let path = entry.path();
+        let failed = |source| FileError::Io { operation: "remove", path: path.clone(), source };
+        let table = match fs::File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            opened => opened.map_err(failed)?,
+        };
+        if flock(&table, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            file::remove_durable(&path)?;
+        }
+    }
+    Ok(())
+}
+
 /// Waits until nobody starts or removes the server of a volume, and keeps others from it until the lock is dropped.
 ///
 /// # Errors
@@ -72,21 +168,18 @@ pub fn lock(roots: &Roots, volume: Uuid, limit: Duration) -> Result<LockFile, Fi
         path: path.clone(),
         source,
     })?;
-    let give_up = Instant::now() + limit;
-    loop {
-        match file::lock_exclusive(&path) {
-            Err(FileError::AlreadyLocked { .. }) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
-            locked => return locked,
-        }
-    }
+    file::lock_exclusive_within(&path, limit)
 }
 
-/// Removes what is left of a volume that has no device any more: the log, and the lock, which the caller has.
+/// Removes what is left of a volume that has no device any more: the log, what was counted, tables that nobody else uses, and the lock,
+/// which the caller has.
 ///
 /// # Errors
 /// [`FileError`].
 pub fn clean_up(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
     file::remove_durable(&log_file(roots, volume))?;
+    forget_heat(roots, volume)?;
+    sweep_tables(roots)?;
     file::remove_durable(&lock_file(roots, volume)).map(drop)
 }
 

@@ -1,3 +1,4 @@
+use bulkhead_core::model::Sharing;
 use uuid::Uuid;
 
 use super::service::Service;
@@ -14,6 +15,24 @@ fn put(roots: &Roots, path: &str, text: &str) {
 }
 
 #[test]
+fn what_a_server_told_of_its_reads_goes_with_it() {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    let (volume, other) = (Uuid::from_u128(7), Uuid::from_u128(8));
+    assert_eq!(service::heat(&roots, volume).unwrap(), bulkhead_core::heat::Heat::default());
+    let heat = service::dir(&roots).join("heat");
+    fs::create_dir_all(&heat).unwrap();
+    service::clean_up(&roots, volume).unwrap();
+    for name in [volume.to_string(), format!(".{volume}.12.0.tmp"), other.to_string()] {
+        fs::write(heat.join(name), r#"{"version":1,"counts":[]}"#).unwrap();
+    }
+    assert_eq!(service::heat(&roots, volume).unwrap().version, 1);
+    service::clean_up(&roots, volume).unwrap();
+    let left: Vec<_> = fs::read_dir(&heat).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, [std::ffi::OsString::from(other.to_string())]);
+}
+
+#[test]
 fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
@@ -22,7 +41,10 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         image: "/srv/a \n b.img".into(),
         discards: true,
         layered: false,
+        below: None,
         flatten: false,
+        share: Sharing::Drr,
+        domain: "pool/".to_owned(),
         cgroup: Some("a b/server".to_owned()),
     };
     assert_eq!(service::all(&roots).unwrap(), []);

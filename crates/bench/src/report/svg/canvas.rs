@@ -23,10 +23,10 @@ pub(super) enum Hue {
 impl Hue {
     pub(super) fn of_layout(layout: &str) -> Self {
         match layout {
-            "shared" | "loop" => Self::Vermillion,
+            "shared" | "loop" | "off" => Self::Vermillion,
             "own" | "lv" | "shared+published" => Self::Amber,
-            "own+accounting" | "bulkhead" | "shared+hold" => Self::Blue,
-            "blockd" | "blockd+accounting" => Self::Green,
+            "own+accounting" | "bulkhead" | "shared+hold" | "drr" => Self::Blue,
+            "blockd" | "blockd+accounting" | "base" => Self::Green,
             "raw" => Self::Grey,
             _ => Self::Purple,
         }

@@ -1,0 +1,61 @@
+//! Makes a base of a part in which a file system was made: what holds zeroes becomes holes, and what is left gets a name that
+//! follows from it, so that equal bases are one.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use bulkhead_core::base;
+use bulkhead_core::cow::BLOCK_BYTES;
+use bulkhead_core::units::Bytes;
+use bulkhead_sys::extents::{self, Kind};
+use bulkhead_sys::part::Part;
+use rustix::fs::{FallocateFlags, fallocate};
+use uuid::Uuid;
+
+use crate::buffer::{Buffer, CHUNK, to_usize};
+use crate::transfer::{TransferError, ZEROES, failed, runs_of_blocks};
+
+/// Makes holes of the zeroes in a part. `progress` hears how much was read. Returns the name of what it holds.
+///
+/// # Errors
+/// [`TransferError`]; the part is as good as none then.
+pub fn seal(part: &Part, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, TransferError> {
+    let file = part.file();
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let whole = |range: Range<u64>| range.start / BLOCK_BYTES * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES);
+    let found = extents::extents(file, 0..size.0, |range, kind| {
+        let range = whole(range);
+        match ranges.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => ranges.push(range.clone()),
+        }
+        if kind == Kind::Unwritten { punch(part, &range) } else { Ok(()) }
+    });
+    found.map_err(failed("look for data in the part"))?;
+    let (mut contents, mut buffer, mut read) = (base::Contents::new(size), Buffer::new(), 0);
+    for range in ranges {
+        let mut at = range.start;
+        while at < range.end {
+            let bytes = buffer.first(to_usize((range.end - at).min(CHUNK)));
+            file.read_exact_at(bytes, at).map_err(failed("read the part"))?;
+            for run in runs_of_blocks(bytes) {
+                let place = at..at + run.len() as u64;
+                at = place.end;
+                if run.starts_with(&ZEROES) {
+                    punch(part, &place).map_err(failed("make a hole in the part"))?;
+                } else {
+                    contents.add(place.start, run);
+                }
+            }
+            read += bytes.len() as u64;
+            progress(Bytes(read));
+        }
+    }
+    Ok(contents.name())
+}
+
+fn punch(part: &Part, range: &Range<u64>) -> io::Result<()> {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(part.file(), how, range.start, range.end - range.start)?)
+}

@@ -1,0 +1,62 @@
+//! `bulkhead heatmap`: who read whose blocks, as a table, JSON or a picture.
+
+use std::path::Path;
+
+use bulkhead_bench::report::svg::heat_map;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::heat::HeatSource;
+use bulkhead_core::wire::HeatRow;
+use bulkhead_engine::client::Client;
+use bulkhead_sys::file;
+
+use crate::args::HeatmapArgs;
+use crate::output::{Output, table};
+
+/// Shows the heat map, and draws it where that is asked for.
+///
+/// # Errors
+/// The daemon's faults; when the picture cannot be written.
+pub(crate) async fn run(args: HeatmapArgs, client: &Client, output: &Output) -> Result<(), Fault> {
+    let rows = client.heatmap().await?;
+    if let Some(path) = &args.svg {
+        write(path, &heat_map(&rows))?;
+        output.say(&format!("drawn in {}", path.display()));
+    }
+    if output.is_json() {
+        return output.json(&rows);
+    }
+    if rows.is_empty() {
+        output.say("no volume has read anything that it shares; only what is open is counted");
+        return Ok(());
+    }
+    let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
+    output.lines(&table(&["reader", "source", "from", "requests", "bytes", "disk reads saved"], &lines))?;
+    let (requests, saved) =
+        rows.iter().fold((0, 0), |(all, saved), row| (all + row.requests, saved + row.disk_reads_saved));
+    output.say(&format!("{saved} of {requests} reads of shared blocks needed no disk"));
+    Ok(())
+}
+
+fn line(row: &HeatRow) -> Vec<String> {
+    let from = match row.source {
+        HeatSource::Disk(_) => "disk",
+        HeatSource::Cache(_) => "host's page cache",
+        HeatSource::Sibling(_) => "sibling's page cache",
+    };
+    vec![
+        row.reader.to_string(),
+        row.source_name.clone(),
+        from.to_owned(),
+        row.requests.to_string(),
+        row.bytes.to_string(),
+        row.disk_reads_saved.to_string(),
+    ]
+}
+
+fn write(path: &Path, picture: &str) -> Result<(), Fault> {
+    file::write_atomic(path, picture.as_bytes()).map_err(|error| {
+        let cause = format!("the picture cannot be written: {}", bulkhead_core::error::chain(&error));
+        Fault::new(Code::InvalidArgument, path.display(), cause)
+            .cure("name a file in a directory that can be written to")
+    })
+}

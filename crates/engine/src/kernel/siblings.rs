@@ -1,0 +1,113 @@
+//! The daemon's part in reading from siblings: it gives the sibling reader the root directories of mounted volumes, and takes them
+//! back before it unmounts them. The reader is a process that it starts when the first volume is there, and that ends after the last.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Duration;
+
+use bulkhead_core::action::DeviceRef;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::siblings::{Answer, Hello, MAX_PACKET_BYTES};
+use bulkhead_sys::packet;
+use bulkhead_sys::process::Handle;
+use bulkhead_sys::tool::Tool;
+use bulkhead_sys::ublk::service;
+use uuid::Uuid;
+
+use super::Kernel;
+use super::act::Outcome;
+use super::faults::Classify as _;
+use super::image::Attached;
+
+/// How long the reader may need to answer: it waits for reads of a volume that is to be unmounted.
+const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long a reader that was killed may need to end.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
+/// Who did not answer, or refused.
+struct Silent {
+    reader: Option<Handle>,
+    why: String,
+}
+
+impl Kernel {
+    pub(super) fn attach_sibling(
+        &self,
+        device: &DeviceRef,
+        volume: Uuid,
+        target: &Path,
+        domain: &str,
+    ) -> Result<Outcome, Fault> {
+        let object = || format!("volume {volume}");
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}"))
+        };
+        let DeviceRef::Image { image, .. } = device else { return Ok(Outcome::UNCHANGED) };
+        let Some(Attached::Served(served)) = self.attached(image, volume)? else { return Ok(Outcome::UNCHANGED) };
+        let root = File::open(target).map_err(|error| failed("its root directory cannot be opened", &error))?;
+        let hello = Hello::Attach { volume, id: served.id, domain: domain.to_owned() };
+        for started in [false, true] {
+            match self.tell_reader(&hello, Some(&root)) {
+                Ok(Some(changed)) => return Ok(Outcome::changed(changed)),
+                Err(silent) if started => return Err(failed("the sibling reader", &silent.why)),
+                Err(silent) => self.end_reader(&silent).map_err(|error| failed("the sibling reader", &error))?,
+                Ok(None) if started => return Err(failed("the sibling reader", &"it is not there")),
+                Ok(None) => {}
+            }
+            Tool::this_program().arg("siblings").run().map_err(|error| error.fault(object()))?;
+        }
+        Ok(Outcome::UNCHANGED)
+    }
+
+    pub(super) fn detach_sibling(&self, volume: Uuid) -> Result<Outcome, Fault> {
+        match self.tell_reader(&Hello::Detach { volume }, None) {
+            Ok(changed) => Ok(Outcome::changed(changed.unwrap_or(false))),
+            // It reads from what hangs. All that it knows it is told again.
+            Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
+                let cause = format!("the sibling reader keeps it ({}) and does not end: {error}", silent.why);
+                Fault::new(Code::InUse, format!("volume {volume}"), cause)
+                    .cure("see what its disk waits for; then try again")
+            }),
+        }
+    }
+
+    /// Tells the sibling reader, and whether that changed anything; `None` when there is none.
+    fn tell_reader(&self, hello: &Hello, root: Option<&File>) -> Result<Option<bool>, Silent> {
+        let socket = match packet::connect_to(&service::siblings_socket(&self.roots)) {
+            Ok(socket) => socket,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            // It is there, and does not accept: whoever it is cannot be told.
+            Err(error) => {
+                tracing::warn!(%error, "the sibling reader does not accept");
+                return Ok(None);
+            }
+        };
+        let silent = |why: String| Silent { reader: packet::peer(&socket).ok().flatten(), why };
+        let asked = || {
+            packet::limit(&socket, ANSWER_LIMIT)?;
+            packet::send(&socket, &serde_json::to_vec(hello)?, root.map(|root| root.as_fd()))?;
+            let mut buffer = vec![0; MAX_PACKET_BYTES];
+            let (answer, _) = packet::receive(&socket, &mut buffer)?;
+            // It ended meanwhile, with all that it had.
+            if answer.is_empty() { Ok(None) } else { serde_json::from_slice(answer).map(Some) }.map_err(io::Error::from)
+        };
+        match asked() {
+            Ok(None) => Ok(None),
+            Ok(Some(Answer::Done { changed })) => Ok(Some(changed)),
+            Ok(Some(Answer::Refused(why))) => Err(silent(why)),
+            Err(error) => Err(silent(error.to_string())),
+        }
+    }
+
+    fn end_reader(&self, silent: &Silent) -> io::Result<()> {
+        let Some(process) = &silent.reader else { return Ok(()) };
+        tracing::warn!(why = silent.why, "the sibling reader is ended");
+        process.kill()?;
+        if process.wait_until_ended(END_LIMIT)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+}

@@ -1,0 +1,214 @@
+//! ext4 of a directory tree, byte for byte the same whenever the tree is the same.
+//!
+//! `mke2fs -d` copies the tree, and takes entries in the order of their names. What it would take from the clock, from chance
+//! or from the host's configuration is given to it. It also copies when each file was last read and its inode changed, which
+//! tells of the copying and not of the tree: `debugfs` sets these times afterwards, and the mode and the time of the root, which are
+//! not copied.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use bulkhead_core::units::Bytes;
+use uuid::Uuid;
+
+use super::{BLOCK_BYTES, FsError, LONG_LIMIT, journal_size_for, tool_error};
+use crate::tool::Tool;
+
+/// Features of the file system; none depends on the host's `mke2fs.conf`. With `metadata_csum_seed` a clone's new UUID is one
+/// write, and every kernel that has ublk reads them all.
+const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,\
+    huge_file,dir_nlink,extra_isize,metadata_csum,metadata_csum_seed";
+
+/// A configuration of `mke2fs` that says nothing.
+const CONFIG: &str =
+    "[defaults]\n[fs_types]\n\text4 = {\n\t}\n\tfloppy = {\n\t}\n\tsmall = {\n\t}\n\tbig = {\n\t}\n\thuge = {\n\t}\n";
+
+/// The UUID of the file system, and the seed of its directories' hashes. Copies of it get UUIDs of their own.
+const FS_UUID: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0001);
+const HASH_SEED: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e_0002);
+
+/// When it was made, in seconds after 1970: the first day of 2020. Nothing is read from a clock.
+const MADE_AT: u64 = 1_577_836_800;
+
+/// Bytes of a file system for each of its inodes, which is what `mkfs.ext4` gives.
+const BYTES_PER_INODE: u64 = 16_384;
+
+/// Inodes that ext4 has for itself, with the root directory and `lost+found`.
+const OWN_INODES: u64 = 11;
+
+/// The first inode that is not ext4's own: `lost+found`.
+const FIRST_INODE: u64 = 11;
+
+/// The root directory.
+const ROOT_INODE: u64 = 2;
+
+/// What a file system is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeOptions<'a> {
+    /// The directory.
+    pub tree: &'a Path,
+    /// How many files, directories and so on are in it, at least.
+    pub entries: u64,
+    /// Size of the file system.
+    pub size: Bytes,
+    /// An existing directory of the caller's alone, for what the helper programs read.
+    pub scratch: &'a Path,
+}
+
+/// Makes ext4 with all that is in a directory tree: files, directories, symbolic and hard links, devices, pipes, owners, modes, times
+/// of change in seconds, extended attributes. `image` is a regular file of the file system's size, all of it a hole, that nobody
+/// else uses.
+///
+/// # Errors
+/// [`FsError::Tool`], also when the tree does not fit; [`FsError::Report`]; [`FsError::Write`] for the scratch directory.
+pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsError> {
+    const MAKE: &str = "make a file system in";
+    let TreeOptions { tree, entries, size, scratch } = *options;
+    let failed = |source| tool_error(MAKE, image, source);
+    let report = |program, missing| FsError::Report { program, device: image.to_owned(), missing };
+    let config = scratch.join("mke2fs.conf");
+    write(&config, CONFIG)?;
+    let inodes = (size.0 / BYTES_PER_INODE).max(entries.saturating_add(entries / 4)) + OWN_INODES;
+    let root = fs::symlink_metadata(tree).map_err(|source| FsError::Tree { tree: tree.to_owned(), source })?;
+    let extended = format!(
+        "hash_seed={HASH_SEED},lazy_itable_init=0,lazy_journal_init=0,root_owner={}:{},nodiscard,assume_storage_prezeroed=1",
+        root.uid(),
+        root.gid(),
+    );
+    Tool::new("mkfs.ext4")
+        .env("MKE2FS_CONFIG", &config)
+        .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
+        .args(["-q", "-F", "-b", &BLOCK_BYTES.to_string(), "-I", "256", "-m", "0", "-e", "continue"])
+        .args(["-N", &inodes.to_string(), "-O", FEATURES, "-U", &FS_UUID.to_string(), "-E", &extended])
+        .args(["-J", &format!("size={}", journal_size_for(size).0 / Bytes::MIB), "-d"])
+        .args([tree, image])
+        .limit(LONG_LIMIT)
+        .ends_with_us()
+        .run()
+        .map_err(failed)?;
+    let made = Tool::new("dumpe2fs").arg("-h").arg(image).run().map_err(failed)?;
+    let count = |key: &str| {
+        let value = made.stdout.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        value.and_then(|value| value.trim().parse::<u64>().ok()).ok_or_else(|| report("dumpe2fs", "a number of inodes"))
+    };
+    let used = count("Inode count")?.saturating_sub(count("Free inodes")?);
+    let script = scratch.join("times.debugfs");
+    write(&script, &commands(used, &root))?;
+    let set = Tool::new("debugfs")
+        .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
+        .args(["-w", "-f"])
+        .args([script.as_path(), image])
+        .limit(LONG_LIMIT)
+        .ends_with_us()
+        .run()
+        .map_err(failed)?;
+    // It ends with 0 whatever happens, and tells its version in any case.
+    match set.stderr.lines().find(|line| !line.starts_with("debugfs ") && !line.trim().is_empty()) {
+        None => Ok(()),
+        Some(complaint) => {
+            tracing::error!(complaint, "debugfs cannot set times");
+            Err(report("debugfs", "that it set the times"))
+        }
+    }
+}
+
+/// Commands that set when each inode was last read and changed, and what the root is like. Inodes are given out in the order of
+/// their numbers, so that those in use are the first.
+fn commands(used: u64, root: &fs::Metadata) -> String {
+    let mut script = format!(
+        "set_inode_field <{ROOT_INODE}> mode 0{:o}\nset_inode_field <{ROOT_INODE}> mtime @{}\n",
+        root.mode(),
+        root.mtime(),
+    );
+    for inode in std::iter::once(ROOT_INODE).chain(FIRST_INODE..=used) {
+        for field in ["atime", "ctime"] {
+            // Writing to a string cannot fail.
+            let _ = writeln!(script, "set_inode_field <{inode}> {field} @{MADE_AT}");
+            let _ = writeln!(script, "set_inode_field <{inode}> {field}_extra 0");
+        }
+    }
+    script
+}
+
+fn write(path: &Path, text: &str) -> Result<(), FsError> {
+    fs::write(path, text).map_err(|source| FsError::Write { device: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+
+    fn plant(at: &Path) {
+        fs::create_dir_all(at.join("etc/deep")).unwrap();
+        fs::set_permissions(at, fs::Permissions::from_mode(0o711)).unwrap();
+        for n in 0..40 {
+            fs::write(at.join(format!("etc/deep/{n}")), vec![b'x'; 5000 * n]).unwrap();
+        }
+        fs::hard_link(at.join("etc/deep/7"), at.join("etc/seven")).unwrap();
+        symlink("/etc/passwd", at.join("link")).unwrap();
+        // A hole is not data.
+        fs::File::create(at.join("sparse")).unwrap().write_at(b"end", 8 << 20).unwrap();
+        let when = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        for name in ["etc/deep", "etc", "sparse", "etc/seven", "."] {
+            fs::File::open(at.join(name)).unwrap().set_modified(when).unwrap();
+        }
+        for n in 0..40 {
+            fs::File::open(at.join(format!("etc/deep/{n}"))).unwrap().set_modified(when).unwrap();
+        }
+        let times = rustix::fs::Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: times, last_modification: times };
+        let link = at.join("link");
+        rustix::fs::utimensat(rustix::fs::CWD, &link, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    }
+
+    #[test]
+    fn equal_trees_give_equal_file_systems() {
+        if crate::tool::find_program("mkfs.ext4").is_none() {
+            println!("Skipped: mkfs.ext4 is not installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let size = Bytes::mib(64);
+        let mut made = Vec::new();
+        for name in ["a", "b"] {
+            let (tree, image) = (dir.path().join(name), dir.path().join(format!("{name}.img")));
+            plant(&tree);
+            fs::File::create(&image).unwrap().set_len(size.0).unwrap();
+            let options = TreeOptions { tree: &tree, entries: 50, size, scratch: dir.path() };
+            make_of_tree(&image, &options).unwrap();
+            let check = Tool::new("e2fsck").args(["-f", "-n"]).arg(&image).run().unwrap();
+            assert_eq!(check.code, 0, "{}", check.stdout);
+            let root = Tool::new("debugfs").args(["-R", "stat /"]).arg(&image).run().unwrap().stdout;
+            assert!(root.contains("Mode:  0711") && root.contains("mtime: 0x3b9aca00:00000000"), "{root}");
+            // The second tree is planted in another second, and its files were read.
+            let now = std::time::SystemTime::now();
+            while now.elapsed().is_ok_and(|passed| passed.as_millis() < 1100) {
+                crate::process::pause(std::time::Duration::from_millis(50));
+            }
+            made.push(fs::read(&image).unwrap());
+        }
+        assert!(made[0] == made[1], "the file systems differ");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_an_error() {
+        if crate::tool::find_program("mkfs.ext4").is_none() {
+            println!("Skipped: mkfs.ext4 is not installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+        fs::create_dir(&tree).unwrap();
+        fs::write(tree.join("large"), vec![1; 40 << 20]).unwrap();
+        fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let options = TreeOptions { tree: &tree, entries: 1, size: Bytes::mib(32), scratch: dir.path() };
+        let error = make_of_tree(&image, &options).unwrap_err();
+        assert!(
+            matches!(&error, FsError::Tool { source, .. } if source.to_string().contains("o space") || source.to_string().contains("allocate")),
+            "{error:?}"
+        );
+    }
+}
