@@ -22,16 +22,26 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn deny() -> Result<()> {
-    let root = bulkhead_lab::Cache::locate()?.path("tools");
-    let program = root.join("bin/cargo-deny");
-    if !program.is_file() {
-        let root = root.to_str().context("the cache folder's path is not UTF-8")?;
-        cargo(&["install", "cargo-deny", "--version", CARGO_DENY_VERSION, "--locked", "--root", root])?;
-    }
+    let program = installed("cargo-deny", CARGO_DENY_VERSION, &["--locked"])?;
     // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
     cargo(&["fetch", "--locked"])?;
     // Advisories need the network: deny.toml says why they are left out here.
     run_command(&program, &["deny", "--locked", "--offline", "check", "bans", "licenses", "sources"])
+}
+
+/// A program that cargo installs, in a folder of its own in the lab's cache; built first if it is not there.
+///
+/// # Errors
+/// When it cannot be downloaded or built.
+pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathBuf> {
+    let root = bulkhead_lab::Cache::locate()?.path("tools");
+    let program = root.join("bin").join(name);
+    if !program.is_file() {
+        let root = root.to_str().context("the cache folder's path is not UTF-8")?;
+        let install = ["install", name, "--version", version, "--root", root];
+        cargo(&[install.as_slice(), how].concat())?;
+    }
+    Ok(program)
 }
 
 fn cargo(args: &[&str]) -> Result<()> {
@@ -39,8 +49,12 @@ fn cargo(args: &[&str]) -> Result<()> {
     run_command(&program, args)
 }
 
+/// Runs a program to its end.
+///
+/// # Errors
+/// When it cannot be run, or fails.
 #[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
-fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()> {
+pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()> {
     let shown = format!("{} {}", program.display(), args.join(" "));
     let status = Command::new(program)
         .args(args)

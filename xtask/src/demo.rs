@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 pub(crate) fn run() -> Result<ExitCode> {
     let words = ["demo", "--report", "/lab/out/demo", "--device", "/dev/vda", "--erase", "/dev/vda"].map(str::to_owned);
     let disk = DiskSpec::new(DiskModel::Hdd, lab::BENCH_DISK_MIB);
-    let (code, artifacts) = lab::bulkhead_on(disk, words.to_vec(), LIMIT)?;
+    let (code, artifacts) = lab::bulkhead_on(disk, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
     let out = artifacts.join("out/demo");
     if out.is_dir() {
         let target = lab::target_dir().join("demo");

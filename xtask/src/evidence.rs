@@ -17,8 +17,11 @@ use bulkhead_bench::result::Experiment;
 use bulkhead_lab::say;
 use clap::Args;
 
-use crate::lab;
+use crate::{check, lab};
 
+/// A plain loop target on ublk by the author of the driver, to compare blockd with: a program that runs beside, nothing that is
+/// linked or shipped. Without its GPU target, which would need OpenCL.
+const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-default-features"]);
 /// How long one experiment on one disk may take.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
@@ -89,6 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let disks = arguments.disk.as_deref().map_or(disks(name).to_vec(), |disk| vec![disk]);
+    let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {
         let mut words = ["__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"].map(str::to_owned).to_vec();
@@ -98,13 +102,23 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
         }
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
-        let (_, artifacts) = lab::bulkhead_on(disk, words, LIMIT)?;
+        let (_, artifacts) = lab::bulkhead_on(disk, &lab::Programs::RELEASE, words, &beside, LIMIT)?;
         // One that was cut short has written what it had after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         experiments.push(serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))?);
     }
     Ok(experiments)
+}
+
+/// Programs that an experiment compares with, as far as they can be had.
+fn beside(name: &str) -> Vec<PathBuf> {
+    let (program, version, how) = RUBLK;
+    if name != "volume-overhead" {
+        return Vec::new();
+    }
+    let installed = check::installed(program, version, how);
+    installed.inspect_err(|error| say::progress(format!("without {program}: {error:#}"))).into_iter().collect()
 }
 
 fn measure_here(name: &str, arguments: &Arguments) -> Result<Experiment> {

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream, cases,
-    host_command, say,
+    CrateTool, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream,
+    cases, host_command, say,
 };
 use clap::{Args, Subcommand};
 
@@ -28,7 +28,7 @@ pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Installs what is missing on the host, builds the guest root, downloads all kernels.
+    /// Installs what is missing on the host, builds the guest root, downloads all kernels and builds what cases want of crates.io.
     Prepare {
         #[command(flatten)]
         programs: Programs,
@@ -47,6 +47,21 @@ pub(crate) enum Command {
         #[arg(long)]
         list: bool,
         /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D).
+        #[arg(long)]
+        keep: bool,
+        #[command(flatten)]
+        programs: Programs,
+    },
+    /// Runs fsx, pjdfstest, fio --verify and stress-ng --verify in rounds on volumes, clones and clones of clones, while servers are
+    /// killed, snapshots made and clones flattened; ends with what passed, or at the first failure.
+    Soak {
+        /// How long new rounds begin; each takes some minutes.
+        #[arg(long, default_value_t = 60)]
+        minutes: u64,
+        /// 6.12 or backport.
+        #[arg(long, default_value = "6.12")]
+        kernel: Kernel,
+        /// Keep the machine when something fails, as `run` does.
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
@@ -85,6 +100,13 @@ pub(crate) struct Programs {
     no_build: bool,
 }
 
+impl Programs {
+    /// As they are while one works on them.
+    pub(crate) const DEV: Self = Self { release: false, no_build: false };
+    /// As they are shipped: what is measured.
+    pub(crate) const RELEASE: Self = Self { release: true, no_build: false };
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct MachineArgs {
     /// Adds a disk: hdd, ssd, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
@@ -118,6 +140,13 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
         if let Command::Run { cases, all, kernel, list, keep, programs } = command {
             return if list { list_cases() } else { run_cases(&cases, all, &kernel, keep, &programs).await };
         }
+        if let Command::Soak { minutes, kernel, keep, programs } = command {
+            let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
+            if !soak.kernels.contains(&kernel) {
+                bail!("kernel {kernel} has no block servers: choose 6.12 or backport");
+            }
+            return run_plan(vec![&soak], vec![kernel], keep, &programs).await;
+        }
         let interrupt = interrupted()?;
         tokio::select! {
             result = dispatch(command) => result,
@@ -134,15 +163,22 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 }
 
 /// Runs `bulkhead` in a machine with one disk, told what that disk simulates and what io.cost needs to know of it, as `lab exec`
-/// does; returns its exit code and the artifacts folder.
-pub(crate) fn bulkhead_on(disk: DiskSpec, arguments: Vec<String>, limit: Duration) -> Result<(ExitCode, PathBuf)> {
-    let programs = Programs { release: false, no_build: false };
+/// does; returns its exit code and the artifacts folder. `beside` are further programs that it finds in its own folder.
+pub(crate) fn bulkhead_on(
+    disk: DiskSpec,
+    programs: &Programs,
+    arguments: Vec<String>,
+    beside: &[PathBuf],
+    limit: Duration,
+) -> Result<(ExitCode, PathBuf)> {
     let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, memory: BENCH_MEMORY_MIB, cpus: 2 };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
         let run = async {
-            let lab = open(&programs).await?;
+            let mut config = config(programs)?;
+            config.programs.extend_from_slice(beside);
+            let lab = Lab::open(config).await?;
             let mut command = vec![format!("{GUEST_BIN}/bulkhead")];
             command.extend(arguments);
             command.extend(["--disk".to_owned(), disk.model.describe().to_owned()]);
@@ -161,7 +197,7 @@ pub(crate) fn bulkhead_on(disk: DiskSpec, arguments: Vec<String>, limit: Duratio
 
 async fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
-        Command::Run { .. } => bail!("cases handle their interruption themselves"),
+        Command::Run { .. } | Command::Soak { .. } => bail!("cases handle their interruption themselves"),
         Command::Prepare { programs } => prepare(&programs).await,
         Command::Shell { programs, machine } => {
             let lab = open(&programs).await?;
@@ -184,6 +220,15 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
             Ok(image) => say::result(format!("kernel {kernel} = {} sha256 {}", image.version, image.sha256)),
             Err(error) => {
                 say::result(format!("kernel {kernel} cannot be had: {error:#}"));
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    for tool in CrateTool::ALL {
+        match lab.crate_tool(tool).await {
+            Ok(program) => say::result(format!("program {tool} = {}", program.display())),
+            Err(error) => {
+                say::result(format!("program {tool} cannot be had: {error:#}"));
                 code = ExitCode::FAILURE;
             }
         }
@@ -234,6 +279,10 @@ fn list_cases() -> Result<ExitCode> {
 async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, programs: &Programs) -> Result<ExitCode> {
     let cases = chosen_cases(names, all)?;
     let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
+    run_plan(cases, kernels, keep, programs).await
+}
+
+async fn run_plan(cases: Vec<&Case>, kernels: Vec<Kernel>, keep: bool, programs: &Programs) -> Result<ExitCode> {
     let interrupt = interrupted()?;
     let mut interrupt = std::pin::pin!(interrupt);
     let lab = tokio::select! {

@@ -4,6 +4,7 @@
 mod check;
 mod demo;
 mod evidence;
+mod fuzz;
 mod lab;
 
 use std::io::Write as _;
@@ -26,6 +27,8 @@ enum Command {
     Demo,
     /// Runs an experiment of the targets, writes docs/evidence/NAME.{json,svg,md}, and says whether the target is met.
     Evidence(evidence::Arguments),
+    /// Fuzzes what reads bytes that come from elsewhere: streams, indexes, attributes of layers, packets, archives, OCI layouts.
+    Fuzz(fuzz::Arguments),
     /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
         Command::Demo => demo::run(),
         Command::Evidence(arguments) => evidence::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Lab(command) => lab::run(command),
     };
     result.unwrap_or_else(|error| {

@@ -80,6 +80,8 @@ pub struct Ctx<G: Guest = Machine> {
     pub lab: Arc<G::Lab>,
     /// Folder on the host for the results of this case. What it writes to [`crate::GUEST_OUT`] is put here too.
     pub artifacts: PathBuf,
+    /// How long the case may take: it fails when it takes longer.
+    pub limit: Duration,
     pub(crate) case: &'static str,
 }
 
@@ -125,7 +127,7 @@ pub trait Guest: Sized {
     fn kernel(lab: &Self::Lab, kernel: Kernel) -> impl Future<Output = Result<()>>;
     /// Boots a machine; `name` is part of log file names.
     fn boot(lab: &Self::Lab, kernel: Kernel, profile: &Profile, name: &str) -> impl Future<Output = Result<Self>>;
-    /// Empties the disks before a case.
+    /// Empties the disks and the kernel's log before a case.
     fn prepare(&mut self) -> impl Future<Output = Result<()>>;
     /// What exists in the guest; `None` when it is off.
     fn snapshot(&mut self) -> impl Future<Output = Result<Option<BTreeSet<String>>>>;
@@ -157,6 +159,8 @@ impl Guest for Machine {
         }
         let settled = self.run(&["udevadm", "settle", "--timeout=60"]).await?;
         settled.success("waiting for udev")?;
+        // A case that looks for complaints is not to find those of the case before; the console log keeps all.
+        self.run(&["dmesg", "--clear"]).await?.success("emptying the kernel's log")?;
         Ok(())
     }
 

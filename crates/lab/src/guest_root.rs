@@ -22,7 +22,7 @@ const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const RECIPE: &str = "1";
 
 /// What is in the guest. Sorted by purpose: base, kernel, storage, workloads, observation.
-const PACKAGES: [&str; 22] = [
+const PACKAGES: [&str; 25] = [
     "systemd-sysv",
     "udev",
     "kmod",
@@ -43,6 +43,9 @@ const PACKAGES: [&str; 22] = [
     "fio",
     "mariadb-server",
     "sysbench",
+    "stress-ng",
+    "nbd-client",
+    "qemu-utils",
     "strace",
     "blktrace",
 ];

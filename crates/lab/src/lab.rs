@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, anyhow};
 
 use crate::cache::Cache;
+use crate::crate_tool::{self, CrateTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
 use crate::package::{self, GuestPackage};
@@ -86,6 +87,15 @@ impl Lab {
     pub async fn package(&self, name: &'static str) -> Result<GuestPackage> {
         let _building = self.cache.lock_for_building()?;
         package::provide(&self.cache, &self.root, name).await
+    }
+
+    /// A program of crates.io for [`crate::Machine::bring`], built if need be.
+    ///
+    /// # Errors
+    /// When it cannot be had; cases that want it are then skipped.
+    pub async fn crate_tool(&self, tool: CrateTool) -> Result<PathBuf> {
+        let _building = self.cache.lock_for_building()?;
+        crate_tool::provide(&self.cache, tool).await
     }
 
     /// The kernels provided so far.

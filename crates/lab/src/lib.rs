@@ -12,6 +12,7 @@ pub mod case;
 pub mod cases;
 mod channel;
 mod command;
+mod crate_tool;
 mod disk;
 mod guest_root;
 mod kernels;
@@ -33,6 +34,7 @@ mod wait;
 
 pub use cache::Cache;
 pub use command::{command as host_command, output as host_output};
+pub use crate_tool::CrateTool;
 pub use disk::{DiskModel, DiskSpec, Disks, IocostLines};
 pub use guest_root::GuestRoot;
 pub use kernels::{Kernel, KernelImage};

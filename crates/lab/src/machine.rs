@@ -32,6 +32,13 @@ const PROGRAMS_IN_MEMORY: &str = "
 mkdir /run/lab-bin
 cp /lab/bin/* /run/lab-bin/
 mount --bind /run/lab-bin /lab/bin";
+/// Programs that came later: the folder of the host lies below the one in memory.
+const BRING: &str = "
+mkdir /run/lab-below
+mount --bind /lab /run/lab-below
+cp /run/lab-below/bin/PROGRAM /run/lab-bin/
+umount /run/lab-below
+rmdir /run/lab-below";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
 /// Where programs lie in the guest.
 pub const GUEST_BIN: &str = "/lab/bin";
@@ -257,6 +264,16 @@ impl Machine {
         self.ask(request).await.map(drop)
     }
 
+    /// Puts a program of the host beside those in [`GUEST_BIN`], for this boot and later ones.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub async fn bring(&self, program: &Path) -> Result<()> {
+        let name = self.shared.add(program)?;
+        self.sh(&BRING.replace("PROGRAM", &name)).await.with_context(|| format!("cannot bring {name} to the guest"))?;
+        Ok(())
+    }
+
     /// The device node of a disk, once it is a block device in the guest.
     ///
     /// # Errors
@@ -357,12 +374,19 @@ impl SharedFolder {
             std::fs::create_dir_all(sub).with_context(|| format!("cannot create {}", sub.display()))?;
         }
         let config = lab.config();
+        let shared = Self { dir };
         for program in std::iter::once(&config.agent).chain(&config.programs) {
-            let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
-            let copied = std::fs::copy(program, bin.join(name));
-            copied.with_context(|| format!("cannot copy {} for the guest", program.display()))?;
+            shared.add(program)?;
         }
-        Ok(Self { dir })
+        Ok(shared)
+    }
+
+    /// Copies a program into `bin`; returns its name.
+    fn add(&self, program: &Path) -> Result<String> {
+        let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
+        let copied = std::fs::copy(program, self.dir.join("bin").join(name));
+        copied.with_context(|| format!("cannot copy {} for the guest", program.display()))?;
+        Ok(name.to_string_lossy().into_owned())
     }
 
     pub(crate) async fn collect_out(&self, target: &Path) -> Result<()> {

@@ -151,7 +151,7 @@ async fn run_on<G: Guest>(
         }
     };
     let artifacts = plan.artifacts.join(format!("{}-{kernel}", case.name));
-    let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, case: case.name };
+    let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, limit: case.limit, case: case.name };
     let outcome = match checked(&mut ctx, plan, case).await {
         Ok(outcome) => outcome,
         Err(error) => Outcome::Failed(format!("{error:#}")),

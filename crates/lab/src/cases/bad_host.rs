@@ -42,7 +42,7 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
         let script = format!("set -e; {prepare}; exec {program} daemon");
         refused_as(ctx, 8, &words, &["unshare", "--mount", "bash", "-c", &script]).await?;
     }
-    // The cgroups of the case before are gone, but the kernel still lets go of what their io controller held.
+    // The cgroups of the cases before are gone, but the kernel still lets go of what their io controller held.
     wait_until("the io controller can be taken", Duration::from_secs(60), async || {
         Ok(ctx.machine.run(&["bash", "-c", WITHOUT_IO]).await?.status.success().then_some(()))
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools, use_loop_devices};
+use super::host::{PROFILE, json, kernel_is_silent, make_pools, start_daemon, unmake_pools, use_loop_devices};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -36,9 +36,19 @@ pub(super) const CASES: &[Case] = &[
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(900),
-        run: |ctx| Box::pin(killed(ctx)),
+        run: |ctx| Box::pin(killed(ctx, 12)),
     },
 ];
+
+/// Run by name: it takes an hour.
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "blockd_killed_300",
+    about: "the same as blockd_killed with 300 kills",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(3 * 3600),
+    run: |ctx| Box::pin(killed(ctx, 300)),
+}];
 
 /// How long the daemon may need to notice that a server is gone and to start another, under emulation.
 pub(super) const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
@@ -201,7 +211,7 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-async fn killed(ctx: &mut Ctx) -> Result<Outcome> {
+async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
     let ctx = &*ctx;
     let mut daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx).await?;
@@ -212,7 +222,7 @@ async fn killed(ctx: &mut Ctx) -> Result<Outcome> {
     let mut pid = server_pid(&view)?;
     ctx.machine.sh("rm -f /run/stop /run/rounds").await?;
     let load = ctx.machine.spawn(&["bash", "-c", &VERIFY.replace("AT", &at)], &[]).await?;
-    for n in 0..12 {
+    for n in 0..kills {
         // Each fourth time nobody is there to notice until the next daemon starts.
         let kill = format!("python3 -c 'import time, random; time.sleep(random.random() * 2)'; kill -9 {pid}");
         if n % 4 == 3 {
@@ -233,13 +243,12 @@ async fn killed(ctx: &mut Ctx) -> Result<Outcome> {
     let ended = load.wait(Duration::from_secs(300)).await?;
     let log = ctx.machine.read_text("/run/fio.log").await?;
     ensure!(ended.status == ExitStatus::Code(0), "fio: {log}");
-    ctx.log(format!("12 kills, {} rounds of fio verified", ctx.machine.read_text("/run/rounds").await?.trim()));
+    ctx.log(format!("{kills} kills, {} rounds of fio verified", ctx.machine.read_text("/run/rounds").await?.trim()));
     let servers = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
     ctx.save("servers.log", &servers)?;
     ctx.save("dmesg.txt", &ctx.machine.sh("dmesg").await?)?;
     ensure!(!servers.contains("ERROR"), "a server complains: {servers}");
-    let kernel = ctx.machine.sh("dmesg | grep -E 'I/O error|EXT4-fs error|hung task|WARNING' || true").await?;
-    ensure!(kernel.is_empty(), "the kernel complains: {kernel}");
+    kernel_is_silent(ctx).await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "check", "file/v"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;

@@ -24,7 +24,7 @@ pub(super) const PROFILE: Profile = Profile {
 };
 
 /// Directory of the file pool.
-const FILE_POOL: &str = "/run/filepool/pool";
+pub(super) const FILE_POOL: &str = "/run/filepool/pool";
 
 /// How long a command of the product may take under emulation.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
@@ -110,13 +110,28 @@ pub(super) async fn refused_as(ctx: &Ctx, code: i32, words: &[&str], argv: &[&st
     Ok(())
 }
 
+/// Checks that the kernel has complained of nothing since the case began.
+pub(super) async fn kernel_is_silent(ctx: &Ctx) -> Result<()> {
+    let complaints = "I/O error|EXT4-fs error|XFS .*(Corruption|shutdown|error)|hung task|WARNING";
+    let said = ctx.machine.sh(&format!("dmesg | grep -E '{complaints}' || true")).await?;
+    ensure!(said.is_empty(), "the kernel complains: {said}");
+    Ok(())
+}
+
 /// Makes a pool of each of [`KINDS`]; `unmake_pools` removes them.
 pub(super) async fn make_pools(ctx: &Ctx) -> Result<()> {
-    let (d0, d1, d2) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?, ctx.machine.disk(2).await?);
-    ctx.machine.sh(&format!("mkfs.ext4 -q {d0}; mkdir -p /run/filepool; mount {d0} /run/filepool")).await?;
-    json(ctx, &["pool", "create", "file", "--dir", FILE_POOL]).await?;
+    let (d1, d2) = (ctx.machine.disk(1).await?, ctx.machine.disk(2).await?);
+    make_file_pool(ctx).await?;
     json(ctx, &["pool", "create", "thick", "--device", &d1]).await?;
     json(ctx, &["pool", "create", "thin", "--device", &d2, "--thin"]).await?;
+    Ok(())
+}
+
+/// Makes the file pool alone, on disk 0; `unmake_file_pool` removes it.
+pub(super) async fn make_file_pool(ctx: &Ctx) -> Result<()> {
+    let d0 = ctx.machine.disk(0).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q {d0}; mkdir -p /run/filepool; mount {d0} /run/filepool")).await?;
+    json(ctx, &["pool", "create", "file", "--dir", FILE_POOL]).await?;
     Ok(())
 }
 
@@ -134,9 +149,15 @@ pub(super) async fn has_ublk(ctx: &Ctx) -> Result<bool> {
 
 /// Removes the pools, which must be empty, and what they lay on.
 pub(super) async fn unmake_pools(ctx: &Ctx) -> Result<()> {
-    for kind in KINDS {
+    for kind in ["thick", "thin"] {
         json(ctx, &["pool", "rm", kind]).await?;
     }
+    unmake_file_pool(ctx).await
+}
+
+/// Removes the file pool, which must be empty, and the file system that it lay on.
+pub(super) async fn unmake_file_pool(ctx: &Ctx) -> Result<()> {
+    json(ctx, &["pool", "rm", "file"]).await?;
     let d0 = ctx.machine.disk(0).await?;
     ctx.machine.sh(&format!("umount /run/filepool; rmdir /run/filepool; wipefs -qa {d0}")).await?;
     Ok(())

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::blockd::{TAKE_OVER_LIMIT, VERIFY, server_pid};
-use super::host::{PROFILE, json, make_pools, refused, start_daemon, start_daemon_as, unmake_pools};
+use super::host::{PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, start_daemon_as, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::process::Process;
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Directory of the file pool's images.
-const POOL: &str = "/run/filepool/pool";
+pub(super) const POOL: &str = "/run/filepool/pool";
 
 /// Snapshots that are made while the volume is written to.
 const SNAPSHOTS: usize = 5;
@@ -176,8 +176,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "rm", "file/second"]).await?;
     let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
-    let kernel = ctx.machine.sh("dmesg | grep -E 'I/O error|EXT4-fs error|hung task|WARNING' || true").await?;
-    ensure!(kernel.is_empty(), "the kernel complains: {kernel}");
+    kernel_is_silent(ctx).await?;
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
@@ -311,21 +310,26 @@ async fn check_numbers(ctx: &Ctx, at: &str, acked: usize) -> Result<()> {
 }
 
 /// Mounts a volume of the file pool for a tenant of its name, and says where.
-async fn attach(ctx: &Ctx, name: &str) -> Result<String> {
+pub(super) async fn attach(ctx: &Ctx, name: &str) -> Result<String> {
     json(ctx, &["tenant", "create", name, "--volume", &format!("file/{name}")]).await?;
     Ok(inspect(ctx, name).await?["mounted_at"].as_str().context("not mounted")?.to_owned())
 }
 
-async fn inspect(ctx: &Ctx, name: &str) -> Result<Value> {
+pub(super) async fn inspect(ctx: &Ctx, name: &str) -> Result<Value> {
     json(ctx, &["volume", "inspect", &format!("file/{name}")]).await
 }
 
+/// Kills the server of a volume of the file pool, and waits for its successor.
+pub(super) async fn kill_server(ctx: &Ctx, name: &str) -> Result<()> {
+    kill_server_of(ctx, &format!("file/{name}")).await
+}
+
 /// Kills the server of a volume, and waits for its successor.
-async fn kill_server(ctx: &Ctx, name: &str) -> Result<()> {
-    let old = server_pid(&inspect(ctx, name).await?)?;
+pub(super) async fn kill_server_of(ctx: &Ctx, volume: &str) -> Result<()> {
+    let old = server_pid(&json(ctx, &["volume", "inspect", volume]).await?)?;
     ctx.machine.sh(&format!("kill -9 {old}")).await?;
     wait_until("another server", TAKE_OVER_LIMIT, async || {
-        let view = inspect(ctx, name).await?;
+        let view = json(ctx, &["volume", "inspect", volume]).await?;
         Ok(server_pid(&view).ok().filter(|pid| *pid != old))
     })
     .await?;

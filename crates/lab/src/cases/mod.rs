@@ -5,18 +5,25 @@ mod blockd;
 mod calibration;
 mod crash;
 mod demo;
+mod flush;
 mod hold;
 mod host;
+mod image;
 mod lab_self;
 mod layers;
 mod monitoring;
 mod observe;
 mod observe_faults;
 mod service;
+mod sharing;
+mod suites;
 mod tenants;
+mod thin;
 mod transfer;
 mod volumes;
 mod xfs;
+
+use std::time::Duration;
 
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
@@ -26,11 +33,17 @@ use crate::disk::{DiskModel, DiskSpec};
 pub fn all() -> Vec<&'static Case> {
     let topics = [
         lab_self::CASES,
+        // The io controller can only be taken away before much has been charged to cgroups: cached inodes keep theirs for minutes.
+        bad_host::CASES,
         volumes::CASES,
         blockd::CASES,
         layers::CASES,
+        flush::CASES,
+        sharing::CASES,
+        thin::CASES,
         transfer::CASES,
-        bad_host::CASES,
+        image::CASES,
+        suites::CASES,
         service::CASES,
         tenants::CASES,
         observe::CASES,
@@ -46,7 +59,13 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run, or whose spread is not known; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    crash::SOAK.iter().chain(calibration::SOAK).chain(demo::SOAK).collect()
+    [blockd::SOAK, crash::SOAK, sharing::SOAK, calibration::SOAK, demo::SOAK].into_iter().flatten().collect()
+}
+
+/// Suites in rounds on volumes for this long (`cargo xtask lab soak`).
+#[must_use]
+pub fn soak_of_suites(duration: Duration) -> Case {
+    suites::soak(duration)
 }
 
 /// Disks for cases that want one of each kind.

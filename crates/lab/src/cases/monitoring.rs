@@ -74,6 +74,7 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     let prometheus = start_prometheus(ctx, &prometheus).await?;
     let program = ctx.program("bulkhead");
     let daemon = start_daemon_as(ctx, &[&program, "daemon", "--metrics", METRICS], &[]).await?;
+    json(ctx, &["pool", "create", "files", "--dir", "/run/shared/pool"]).await?;
     // The first question loads the programs, which takes longer than a scrape may.
     json(ctx, &["top", "--total"]).await?;
     // One process that does nothing but wait: starting new ones takes longer than waiting, under emulation.
@@ -107,6 +108,7 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
 
     prometheus.kill(15).await?;
     prometheus.wait(LIMIT).await?;
+    json(ctx, &["pool", "rm", "files"]).await?;
     daemon.stop().await?;
     ctx.machine
         .sh(&format!(

@@ -1,0 +1,339 @@
+//! Images imported as bases, and clones of these.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::{PROFILE, cli, json, make_pools, refused, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "image_import",
+    about: "a directory, a tar archive and an OCI layout of one tree give the same base, which holds that tree, and so does an import that \
+            was killed before; clones of it are volumes of their own; what is damaged, hostile or does not fit is refused and leaves nothing",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(image_import(ctx)),
+}];
+
+/// Where sources are, and what is on the way.
+const AT: &str = "/run/filepool/sources";
+const STAGING: &str = "/run/filepool/staging";
+const POOL: &str = "/run/filepool/pool";
+
+/// A tree with all that a file system can have.
+const PLANT: &str = r#"
+mkdir -p sources/tree/lib staging; cd sources
+cp /usr/lib/python3.13/*.py tree/lib/
+cd tree
+mkdir -p dev deep/er shared closed
+mknod dev/null c 1 3; mknod dev/loop b 7 9; mkfifo dev/pipe
+cp lib/tarfile.py set-uid; chown 1000:100 set-uid; chmod 6755 set-uid
+cp lib/json.py able 2> /dev/null || cp lib/ast.py able; setcap cap_net_raw,cap_setuid+ep able
+setfattr -n user.note -v $'two\nlines' deep; setfattr -n user.note -v text lib/ast.py
+ln lib/ast.py deep/linked; ln lib/ast.py deep/er/linked; ln -s /nowhere dangling; ln -s lib near
+chown -h 70000:70000 dangling; chmod 1777 shared; chmod 0500 closed; : > empty
+truncate -s 3M holes; echo end >> holes
+printf x > "$(printf 'a name\nof two lines')"
+mkdir -p "$(printf 'long/%.0s' $(seq 30))"; printf x > "$(printf 'long/%.0s' $(seq 30))file"
+touch -h -d '2001-02-03 04:05:06.7' deep/er/linked dangling deep; touch -d '1969-12-31 23:59:50' empty
+cd ..
+tar -C tree --xattrs --xattrs-include='*' --format=posix --numeric-owner -czf tree.tar.gz .
+gzip -dc tree.tar.gz > tree.tar
+"#;
+
+/// Makes an OCI layout of two layers, of which the upper one hides what only the lower one has.
+const LAYOUT: &str = r#"
+import hashlib, io, json, os, tarfile, gzip
+os.makedirs("layout/blobs/sha256")
+def blob(kind, data):
+    digest = hashlib.sha256(data).hexdigest()
+    open("layout/blobs/sha256/" + digest, "wb").write(data)
+    return {"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + digest, "size": len(data)}
+def entry(tar, name, data=b""):
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
+lower = io.BytesIO()
+with tarfile.open(fileobj=lower, mode="w") as tar:
+    for name in ["old/file", "lib/old.py", "empty", "set-uid/as/directory"]:
+        entry(tar, name, b"old")
+upper = io.BytesIO(open("tree.tar", "rb").read())
+with tarfile.open(fileobj=upper, mode="a") as tar:
+    for name in [".wh.old", "lib/.wh..wh..opq"]:
+        entry(tar, name)
+layers = [blob("layer.v1.tar+gzip", gzip.compress(lower.getvalue(), 1)), blob("layer.v1.tar", upper.getvalue())]
+config = blob("config.v1+json", json.dumps({"os": "linux", "architecture": "amd64"}).encode())
+manifest = blob("manifest.v1+json", json.dumps({"schemaVersion": 2, "config": config, "layers": layers}).encode())
+manifest["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
+json.dump({"schemaVersion": 2, "manifests": [manifest]}, open("layout/index.json", "w"))
+json.dump({"imageLayoutVersion": "1.0.0"}, open("layout/oci-layout", "w"))
+"#;
+
+/// What is bad about some sources.
+const SPOIL: &str = r#"
+import io, os, shutil, tarfile
+whole = open("tree.tar.gz", "rb").read()
+open("cut.tar.gz", "wb").write(whole[: len(whole) // 2])
+def hostile(path, *infos):
+    with tarfile.open(path, "w") as tar:
+        for info in infos:
+            tar.addfile(info, io.BytesIO(b"x" * info.size))
+def info(name, kind=tarfile.REGTYPE, link=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, link, 1 if kind == tarfile.REGTYPE else 0
+    return info
+hostile("out.tar", info("../../escaped"))
+hostile("absolute.tar", info("/run/escaped"))
+hostile("behind.tar", info("up", tarfile.SYMTYPE, "/run"), info("up/escaped"))
+hostile("linked.tar", info("up", tarfile.LNKTYPE, "../../../etc/passwd"))
+shutil.copytree("layout", "damaged")
+largest = max((os.path.join("damaged/blobs/sha256", name) for name in os.listdir("damaged/blobs/sha256")), key=os.path.getsize)
+with open(largest, "r+b") as blob:
+    blob.seek(2000)
+    byte = blob.read(1)[0]
+    blob.seek(2000)
+    blob.write(bytes([byte ^ 1]))
+"#;
+
+/// All of a tree that is to be kept, one line for each file.
+const LIST: &str = r#"
+import hashlib, os, stat, sys
+root = os.fsencode(sys.argv[1])
+lines = []
+for at, directories, files in os.walk(root):
+    if b"lost+found" in directories:
+        directories.remove(b"lost+found")
+    for name in [b"."] + [name for name in directories if os.path.islink(os.path.join(at, name))] + files:
+        path = os.path.join(at, name)
+        found = os.lstat(path)
+        attributes = {name: os.getxattr(path, name, follow_symlinks=False) for name in os.listxattr(path, follow_symlinks=False)}
+        what = ""
+        if stat.S_ISLNK(found.st_mode):
+            what = os.readlink(path)
+        elif stat.S_ISREG(found.st_mode):
+            what = hashlib.sha256(open(path, "rb").read()).hexdigest()
+        size = 0 if stat.S_ISDIR(found.st_mode) else (found.st_size, found.st_nlink, found.st_rdev)
+        lines.append(repr((os.path.relpath(path, root), oct(found.st_mode), found.st_uid, found.st_gid, int(found.st_mtime // 1), size, sorted(attributes.items()), what)))
+print("\n".join(sorted(lines)))
+"#;
+
+/// Asks the daemon for a clone, and says how many milliseconds it took to answer.
+const ASK: &str = r#"
+import json, socket, time
+body = json.dumps({"name": "three", "read_only": False})
+daemon = socket.socket(socket.AF_UNIX)
+daemon.connect("/run/bulkhead/bulkhead.sock")
+began = time.monotonic()
+daemon.sendall(("POST /v1/volumes/file/layout/copy HTTP/1.1\r\nHost: daemon\r\nConnection: close\r\n"
+    "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)).encode())
+answer = b""
+while part := daemon.recv(65536):
+    answer += part
+took = time.monotonic() - began
+assert answer.startswith(b"HTTP/1.1 200"), answer
+print(round(took * 1000))
+"#;
+
+async fn image_import(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    ctx.machine.sh(&format!("cd /run/filepool; {PLANT}")).await?;
+    for (name, script) in [("layout.py", LAYOUT), ("spoil.py", SPOIL)] {
+        ctx.machine.sh(&format!("cd {AT}; cat > {name} <<'END'\n{script}\nEND\npython3 {name}")).await?;
+    }
+    ctx.machine.sh(&format!("cat > {AT}/list.py <<'END'\n{LIST}\nEND")).await?;
+    same_base(ctx).await?;
+    clones(ctx).await?;
+    killed(ctx).await?;
+    refusals(ctx).await?;
+    for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
+        json(ctx, &["volume", "rm", view["volume"].as_str().context("no name")?]).await?;
+    }
+    let left = ctx.machine.sh(&format!("ls {POOL}; ls {STAGING}; losetup --list --noheadings")).await?;
+    ensure!(left.trim() == "bulkhead-pool", "something was left: {left}");
+    ctx.machine.sh(&format!("rm -r {AT} {STAGING}")).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Imports the tree from each kind of source, and looks at what that gave.
+async fn same_base(ctx: &Ctx) -> Result<()> {
+    for (name, source) in [("directory", "tree"), ("archive", "tree.tar.gz"), ("layout", "layout")] {
+        let took = import(ctx, &format!("{AT}/{source}"), &format!("file/{name}")).await?;
+        ctx.log(format!("{name}: imported in {took:.1} s"));
+    }
+    // Reading it, a changed inode and another staging directory make no difference.
+    ctx.machine
+        .sh(&format!("cd {AT}; cat tree/lib/*.py > /dev/null; chmod 600 tree/empty; chmod 644 tree/empty"))
+        .await?;
+    import(ctx, &format!("{AT}/tree"), "file/again").await?;
+    let mut bases = BTreeMap::new();
+    for name in ["directory", "archive", "layout", "again"] {
+        bases.insert(name, base_of(ctx, &format!("file/{name}")).await?);
+    }
+    let base = bases["directory"].clone();
+    ensure!(bases.values().all(|other| *other == base), "there are several bases: {bases:?}");
+    ctx.log(format!("base {base}"));
+    let index = ctx.machine.sh(&format!("stat -c %s {POOL}/{base}.index; head -c 7 {POOL}/{base}.index")).await?;
+    ensure!(index.ends_with("BHINDEX"), "no index: {index}");
+    json(ctx, &["tenant", "create", "reader", "--volume", "file/layout"]).await?;
+    let view = json(ctx, &["volume", "inspect", "file/layout"]).await?;
+    let at = view["mounted_at"].as_str().context("not mounted")?;
+    let (wanted, found) = (list(ctx, &format!("{AT}/tree")).await?, list(ctx, at).await?);
+    ensure!(wanted.lines().count() > 150, "the tree has only {}", wanted.lines().count());
+    for (wanted, found) in wanted.lines().zip(found.lines()) {
+        ensure!(wanted == found, "the source has\n{wanted}\nand the base\n{found}");
+    }
+    ensure!(wanted.lines().count() == found.lines().count(), "one of them has more");
+    json(ctx, &["tenant", "rm", "reader"]).await?;
+    for name in ["directory", "archive", "again"] {
+        json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
+    }
+    Ok(())
+}
+
+/// Clones the base twice, says how long that takes, and writes to one of them.
+async fn clones(ctx: &Ctx) -> Result<()> {
+    let program = ctx.program("bulkhead");
+    // The first clone of an image makes a layer of what it has itself; later ones find it.
+    for name in ["one", "two"] {
+        let clone = format!("{program} -o json volume clone file/layout {name} > /dev/null");
+        let timed = format!("s=$(date +%s%N); {clone}; echo $((($(date +%s%N) - s) / 1000000))");
+        let took = ctx.machine.sh(&timed).await?;
+        ctx.log(format!("clone {name}: {} ms with the command line", took.trim()));
+        json(ctx, &["tenant", "create", name, "--volume", &format!("file/{name}")]).await?;
+    }
+    let took = ctx.machine.sh(&format!("cat > {AT}/ask.py <<'END'\n{ASK}\nEND\npython3 {AT}/ask.py")).await?;
+    ctx.log(format!("clone three: {} ms in the daemon", took.trim()));
+    let mut places = Vec::new();
+    for name in ["one", "two"] {
+        let view = json(ctx, &["volume", "inspect", &format!("file/{name}")]).await?;
+        places.push(view["mounted_at"].as_str().context("not mounted")?.to_owned());
+    }
+    ctx.machine.sh(&format!("cd {}; echo changed > lib/ast.py; rm -r long; sync -f .", places[0])).await?;
+    let (source, other) = (list(ctx, &format!("{AT}/tree")).await?, list(ctx, &places[1]).await?);
+    ensure!(source == other, "what one clone wrote is seen in the other");
+    let changed = ctx.machine.sh(&format!("cd {}; cat lib/ast.py deep/linked; ls", places[0])).await?;
+    ensure!(changed.starts_with("changed\nchanged\n") && !changed.contains("long"), "not written: {changed}");
+    let uuids = ctx.machine.sh("findmnt -rno UUID -t ext4 | sort | uniq -d").await?;
+    ensure!(uuids.trim().is_empty(), "two file systems have the UUID {uuids}");
+    for name in ["one", "two"] {
+        json(ctx, &["tenant", "rm", name]).await?;
+        json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
+    }
+    changed_base(ctx).await
+}
+
+/// A base that somebody wrote to is refused, until it is what it was.
+async fn changed_base(ctx: &Ctx) -> Result<()> {
+    let layer = format!("{POOL}/{}.layer", base_of(ctx, "file/layout").await?);
+    ctx.machine
+        .sh(&format!(
+            "touch -r {layer} /run/when; dd if={layer} of={layer} bs=4096 count=1 conv=notrunc,fsync status=none"
+        ))
+        .await?;
+    let attach = ["tenant", "create", "one", "--volume", "file/one"];
+    refused(ctx, 10, &["was changed", "restore the layer"], &attach).await?;
+    ctx.machine.sh(&format!("touch -r /run/when {layer}; rm /run/when")).await?;
+    json(ctx, &attach).await?;
+    json(ctx, &["tenant", "rm", "one"]).await?;
+    Ok(())
+}
+
+/// Kills an import half way; the next one finds nothing in its way, and gives the same base.
+async fn killed(ctx: &Ctx) -> Result<()> {
+    let base = base_of(ctx, "file/layout").await?;
+    for name in ["one", "two", "three", "layout"] {
+        json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
+    }
+    let program = ctx.program("bulkhead");
+    let source = format!("{AT}/tree.tar.gz");
+    for (when, reached) in [
+        ("while it is unpacked", format!("ls -d {STAGING}/*/archive/lib")),
+        ("when its part is there", format!("ls {POOL}/base.part")),
+    ] {
+        let argv = [&program, "image", "import", &source, "file/base", "--staging", STAGING];
+        let importing = ctx.machine.spawn(&argv, &[]).await?;
+        wait_until(when, Duration::from_secs(100), async || {
+            let asked = ctx.machine.run(&["bash", "-c", &reached]).await?;
+            Ok((asked.status == ExitStatus::Code(0)).then_some(()))
+        })
+        .await?;
+        importing.kill(9).await?;
+        importing.wait(Duration::from_secs(60)).await?;
+        ctx.log(format!("killed {when}"));
+    }
+    let notes = json(ctx, &["pool", "inspect", "file"]).await?["notes"].to_string();
+    ensure!(notes.contains("file/base is being imported"), "the pool says {notes}");
+    import(ctx, &source, "file/base").await?;
+    let again = base_of(ctx, "file/base").await?;
+    ensure!(again == base, "the base was {base}, and is {again}");
+    Ok(())
+}
+
+/// What cannot be imported is refused, with cause and cure, and nothing is left of it.
+async fn refusals(ctx: &Ctx) -> Result<()> {
+    let large = "mkdir large; head -c 20000000 /dev/urandom > large/file; tar -C large -cf large.tar .";
+    ctx.machine.sh(&format!("cd {AT}; {large}")).await?;
+    let listed = format!(
+        "ls {POOL} {STAGING} /run/filepool; ls -d /run/escaped 2> /dev/null || true; losetup --list --noheadings"
+    );
+    let before = ctx.machine.sh(&listed).await?;
+    for (source, to, options, code, words) in [
+        ("cut.tar.gz", "file/x", &[][..], 10, &["it is cut off", "archive again"][..]),
+        ("out.tar", "file/x", &[], 2, &["../../escaped", "leads out of the archive"]),
+        ("absolute.tar", "file/x", &[], 2, &["absolute name", "tar -C"]),
+        ("behind.tar", "file/x", &[], 2, &["behind the symbolic link"]),
+        ("linked.tar", "file/x", &[], 2, &["hard link", "leads out"]),
+        ("damaged", "file/x", &[], 10, &["is damaged: what is there is sha256:"]),
+        ("list.py", "file/x", &[], 2, &["no directory, tar archive or OCI image"]),
+        ("nowhere", "file/x", &[], 3, &["cannot find"]),
+        ("layout", "file/x", &["--platform", "linux/s390x"], 3, &["only for linux/amd64", "--platform"]),
+        ("layout", "file/x", &["--reference", "v9"], 3, &["no image called \"v9\", only \"latest\""]),
+        ("large", "file/x", &["--size", "16M"], 7, &["larger `--size`"]),
+        ("tree", "file/base", &[], 4, &["a volume of that name"]),
+        ("tree", "nowhere/x", &[], 3, &["nowhere"]),
+        ("tree", "thin/x", &[], 8, &["on LVM"]),
+    ] {
+        let source = format!("{AT}/{source}");
+        let args = [&["image", "import", &source, to, "--staging", STAGING], options].concat();
+        refused(ctx, code, words, &args).await?;
+    }
+    // A staging directory that is too small for what an archive claims to have.
+    ctx.machine.sh("mkdir /run/small; mount -t tmpfs -o size=8M none /run/small").await?;
+    let source = format!("{AT}/large.tar");
+    let args = ["image", "import", &source, "file/x", "--staging", "/run/small"];
+    refused(ctx, 7, &["No space left", "--staging"], &args).await?;
+    ctx.machine.sh("test -z \"$(ls /run/small)\"; umount /run/small; rmdir /run/small").await?;
+    let plan = cli(ctx, &["image", "import", &source, "file/x", "--staging", STAGING, "--dry-run"]).await?;
+    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would create part"), "dry run: {plan:?}");
+    let after = ctx.machine.sh(&listed).await?;
+    ensure!(before == after, "there was\n{before}\nand now there is\n{after}");
+    Ok(())
+}
+
+/// Imports a source, and says how long that took, in seconds.
+async fn import(ctx: &Ctx, source: &str, volume: &str) -> Result<f64> {
+    let began = std::time::Instant::now();
+    json(ctx, &["image", "import", source, volume, "--staging", STAGING]).await?;
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// The base that a volume lies on.
+async fn base_of(ctx: &Ctx, volume: &str) -> Result<String> {
+    let view = json(ctx, &["volume", "inspect", volume]).await?;
+    let below = view["layers"]["below"].as_array().context("no layers")?;
+    Ok(below.last().and_then(|layer| layer["id"].as_str()).context("no base")?.to_owned())
+}
+
+async fn list(ctx: &Ctx, tree: &str) -> Result<String> {
+    ctx.machine.sh(&format!("python3 {AT}/list.py {tree}")).await
+}

@@ -1,0 +1,383 @@
+//! Clones of an image that read from each other's memory: they get what the image has, and nothing else, whatever is done to those
+//! that they read from.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::blockd::server_pid;
+use super::host::{
+    Daemon, PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, start_daemon_as, unmake_pools,
+};
+use super::layers::{POOL, attach, inspect, kill_server};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::kernels::Kernel;
+use crate::process::Process;
+use crate::protocol::ExitStatus;
+use crate::wait::wait_until;
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "siblings_share",
+        about: "a clone's first read of what a sibling has read comes from that one's memory, or the host's, or the disk, as was asked; never \
+                from another domain; the heat map says so, and nothing is left",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(400),
+        run: |ctx| Box::pin(share(ctx)),
+    },
+    Case {
+        name: "siblings_hold",
+        about: "what clones read from a sibling is what the image has, while that one's files are changed in every way, its server is killed, \
+                stopped or hangs, it is unmounted, or the reader is killed; a damaged index is not believed",
+        kernels: &[Kernel::V6_12],
+        profile: SLOW,
+        limit: Duration::from_secs(700),
+        run: |ctx| Box::pin(hold(ctx)),
+    },
+];
+
+/// Run by name: it takes ten minutes.
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "siblings_narrow",
+    about: "the same as siblings_hold's first part with one and two requests under way for each volume, and with memory.max hardly above what \
+            the block servers lock: nobody waits for ever, and nobody reads anything else",
+    kernels: &[Kernel::V6_12],
+    profile: SLOW,
+    limit: Duration::from_secs(1500),
+    run: |ctx| Box::pin(narrow(ctx)),
+}];
+
+/// The pool is on a slow disk, so that reads can be caught under way.
+const SLOW: Profile = Profile {
+    name: "siblings",
+    disks: &[
+        DiskSpec::new(DiskModel::Hdd, 4096),
+        DiskSpec::new(DiskModel::Fast, 1024),
+        DiskSpec::new(DiskModel::Fast, 1024),
+    ],
+    ..PROFILE
+};
+
+/// What the image has: eight files that are read as a whole, and small ones.
+pub(super) const TREE: &str = "mkdir -p /run/tree/etc; for n in 0 1 2 3 4 5 6 7; do head -c 3000000 /dev/urandom > /run/tree/data$n; done; \
+                    for n in $(seq 100); do head -c $((n * 137)) /dev/urandom > /run/tree/etc/$n; done; \
+                    cd /run/tree; find . -type f | sort | xargs sha1sum > /run/sums";
+
+/// Bytes of the large files.
+pub(super) const DATA: u64 = 8 * 3_000_000;
+
+/// Starts the daemon, and makes the image and clones of it.
+async fn set_up(ctx: &Ctx, clones: &[(&str, &[&str])]) -> Result<Daemon> {
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_clones(ctx, clones).await?;
+    Ok(daemon)
+}
+
+async fn make_clones(ctx: &Ctx, clones: &[(&str, &[&str])]) -> Result<()> {
+    make_pools(ctx).await?;
+    ctx.machine.sh(TREE).await?;
+    json(ctx, &["image", "import", "/run/tree", "file/image", "--size", "256M"]).await?;
+    for (name, options) in clones {
+        json(ctx, &[&["volume", "clone", "file/image", name], *options].concat()).await?;
+        attach(ctx, name).await?;
+    }
+    Ok(())
+}
+
+async fn tear_down(ctx: &Ctx, daemon: Daemon, clones: &[(&str, &[&str])]) -> Result<()> {
+    for (name, _) in clones {
+        json(ctx, &["tenant", "rm", name]).await?;
+        json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
+        json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
+    }
+    json(ctx, &["volume", "rm", "file/image"]).await?;
+    let left = ctx
+        .machine
+        .sh(&format!("ls {POOL}; find /run/bulkhead/blockd ! -type d; pgrep -fa 'exe siblings$' || true"))
+        .await?;
+    ensure!(left.trim() == "bulkhead-pool", "something is left: {left}");
+    kernel_is_silent(ctx).await?;
+    ctx.machine.sh("rm -rf /run/tree /run/sums /run/stop").await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await
+}
+
+/// What a clone has read by now, of each kind of source.
+#[derive(Debug, Default)]
+pub(super) struct Heat {
+    pub(super) disk: u64,
+    pub(super) cache: u64,
+    pub(super) sibling: u64,
+}
+
+async fn heat(ctx: &Ctx, name: &str) -> Result<Heat> {
+    heat_of(ctx, &format!("file/{name}")).await
+}
+
+/// The bytes that a clone has read from each kind of source, when it has told all of them.
+pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
+    // Servers tell once in a second.
+    let settled = async || {
+        let mut heat = Heat::default();
+        for row in json(ctx, &["heatmap"]).await?.as_array().into_iter().flatten() {
+            if row["reader"] == reader {
+                let bytes = row["bytes"].as_u64().context("no bytes")?;
+                match row["source"]["from"].as_str() {
+                    Some("disk") => heat.disk += bytes,
+                    Some("cache") => heat.cache += bytes,
+                    _ => heat.sibling += bytes,
+                }
+            }
+        }
+        anyhow::Ok(heat)
+    };
+    let sum = |heat: &Heat| heat.disk + heat.cache + heat.sibling;
+    let mut before = settled().await?;
+    wait_until("no more is counted", Duration::from_secs(30), async || {
+        ctx.machine.sh("sleep 1.5").await?;
+        let now = settled().await?;
+        let same = sum(&now) == sum(&before) && sum(&now) > 0;
+        before = now;
+        Ok(same.then_some(()))
+    })
+    .await?;
+    Ok(before)
+}
+
+/// Reads all files of a clone, which must be those of the image.
+async fn verify(ctx: &Ctx, name: &str) -> Result<()> {
+    let at = mounted_at(ctx, name).await?;
+    let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c /run/sums")).await;
+    checked.map(drop).with_context(|| format!("{name} has something else than the image"))
+}
+
+async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
+    Ok(inspect(ctx, name).await?["mounted_at"].as_str().context("not mounted")?.to_owned())
+}
+
+async fn share(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let clones: &[(&str, &[&str])] = &[
+        ("first", &["--share", "drr"]),
+        ("second", &["--share", "drr"]),
+        ("third", &["--share", "both"]),
+        ("alone", &["--share", "drr", "--domain", "other"]),
+        ("off", &["--share", "off"]),
+        ("base", &["--share", "base"]),
+        ("again", &["--share", "base"]),
+    ];
+    let daemon = set_up(ctx, clones).await?;
+    ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
+    let mut seen = Vec::new();
+    for (name, _) in clones {
+        verify(ctx, name).await?;
+        let heat = heat(ctx, name).await?;
+        ctx.log(format!("{name}: {heat:?}"));
+        seen.push(heat);
+    }
+    ctx.save("servers.txt", &ctx.machine.sh("tail -n 30 /run/bulkhead/blockd/*.log").await?)?;
+    let [first, second, third, alone, off, base, again] = seen.as_slice() else { unreachable!("one for each") };
+    ensure!(first.sibling == 0 && first.disk >= DATA, "the first has read from the disk: {first:?}");
+    ensure!(second.sibling >= DATA && second.disk < DATA / 4, "the second has read from the first: {second:?}");
+    ensure!(third.sibling >= DATA && third.disk + third.cache < DATA / 4, "so has the third: {third:?}");
+    ensure!(alone.sibling == 0 && alone.disk >= DATA, "no domain learns from another: {alone:?}");
+    ensure!(off.sibling + off.cache == 0 && off.disk >= DATA, "what shares nothing reads the disk: {off:?}");
+    ensure!(base.sibling == 0 && base.disk + base.cache >= DATA, "{base:?}");
+    ensure!(again.sibling == 0 && again.cache >= DATA && again.disk < DATA / 4, "there is one copy: {again:?}");
+    let table =
+        ctx.machine.sh(&format!("{} heatmap --svg /run/heat.svg; cat /run/heat.svg", ctx.program("bulkhead"))).await?;
+    ctx.save("heatmap.txt", &table)?;
+    ensure!(table.contains("file/first") && table.contains("</svg>"), "{table}");
+    ctx.machine.sh("rm /run/heat.svg").await?;
+    let with_domain = ["volume", "clone", "file/image", "no", "--share", "base", "--domain", "other"];
+    refused(ctx, 2, &["knows no sharing domains", "--share drr"], &with_domain).await?;
+    json(ctx, &["volume", "create", "thin/volume", "--size", "64M"]).await?;
+    refused(ctx, 8, &["--share base"], &["volume", "clone", "thin/volume", "no", "--share", "drr"]).await?;
+    json(ctx, &["volume", "rm", "thin/volume"]).await?;
+    // The daemon goes and comes; a server dies: nobody forgets.
+    daemon.kill().await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    kill_server(ctx, "second").await?;
+    let at = mounted_at(ctx, "second").await?;
+    ctx.machine.sh(&format!("for f in {at}/data*; do dd if=$f iflag=nocache count=0 status=none; done")).await?;
+    verify(ctx, "second").await?;
+    let more = heat(ctx, "second").await?;
+    ensure!(more.sibling >= 2 * DATA, "its successor has not read from siblings: {more:?} after {second:?}");
+    tear_down(ctx, daemon, clones).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Changes a clone's files in every way, and makes them look unchanged; reads them, so that others are sent here.
+const CHANGE: &str = r#"
+echo $$ > /sys/fs/cgroup/bulkhead.slice/NAME.slice/payload/cgroup.procs
+cd AT; n=0; set -e
+while [ ! -e /run/stop ]; do
+    n=$((n + 1)); at=$((RANDOM % 700))
+    dd if=/dev/urandom of=data0 bs=4096 count=3 seek=$at conv=notrunc status=none
+    fio --name=mmap --ioengine=mmap --rw=randwrite --bs=4k --io_size=64k --size=2900k --filename=data1 --allow_file_create=0 --minimal > /dev/null
+    truncate -s 100000 data2; head -c 3000000 /dev/urandom > data2
+    dd if=/dev/urandom of=data3 bs=4096 count=5 seek=$at oflag=direct conv=notrunc status=none
+    fallocate -p -o $((at * 4096)) -l 40960 data4
+    cp data5 data5.new; dd if=/dev/urandom of=data5.new bs=4096 count=2 seek=$at conv=notrunc status=none; mv data5.new data5
+    e4defrag data6 > /dev/null || true
+    touch -d '2020-01-01' data*
+    cat data* > /dev/null
+    echo $n > /run/changes
+done
+"#;
+
+/// Reads all files of a clone again and again, each time from elsewhere than its own memory.
+const COMPARE: &str = r#"
+echo $$ > /sys/fs/cgroup/bulkhead.slice/NAME.slice/payload/cgroup.procs
+cd AT; n=0
+while [ ! -e /run/stop ]; do
+    for f in data*; do dd if=$f iflag=nocache count=0 status=none; done
+    sha1sum --quiet -c /run/sums || exit 1
+    n=$((n + 1)); echo $n > /run/NAME.rounds
+done
+"#;
+
+async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let clones: &[(&str, &[&str])] =
+        &[("changed", &["--share", "drr"]), ("one", &["--share", "drr"]), ("two", &["--share", "both"])];
+    let daemon = set_up(ctx, clones).await?;
+    changed_files(ctx).await?;
+    hanging_sibling(ctx).await?;
+    unmounted_and_killed(ctx).await?;
+    damaged_index(ctx).await?;
+    tear_down(ctx, daemon, clones).await?;
+    Ok(Outcome::Passed)
+}
+
+/// What the processes of a tenant and its block server may have in memory: less than the 24 MB of files with what the server locks.
+const MEMORY: &str = "for s in /sys/fs/cgroup/bulkhead.slice/*.slice; do echo 28M > $s/memory.max; done";
+
+async fn narrow(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let clones: &[(&str, &[&str])] =
+        &[("changed", &["--share", "drr"]), ("one", &["--share", "drr"]), ("two", &["--share", "both"])];
+    for requests in ["1", "2"] {
+        let program = ctx.program("bulkhead");
+        let daemon = start_daemon_as(ctx, &[&program, "daemon", "--volume-requests", requests], &[]).await?;
+        make_clones(ctx, clones).await?;
+        ctx.machine.sh(MEMORY).await?;
+        changed_files(ctx).await.with_context(|| format!("with {requests} requests under way"))?;
+        let events = ctx.machine.sh("grep -H . /sys/fs/cgroup/bulkhead.slice/*.slice/memory.events").await?;
+        ctx.save(&format!("memory-{requests}.txt"), &events)?;
+        ensure!(events.lines().any(|line| line.contains(":max ") && !line.ends_with(" 0")), "no pressure: {events}");
+        tear_down(ctx, daemon, clones).await?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Nothing that a sibling changes is read by others.
+async fn changed_files(ctx: &Ctx) -> Result<()> {
+    ctx.machine.sh("rm -f /run/stop /run/changes /run/*.rounds").await?;
+    let changing = CHANGE.replace("AT", &mounted_at(ctx, "changed").await?).replace("NAME", "changed");
+    let changing = ctx.machine.spawn(&["bash", "-c", &changing], &[]).await?;
+    let mut comparing = Vec::new();
+    for name in ["one", "two"] {
+        comparing.push((name, compare(ctx, name).await?));
+    }
+    wait_until("files were changed and compared", Duration::from_secs(300), async || {
+        let text = ctx.machine.sh("cat /run/changes /run/one.rounds /run/two.rounds 2> /dev/null || true").await?;
+        let counts: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        let some = counts.len() == 3 && counts.iter().all(|n| *n >= 5);
+        Ok(some.then_some(()))
+    })
+    .await?;
+    // A server dies meanwhile.
+    kill_server(ctx, "changed").await?;
+    kill_server(ctx, "one").await?;
+    ctx.machine.sh("touch /run/stop").await?;
+    let ended = changing.wait(Duration::from_secs(120)).await?;
+    ensure!(ended.status == ExitStatus::Code(0), "what changes files: {}", ended.stderr);
+    let mut from_siblings = 0;
+    for (name, process) in comparing {
+        let ended = process.wait(Duration::from_secs(120)).await?;
+        ensure!(ended.status == ExitStatus::Code(0), "{name} read what is not the image's: {}", ended.stdout);
+        let rounds = ctx.machine.read_text(&format!("/run/{name}.rounds")).await?;
+        let heat = heat(ctx, name).await?;
+        ctx.log(format!("{name}: {} rounds compared, {heat:?}", rounds.trim()));
+        from_siblings += heat.sibling;
+    }
+    // Of two that keep step, the first reads from the disk in every round, and the second from the first: which is which is chance.
+    ensure!(from_siblings > 2 * DATA, "siblings were hardly read from: {from_siblings} bytes");
+    let changes = ctx.machine.read_text("/run/changes").await?;
+    ctx.log(format!("{} rounds of changes", changes.trim()));
+    ctx.machine.sh("rm -f /run/stop /run/changes /run/*.rounds").await?;
+    Ok(())
+}
+
+async fn compare(ctx: &Ctx, name: &str) -> Result<Process> {
+    let script = COMPARE.replace("AT", &mounted_at(ctx, name).await?).replace("NAME", name);
+    ctx.machine.spawn(&["bash", "-c", &script], &[]).await
+}
+
+/// A sibling whose disk does not answer costs others a moment.
+async fn hanging_sibling(ctx: &Ctx) -> Result<()> {
+    let (one, pid) = (mounted_at(ctx, "one").await?, server_pid(&inspect(ctx, "one").await?)?);
+    ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
+    // It stops with reads under way, whose pages wait for them.
+    let reading = ctx.machine.spawn(&["bash", "-c", &format!("cat {one}/data* > /dev/null")], &[]).await?;
+    ctx.machine.sh(&format!("sleep 0.3; kill -STOP {pid}")).await?;
+    verify(ctx, "two").await.context("while a sibling hangs")?;
+    // What hangs can be read from by nobody; it goes on when it can.
+    ctx.machine.sh(&format!("kill -CONT {pid}")).await?;
+    let ended = reading.wait(Duration::from_secs(60)).await?;
+    ensure!(ended.status == ExitStatus::Code(0), "the one that hung: {}", ended.stderr);
+    verify(ctx, "one").await.context("after it hung")
+}
+
+/// A volume can be unmounted while others read from it, and the reader may be killed.
+async fn unmounted_and_killed(ctx: &Ctx) -> Result<()> {
+    let comparing = compare(ctx, "two").await?;
+    for round in 0..3 {
+        json(ctx, &["tenant", "rm", "one"]).await.with_context(|| format!("round {round}"))?;
+        attach(ctx, "one").await?;
+        verify(ctx, "one").await?;
+        ctx.machine.sh("pkill -9 -f 'exe siblings$'").await?;
+        wait_until("the reader is there again", Duration::from_secs(60), async || {
+            Ok(ctx.machine.sh("pgrep -f 'exe siblings$'").await.ok())
+        })
+        .await?;
+    }
+    ctx.machine.sh("touch /run/stop").await?;
+    let ended = comparing.wait(Duration::from_secs(120)).await?;
+    ensure!(ended.status == ExitStatus::Code(0), "it read what is not the image's: {}", ended.stdout);
+    ctx.machine.sh("rm -f /run/stop /run/two.rounds").await?;
+    Ok(())
+}
+
+/// An index that is damaged, cut off or of another version is not used, and that is told; clones have what the image has.
+async fn damaged_index(ctx: &Ctx) -> Result<()> {
+    let index = ctx.machine.sh(&format!("ls {POOL}/*.index")).await?.trim().to_owned();
+    ctx.machine.sh(&format!("cp --preserve=all {index} /run/index")).await?;
+    let damages = [
+        format!("printf '\\377' | dd of={index} bs=1 seek=200 conv=notrunc status=none"),
+        format!("truncate -s 5000 {index}"),
+        format!("printf '\\002' | dd of={index} bs=1 seek=8 conv=notrunc status=none"),
+    ];
+    for damage in damages {
+        // The reader goes with the last volume, and has no index any more.
+        for name in ["one", "two", "changed"] {
+            json(ctx, &["tenant", "rm", name]).await?;
+        }
+        ctx.machine.sh(&damage).await?;
+        for name in ["one", "two", "changed"] {
+            attach(ctx, name).await?;
+        }
+        verify(ctx, "one").await?;
+        verify(ctx, "two").await?;
+        let heat = heat(ctx, "two").await?;
+        ensure!(heat.sibling == 0, "a damaged index is believed: {heat:?} after {damage}");
+        let log = ctx.machine.sh("cat /run/bulkhead/blockd/siblings.log").await?;
+        ensure!(log.contains(&index), "nothing is said of it: {log}");
+        ctx.machine.sh(&format!("cp --preserve=all /run/index {index}")).await?;
+    }
+    ctx.machine.sh("rm /run/index").await?;
+    Ok(())
+}

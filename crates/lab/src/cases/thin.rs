@@ -1,0 +1,158 @@
+//! Clones on a thin pool that share memory with the snapshot that they are made of: a block server in front of a logical volume.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::{PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
+use super::layers::kill_server_of;
+use super::sharing::{DATA, TREE, heat_of};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "thin_clones_share",
+    about: "clones on a thin pool read what they have in common with their snapshot from one copy in memory, and what they have written from \
+            their own volume: under kill -9, growth, snapshots of them, and when the snapshot goes",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(share(ctx)),
+}];
+
+/// Changes some of a clone's files in the ways in which blocks change, and says what all have now.
+const CHANGE: &str = "cd AT; dd if=/dev/urandom of=data0 bs=4096 count=3 seek=100 conv=notrunc oflag=direct status=none; \
+                      rm data1; head -c 5000000 /dev/urandom > data8; fallocate -z -o 40960 -l 81920 data2; \
+                      fallocate -p -o 409600 -l 40960 data3; sync -f .; find . -type f ! -path './lost+found/*' | sort | xargs sha1sum > SUMS";
+
+async fn share(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    ctx.machine.sh(TREE).await?;
+    json(ctx, &["volume", "create", "thin/v", "--size", "256M"]).await?;
+    let at = attach(ctx, "v").await?;
+    ctx.machine.sh(&format!("cp -a /run/tree/. {at}; sync -f {at}")).await?;
+    let from_writable = ["volume", "clone", "thin/v", "no", "--share", "base"];
+    refused(ctx, 2, &["only a clone of a snapshot", "volume snapshot thin/v"], &from_writable).await?;
+    json(ctx, &["volume", "snapshot", "thin/v", "s"]).await?;
+    json(ctx, &["tenant", "rm", "v"]).await?;
+    refused(ctx, 8, &["--share base"], &["volume", "clone", "thin/s", "no", "--share", "both"]).await?;
+    let in_domain = ["volume", "clone", "thin/s", "no", "--share", "base", "--domain", "d"];
+    refused(ctx, 8, &["leave `--share` and `--domain` away"], &in_domain).await?;
+    json(ctx, &["volume", "create", "thin/x", "--size", "320M", "--fs", "xfs"]).await?;
+    json(ctx, &["volume", "snapshot", "thin/x", "y"]).await?;
+    refused(ctx, 8, &["use ext4"], &["volume", "clone", "thin/y", "no", "--share", "base"]).await?;
+    for name in ["y", "x"] {
+        json(ctx, &["volume", "rm", &format!("thin/{name}")]).await?;
+    }
+    json(ctx, &["volume", "clone", "thin/s", "plain"]).await?;
+    ensure!(json(ctx, &["volume", "inspect", "thin/plain"]).await?["share"] == "off", "it shares unasked");
+    json(ctx, &["volume", "rm", "thin/plain"]).await?;
+
+    // Read once from the disk, and then from memory.
+    for name in ["a", "b"] {
+        json(ctx, &["volume", "clone", "thin/s", name, "--share", "base"]).await?;
+        attach(ctx, name).await?;
+    }
+    ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
+    for name in ["a", "b"] {
+        verify(ctx, name, "/run/sums").await?;
+        let heat = heat_of(ctx, &format!("thin/{name}")).await?;
+        ctx.log(format!("{name}: {heat:?}"));
+        // What is read ahead for the first is in memory when it asks for it.
+        let well = if name == "a" { heat.disk > 0 && heat.disk + heat.cache >= DATA } else { heat.cache >= DATA };
+        ensure!(well && heat.sibling == 0, "{name} has read from elsewhere: {heat:?}");
+        ensure!(name == "a" || heat.disk < DATA / 4, "there is more than one copy: {heat:?}");
+    }
+    let view = json(ctx, &["volume", "inspect", "thin/a"]).await?;
+    let device = json(ctx, &["device", "inspect", view["device"].as_str().context("no device")?]).await?;
+    let below = &device["physical_devices"];
+    ensure!(below == &view["physical_devices"] && !below[0].is_null(), "what it lies on is not known: {device}");
+    let named = json(ctx, &["heatmap"]).await?;
+    ensure!(named[0]["source_name"] == "thin/s", "the heat map does not name the snapshot: {named}");
+    let read_only = ctx.machine.sh("dd if=/dev/zero of=/dev/bulkhead-thin/s bs=4096 count=1 2>&1 || true").await?;
+    ctx.log(format!("writing to the snapshot: {}", read_only.trim()));
+
+    // What is written is the clone's own, whoever serves it.
+    let at = mounted_at(ctx, "a").await?;
+    ctx.machine.sh(&CHANGE.replace("AT", &at).replace("SUMS", "/run/sums.a")).await?;
+    for kill in [false, true] {
+        if kill {
+            kill_server_of(ctx, "thin/a").await?;
+        }
+        ctx.machine.sh("echo 3 > /proc/sys/vm/drop_caches").await?;
+        verify(ctx, "a", "/run/sums.a").await?;
+    }
+    verify(ctx, "b", "/run/sums").await?;
+    json(ctx, &["volume", "resize", "thin/a", "--size", "320M"]).await?;
+    json(ctx, &["volume", "snapshot", "thin/a", "t"]).await?;
+    json(ctx, &["volume", "clone", "thin/t", "c", "--share", "base"]).await?;
+    ctx.machine.sh(&format!("head -c 9000000 /dev/urandom > {at}/data9; rm {at}/data8; sync -f {at}")).await?;
+    attach(ctx, "c").await?;
+    verify(ctx, "c", "/run/sums.a").await?;
+
+    // The daemon goes and comes; somebody else reads the metadata meanwhile, or they were left reserved.
+    daemon.kill().await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    let pool = ctx.machine.sh("dmsetup ls --target thin-pool | cut -f 1").await?;
+    let pool = pool.trim();
+    ctx.machine.sh(&format!("dmsetup message {pool} 0 reserve_metadata_snap")).await?;
+    kill_server_of(ctx, "thin/c").await?;
+    verify(ctx, "c", "/run/sums.a").await?;
+    let logs = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
+    ensure!(logs.contains("somebody else reads the metadata"), "nobody was told why nothing is shared: {logs}");
+    let uuid = format!("dmsetup info -c --noheadings -o uuid {pool}");
+    ctx.machine.sh(&format!("touch /var/lib/bulkhead/thin/$({uuid})")).await?;
+    kill_server_of(ctx, "thin/c").await?;
+    verify(ctx, "c", "/run/sums.a").await?;
+    let reserved = ctx.machine.sh(&format!("ls /var/lib/bulkhead/thin; dmsetup status {pool}")).await?;
+    ensure!(reserved.starts_with("lock\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
+
+    // What a server has shown is what the volume has; without its snapshot it has the same.
+    refused(ctx, 5, &["shares memory with it", "--detach"], &["volume", "rm", "thin/s"]).await?;
+    for name in ["c", "b", "a"] {
+        json(ctx, &["tenant", "rm", name]).await?;
+        json(ctx, &["volume", "check", &format!("thin/{name}")]).await?;
+    }
+    let volume = json(ctx, &["volume", "inspect", "thin/c"]).await?;
+    ensure!(volume["device"].is_null(), "it is still served: {volume}");
+    ctx.machine
+        .sh("mkdir /run/plain; mount -o ro /dev/bulkhead-thin/c /run/plain; cd /run/plain; sha1sum --quiet -c /run/sums.a; \
+             cd /; umount /run/plain; rmdir /run/plain")
+        .await?;
+    json(ctx, &["volume", "rm", "thin/s"]).await?;
+    attach(ctx, "b").await?;
+    verify(ctx, "b", "/run/sums").await?;
+    let view = json(ctx, &["volume", "inspect", "thin/b"]).await?;
+    ensure!(view["notes"].to_string().contains("shares none any more"), "nobody says that it shares nothing: {view}");
+    json(ctx, &["tenant", "rm", "b"]).await?;
+
+    for name in ["a", "b", "c", "t", "v"] {
+        json(ctx, &["volume", "rm", &format!("thin/{name}")]).await?;
+    }
+    ctx.save("servers.txt", &logs)?;
+    kernel_is_silent(ctx).await?;
+    ctx.machine.sh("rm -rf /run/tree /run/sums /run/sums.a").await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// Makes a tenant for a volume of the thin pool; returns where it is mounted.
+async fn attach(ctx: &Ctx, name: &str) -> Result<String> {
+    json(ctx, &["tenant", "create", name, "--volume", &format!("thin/{name}")]).await?;
+    mounted_at(ctx, name).await
+}
+
+async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
+    let view = json(ctx, &["volume", "inspect", &format!("thin/{name}")]).await?;
+    Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
+}
+
+/// Reads all files of a volume, which must be those of a list.
+async fn verify(ctx: &Ctx, name: &str, sums: &str) -> Result<()> {
+    let at = mounted_at(ctx, name).await?;
+    let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c {sums}")).await;
+    checked.map(drop).with_context(|| format!("{name} has something else than {sums}"))
+}

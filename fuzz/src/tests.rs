@@ -1,0 +1,35 @@
+//! Every seed does no harm, and those that are right are found to be right.
+
+use std::fs;
+use std::path::Path;
+
+type Target = fn(&[u8]);
+
+const TARGETS: [(&str, Target); 6] = [
+    ("stream", crate::stream),
+    ("index", crate::index),
+    ("layers", crate::layers),
+    ("siblings", crate::siblings),
+    ("archive", crate::archive),
+    ("layout", crate::layout),
+];
+
+#[test]
+fn seeds_do_no_harm() {
+    for (name, target) in TARGETS {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+        let entries: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!entries.is_empty(), "{} is empty", dir.display());
+        for path in entries {
+            let bytes = fs::read(path).unwrap();
+            target(&bytes);
+            // Cut off, and with a byte changed here and there.
+            for at in (0..bytes.len()).step_by(bytes.len() / 16 + 1) {
+                target(&bytes[..at]);
+                let mut changed = bytes.clone();
+                changed[at] ^= 1 << (at % 8);
+                target(&changed);
+            }
+        }
+    }
+}
