@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::backend::image_path;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, VolumeCreate};
+use bulkhead_core::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, VolumeCreate, VolumeView};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::hold::STRICT;
@@ -28,17 +29,27 @@ use bulkhead_sys::tool::Tool;
 use bulkhead_sys::{block, iocost, iosched, jbd2, lvm};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup_run::Cancel;
 use crate::cleanup::{RUN_DIR, forget, keep, kept, lock, with_removal};
 use crate::pair::Pair;
+use crate::served::{self, Served, write_image, write_out};
 
 /// Where a run keeps its records: what is in it after a killed run is removed by the next one.
 pub const STATE_DIR: &str = "/var/lib/bulkhead-bench";
 /// Name of the pool; its volume group is `bulkhead-bench`, and so is the directory made in a directory target.
-const POOL: &str = "bench";
-/// A pool of loop devices on the shared volume, only for [`Bench::add_loop`].
-const LOOP_POOL: &str = "bench-loop";
+pub(crate) const POOL: &str = "bench";
+/// Pools on the shared volume, only for [`Bench::add_image`].
+const IMAGE_POOLS: [(Server, &str); 2] = [(Server::Auto, "bench-blockd"), (Server::Loop, "bench-loop")];
+/// A pool on the volume of [`HOLDER`], for [`crate::clones`].
+pub(crate) const CLONE_POOL: &str = "bench-clones";
+/// The name of the volume in each of the pools of images.
+const IMAGE_VOLUME: &str = "files";
+/// Size of each image.
+const IMAGE: Bytes = Bytes::mib(256);
 /// The tenants: the one that is protected, its neighbour, and the holder of the shared volume, in which nothing runs.
-const TENANTS: [&str; 3] = ["bench-a", "bench-b", "bench-shared"];
+const TENANTS: [&str; 3] = ["bench-a", "bench-b", HOLDER];
+/// Holds the volume that pools lie on: it goes after them.
+pub(crate) const HOLDER: &str = "bench-shared";
 /// Largest size of one tenant's volume.
 const VOLUME: Bytes = Bytes::mib(2048);
 /// How long it may take to write an empty journal.
@@ -156,11 +167,8 @@ impl Bench {
     pub fn set_up(target: &Target, shares: (Share, Share), shared_journal: Option<Bytes>) -> Result<Self> {
         let roots = Roots::host();
         let lock = lock()?;
-        fs::create_dir_all(STATE_DIR).with_context(|| format!("cannot create {STATE_DIR}"))?;
-        let dirs = Dirs { state: STATE_DIR.into(), run: RUN_DIR.into() };
-        let engine = Engine::new(dirs, Executor::new(Box::new(Kernel::host()), None));
-        remove_all(&engine, &roots).context("cannot remove what an earlier run left")?;
-        refuse_foreign_tenants(&roots)?;
+        let engine = private_engine()?;
+        remove_leftovers(&engine, &roots)?;
         let nowhere = Places { a: PathBuf::new(), b: PathBuf::new() };
         let mut bench = Self {
             engine,
@@ -403,7 +411,7 @@ impl Bench {
             all.push((name(tenant_name)?, dir.clone()));
         }
         let share = self.engine.tenant_inspect(&all[0].0)?.share;
-        let base = self.shared.a.parent().context("the shared volume is not mounted")?;
+        let base = self.host_dir()?;
         for number in all.len() + 1..=n {
             let tenant_name = name(&format!("bench-{number}"))?;
             let (limits, volumes) = (Vec::new(), Vec::new());
@@ -436,24 +444,41 @@ impl Bench {
         Ok(lvm::node(&vg, "raw"))
     }
 
-    /// Adds a volume on a loop device whose image lies on the shared volume: its mount point.
+    /// Adds a file volume, every block of whose image was written before, on the shared volume.
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn add_loop(&self) -> Result<PathBuf> {
-        let pool = name(LOOP_POOL)?;
-        let host = self.shared.a.parent().context("the shared volume is not mounted")?;
-        let source = NewPoolSource::Directory { path: host.join("pool"), server: Server::Loop };
+    pub fn add_image(&self, server: Server) -> Result<VolumeView> {
+        let found = IMAGE_POOLS.iter().find(|(of, _)| *of == server);
+        let pool = name(found.map(|(_, pool)| *pool).context("there is no pool for it")?)?;
+        let path = self.host_dir()?.join(pool.as_str());
+        let source = NewPoolSource::Directory { path: path.clone(), server };
         self.engine.pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
-        let volume = VolumeRef { pool: pool.clone(), name: name("loop")? };
-        let size_bytes = Bytes(self.volume_bytes.min(Bytes::GIB) / 2 / Bytes::MIB * Bytes::MIB);
+        let volume = VolumeRef { pool: pool.clone(), name: name(IMAGE_VOLUME)? };
         let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
-        let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
+        let request = VolumeCreate { volume: volume.clone(), size_bytes: IMAGE, fs, provision, fast_commit };
         self.engine.volume_create(&request, false)?;
+        // A block server would do it in its own time.
+        write_out(&image_path(&path, &volume.name)).context("the image")?;
         let volumes = vec![volume.clone()];
         let request = TenantCreate { name: pool, share: Share::DEFAULT, limits: Vec::new(), volumes };
         self.engine.tenant_create(&request, false)?;
-        self.engine.volume_inspect(&volume)?.mounted_at.context("the loop volume is not mounted")
+        Ok(self.engine.volume_inspect(&volume)?)
+    }
+
+    /// Adds an image of the same kind on the shared volume, served by a program that is not ours.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub(crate) fn add_served(&self, server: served::Server, cancel: &Cancel) -> Result<Served> {
+        let image = self.host_dir()?.join(format!("{}.img", server.as_str()));
+        write_image(&image, IMAGE).context("the image")?;
+        Served::start(&self.roots, server, &image, cancel)
+    }
+
+    /// Where the shared volume is mounted.
+    fn host_dir(&self) -> Result<&Path> {
+        self.shared.a.parent().context("the shared volume is not mounted")
     }
 
     /// Kernel name of the shared volume's device. Only on a device target.
@@ -506,20 +531,37 @@ fn replace_journal(size: Bytes) -> Result<()> {
     Ok(())
 }
 
+/// The engine with records of its own, that nobody else uses.
+pub(crate) fn private_engine() -> Result<Engine> {
+    fs::create_dir_all(STATE_DIR).with_context(|| format!("cannot create {STATE_DIR}"))?;
+    let dirs = Dirs { state: STATE_DIR.into(), run: RUN_DIR.into() };
+    Ok(Engine::new(dirs, Executor::new(Box::new(Kernel::host()), None)))
+}
+
+/// Removes what an earlier run left, or this one made. Refuses to go on where others have tenants.
+pub(crate) fn remove_leftovers(engine: &Engine, roots: &Roots) -> Result<()> {
+    remove_all(engine, roots).context("cannot remove what an experiment had set up")?;
+    refuse_foreign_tenants(roots)
+}
+
 /// Removes all that our records know: tenants with their processes, volumes, pools, the queue's settings, directories.
 fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
-    let (pool_on_shared, holder) = (name(LOOP_POOL)?, name(TENANTS[2])?);
+    let holder = name(HOLDER)?;
     for hold in engine.holds()? {
         engine.hold_stop(&hold.device, false)?;
     }
     for tenant in engine.tenant_list()?.into_iter().filter(|tenant| tenant.name != holder) {
         engine.tenant_remove(&tenant.name, true, false)?;
     }
-    // Lies on the shared volume, so it goes before that is unmounted. After a reboot it cannot be listed, and goes with it.
-    for volume in engine.volume_list(Some(&pool_on_shared)).unwrap_or_default() {
-        engine.volume_remove(&volume.volume, true, false)?;
+    // What lies on the shared volume goes before that is unmounted. After a reboot it cannot be listed, and goes with it.
+    served::remove_leftovers(roots)?;
+    for pool in IMAGE_POOLS.map(|(_, pool)| pool).into_iter().chain([CLONE_POOL]) {
+        let pool = name(pool)?;
+        for volume in engine.volume_list(Some(&pool)).unwrap_or_default() {
+            engine.volume_remove(&volume.volume, true, false)?;
+        }
+        engine.pool_remove(&pool, false)?;
     }
-    engine.pool_remove(&pool_on_shared, false)?;
     engine.tenant_remove(&holder, true, false)?;
     for volume in engine.volume_list(None)? {
         engine.volume_remove(&volume.volume, true, false)?;

@@ -6,14 +6,17 @@
 
 pub(crate) mod attribution;
 mod churn;
+mod clone_read;
 mod dbms_consolidation;
 pub(crate) mod fsync_probe;
 mod held;
 mod journal_cost;
 mod journal_fsync;
+pub(crate) mod launch_storm;
 mod machine;
 pub(crate) mod share_correction;
-mod volume_overhead;
+mod sharing;
+pub(crate) mod volume_overhead;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -30,7 +33,7 @@ use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 
 /// The experiments that can be run.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 10] = [
     "fsync-probe",
     "dbms-consolidation",
     "journal-fsync",
@@ -39,6 +42,8 @@ pub const NAMES: [&str; 8] = [
     "attribution",
     "churn",
     "share-correction",
+    "clone-read",
+    "launch-storm",
 ];
 
 /// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
@@ -48,7 +53,7 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
-        "fsync-probe" | "volume-overhead" | "share-correction" => &["hdd", "ssd"],
+        "fsync-probe" | "volume-overhead" | "share-correction" | "clone-read" => &["hdd", "ssd"],
         // They work in memory.
         "journal-cost" | "attribution" | "churn" => &["fast"],
         _ => &["hdd"],
@@ -132,6 +137,8 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
         "attribution" => attribution::run(options, progress),
         "churn" => churn::run(options, progress),
         "share-correction" => share_correction::run(options, progress),
+        "clone-read" => clone_read::run(options, progress),
+        "launch-storm" => launch_storm::run(options, progress),
         _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
     }
 }
@@ -158,9 +165,17 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         "share-correction" => {
             (chosen(&share_correction::cells(options.quick), options).len(), share_correction::seconds(options.quick))
         }
+        "clone-read" => (clone_read::N_CELLS, clone_read::SECONDS),
+        "launch-storm" => (launch_storm::N_CELLS, launch_storm::SECONDS),
         _ => return None,
     };
-    let set_up = if name == "dbms-consolidation" { 90.0 } else { 45.0 };
+    let set_up = match name {
+        "dbms-consolidation" => 90.0,
+        "volume-overhead" => volume_overhead::SET_UP_SECONDS,
+        "clone-read" => clone_read::SET_UP_SECONDS,
+        "launch-storm" => launch_storm::SET_UP_SECONDS,
+        _ => 45.0,
+    };
     let steps = rounds.saturating_mul(u64::try_from(n_cells).unwrap_or(u64::MAX));
     Some(Duration::from_secs_f64(set_up + steps as f64 * windows))
 }

@@ -1,35 +1,42 @@
 //! `volume-overhead`: what a volume costs against the raw logical volume: 4 KiB random write + fdatasync, 128 KiB sequential.
 //!
-//! One writer with O_DIRECT over blocks that were written before. Rows: the raw logical volume, a file in ext4 on a logical
-//! volume, a file in ext4 on a loop device whose image is on ext4. Full form: 3 cells x 3 rounds of about 60 s, 10 minutes; short
-//! form: 3 cells of about 30 s, 2 minutes. The block server's row comes with the block server.
+//! One writer with O_DIRECT over blocks that were written before. Rows: the raw logical volume; a file in ext4 on a logical volume;
+//! and in ext4 on images of one size, which all lie on one ext4 and were written from end to end before: served by blockd, nbdkit,
+//! qemu-nbd and a plain ublk loop, and on a loop device. Full form: 7 cells x 3 rounds of about 50 s, 20 minutes for a disk; short form:
+//! 7 cells of about 30 s, 5 minutes. A row whose program is not there is left out, and the notes say so.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::model;
 use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::Accounting;
 use bulkhead_sys::file::read_limited;
 
 use super::{Frame, OnProgress, Options, put};
+use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::{measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
+use crate::served::{Served, Server};
 
 const ABOUT: &str = "One writer with O_DIRECT over blocks that were written before: 4 KiB at random places with fdatasync after each, \
     then 128 KiB sequentially. cpu_us_per_io is all processor time of the machine, of whatever process or kernel thread, for each random \
-    write. host_commits_per_fsync counts commits of the journal of the file system below the volume.";
+    write; server_cpu_us_per_io is that of the process that serves the image. host_commits_per_fsync counts all commits of the \
+    journal of the file system below the volume; one in 5 s is due there whenever times of files have changed, which no fsync asks for. All images are files of one size on one ext4, with ext4 in them, and every block of them was written \
+    before.";
 
-/// The rows.
-const LAYOUTS: [&str; 3] = ["raw", "lv", "loop"];
-/// Number of cells.
-pub(super) const N_CELLS: usize = LAYOUTS.len();
+/// Number of cells, when all programs are there.
+pub(super) const N_CELLS: usize = 7;
 
 const FULL: (f64, f64) = (2.0, 15.0);
-const QUICK: (f64, f64) = (1.0, 6.0);
+const QUICK: (f64, f64) = (1.0, 5.0);
 /// Writing the blocks once before both loads, on the slow disk.
-const BETWEEN_SECONDS: f64 = 20.0;
+const BETWEEN_SECONDS: f64 = 16.0;
+/// Writing five images, on the slow disk.
+pub(super) const SET_UP_SECONDS: f64 = 90.0;
 /// Written over again and again.
 const FILE_BYTES: u64 = 128 << 20;
 
@@ -39,11 +46,20 @@ pub(super) fn seconds(quick: bool) -> f64 {
     2.0 * (warm_up + window) + BETWEEN_SECONDS
 }
 
-/// Where a row's writer writes, and the journals to count.
+/// Commits of the host's journal in a second that are due whoever asks: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because times
+/// of files change, and one more that the window may begin or end with.
+pub(crate) fn due_commits_per_s(quick: bool) -> f64 {
+    let (_, window) = if quick { QUICK } else { FULL };
+    1.0 / 5.0 + 1.0 / window
+}
+
+/// Where a row's writer writes, the journal to count, and the process that serves the image.
 struct Row {
+    layout: &'static str,
     dir: PathBuf,
     on: Option<PathBuf>,
     host_journal: Option<String>,
+    server: Option<u32>,
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
@@ -56,15 +72,42 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
     let options = frame.options;
     let places = bench.arrange(Layout::OwnAccounted, Controller::None, options.model.as_ref())?;
-    let raw = bench.add_raw()?;
-    let looped = bench.add_loop()?;
-    let host_journal = bench.shared_device().map(str::to_owned);
-    let scratch = places.a.join("scratch");
-    let rows = [
-        Row { dir: scratch.clone(), on: Some(raw), host_journal: None },
-        Row { dir: scratch, on: None, host_journal: None },
-        Row { dir: looped.join("files"), on: None, host_journal },
-    ];
+    let (raw, scratch) = (bench.add_raw()?, places.a.join("scratch"));
+    let row = |layout, dir, on| Row { layout, dir, on, host_journal: None, server: None };
+    let mut rows = vec![row("raw", scratch.clone(), Some(raw)), row("lv", scratch, None)];
+    let host_journal = || bench.shared_device().map(str::to_owned);
+    for (layout, server) in [("blockd", model::Server::Auto), ("loop", model::Server::Loop)] {
+        frame.say(&format!("writing the image of {layout}"));
+        let view = bench.add_image(server)?;
+        let server = if let Accounting::Server { pid, .. } = view.accounting { Some(pid) } else { None };
+        if layout == "blockd" && server.is_none() {
+            frame.experiment.notes.push(format!("no row blockd: it has no block server. {}", view.notes.join("; ")));
+            continue;
+        }
+        let dir = view.mounted_at.with_context(|| format!("the volume of {layout} is not mounted"))?.join("files");
+        rows.push(Row { layout, dir, on: None, host_journal: host_journal(), server });
+    }
+    let mut others: Vec<Served> = Vec::new();
+    for server in Server::ALL {
+        if let Some(missing) = server.missing() {
+            frame.experiment.notes.push(format!("no row {}: {missing}", server.as_str()));
+            continue;
+        }
+        frame.say(&format!("writing the image of {}", server.as_str()));
+        let served = bench.add_served(server, &options.cancel)?;
+        let dir = served.mounted_at().join("files");
+        rows.push(Row { layout: server.as_str(), dir, on: None, host_journal: host_journal(), server: served.pid() });
+        frame.experiment.commands.push(format!("{}: {}", server.as_str(), server.describe()));
+        let version = server.version().unwrap_or_else(|| "unknown".to_owned());
+        frame.experiment.machine.programs.insert(server.as_str().to_owned(), version);
+        others.push(served);
+    }
+    let worked = rounds(frame, bench, &rows);
+    others.into_iter().fold(worked, |worked, served| with_removal(worked, served.remove()))
+}
+
+fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> {
+    let options = frame.options;
     let times = if options.quick { QUICK } else { FULL };
     frame.experiment.commands.push(format!(
         "random-sync and sequential-direct on {} MiB, warm-up {} s, window {} s",
@@ -77,26 +120,39 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
             .to_owned(),
     );
     let n_rounds = super::n_rounds(options);
-    frame.experiment.cells = LAYOUTS
-        .map(|layout| Cell {
-            layout: layout.to_owned(),
-            controller: "none".to_owned(),
-            neighbour: String::new(),
-            rounds: Vec::new(),
-        })
-        .into();
-    frame.of = usize::try_from(n_rounds).context("too many rounds")? * LAYOUTS.len();
+    let cell = |row: &Row| Cell {
+        layout: row.layout.to_owned(),
+        controller: "none".to_owned(),
+        neighbour: String::new(),
+        rounds: Vec::new(),
+    };
+    frame.experiment.cells = rows.iter().map(cell).collect();
+    frame.of = usize::try_from(n_rounds).context("too many rounds")? * rows.len();
     for number in 1..=n_rounds {
         for (index, row) in rows.iter().enumerate() {
-            frame.say(&format!("round {number} of {n_rounds}: {}", LAYOUTS[index]));
+            frame.say(&format!("round {number} of {n_rounds}: {}", row.layout));
             let round = round(frame, bench, row, times)?;
-            frame.experiment.cells[index].rounds.push(round.clone());
-            frame.done += 1;
-            frame.tell("done", Some((LAYOUTS[index].to_owned(), round)));
-            frame.write()?;
+            frame.finish(index, round)?;
         }
     }
     Ok(())
+}
+
+/// What is read around a window.
+struct Counters {
+    commits: u64,
+    busy_us: u64,
+    server_us: Option<f64>,
+}
+
+impl Counters {
+    fn of(row: &Row) -> Result<Self> {
+        Ok(Self {
+            commits: commits(row.host_journal.as_deref())?,
+            busy_us: busy_cpu_us()?,
+            server_us: row.server.map(cpu_us_of).transpose()?,
+        })
+    }
 }
 
 fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> Result<Round> {
@@ -105,17 +161,18 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
         |kind| LoadArgs { on: row.on.clone(), file_bytes: Some(FILE_BYTES), ..LoadArgs::new(kind, &row.dir, 0.0) };
     let mut round = Round::default();
     // Commits and processor time are read around the window: the load counts only what ends in it.
-    let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || {
-        Ok((commits(row.host_journal.as_deref())?, busy_cpu_us()?))
-    })?;
+    let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::of(row))?;
     let load = random.measured.a.context("the load has no result")?;
-    let ((commits_before, cpu_before), (commits_after, cpu_after)) = random.around;
+    let (before, after) = random.around;
     let ops = load.ops.max(1) as f64;
     put(&mut round, f::RANDOM_IOPS, load.ops as f64 / load.seconds);
     put(&mut round, "random_write_mean_ms", load.fsync_ms.mean());
     put(&mut round, "random_write_p99_ms", load.fsync_ms.percentile(99.0));
-    put(&mut round, f::CPU_US_PER_IO, cpu_after.saturating_sub(cpu_before) as f64 / ops);
-    put(&mut round, f::HOST_COMMITS_PER_FSYNC, commits_after.saturating_sub(commits_before) as f64 / ops);
+    put(&mut round, f::CPU_US_PER_IO, after.busy_us.saturating_sub(before.busy_us) as f64 / ops);
+    let commits = after.commits.saturating_sub(before.commits);
+    put(&mut round, f::HOST_COMMITS_PER_FSYNC, commits as f64 / ops);
+    put(&mut round, f::HOST_COMMITS_PER_S, commits as f64 / load.seconds);
+    put(&mut round, f::SERVER_CPU_US_PER_IO, after.server_us.zip(before.server_us).map(|(a, b)| (a - b) / ops));
     let activity = &random.measured.activity;
     put(&mut round, "device_bytes_per_random_write", activity.device_bytes as f64 / ops);
     put(&mut round, "device_flushes_per_random_write", activity.device_flushes as f64 / ops);
@@ -127,7 +184,22 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     Ok(round)
 }
 
-/// Commits of the journal of a device since it was mounted; 0 when there is none to count.
+/// Processor time of all threads of a process, those of its `io_uring` included, in microseconds. A thread that ends in between takes
+/// its time along.
+fn cpu_us_of(pid: u32) -> Result<f64> {
+    let dir = format!("/proc/{pid}/task");
+    let mut sum_ns = 0;
+    for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot list {dir}"))?.flatten() {
+        // It may have ended.
+        let Ok(text) = read_limited(&entry.path().join("schedstat"), Bytes(256)) else { continue };
+        let text = String::from_utf8_lossy(&text);
+        sum_ns += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    }
+    Ok(sum_ns as f64 / 1e3)
+}
+
+/// Commits of the journal of a device since it was mounted; 0 when there is none to count. Which of them somebody asked for the kernel
+/// does not tell: it counts one among those also where a change finds the transaction too old (`jbd2_journal_stop`).
 fn commits(device: Option<&str>) -> Result<u64> {
     let Some(device) = device else { return Ok(0) };
     let base = Path::new("/proc/fs/jbd2");

@@ -38,8 +38,12 @@ pub const RANDOM_IOPS: &str = "random_iops";
 pub const SEQUENTIAL_BYTES_PER_S: &str = "sequential_bytes_per_s";
 /// Commits of the host's journal for each fsync on the volume.
 pub const HOST_COMMITS_PER_FSYNC: &str = "host_commits_per_fsync";
+/// Commits of the host's journal in a second, meanwhile.
+pub const HOST_COMMITS_PER_S: &str = "host_commits_per_s";
 /// Processor time for each I/O, all parties together.
 pub const CPU_US_PER_IO: &str = "cpu_us_per_io";
+/// The part of it that the process takes which serves the volume's image.
+pub const SERVER_CPU_US_PER_IO: &str = "server_cpu_us_per_io";
 /// What the journal's device was given.
 pub const JOURNAL_BYTES: &str = "journal_bytes";
 /// The same for a few calls and a commit.
@@ -73,6 +77,33 @@ pub const HOLDING_CPU_PCT: &str = "holding_cpu_pct";
 /// Bytes that the device read and wrote.
 pub const DEVICE_BYTES_PER_S: &str = "device_bytes_per_s";
 
+/// What the first clone of a base reads a large file with, which nobody has read before.
+pub const FIRST_CLONE_BYTES_PER_S: &str = "first_clone_bytes_per_s";
+/// What the second clone reads the same with, for the first time.
+pub const SECOND_CLONE_BYTES_PER_S: &str = "second_clone_bytes_per_s";
+/// The same again, from its own cache.
+pub const CACHE_HIT_BYTES_PER_S: &str = "cache_hit_bytes_per_s";
+/// What a clone reads it with that siblings had in a cache and have no more.
+pub const STALE_BYTES_PER_S: &str = "stale_bytes_per_s";
+/// Reads of the device while the second clone reads.
+pub const SECOND_CLONE_DISK_READS: &str = "second_clone_disk_reads";
+/// The same in bytes.
+pub const SECOND_CLONE_DISK_BYTES: &str = "second_clone_disk_bytes";
+/// How long `md5sum` takes for what a sibling has read.
+pub const MD5_SECONDS: &str = "md5_seconds";
+/// The same again, from the clone's own cache.
+pub const MD5_HIT_SECONDS: &str = "md5_hit_seconds";
+/// How often the page cache has what clones share.
+pub const COPIES_IN_MEMORY: &str = "copies_in_memory";
+/// From the start of the first service to the last one that is ready.
+pub const READY_SECONDS: &str = "ready_seconds";
+/// Reads of the device meanwhile.
+pub const LAUNCH_DISK_READS: &str = "launch_disk_reads";
+/// The same in bytes.
+pub const LAUNCH_DISK_BYTES: &str = "launch_disk_bytes";
+/// What the index of a base takes of memory, percent of the data that is used.
+pub const INDEX_PCT: &str = "index_pct";
+
 /// How far a container's charge is from its Shapley value, percent of that.
 #[must_use]
 pub fn off_shapley(container: &str) -> String {
@@ -101,7 +132,7 @@ pub fn moved_mib(tenant: usize) -> String {
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 28] = [
+pub(crate) const KNOWN: [&str; 36] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -130,4 +161,12 @@ pub(crate) const KNOWN: [&str; 28] = [
     HELD_SHARE_A_PCT,
     OFF_MEAN_POINTS,
     OFF_WINDOW_POINTS,
+    FIRST_CLONE_BYTES_PER_S,
+    SECOND_CLONE_BYTES_PER_S,
+    CACHE_HIT_BYTES_PER_S,
+    STALE_BYTES_PER_S,
+    SECOND_CLONE_DISK_READS,
+    READY_SECONDS,
+    LAUNCH_DISK_READS,
+    LAUNCH_DISK_BYTES,
 ];

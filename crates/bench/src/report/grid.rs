@@ -9,7 +9,7 @@ use super::words::{self, Config};
 use super::{paper, text};
 use crate::experiment::attribution::PLAYERS;
 use crate::journal_cost::{MAX_CALLS, N_FEW};
-use crate::result::{Cell, Experiment, Round, Spread};
+use crate::result::{Cell, Experiment, Round, Spread, spread};
 
 /// A value with its spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +106,34 @@ pub(crate) fn call_cost(cell: &Cell) -> Option<CallCost> {
     CallCost::of(&cell.neighbour, call, MAX_CALLS, N_FEW, runs)
 }
 
+/// How much slower a clone reads what it finds nowhere than one that does not look for it, percent: when nobody ever had it, and when
+/// siblings had it and have it no more.
+fn miss_costs_pct(experiment: &Experiment, cell: &Cell) -> [Option<Spread>; 2] {
+    let off = experiment.cell("off", &cell.controller, &cell.neighbour).filter(|off| off.layout != cell.layout);
+    [f::FIRST_CLONE_BYTES_PER_S, f::STALE_BYTES_PER_S].map(|name| {
+        let rounds = off?.rounds.iter().zip(&cell.rounds);
+        spread(rounds.filter_map(|(off, with)| Some(100.0 * (off.figures.get(name)? / with.figures.get(name)? - 1.0))))
+    })
+}
+
+/// The worse of [`miss_costs_pct`].
+pub(crate) fn worse_miss_cost_pct(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
+    miss_costs_pct(experiment, cell).into_iter().flatten().max_by(|a, b| a.median.total_cmp(&b.median))
+}
+
+/// What sharing saves of a figure against not sharing, percent, round by round.
+pub(crate) fn saved_pct(experiment: &Experiment, cell: &Cell, name: &str) -> Option<Spread> {
+    let off = experiment.cell("off", &cell.controller, &cell.neighbour).filter(|off| off.layout != cell.layout)?;
+    let rounds = off.rounds.iter().zip(&cell.rounds);
+    spread(rounds.filter_map(|(off, with)| Some(100.0 * (1.0 - with.figures.get(name)? / off.figures.get(name)?))))
+}
+
+/// The quotient of two figures of the same round in percent.
+pub(crate) fn ratio_pct(cell: &Cell, above: &str, below: &str) -> Option<Spread> {
+    let found = cell.ratio(above, below)?;
+    Some(Spread { min: 100.0 * found.min, median: 100.0 * found.median, max: 100.0 * found.max })
+}
+
 /// What a container is charged and what would be fair, percent of all.
 fn charged_and_fair(cell: &Cell, player: &str) -> Option<Value> {
     let of = |what: &str| Some(cell.figure(&format!("{player}_{what}_pct"))?.median);
@@ -119,7 +147,7 @@ fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
     Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
 }
 
-const COLUMNS: [Column; 47] = [
+const COLUMNS: [Column; 61] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -161,6 +189,7 @@ const COLUMNS: [Column; 47] = [
     column("128K seq.", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::SEQUENTIAL_BYTES_PER_S), percent_exact)),
     column("host commits", "per fsync", false, |_, c| shown(c.figure(f::HOST_COMMITS_PER_FSYNC), number)),
     column("CPU", "us per I/O", false, |_, c| shown(c.figure(f::CPU_US_PER_IO), digits)),
+    column("its server's", "us per I/O", false, |_, c| shown(c.figure(f::SERVER_CPU_US_PER_IO), digits)),
     column("journal", "KiB", false, |_, c| shown(c.figure(f::JOURNAL_BYTES), |bytes| digits(bytes / 1024.0))),
     column("std dev", "of mean", true, |_, c| plain(call_cost(c).map(|cost| cost.variation), |v| format!("{v:.4}"))),
     column("paper's", "KiB", false, |_, c| plain(call_cost(c)?.paper.map(|paper| paper.mean_kib), digits)),
@@ -178,6 +207,23 @@ const COLUMNS: [Column; 47] = [
     column("memory", "MiB", true, |_, c| shown(c.figure(f::RSS_MIB), number)),
     column("table", "entries", true, |_, c| shown(c.figure(f::TABLE_ENTRIES), digits)),
     column("ns", "per run", false, |_, c| shown(c.figure(f::NS_PER_RUN), digits)),
+    column("first", "MB/s", false, |_, c| shown(c.figure(f::FIRST_CLONE_BYTES_PER_S), |v| digits(v / 1e6))),
+    column("second", "MB/s", false, |_, c| shown(c.figure(f::SECOND_CLONE_BYTES_PER_S), |v| digits(v / 1e6))),
+    column("second", "of first", true, |_, c| {
+        shown(c.ratio(f::SECOND_CLONE_BYTES_PER_S, f::FIRST_CLONE_BYTES_PER_S), factor)
+    }),
+    column("second", "of hit", true, |_, c| {
+        shown(ratio_pct(c, f::SECOND_CLONE_BYTES_PER_S, f::CACHE_HIT_BYTES_PER_S), percent)
+    }),
+    column("disk", "reads", false, |_, c| shown(c.figure(f::SECOND_CLONE_DISK_READS), digits)),
+    column("md5sum", "s", false, |_, c| shown(c.figure(f::MD5_SECONDS), number)),
+    column("miss", "costs", true, |e, c| shown(worse_miss_cost_pct(e, c), percent_exact)),
+    column("all ready", "s", true, |_, c| shown(c.figure(f::READY_SECONDS), number)),
+    column("time", "saved", true, |e, c| shown(saved_pct(e, c, f::READY_SECONDS), percent)),
+    column("disk", "reads", false, |_, c| shown(c.figure(f::LAUNCH_DISK_READS), digits)),
+    column("disk", "MB", false, |_, c| shown(c.figure(f::LAUNCH_DISK_BYTES), |v| digits(v / 1e6))),
+    column("copies", "in memory", false, |_, c| shown(c.figure(f::COPIES_IN_MEMORY), number)),
+    column("index", "of hot", false, |_, c| shown(c.figure(f::INDEX_PCT), percent_exact)),
     column("verified", "instructions", false, |_, c| shown(c.figure(f::VERIFIED_INSTRUCTIONS), digits)),
 ];
 

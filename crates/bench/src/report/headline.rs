@@ -5,10 +5,11 @@ use bulkhead_core::observe::cost::{Call, CallCost};
 
 use super::figure as f;
 use super::grid;
-use super::text::{factor, number, percent, percent_exact, short, spoken_ms};
+use super::text::{factor, number, percent, percent_exact, rate, short, spoken_ms};
 use super::words::{self, Config};
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{PLAYERS, cell_of_all};
+use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::result::{Cell, Experiment, Spread, spread};
 
@@ -43,6 +44,10 @@ pub(crate) fn of(experiment: &Experiment) -> Headline {
         attribution(experiment)
     } else if has(f::RANDOM_IOPS) || has(f::SEQUENTIAL_BYTES_PER_S) {
         overhead(experiment)
+    } else if has(f::SECOND_CLONE_BYTES_PER_S) {
+        clones(experiment)
+    } else if has(f::READY_SECONDS) {
+        launches(experiment)
     } else {
         let after = "No figure that this report knows was measured; see the notes and the raw figures.".to_owned();
         Headline { before: format!("{}: nothing to compare.", experiment.name), after }
@@ -313,6 +318,41 @@ fn overhead(experiment: &Experiment) -> Headline {
     Headline {
         before: format!("{}.", line("loop", "A loop device")),
         after: format!("{}; {}.", line("lv", "A logical volume"), line("blockd", "blockd")),
+    }
+}
+
+fn clones(experiment: &Experiment) -> Headline {
+    let line = |mode: &str| {
+        let cell = experiment.cell(mode, "", "")?;
+        let second = cell.figure(f::SECOND_CLONE_BYTES_PER_S)?.median;
+        let gain = cell.ratio(f::SECOND_CLONE_BYTES_PER_S, f::FIRST_CLONE_BYTES_PER_S)?.median;
+        let part = grid::ratio_pct(cell, f::SECOND_CLONE_BYTES_PER_S, f::CACHE_HIT_BYTES_PER_S)?.median;
+        let reads = cell.figure(f::SECOND_CLONE_DISK_READS)?.median;
+        Some(format!(
+            "{}: {} as fast as the first one, {} of a hit in its own cache, {} reads of the disk",
+            rate(second),
+            factor(gain),
+            percent(part),
+            number(reads)
+        ))
+    };
+    let said = |mode: &str| line(mode).unwrap_or_else(|| "not measured".to_owned());
+    Headline {
+        before: format!("A second clone reads what the first one has read. Nothing shared: {}.", said("off")),
+        after: format!("Through the host's cache: {}. From siblings' caches: {}.", said("base"), said("drr")),
+    }
+}
+
+fn launches(experiment: &Experiment) -> Headline {
+    let line = |mode: &str| {
+        let cell = experiment.cell(mode, "", UNBOUNDED)?;
+        let (seconds, bytes) = (cell.figure(f::READY_SECONDS)?.median, cell.figure(f::LAUNCH_DISK_BYTES)?.median);
+        Some(format!("{} s, {} read from the disk", number(seconds), super::text::bytes_of(bytes)))
+    };
+    let said = |mode: &str| line(mode).unwrap_or_else(|| "not measured".to_owned());
+    Headline {
+        before: format!("Ten clones of one image start a service at once. Nothing shared: {}.", said("off")),
+        after: format!("Through the host's cache: {}. From siblings' caches: {}.", said("base"), said("drr")),
     }
 }
 

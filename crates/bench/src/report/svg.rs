@@ -57,7 +57,7 @@ pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
 pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let stem = |kind: &str| stem_of(&[&experiment.name, &experiment.disk.model, kind]);
     let mut pictures = Vec::new();
-    let charts: [(&str, Option<Chart>); 9] = [
+    let charts: [(&str, Option<Chart>); 11] = [
         ("slowdown", slowdown(experiment)),
         ("database", database(experiment)),
         ("latencies", pair(experiment)),
@@ -67,6 +67,8 @@ pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, S
         ("charges", charges(experiment)),
         ("footprint", footprint(experiment)),
         ("held", held(experiment)),
+        ("clones", clone_reads(experiment)),
+        ("launches", launches(experiment)),
     ];
     for (kind, chart) in charts {
         if let Some(chart) = chart {
@@ -457,6 +459,62 @@ fn held(experiment: &Experiment) -> Option<Chart> {
             headed: true,
             panels,
         }],
+    })
+}
+
+fn clone_reads(experiment: &Experiment) -> Option<Chart> {
+    let is_spinning = experiment.disk.model == "hdd";
+    let gain = |cell: &Cell| cell.ratio(f::SECOND_CLONE_BYTES_PER_S, f::FIRST_CLONE_BYTES_PER_S);
+    let part = |cell: &Cell| grid::ratio_pct(cell, f::SECOND_CLONE_BYTES_PER_S, f::CACHE_HIT_BYTES_PER_S);
+    let published = |cell: &Cell| paper::clone_gain(&cell.layout, is_spinning);
+    let has_gain = |cell: &Cell| gain(cell).is_some();
+    let band = |axis: &str, log_from, write: fn(f64) -> String, panels| Band {
+        axis: axis.into(),
+        log_from,
+        until: None,
+        write,
+        tick: write,
+        headed: false,
+        panels,
+    };
+    let gains = panels(experiment, has_gain, |cell| bar(cell, gain(cell)), published, |_| None);
+    let parts = panels(experiment, has_gain, |cell| bar(cell, part(cell)), |_| None, |_| None);
+    (!gains.is_empty()).then(|| Chart {
+        title: "The second clone's first read of a large file".into(),
+        subtitle: "Its siblings have read it before; more is better.".into(),
+        legend: vec![(Key::Hollow, "Zhao et al. 2016, on a real disk".into())],
+        bands: vec![
+            band("over the first clone's read, from the disk; logarithmic", Some(0.5), times, gains),
+            band("percent of a hit in the clone's own cache", None, percent, parts),
+        ],
+    })
+}
+
+fn launches(experiment: &Experiment) -> Option<Chart> {
+    let band = |axis: &str, name: &'static str, unit: f64, headed| {
+        let scaled = move |cell: &Cell| {
+            let Spread { min, median, max } = cell.figure(name)?;
+            Some(Spread { min: min / unit, median: median / unit, max: max / unit })
+        };
+        let content = move |cell: &Cell| bar(cell, scaled(cell));
+        Band {
+            axis: axis.into(),
+            log_from: None,
+            until: None,
+            write: number,
+            tick: number,
+            headed,
+            panels: panels(experiment, |cell| has(cell, &[name]), content, |_| None, |_| None),
+        }
+    };
+    experiment.cells.iter().any(|cell| has(cell, &[f::READY_SECONDS])).then(|| Chart {
+        title: "Ten clones of one image start a service at once".into(),
+        subtitle: "Until the last one is ready, and what was read from the disk for it; less is better.".into(),
+        legend: Vec::new(),
+        bands: vec![
+            band("seconds until all are ready", f::READY_SECONDS, 1.0, true),
+            band("MiB read from the disk", f::LAUNCH_DISK_BYTES, 1_048_576.0, false),
+        ],
     })
 }
 

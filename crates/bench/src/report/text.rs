@@ -110,7 +110,11 @@ pub(crate) fn counted(n: usize, noun: &str) -> String {
 
 /// Bytes as GiB or MiB.
 pub(crate) fn bytes(value: u64) -> String {
-    let value = value as f64;
+    bytes_of(value as f64)
+}
+
+/// The same of a figure.
+pub(crate) fn bytes_of(value: f64) -> String {
     if value >= 1_073_741_824.0 {
         format!("{} GiB", number(value / 1_073_741_824.0))
     } else {

@@ -2,12 +2,12 @@
 
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PROGRAMS};
-use crate::experiment::share_correction;
+use crate::experiment::{launch_storm, share_correction};
 use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 12] = [
+const LAYOUTS: [&str; 19] = [
     "raw",
     "lv",
     "shared",
@@ -20,9 +20,16 @@ const LAYOUTS: [&str; 12] = [
     "blockd+accounting",
     "bulkhead",
     "loop",
+    "nbdkit",
+    "qemu-nbd",
+    "ublk-loop",
+    "off",
+    "base",
+    "drr",
+    "both",
 ];
 const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
-const NEIGHBOURS: [&str; 11] = [
+const NEIGHBOURS: [&str; 13] = [
     "idle",
     "streams",
     "fsyncs",
@@ -34,11 +41,13 @@ const NEIGHBOURS: [&str; 11] = [
     share_correction::SIXTEEN,
     share_correction::COMES_AND_GOES,
     share_correction::JOURNAL_ONLY,
+    launch_storm::UNBOUNDED,
+    launch_storm::BOUNDED,
 ];
 
 /// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
-const OURS: [&str; 6] =
-    ["bulkhead", "shared+hold", "own+accounting+hold", "own+accounting", "blockd+accounting", "blockd"];
+const OURS: [&str; 7] =
+    ["bulkhead", "shared+hold", "own+accounting+hold", "own+accounting", "blockd+accounting", "blockd", "base"];
 
 /// A layout with a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +81,11 @@ impl<'a> Config<'a> {
             "raw" => "Raw device",
             "lv" => "Logical volume",
             "loop" => "Loop device",
+            "ublk-loop" => "Plain ublk loop",
+            "off" => "Nothing shared",
+            "base" => "Base in the host's cache",
+            "drr" => "From siblings' caches",
+            "both" => "From siblings, else base",
             other => other,
         };
         match self.controller {
@@ -86,7 +100,7 @@ impl<'a> Config<'a> {
 
 /// Whether a layout is a kind of volume that was measured by itself.
 fn volume(layout: &str) -> bool {
-    ["raw", "lv", "loop", "blockd"].contains(&layout)
+    ["raw", "lv", "loop", "blockd", "nbdkit", "qemu-nbd", "ublk-loop"].contains(&layout)
 }
 
 fn rank(order: &[&str], name: &str) -> usize {
@@ -165,6 +179,8 @@ pub(crate) fn neighbour_heading(name: &str) -> String {
         CONTAINERS => "containers on one journal".to_owned(),
         METADATA | OTHER => name.to_owned(),
         PROGRAMS => "each BPF program".to_owned(),
+        launch_storm::UNBOUNDED => "memory not bounded".to_owned(),
+        launch_storm::BOUNDED => "memory bounded".to_owned(),
         share_correction::JOURNAL_ONLY => "A makes directories and reads nothing".to_owned(),
         known if neighbour(known) != known => format!("beside {}", neighbour(known)),
         other => format!("neighbour: {other}"),

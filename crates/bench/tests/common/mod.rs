@@ -167,6 +167,7 @@ pub(crate) fn synthetic_overhead(disk: &str) -> Experiment {
             ("random_iops", iops),
             ("sequential_bytes_per_s", rate * 1e6),
             ("host_commits_per_fsync", commits),
+            ("host_commits_per_s", commits * iops),
             ("cpu_us_per_io", cpu),
         ];
         cell(layout, "none", "", &figures)
@@ -174,7 +175,7 @@ pub(crate) fn synthetic_overhead(disk: &str) -> Experiment {
     let cells = vec![
         volume("raw", [118.0, 29.8, 0.0, 61.0]),
         volume("lv", [117.0, 29.7, 0.0, 62.0]),
-        volume("blockd", [101.0, 29.1, 0.0, 118.0]),
+        volume("blockd", [101.0, 29.1, 0.002, 118.0]),
         volume("loop", [43.0, 27.0, 1.98, 143.0]),
     ];
     experiment("volume-overhead", "fio, 60 s each, direct I/O.", disk, cells)
@@ -225,6 +226,51 @@ pub(crate) fn synthetic_churn() -> Experiment {
     experiment("churn", "Containers.", "memory", vec![cell("containers that come and go", "", "", &figures)])
 }
 
+pub(crate) fn synthetic_clone_read(disk: &str) -> Experiment {
+    let mode = |layout: &str, [first, second, stale, reads, copies]: [f64; 5]| {
+        let figures = [
+            ("first_clone_bytes_per_s", first * 1e6),
+            ("second_clone_bytes_per_s", second * 1e6),
+            ("cache_hit_bytes_per_s", 600e6),
+            ("stale_bytes_per_s", stale * 1e6),
+            ("second_clone_disk_reads", reads),
+            ("md5_seconds", 0.9),
+            ("md5_hit_seconds", 0.45),
+            ("copies_in_memory", copies),
+        ];
+        cell(layout, "", "", &figures)
+    };
+    let cells = vec![
+        mode("off", [30.0, 30.1, 30.0, 512.0, 3.0]),
+        mode("base", [29.8, 390.0, 29.7, 0.0, 4.0]),
+        mode("drr", [29.6, 310.0, 29.4, 0.0, 3.0]),
+        mode("both", [29.5, 320.0, 29.4, 0.0, 4.0]),
+    ];
+    experiment("clone-read", "Three clones of one base.", disk, cells)
+}
+
+pub(crate) fn synthetic_launch_storm() -> Experiment {
+    let mode = |layout: &str, neighbour: &str, [seconds, reads, mb, index]: [f64; 4]| {
+        let figures = [
+            ("ready_seconds", seconds),
+            ("launch_disk_reads", reads),
+            ("launch_disk_bytes", mb * 1e6),
+            ("copies_in_memory", 10.5),
+            ("index_pct", index),
+        ];
+        cell(layout, "", neighbour, &figures[..if index > 0.0 { 5 } else { 4 }])
+    };
+    let cells = vec![
+        mode("off", "unbounded", [60.0, 6400.0, 720.0, 0.0]),
+        mode("off", "bounded", [64.0, 6500.0, 730.0, 0.0]),
+        mode("base", "unbounded", [15.0, 700.0, 76.0, 0.0]),
+        mode("base", "bounded", [19.0, 1300.0, 140.0, 0.0]),
+        mode("drr", "unbounded", [21.0, 900.0, 90.0, 0.39]),
+        mode("drr", "bounded", [24.0, 1200.0, 130.0, 0.39]),
+    ];
+    experiment("launch-storm", "Ten clones of one image.", "hdd", cells)
+}
+
 /// All of them.
 pub(crate) fn all_synthetic() -> Vec<Experiment> {
     vec![
@@ -234,6 +280,9 @@ pub(crate) fn all_synthetic() -> Vec<Experiment> {
         synthetic_pair(),
         synthetic_overhead("hdd"),
         synthetic_overhead("ssd"),
+        synthetic_clone_read("hdd"),
+        synthetic_clone_read("ssd"),
+        synthetic_launch_storm(),
         synthetic_costs(),
         synthetic_attribution(),
         synthetic_churn(),

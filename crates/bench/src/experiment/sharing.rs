@@ -1,0 +1,82 @@
+//! What the experiments with clones have in common: rounds over all ways of sharing, and what the device reads meanwhile.
+
+use anyhow::{Context, Result};
+use bulkhead_sys::block::Diskstat;
+
+use super::Frame;
+use crate::clones::{Clones, Sharing};
+use crate::result::{Cell, Experiment, Round};
+
+/// What was read from the device.
+pub(super) struct FromDisk {
+    pub(super) reads: f64,
+    pub(super) bytes: f64,
+}
+
+impl FromDisk {
+    fn between(before: &Diskstat, after: &Diskstat) -> Self {
+        Self {
+            reads: after.reads.saturating_sub(before.reads) as f64,
+            bytes: 512.0 * after.read_sectors.saturating_sub(before.read_sectors) as f64,
+        }
+    }
+}
+
+/// Does something, and counts what is read from the device meanwhile.
+pub(super) fn counted<T>(clones: &Clones, act: impl FnOnce() -> Result<T>) -> Result<(T, FromDisk)> {
+    let before = clones.disk()?;
+    let done = act()?;
+    Ok((done, FromDisk::between(&before, &clones.disk()?)))
+}
+
+impl Frame<'_, '_> {
+    /// Sets up, works, and removes what was set up, also when the work fails; the file is written once more at the end.
+    pub(super) fn with_clones(mut self, work: impl FnOnce(&mut Self, &Clones) -> Result<()>) -> Result<Experiment> {
+        self.say("setting up a daemon and its pool");
+        let options = self.options;
+        let clones = Clones::set_up(&options.target, &options.program, &options.cancel)?;
+        let (device, dev) = clones.device();
+        self.experiment.disk = super::machine::disk(device, dev, &options.disk_parameters);
+        let worked = work(&mut self, &clones);
+        crate::cleanup::with_removal(worked, clones.remove())?;
+        self.write()?;
+        Ok(self.experiment)
+    }
+
+    /// Runs rounds over all ways of sharing that can be had. One step measures a way with all `neighbours`, and gives a round for each.
+    pub(super) fn sharing_rounds(
+        &mut self,
+        clones: &Clones,
+        neighbours: &[&str],
+        mut step: impl FnMut(&Clones, Sharing) -> Result<Vec<Round>>,
+    ) -> Result<()> {
+        let modes = clones.modes();
+        let missing = Sharing::ALL.into_iter().filter(|mode| !modes.contains(mode)).map(Sharing::as_str);
+        let missing: Vec<&str> = missing.collect();
+        if !missing.is_empty() {
+            let note = format!("Not measured: {}. This version of Bulkhead cannot share so.", missing.join(", "));
+            self.experiment.notes.push(note);
+        }
+        let cell = |mode: Sharing, neighbour: &str| Cell {
+            layout: mode.as_str().to_owned(),
+            controller: String::new(),
+            neighbour: neighbour.to_owned(),
+            rounds: Vec::new(),
+        };
+        let of = |mode: &Sharing| neighbours.iter().map(|neighbour| cell(*mode, neighbour)).collect::<Vec<_>>();
+        self.experiment.cells = modes.iter().flat_map(of).collect();
+        let n_rounds = super::n_rounds(self.options);
+        self.of = usize::try_from(n_rounds).context("too many rounds")? * self.experiment.cells.len();
+        for number in 1..=n_rounds {
+            for (index, mode) in modes.iter().enumerate() {
+                self.options.cancel.check()?;
+                self.say(&format!("round {number} of {n_rounds}: {}", mode.as_str()));
+                let found = step(clones, *mode).with_context(|| format!("{}, round {number}", mode.as_str()))?;
+                for (offset, round) in found.into_iter().enumerate() {
+                    self.finish(index * neighbours.len() + offset, round)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
