@@ -38,6 +38,8 @@ pub struct Profile {
     pub memory_mib: u32,
     /// CPUs of the guest.
     pub cpus: u32,
+    /// Its cases measure: no other machine runs beside it.
+    pub alone: bool,
 }
 
 impl Profile {

@@ -21,6 +21,7 @@ pub(super) const PROFILE: Profile = Profile {
     ],
     memory_mib: 2048,
     cpus: 2,
+    alone: false,
 };
 
 /// Directory of the file pool.
