@@ -193,8 +193,9 @@ impl Share {
             let blocks = u64::from((found.hits & mask(read.count)).count_ones());
             self.counts.count(HeatSource::Sibling(found.volume), blocks * BLOCK_BYTES);
         }
-        // Of what is no file's nobody has anything.
-        if found.of_files != 0 {
+        // Of what is no file's nobody has anything; what is read ahead of directories and inodes can be a file's in part.
+        let all = mask(read.count);
+        if found.hits != 0 || found.of_files & all == all {
             self.pauses().answered(read.sibling, found.hits != 0);
         }
         // Only one on which nothing can come any more is used again.
