@@ -127,7 +127,12 @@ impl Layers {
         common.own.into_iter().for_each(|range| map.own(range));
         let bytes: u64 = common.same.iter().map(|range| range.end - range.start).sum();
         tracing::info!(base = %base.display(), in_common = %Bytes(bytes), map = %map.memory(), "the volume shares memory");
-        Ok(Self { paths: vec![base.to_owned()], files: vec![file], direct: Vec::new(), map, is_thin: true })
+        Ok(Self::of_device(base, file, map))
+    }
+
+    /// A device that has what the map says.
+    pub(crate) fn of_device(path: &Path, file: File, map: BlockMap) -> Self {
+        Self { paths: vec![path.to_owned()], files: vec![file], direct: Vec::new(), map, is_thin: true }
     }
 
     /// The oldest first.

@@ -3,6 +3,7 @@
 //! Both go around the page cache, which keeps what tenants need, and neither needs memory beyond a buffer and the map of layers.
 //! Owns: the bytes of a stream, and which are sent. Does not: know volumes; what is done before and after is the daemon's.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -14,9 +15,12 @@ use bulkhead_core::stream::{
     decode_header, encode_head, encode_header, header_len,
 };
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::block;
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::part::{Part, open_direct};
-use rustix::fs::OFlags;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::thin::{self, Common, ThinError};
+use rustix::fs::{Mode, OFlags, open};
 
 use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::image::ImageError;
@@ -36,6 +40,12 @@ pub enum TransferError {
     /// What is sent cannot be read.
     #[error(transparent)]
     Layers(#[from] ImageError),
+    /// What a snapshot on a thin pool holds cannot be found out.
+    #[error(transparent)]
+    Thin(#[from] ThinError),
+    /// What is sent could change.
+    #[error("{} can be written to", .0.display())]
+    Writable(PathBuf),
     /// The part cannot be used.
     #[error(transparent)]
     Part(#[from] LayerError),
@@ -91,11 +101,44 @@ impl Sender {
                 }
             }
         }
-        let mut sender = Self { header, content, changed: changed_map, buffer: Buffer::new() };
+        Ok(Self::of(header, content, changed_map))
+    }
+
+    /// Opens a snapshot on a thin pool, to be sent as a whole or as what differs from another one, its base. Neither can be written to.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn open_thin(
+        roots: &Roots,
+        header: StreamHeader,
+        device: &Path,
+        base: Option<&Path>,
+    ) -> Result<Self, TransferError> {
+        // What is open cannot be removed, and its name is not another one's.
+        let (file, _) = open_protected(roots, device)?;
+        let base = base.map(|base| open_protected(roots, base).map(|(file, size)| (base, file, size))).transpose()?;
+        let common = thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device)?;
+        Ok(Self::of_thin(header, device, file, &common, base.map(|(.., size)| size)))
+    }
+
+    /// `common` is what the device has in common with its base, which has this size; or, without a base, with itself.
+    fn of_thin(header: StreamHeader, device: &Path, file: File, common: &Common, base: Option<Bytes>) -> Self {
+        let Common { same, own, base_only } = common;
+        let mut mapped = BlockMap::new(header.size_bytes);
+        same.iter().chain(own).for_each(|range| mapped.set_layer(range.clone(), 0));
+        let mut changed = BlockMap::new(header.size_bytes);
+        own.iter().chain(base_only).for_each(|range| changed.set_layer(range.clone(), 0));
+        // Nothing is known of what the receiver has beyond the end of the base; a base that was made smaller has blocks there, too.
+        changed.set_layer(base.map_or(0, |size| size.0)..header.size_bytes.0, 0);
+        Self::of(header, Layers::of_device(device, file, mapped), changed)
+    }
+
+    fn of(header: StreamHeader, content: Layers, changed: BlockMap) -> Self {
+        let mut sender = Self { header, content, changed, buffer: Buffer::new() };
         let range = sender.header.start_bytes.0..sender.header.size_bytes.0;
         let data = sender.runs(range).into_iter().filter(|(_, source)| matches!(source, Source::Layer(_)));
         sender.header.data_bytes = Bytes(data.map(|(run, _)| run.end - run.start).sum());
-        Ok(sender)
+        sender
     }
 
     /// The header that is sent.
@@ -123,7 +166,7 @@ impl Sender {
                 if let Source::Layer(layer) = source {
                     let bytes = self.buffer.first(to_usize(run.end - run.start));
                     let file = self.content.file(layer);
-                    file.read_exact_at(bytes, run.start).map_err(failed("read a layer"))?;
+                    file.read_exact_at(bytes, run.start).map_err(failed("read the snapshot"))?;
                     writer.blocks(run.start, bytes, is_whole)?;
                     sent += run.end - run.start;
                 } else if !is_whole {
@@ -141,6 +184,18 @@ impl Sender {
         let changed = self.changed.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_)));
         changed.flat_map(|(run, _)| self.content.map.below(run)).collect()
     }
+}
+
+/// Opens a device for reading around the page cache, and says how large it is.
+fn open_protected(roots: &Roots, device: &Path) -> Result<(File, Bytes), TransferError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOATIME;
+    let file = open(device, flags, Mode::empty()).map_err(|errno| failed("open the snapshot")(errno.into()))?;
+    let failed = |source| ThinError::Device { device: device.to_owned(), source: Box::new(source) };
+    let found = block::by_path(roots, device).map_err(failed)?;
+    if !found.read_only {
+        return Err(TransferError::Writable(device.to_owned()));
+    }
+    Ok((File::from(file), found.size))
 }
 
 struct Writer<'a, W> {

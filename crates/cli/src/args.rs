@@ -542,7 +542,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Write a snapshot to standard output as a stream, all of it or what differs from another (pools on a directory)
+    /// Write a snapshot to standard output as a stream, all of it or what differs from another (pools on a directory or a thin pool)
     Send(SendArgs),
     /// Make a snapshot of a stream on standard input; only from hosts that are trusted as this one is (pools on a directory)
     Receive(ReceiveArgs),

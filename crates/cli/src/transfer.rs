@@ -10,9 +10,12 @@ use bulkhead_blockd::transfer::{Receiver, Sender, TransferError};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{ReceiveView, VolumeSend};
+use bulkhead_core::wire::{ReceiveView, SendDevice, VolumeSend};
 use bulkhead_engine::client::Client;
 use bulkhead_sys::layer::LayerError;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::thin::ThinError;
+use bulkhead_sys::tool::ToolError;
 use uuid::Uuid;
 
 use crate::args::{ReceiveArgs, SendArgs};
@@ -79,7 +82,11 @@ pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Re
         header.start_bytes = token.offset;
     }
     let fault = |error: &TransferError| fault(error, &snapshot, "send it again");
-    let mut sender = Sender::open(header, view.layers, view.changed).map_err(|error| fault(&error))?;
+    let opened = match view.device {
+        Some(SendDevice { path, base }) => Sender::open_thin(&Roots::host(), header, &path, base.as_deref()),
+        None => Sender::open(header, view.layers, view.changed),
+    };
+    let mut sender = opened.map_err(|error| fault(&error))?;
     let bar = progress::bytes("sent", Some(sender.header().data_bytes), output);
     let mut out = BufWriter::new(stream(io::stdout(), "standard output")?);
     let mut sent = Bytes(0);
@@ -150,11 +157,22 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
         return Fault::new(Code::PermissionDenied, object, chain(error))
             .cure("run it as root, whose the pool's files are");
     }
-    let code = match error {
-        TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong => Code::Corrupt,
-        TransferError::Part(LayerError::PartLocked { .. }) => Code::InUse,
-        TransferError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => Code::NoSpace,
-        _ => Code::Internal,
+    let same = cure.to_owned();
+    let (code, cure) = match error {
+        TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong => (Code::Corrupt, same),
+        TransferError::Part(LayerError::PartLocked { .. }) => (Code::InUse, same),
+        TransferError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => (Code::NoSpace, same),
+        TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })) => {
+            (Code::Unsupported, format!("apt-get install {package}"))
+        }
+        TransferError::Thin(ThinError::Reserved { pool, .. }) => {
+            let left = format!("dmsetup message {pool} 0 release_metadata_snap");
+            (Code::InUse, format!("send it again when that has ended; what nobody uses goes with `{left}`"))
+        }
+        TransferError::Writable(device) => {
+            (Code::Internal, format!("`lvchange -pr {0}; lvchange --refresh {0}`, and send it again", device.display()))
+        }
+        _ => (Code::Internal, same),
     };
     Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure)
 }

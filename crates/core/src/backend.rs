@@ -36,10 +36,10 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool has no snapshots.
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault>;
-    /// Makes what a volume holds now a layer, of that UUID, if it is none yet.
+    /// Has what a snapshot holds never change any more: as a layer, of that UUID, if it is none yet, or because its device refuses writes.
     ///
     /// # Errors
-    /// `Unsupported` where the pool has no layers.
+    /// `Unsupported` where the pool cannot.
     fn freeze(&self, volume: &Volume, layer: Uuid) -> Result<Vec<Action>, Fault>;
     /// Makes `new`, recorded in stage `Creating`, what was received into a part.
     ///
@@ -365,11 +365,21 @@ impl Backend for LvmBackend {
     }
 
     fn freeze(&self, volume: &Volume, _layer: Uuid) -> Result<Vec<Action>, Fault> {
-        Err(no_layers(&volume.reference()))
+        if self.thin_pool.is_none() {
+            return Err(no_snapshots(volume, "thick lvm"));
+        }
+        if volume.fs == FsKind::Xfs {
+            let cause =
+                "mounting a snapshot of an XFS writes to it, and what was sent from a thin pool must not change";
+            return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
+                .cure("use ext4 or a pool in a directory, or copy the files"));
+        }
+        let (vg, lv) = self.lv(volume);
+        Ok(vec![Action::ProtectLv { vg: vg.clone(), lv: lv.clone() }, Action::ActivateLv { vg, lv }])
     }
 
     fn receive(&self, _part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
-        Err(no_layers(&new.reference()))
+        Err(not_received(&new.reference()))
     }
 
     fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
@@ -393,11 +403,13 @@ impl Backend for LvmBackend {
     }
 }
 
-/// Why a volume of an LVM pool cannot be sent or received.
+/// Why no volume of an LVM pool can be received.
 #[must_use]
-pub fn no_layers(volume: &VolumeRef) -> Fault {
-    Fault::new(Code::Unsupported, format!("volume {volume}"), "volumes on LVM cannot be sent or received")
-        .cure("use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
+pub fn not_received(volume: &VolumeRef) -> Fault {
+    let cause =
+        "volumes on LVM cannot be received: what comes in becomes a layer, which only pools in directories have";
+    Fault::new(Code::Unsupported, format!("volume {volume}"), cause)
+        .cure("receive it in a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
 }
 
 fn no_snapshots(volume: &Volume, kind: &str) -> Fault {

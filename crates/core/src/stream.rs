@@ -36,7 +36,7 @@ pub const MAX_DATA_BYTES: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StreamHeader {
-    /// What is sent, wherever it is: the UUID of its newest layer. What it holds never changes.
+    /// What is sent, wherever it is: the UUID of its newest layer, or of a snapshot on a thin pool. What it holds never changes.
     pub content: Uuid,
     /// What the receiver must have already, for only what differs from that is sent; `null` when all is sent.
     pub base: Option<Uuid>,

@@ -189,6 +189,20 @@ pub struct SendView {
     /// The layers of either snapshot that hold what differs between them; all when all is sent.
     #[schema(value_type = Vec<String>)]
     pub changed: Vec<PathBuf>,
+    /// On a thin pool, what holds it instead of layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<SendDevice>,
+}
+
+/// The devices of snapshots on a thin pool, of which nobody can change what they hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SendDevice {
+    /// That of what is sent.
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// That of the snapshot from which only what differs is sent.
+    #[schema(value_type = Option<String>)]
+    pub base: Option<PathBuf>,
 }
 
 /// A snapshot that is being received.

@@ -38,6 +38,8 @@ pub struct LogicalVolume {
     pub tags: Vec<String>,
     /// What it is when it is a thin pool.
     pub thin_pool: Option<ThinPool>,
+    /// Whether it refuses writes.
+    pub read_only: bool,
 }
 
 /// A thin pool.

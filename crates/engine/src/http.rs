@@ -552,7 +552,7 @@ async fn volume_flatten(
     Ok(Json(api.call(move |engine| engine.volume_flatten(&volume, query.dry_run)).await?))
 }
 
-/// Says what is to be read to send a snapshot, and makes that a layer of its own. Idempotent.
+/// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.
 #[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/send", tag = "volumes", request_body = VolumeSend,
     params(("pool" = String, Path), ("name" = String, Path), Write),
     responses((status = 200, body = Done<SendView>), WriteFaults))]

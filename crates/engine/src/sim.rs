@@ -368,7 +368,7 @@ impl Sim {
 
 fn thin_pool(name: &str) -> LogicalVolume {
     let thin_pool = Some(ThinPool { zeroes: true });
-    LogicalVolume { name: name.to_owned(), size: Bytes(Bytes::GIB), tags: vec![], thin_pool }
+    LogicalVolume { name: name.to_owned(), size: Bytes(Bytes::GIB), tags: vec![], thin_pool, read_only: false }
 }
 
 /// Group and name of a logical volume that is served.
@@ -577,7 +577,8 @@ impl World {
                 if self.volumes.contains_key(&(vg.clone(), lv.clone())) {
                     return Err(Fault::new(Code::AlreadyExists, lv, "it is there already"));
                 }
-                let volume = LogicalVolume { name: lv.clone(), size: *size_bytes, tags: tags.clone(), thin_pool: None };
+                let (name, tags) = (lv.clone(), tags.clone());
+                let volume = LogicalVolume { name, size: *size_bytes, tags, thin_pool: None, read_only: false };
                 self.volumes.insert((vg.clone(), lv.clone()), (volume, None)).is_none()
             }
             A::CreateThinPool { vg, lv } => {
@@ -585,7 +586,7 @@ impl World {
             }
             A::SnapshotLv { vg, origin, lv, tags } => {
                 let (mut volume, fs) = self.volumes[&(vg.clone(), origin.clone())].clone();
-                (volume.name, volume.tags) = (lv.clone(), tags.clone());
+                (volume.name, volume.tags, volume.read_only) = (lv.clone(), tags.clone(), false);
                 self.volumes.insert((vg.clone(), lv.clone()), (volume, fs)).is_none()
             }
             A::TagLv { vg, lv, add, remove } => {
@@ -730,7 +731,11 @@ impl World {
                 assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
                 self.adopted.insert(device.clone(), cgroup.clone()).as_ref() != Some(cgroup)
             }
-            A::ProtectLv { .. } | A::ActivateLv { .. } | A::FillLv { .. } => true,
+            A::ProtectLv { vg, lv } => {
+                let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
+                !std::mem::replace(&mut volume.read_only, true)
+            }
+            A::ActivateLv { .. } | A::FillLv { .. } => true,
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
             A::SetTunable { tunable, value, .. } => self.set_queue(tunable, value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),

@@ -8,8 +8,8 @@ use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Serv
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, SendDevice, TenantCreate, TenantSet, VolumeCopy,
+    VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
 use uuid::Uuid;
@@ -203,6 +203,7 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
         let share = vec![
             Op::Create("thin/v", 64, Ext4),
             Op::Snapshot("thin/v", "s"),
+            Op::Receive("thin/s", "file/r"),
             Op::Share("thin/s", "c"),
             Op::Tenant("db", "thin/c"),
             Op::Resize("thin/c", 96),
@@ -346,12 +347,8 @@ fn what_is_received_in_part_is_seen_and_given_up() {
         let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
         engine.volume_send(&volume(name), &request, false).map(|done| done.object.unwrap())
     };
-    // Only a snapshot does not change meanwhile, and only in a directory there are layers.
+    // Only a snapshot does not change meanwhile.
     assert_eq!(send("file/v", None).unwrap_err().code, Code::InvalidArgument);
-    [Op::Create("thin/v", 64, FsKind::Ext4), Op::Snapshot("thin/v", "s")]
-        .iter()
-        .for_each(|op| run(&engine, op).unwrap());
-    assert_eq!(send("thin/s", None).unwrap_err().code, Code::Unsupported);
     let whole = send("file/s", None).unwrap();
     assert_eq!(whole.header.base, None);
     assert_eq!(whole.changed, whole.layers);
@@ -383,6 +380,55 @@ fn what_is_received_in_part_is_seen_and_given_up() {
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 2);
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 0);
     engine.pool_remove(&"file".parse().unwrap(), false).unwrap();
+}
+
+#[test]
+fn what_is_sent_from_a_thin_pool_can_never_change() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    for op in [
+        Op::Create("thin/v", 64, FsKind::Ext4),
+        Op::Snapshot("thin/v", "a"),
+        Op::Snapshot("thin/v", "b"),
+        Op::Create("thin/x", 320, FsKind::Xfs),
+        Op::Snapshot("thin/x", "y"),
+        Op::Create("thick/v", 64, FsKind::Ext4),
+    ] {
+        run(&engine, &op).unwrap();
+    }
+    let send = |name, from: Option<&str>, dry_run| {
+        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
+        engine.volume_send(&volume(name), &request, dry_run)
+    };
+    for (name, from, code, cause, cure) in [
+        ("thin/v", None, Code::InvalidArgument, "no snapshot", "volume snapshot thin/v"),
+        ("thin/y", None, Code::Unsupported, "snapshot of an XFS", "ext4"),
+        ("thick/v", None, Code::Unsupported, "no snapshots", "--thin-pool"),
+        ("thin/b", Some("a"), Code::InvalidArgument, "nothing that thin/a holds has ever been sent", "leave `--from`"),
+        ("thin/b", Some("v"), Code::InvalidArgument, "nothing that thin/v holds has ever been sent", "leave `--from`"),
+        ("thin/b", Some("none"), Code::NotFound, "", ""),
+    ] {
+        let fault = send(name, from, false).unwrap_err();
+        assert_eq!(fault.code, code, "{fault}");
+        assert!(fault.cause.contains(cause) && fault.cure.contains(cure), "{fault}");
+    }
+    // A dry run says what would be done, and does nothing.
+    let plan = send("thin/a", None, true).unwrap();
+    let steps: Vec<String> = plan.steps.iter().map(|step| step.action.to_string()).collect();
+    assert_eq!((plan.object, steps), (None, vec!["make tvg/a read-only".to_owned(), "activate tvg/a".to_owned()]));
+    assert!(send("thin/b", Some("a"), false).is_err());
+    let whole = send("thin/a", None, false).unwrap().object.unwrap();
+    let device = |name: &str| PathBuf::from("/dev/tvg").join(name);
+    assert_eq!(whole.header.content, engine.volume_inspect(&volume("thin/a")).unwrap().uuid);
+    assert_eq!(whole.device, Some(SendDevice { path: device("a"), base: None }));
+    let again = send("thin/a", None, false).unwrap();
+    assert_eq!((again.object.as_ref(), again.steps[0].changed), (Some(&whole), false), "it is as it was");
+    let step = send("thin/b", Some("a"), false).unwrap().object.unwrap();
+    assert_eq!(step.header.base, Some(whole.header.content));
+    assert_eq!(step.device, Some(SendDevice { path: device("b"), base: Some(device("a")) }));
+    // It can be used as before.
+    run(&engine, &Op::Clone("thin/a", "c")).unwrap();
+    run(&engine, &Op::Remove("thin/a")).unwrap();
 }
 
 #[test]

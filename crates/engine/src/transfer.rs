@@ -1,11 +1,11 @@
 //! Sending and receiving: what is done to a pool before and after a stream (docs/formats/stream.md). The streams themselves are
 //! read and written by the command line, in a process of the operator's.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_core::action::Action;
-use bulkhead_core::backend::{self, PART_SUFFIX, no_layers, part_path};
+use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
@@ -14,8 +14,9 @@ use bulkhead_core::name::Name;
 use bulkhead_core::stream::{PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
-use bulkhead_core::wire::{Done, ReceiveView, SendView, VolumeSend, VolumeView};
+use bulkhead_core::wire::{Done, ReceiveView, SendDevice, SendView, VolumeSend, VolumeView};
 use bulkhead_sys::layer::layer_path;
+use bulkhead_sys::lvm;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
@@ -24,57 +25,89 @@ use crate::engine::{Engine, Located};
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 impl Engine {
-    /// Says what is to be read to send a snapshot, after what it holds was made a layer of its own. Idempotent.
+    /// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no snapshot, or shares nothing with the one that is given; `Unsupported` on LVM.
+    /// `InvalidArgument` for what is no snapshot, or when the receiver cannot have the one that is given; `Unsupported` where a pool has no
+    /// snapshots, and for XFS on a thin pool.
     pub fn volume_send(
         &self,
         reference: &VolumeRef,
         request: &VolumeSend,
         dry_run: bool,
     ) -> Result<Done<SendView>, Fault> {
-        let Located { pool, backend, volume } = self.locate_ready(reference)?;
-        let PoolSource::File { directory, .. } = &pool.source else { return Err(no_layers(reference)) };
-        let object = format!("volume {reference}");
-        if !volume.read_only {
-            return Err(Fault::new(
-                Code::InvalidArgument,
-                object,
-                "it is no snapshot, and may change while it is sent",
-            )
-            .cure(format!("make one first: `bulkhead volume snapshot {reference} NAME`")));
+        let located = self.locate_ready(reference)?;
+        // Where there can be no snapshot that can be sent, this says so.
+        let freeze = located.backend.freeze(&located.volume, Uuid::new_v4())?;
+        if !located.volume.read_only {
+            let cause = "it is no snapshot, and may change while it is sent";
+            return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
+                .cure(format!("make one first: `bulkhead volume snapshot {reference} NAME`")));
         }
-        let base = match &request.from {
-            None => None,
-            Some(name) => {
-                let from = VolumeRef { pool: pool.name.clone(), name: name.clone() };
-                let layers = self.layers_of(&self.locate_ready(&from)?)?;
-                if layers.is_empty() {
-                    let cause = format!("nothing that {from} holds has ever been sent or received");
-                    return Err(Fault::new(Code::InvalidArgument, object, cause).cure("leave `--from` away"));
-                }
-                Some(layers)
+        let from = |name: &Name| self.locate_ready(&VolumeRef { pool: reference.pool.clone(), name: name.clone() });
+        let from = request.from.as_ref().map(from).transpose()?;
+        let (object, steps) = match &located.pool.source {
+            PoolSource::File { directory, .. } => {
+                self.send_layers(&located, from.as_ref(), directory, freeze, dry_run)?
             }
+            PoolSource::Lvm { vg, .. } => self.send_device(&located, from.as_ref(), vg, freeze, dry_run)?,
         };
-        let steps = self.executor.run_steps(backend.freeze(&volume, Uuid::new_v4())?, dry_run)?;
-        if dry_run {
-            return Ok(Done { object: None, steps, dry_run });
+        Ok(Done { object, steps, dry_run })
+    }
+
+    fn send_layers(
+        &self,
+        snapshot: &Located,
+        from: Option<&Located>,
+        directory: &Path,
+        freeze: Vec<Action>,
+        dry_run: bool,
+    ) -> Result<(Option<SendView>, Vec<Applied>), Fault> {
+        let reference = snapshot.volume.reference();
+        let base = from.map(|from| self.layers_of(from)).transpose()?;
+        if let (Some(from), Some([])) = (from, base.as_deref()) {
+            return Err(never_sent(&reference, &from.volume.reference()));
         }
-        let layers = self.layers_of(&self.locate_ready(reference)?)?;
+        let steps = self.executor.run_steps(freeze, dry_run)?;
+        if dry_run {
+            return Ok((None, steps));
+        }
+        let layers = self.layers_of(&self.locate_ready(&reference)?)?;
         let paths = |ids: &[Uuid]| ids.iter().map(|id| layer_path(directory, *id)).collect::<Vec<PathBuf>>();
-        let header = StreamHeader {
-            content: *layers.first().ok_or_else(|| Fault::new(Code::Internal, object, "it has no layer"))?,
-            base: base.as_ref().and_then(|base| base.first().copied()),
-            size_bytes: volume.size_bytes,
-            start_bytes: Bytes(0),
-            data_bytes: Bytes(0),
-            fs: volume.fs,
-            snapshot: reference.to_string(),
-        };
+        let no_layer = || Fault::new(Code::Internal, format!("volume {reference}"), "it has no layer");
+        let content = *layers.first().ok_or_else(no_layer)?;
+        let header = sent_header(&snapshot.volume, content, base.as_ref().and_then(|base| base.first().copied()));
         let changed = base.map_or_else(|| layers.clone(), |base| differing(&layers, &base));
-        let view = SendView { header, layers: paths(&layers), changed: paths(&changed) };
-        Ok(Done { object: Some(view), steps, dry_run })
+        Ok((Some(SendView { header, layers: paths(&layers), changed: paths(&changed), device: None }), steps))
+    }
+
+    /// What is on a thin pool is known by the UUID of the snapshot: nobody has been able to change it since it was first sent.
+    fn send_device(
+        &self,
+        snapshot: &Located,
+        from: Option<&Located>,
+        vg: &str,
+        freeze: Vec<Action>,
+        dry_run: bool,
+    ) -> Result<(Option<SendView>, Vec<Applied>), Fault> {
+        let mut open = Vec::new();
+        if let Some(from) = from {
+            let found = self.host().logical_volumes(vg)?;
+            let is_protected = found.iter().any(|lv| lv.name == from.volume.name.as_str() && lv.read_only);
+            if !from.volume.read_only || !is_protected {
+                return Err(never_sent(&snapshot.volume.reference(), &from.volume.reference()));
+            }
+            open = from.backend.open(&from.volume, None);
+        }
+        let steps = self.executor.run_steps([freeze, open].concat(), dry_run)?;
+        let node = |located: &Located| lvm::node(vg, located.volume.name.as_str());
+        let view = (!dry_run).then(|| SendView {
+            header: sent_header(&snapshot.volume, snapshot.volume.uuid, from.map(|from| from.volume.uuid)),
+            layers: Vec::new(),
+            changed: Vec::new(),
+            device: Some(SendDevice { path: node(snapshot), base: from.map(node) }),
+        });
+        Ok((view, steps))
     }
 
     /// Begins to receive a snapshot as a volume, or goes on with it. Idempotent.
@@ -213,9 +246,27 @@ impl Engine {
     fn part_of(&self, reference: &VolumeRef) -> Result<(Pool, PathBuf), Fault> {
         let pool = self.pool(&reference.pool)?;
         self.check_identity(&pool)?;
-        let PoolSource::File { directory, .. } = &pool.source else { return Err(no_layers(reference)) };
+        let PoolSource::File { directory, .. } = &pool.source else { return Err(not_received(reference)) };
         let part = part_path(directory, &reference.name);
         Ok((pool, part))
+    }
+}
+
+fn never_sent(snapshot: &VolumeRef, from: &VolumeRef) -> Fault {
+    let cause = format!("nothing that {from} holds has ever been sent or received");
+    Fault::new(Code::InvalidArgument, format!("volume {snapshot}"), cause).cure("leave `--from` away")
+}
+
+/// The header of a stream from the beginning; how much data follows is not known yet.
+fn sent_header(snapshot: &Volume, content: Uuid, base: Option<Uuid>) -> StreamHeader {
+    StreamHeader {
+        content,
+        base,
+        size_bytes: snapshot.size_bytes,
+        start_bytes: Bytes(0),
+        data_bytes: Bytes(0),
+        fs: snapshot.fs,
+        snapshot: snapshot.reference().to_string(),
     }
 }
 

@@ -70,17 +70,19 @@ pub enum ThinError {
     File(#[from] FileError),
 }
 
-/// What a volume has of its own, and what in common with another, in bytes. What neither list has reads as zeroes from the volume.
+/// What a volume has of its own, and what in common with another, in bytes. What neither of these lists has reads as zeroes from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Common {
     /// In common: the same blocks of the pool.
     pub same: Vec<Range<u64>>,
     /// Of its own.
     pub own: Vec<Range<u64>>,
+    /// What only the other one has.
+    pub base_only: Vec<Range<u64>>,
 }
 
-/// Finds out what a volume has in common with another one. Both are active, and nothing is under way on either; `base` must not
-/// change as long as the answer counts.
+/// Finds out what a volume has in common with another one; with itself, that is all that it has. Both are active, and nothing is under
+/// way on either; `base` must not change as long as the answer counts.
 ///
 /// # Errors
 /// [`ThinError`].
@@ -206,8 +208,7 @@ fn parse_delta(text: &str, block_bytes: u64) -> Result<Common, String> {
         let list = match line.split_whitespace().next().unwrap_or_default() {
             "</superblock>" => return Ok(common),
             "<diff" | "</diff>" => continue,
-            // The volume reads as zeroes there.
-            "<left_only" => continue,
+            "<left_only" => &mut common.base_only,
             "<same" => &mut common.same,
             "<different" | "<right_only" => &mut common.own,
             _ => return Err(format!("{line:?}")),
@@ -248,6 +249,7 @@ mod tests {
         let blocks = |ranges: &[Range<u64>]| ranges.iter().map(|r| r.start / 65536..r.end / 65536).collect::<Vec<_>>();
         assert_eq!(blocks(&common.same), [0..6, 7..16, 32..160]);
         assert_eq!(blocks(&common.own), [6..7, 312..313]);
+        assert_eq!(blocks(&common.base_only), std::slice::from_ref(&(16..32)));
         let nothing =
             r#"<superblock data_block_size="128" nr_data_blocks="0"><diff left="2" right="3"></diff></superblock>"#;
         assert!(parse_delta(nothing, 65536).is_err(), "it is a line for each element");
@@ -264,6 +266,7 @@ mod tests {
             ("length=\"9\"", "length=\"99999999999999999\""),
             ("<same begin=\"0\"", "<equal begin=\"0\""),
             ("<right_only begin=\"312\"", "<right_only start=\"312\""),
+            ("<left_only begin=\"16\"", "<left_only begin=\"x\""),
         ] {
             assert!(parse_delta(&DELTA.replace(from, to), 65536).is_err(), "{to}");
         }

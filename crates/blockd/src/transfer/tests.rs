@@ -77,7 +77,7 @@ impl Pool {
     }
 }
 
-/// What a file and the layers below it hold.
+/// What a file and the layers below it hold, up to the file's end.
 fn content(path: &Path) -> Vec<u8> {
     let mut files = layer::chain(path).unwrap().unwrap_or_default();
     files.insert(0, path.to_owned());
@@ -94,6 +94,7 @@ fn content(path: &Path) -> Vec<u8> {
             bytes[at..at + ZEROES.len()].copy_from_slice(buffer.first(ZEROES.len()));
         }
     }
+    bytes[to_usize(fs::metadata(path).unwrap().len())..].fill(0);
     bytes
 }
 
@@ -158,6 +159,95 @@ fn a_snapshot_is_a_base_for_one_beside_it() {
     }
     assert!(content(&there.path().join("one.img")) == content(&here.paths(&one)[0]));
     assert!(content(&there.path().join("two.img")) == content(&here.paths(&two)[0]));
+}
+
+/// A block of a thin pool.
+const THIN: u64 = 256 << 10;
+
+/// A volume on a thin pool: which blocks of the pool it has, and its size.
+#[derive(Clone)]
+struct Thin {
+    id: Uuid,
+    blocks: Vec<Option<u64>>,
+    size: Bytes,
+}
+
+impl Thin {
+    /// What all of it reads as; the blocks of the pool hold bytes of one value, also zero.
+    fn content(&self) -> Vec<u8> {
+        let fill = |block: &Option<u64>| vec![u8::try_from(block.unwrap_or(0) % 5).unwrap(); to_usize(THIN)];
+        let mut bytes: Vec<u8> = self.blocks.iter().flat_map(fill).collect();
+        bytes[to_usize(self.size.0)..].fill(0);
+        bytes
+    }
+
+    fn common(&self, base: &Self) -> Common {
+        let mut common = Common::default();
+        for (n, blocks) in (0..).zip(base.blocks.iter().zip(&self.blocks)) {
+            let list = match blocks {
+                (None, None) => continue,
+                (Some(_), None) => &mut common.base_only,
+                (left, right) if left == right => &mut common.same,
+                _ => &mut common.own,
+            };
+            list.push(n * THIN..(n + 1) * THIN);
+        }
+        common
+    }
+
+    fn stream(&self, dir: &Path, base: Option<&Self>, start: Bytes) -> Vec<u8> {
+        let header = StreamHeader {
+            content: self.id,
+            base: base.map(|base| base.id),
+            size_bytes: self.size,
+            start_bytes: start,
+            data_bytes: Bytes(0),
+            fs: FsKind::Ext4,
+            snapshot: "thin/s".to_owned(),
+        };
+        // What is not there must not be read.
+        let mut bytes = self.content();
+        for (n, _) in self.blocks.iter().enumerate().filter(|(_, block)| block.is_none()) {
+            bytes[n * to_usize(THIN)..][..to_usize(THIN)].fill(0xee);
+        }
+        let path = dir.join("device");
+        fs::write(&path, bytes).unwrap();
+        let file = open_direct(&path, OFlags::RDONLY).unwrap();
+        let common = self.common(base.unwrap_or(self));
+        let mut sender = Sender::of_thin(header, &path, file, &common, base.map(|base| base.size));
+        let (mut stream, mut sent) = (Vec::new(), Bytes(0));
+        sender.send(&mut stream, |bytes| sent = bytes).unwrap();
+        assert_eq!(sent, sender.header().data_bytes);
+        stream
+    }
+}
+
+#[test]
+fn a_thin_pool_sends_what_is_mapped_and_what_no_longer_is() {
+    for seed in 0..20 {
+        let mut random = Pool::new(seed);
+        let dir = tempfile::tempdir().unwrap();
+        let mut before: Option<Thin> = None;
+        let mut blocks = vec![None; to_usize(SIZE / THIN)];
+        for step in 0..4 {
+            // It is written to, trimmed, and made smaller and larger, which leaves blocks beyond its end to it.
+            for n in 0..4 {
+                let at = to_usize(random.random(SIZE / THIN));
+                blocks[at] = (random.random(3) > 0).then_some(step * 10 + n);
+            }
+            let size = Bytes((1 + random.random(BLOCKS)) * BLOCK_BYTES);
+            let now = Thin { id: Uuid::from_u128(u128::from(step) + 1), blocks: blocks.clone(), size };
+            let whole = now.stream(dir.path(), before.as_ref(), Bytes(0));
+            let (reached, _) = receive(dir.path(), "v", &whole[..to_usize(random.random(whole.len() as u64))]);
+            let rest = now.stream(dir.path(), before.as_ref(), reached.unwrap_or(Bytes(0)));
+            receive(dir.path(), "v", &rest).1.unwrap();
+            let (part, image) = (dir.path().join("v.part"), dir.path().join(format!("v{step}.img")));
+            part::publish(&part, &image).unwrap();
+            part::remove(&part).unwrap();
+            assert!(content(&image) == now.content(), "seed {seed}, step {step}");
+            before = Some(now);
+        }
+    }
 }
 
 #[test]

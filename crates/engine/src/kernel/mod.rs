@@ -149,6 +149,7 @@ impl Host for Kernel {
             name: lv.name,
             size: lv.size,
             tags: lv.tags,
+            read_only: lv.read_only,
         };
         Ok(volumes.into_iter().map(volume).collect())
     }

@@ -12,11 +12,11 @@ use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "send_receive",
-    about: "snapshots of ext4 and XFS sent to another pool, whole and incremental, hold the same files there; a transfer that is killed, cut \
-            off or damaged goes on where it was, and what is no such stream changes nothing",
+    about: "snapshots of ext4 and XFS sent to another pool, whole and incremental, hold the same files there, and so do those of a thin pool; \
+            a transfer that is killed, cut off or damaged goes on where it was, and what is no such stream changes nothing",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
-    limit: Duration::from_secs(600),
+    limit: Duration::from_secs(900),
     run: |ctx| Box::pin(send_receive(ctx)),
 }];
 
@@ -46,6 +46,8 @@ async fn send_receive(ctx: &mut Ctx) -> Result<Outcome> {
     }
     interrupted(ctx).await?;
     refusals(ctx).await?;
+    ctx.log("thin: whole and incremental");
+    of_a_thin_pool(ctx).await?;
     ctx.machine.sh(&format!("rm -r {STREAMS}")).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
         json(ctx, &["volume", "rm", view["volume"].as_str().context("no name")?]).await?;
@@ -211,6 +213,77 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     ensure!(plan.contains("would create part"), "dry run: {plan}");
     let left = ctx.machine.sh(&format!("ls {OTHER} | grep -c 'part$\\|x.img' || true")).await?;
     ensure!(left.trim() == "0", "something was left: {left}");
+    Ok(())
+}
+
+/// Sends two snapshots of a volume that changed and grew in between: the first in two parts, the second as what differs.
+async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
+    json(ctx, &["volume", "create", "thin/v", "--size", "256M"]).await?;
+    let at = attach(ctx, "thin/v").await?;
+    ctx.machine
+        .sh(&format!("cd {at}; mkdir -p a/b; head -c 30000000 /dev/urandom > a/data; truncate -s 50M a/holes; cp -r /etc a/b; sync -f ."))
+        .await?;
+    json(ctx, &["volume", "snapshot", "thin/v", "a"]).await?;
+    json(ctx, &["volume", "resize", "thin/v", "--size", "320M"]).await?;
+    let change = "cd AT; rm -r a/b/etc; head -c 3000000 /dev/urandom > new; fallocate -p -o 8M -l 9M a/data; \
+                  dd if=/dev/zero of=a/data bs=1M seek=2 count=3 conv=notrunc status=none; sync -f .; fstrim .";
+    ctx.machine.sh(&change.replace("AT", &at)).await?;
+    json(ctx, &["volume", "snapshot", "thin/v", "b"]).await?;
+    ctx.machine.sh(&format!("cd {at}; rm -r a; sync -f .; fstrim .")).await?;
+    // What was never sent can change, and a dry run makes no difference.
+    let step = ["volume", "send", "thin/b", "--from", "a"];
+    let plan = cli(ctx, &["volume", "send", "thin/a", "--dry-run"]).await?;
+    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("/a read-only"), "dry run: {plan:?}");
+    refused(ctx, 2, &["ever been sent", "--from"], &step).await?;
+    refused(ctx, 2, &["no snapshot", "volume snapshot thin/v"], &["volume", "send", "thin/v"]).await?;
+    for (volume, fs) in [("thin/x", "xfs"), ("thick/v", "ext4")] {
+        json(ctx, &["volume", "create", volume, "--size", "320M", "--fs", fs]).await?;
+    }
+    json(ctx, &["volume", "snapshot", "thin/x", "y"]).await?;
+    refused(ctx, 8, &["snapshot of an XFS", "use ext4"], &["volume", "send", "thin/y"]).await?;
+    refused(ctx, 8, &["thick lvm pools have no snapshots", "--thin-pool"], &["volume", "send", "thick/v"]).await?;
+
+    let program = ctx.program("bulkhead");
+    ctx.machine.sh(&format!("{program} volume send thin/a > {STREAMS}/whole")).await?;
+    let receive = format!("{program} volume receive other/again");
+    let cut = format!("head -c 12345678 {STREAMS}/whole | {receive}");
+    refused_as(ctx, 10, &["ends in the middle", "--token"], &["bash", "-c", &cut]).await?;
+    let token = token(ctx).await?;
+    ensure!(offset(&token)? > 8 << 20, "little was kept: {token}");
+    // A sender that is killed leaves nothing open, and what it has reserved to the next one.
+    ctx.machine
+        .sh(&format!("timeout -s KILL 2 {program} volume send thin/a | (sleep 4; cat > /dev/null) || true"))
+        .await?;
+    // What nobody has open need not be there.
+    ctx.machine.sh("for name in a b; do dmsetup remove bulkhead--thin-$name; done").await?;
+    ctx.machine
+        .sh(&format!("{program} volume send thin/a --resume {token} > {STREAMS}/rest; {receive} < {STREAMS}/rest"))
+        .await?;
+    let second = pipe(ctx, "thin/b", "--from a", "other/b").await?;
+    let sizes = ctx.machine.sh(&format!("stat -c %s {STREAMS}/whole {STREAMS}/rest")).await?;
+    let sizes: Vec<u64> = sizes.lines().map(str::parse).collect::<Result<_, _>>()?;
+    ctx.log(format!("thin: {} bytes, of which {} after the cut, then {second}", sizes[0], sizes[1]));
+    ensure!(sizes[1] < sizes[0] && second < sizes[0] / 2, "too much was sent: {sizes:?}, {second}");
+    let reserved = ctx.machine.sh("ls /var/lib/bulkhead/thin; dmsetup status --target thin-pool").await?;
+    ensure!(reserved.starts_with("lock\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
+
+    for (snapshot, received) in [("thin/a", "other/again"), ("thin/b", "other/b")] {
+        let (here, there) = (attach(ctx, snapshot).await?, attach(ctx, received).await?);
+        let trees =
+            [ctx.machine.sh(&TREE.replace("AT", &here)).await?, ctx.machine.sh(&TREE.replace("AT", &there)).await?];
+        ensure!(trees[0] == trees[1] && trees[0].contains("a/data"), "it differs:\n{}\n{}", trees[0], trees[1]);
+        for name in [snapshot, received] {
+            json(ctx, &["tenant", "rm", &name.replace('/', "-")]).await?;
+            json(ctx, &["volume", "check", name]).await?;
+        }
+    }
+    // What was sent can be cloned, and the clone written to.
+    json(ctx, &["volume", "clone", "thin/a", "c"]).await?;
+    let clone = attach(ctx, "thin/c").await?;
+    ctx.machine.sh(&format!("head -c 100000 /dev/urandom > {clone}/more; sync -f {clone}")).await?;
+    for tenant in ["thin-c", "thin-v"] {
+        json(ctx, &["tenant", "rm", tenant]).await?;
+    }
     Ok(())
 }
 
