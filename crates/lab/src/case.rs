@@ -67,7 +67,7 @@ pub struct Case<G: Guest = Machine> {
     pub kernels: &'static [Kernel],
     /// The machine it wants.
     pub profile: Profile,
-    /// It fails when it takes longer.
+    /// It fails when it takes longer; where machines run beside each other, so many times as long.
     pub limit: Duration,
     /// An `Err` counts as failed.
     pub run: fn(&mut Ctx<G>) -> Running<'_>,

@@ -214,7 +214,9 @@ async fn run_on<G: Guest>(
         }
     };
     let artifacts = plan.artifacts.join(format!("{}-{kernel}", case.name));
-    let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, limit: case.limit, case: case.name };
+    // Machines beside each other share the processors.
+    let limit = if case.profile.alone { case.limit } else { case.limit * u32::try_from(plan.lanes).unwrap_or(1) };
+    let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, limit, case: case.name };
     let outcome = match checked(&mut ctx, plan, case).await {
         Ok(outcome) => outcome,
         Err(error) => Outcome::Failed(format!("{error:#}")),
@@ -241,11 +243,12 @@ async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>)
     std::fs::create_dir_all(&ctx.artifacts).with_context(|| format!("cannot create {}", ctx.artifacts.display()))?;
     ctx.machine.prepare().await.context("before the case")?;
     let before = ctx.machine.snapshot().await.context("before the case")?.unwrap_or_default();
-    let result = tokio::time::timeout(case.limit, guarded((case.run)(ctx))).await;
+    let limit = ctx.limit;
+    let result = tokio::time::timeout(limit, guarded((case.run)(ctx))).await;
     let artifacts = ctx.artifacts.clone();
     let collected = ctx.machine.collect(&artifacts).await;
     let outcome = match result {
-        Err(_) => return Ok(Outcome::Failed(format!("still running after {} s", case.limit.as_secs()))),
+        Err(_) => return Ok(Outcome::Failed(format!("still running after {} s", limit.as_secs()))),
         Ok(Err(error)) => return Ok(Outcome::Failed(format!("{error:#}"))),
         Ok(Ok(Outcome::Failed(why))) => return Ok(Outcome::Failed(why)),
         Ok(Ok(outcome)) => outcome,
