@@ -224,6 +224,14 @@ impl<'a> Case<'a> {
         Self { name, rows: Vec::new(), figures: Vec::new(), missing: Vec::new(), absent: Vec::new() }
     }
 
+    /// Has the headline say what was found of `about`, if anything was.
+    fn tell<const N: usize>(&mut self, about: &str, said: [Option<String>; N]) {
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        if !said.is_empty() {
+            self.figures.push(format!("{about} {}", said.join(", ")));
+        }
+    }
+
     /// Judges one figure. `place` says where it was measured; `one` writes it.
     fn row(&mut self, place: &str, what: &str, found: Option<Spread>, one: fn(f64) -> String, remark: &str) {
         let threshold = THRESHOLDS.iter().find(|threshold| (threshold.row, threshold.what) == (self.name, what));
@@ -373,10 +381,7 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 p99.map(|s| format!("p99 {}", factor(s.median))),
                 kept.map(|s| format!("neighbour {}", percent(s.median))),
             ];
-            let said: Vec<String> = said.into_iter().flatten().collect();
-            if !said.is_empty() {
-                case.figures.push(format!("{disk} {neighbour} {}", said.join(", ")));
-            }
+            case.tell(&format!("{disk} {neighbour}"), said);
         }
     }
 }
@@ -427,10 +432,7 @@ fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             gain.map(|s| format!("throughput {}", factor(s.median))),
             (!path.is_empty()).then(|| format!("fsync {path} ms")),
         ];
-        let said: Vec<String> = said.into_iter().flatten().collect();
-        if !said.is_empty() {
-            case.figures.push(format!("{disk} {beside} {}", said.join(", ")));
-        }
+        case.tell(&format!("{disk} {beside}"), said);
         for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
             let share = cell(Some(ours), Some(neighbour)).and_then(|cell| cell.figure(f::SHARE_A_PCT));
             case.row(&format!("{disk} {neighbour}"), "share", share, percent_exact, "");
@@ -496,10 +498,7 @@ fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 commits.map(|s| format!("{} host commits/fsync", number(s.median))),
                 cpu.map(|s| format!("{} us CPU per I/O", number(s.median))),
             ];
-            let said: Vec<String> = said.into_iter().flatten().collect();
-            if !said.is_empty() {
-                case.figures.push(format!("{disk} {layout} {}", said.join(", ")));
-            }
+            case.tell(&format!("{disk} {layout}"), said);
         }
     }
 }
@@ -591,10 +590,7 @@ fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 reads.map(|s| format!("{} disk reads", number(s.median))),
                 worse.map(|s| format!("a miss costs {}", percent_exact(s.median))),
             ];
-            let said: Vec<String> = said.into_iter().flatten().collect();
-            if !said.is_empty() {
-                case.figures.push(format!("{disk} {mode} {}", said.join(", ")));
-            }
+            case.tell(&format!("{disk} {mode}"), said);
         }
     }
 }
@@ -633,10 +629,7 @@ fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
                 reads.map(|s| format!("{} fewer disk reads", percent_exact(s.median))),
                 index.map(|s| format!("index {}", percent_exact(s.median))),
             ];
-            let said: Vec<String> = said.into_iter().flatten().collect();
-            if !said.is_empty() {
-                case.figures.push(format!("{disk} {words} {}", said.join(", ")));
-            }
+            case.tell(&format!("{disk} {words}"), said);
         }
     }
 }
