@@ -370,8 +370,7 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     let profile = target.join(if programs.release { "release" } else { "debug" });
     if !programs.no_build {
         let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(workspace()).args(["build", "--quiet", "--package", "bulkhead", "--package", "bulkhead-lab"]);
-        cargo.arg("--bins");
+        cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
         if programs.release {
             cargo.arg("--release");
         }
