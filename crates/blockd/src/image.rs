@@ -15,7 +15,7 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::Params;
 use bulkhead_sys::{block, process};
-use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, flock, open, seek};
+use rustix::fs::{FlockOperation, Mode, OFlags, SeekFrom, open, seek};
 use rustix::io::Errno;
 
 /// Logical block of a volume, in bytes: what file systems use anyway, and a multiple of every usual device's own.
@@ -175,19 +175,13 @@ fn open_device(path: &Path) -> Result<File, ImageError> {
 
 /// Locks a file, and waits a while for those who have it.
 pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), ImageError> {
-    let give_up = Instant::now() + LOCK_LIMIT;
-    loop {
-        match flock(file, how) {
-            Ok(()) => return Ok(()),
-            Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
-            Err(Errno::AGAIN) => {
-                let reason = "another process has it locked".to_owned();
-                return Err(ImageError::Unsuitable { image: path.to_owned(), reason });
-            }
-            Err(errno) => {
-                return Err(ImageError::Io { operation: "lock", image: path.to_owned(), source: errno.into() });
-            }
+    match file::flock_within(file, how, LOCK_LIMIT, || ()) {
+        Ok(true) => Ok(()),
+        Ok(false) => {
+            let reason = "another process has it locked".to_owned();
+            Err(ImageError::Unsuitable { image: path.to_owned(), reason })
         }
+        Err(source) => Err(ImageError::Io { operation: "lock", image: path.to_owned(), source }),
     }
 }
 

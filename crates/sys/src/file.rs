@@ -267,6 +267,29 @@ pub fn lock_exclusive_within(path: &Path, limit: Duration) -> Result<LockFile, F
     }
 }
 
+/// Locks an open file (`flock(2)`), waiting for as long as `limit` for those who have it; `how` is one of the operations that do not
+/// block. `before` is called before each try. False when others have it still.
+///
+/// # Errors
+/// Those of `flock(2)`.
+pub fn flock_within(
+    file: impl AsFd,
+    how: FlockOperation,
+    limit: Duration,
+    mut before: impl FnMut(),
+) -> io::Result<bool> {
+    let give_up = Instant::now() + limit;
+    loop {
+        before();
+        match flock(&file, how) {
+            Ok(()) => return Ok(true),
+            Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
 /// Magic numbers of `<linux/magic.h>`, and of XFS, ZFS, Ceph and others that are defined elsewhere.
 fn magic_name(magic: u64) -> Option<&'static str> {
     Some(match magic {

@@ -12,21 +12,20 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, OFlags, XattrFlags, fallocate, fgetxattr, flock, fsetxattr, linkat, statfs,
+    AtFlags, FallocateFlags, FlockOperation, OFlags, XattrFlags, fallocate, fgetxattr, fsetxattr, linkat, statfs,
 };
 use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::extents::{self, Kind};
-use crate::file::{FileError, io_error, sync_dir_of};
-use crate::process;
+use crate::file::{FileError, flock_within, io_error, sync_dir_of};
 
 /// The extended attribute that says what is below a file.
 pub const ATTRIBUTE: &str = "user.bulkhead.below";
@@ -41,9 +40,6 @@ const MAX_ATTRIBUTE_BYTES: usize = 128;
 const PROBE_AT: u64 = (1 << 20) + BLOCK_BYTES;
 
 const _: () = assert!(BLOCK_BYTES == 4096);
-
-/// Pause between two tries to lock.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What can be wrong with an image and its layers.
 #[derive(Debug, thiserror::Error)]
@@ -378,17 +374,12 @@ pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
 }
 
 /// Locks a file against everybody who serves it.
-pub(crate) fn lock(file: &File, path: &Path, limit: Duration, mut stop: impl FnMut()) -> Result<(), LayerError> {
-    let give_up = Instant::now() + limit;
-    loop {
-        // Also a successor that was there first.
-        stop();
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(Errno::AGAIN) if Instant::now() < give_up => process::pause(LOCK_PAUSE),
-            Err(Errno::AGAIN) => return Err(LayerError::Locked { path: path.to_owned() }),
-            Err(errno) => return Err(io_error("lock", path)(errno.into()).into()),
-        }
+pub(crate) fn lock(file: &File, path: &Path, limit: Duration, stop: impl FnMut()) -> Result<(), LayerError> {
+    // Stopped before each try: also a successor that was there first.
+    match flock_within(file, FlockOperation::NonBlockingLockExclusive, limit, stop) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(LayerError::Locked { path: path.to_owned() }),
+        Err(error) => Err(io_error("lock", path)(error).into()),
     }
 }
 
@@ -615,7 +606,7 @@ mod tests {
         write(&image, 7, 8192);
         let serve = || {
             let server = File::open(&image).unwrap();
-            flock(&server, FlockOperation::LockExclusive).unwrap();
+            rustix::fs::flock(&server, FlockOperation::LockExclusive).unwrap();
             Some(server)
         };
         let mut server = serve();

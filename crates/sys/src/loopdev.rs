@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::units::{Bytes, DevNo};
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, flock, fstat, ftruncate, memfd_create};
+use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, Ioctl, IoctlOutput, NoArg, Opcode, Setter, ioctl};
 
 use crate::block::{self, InUse, dev_from_raw};
+use crate::file::flock_within;
 use crate::process::pause;
 use crate::roots::Roots;
 
@@ -422,14 +423,10 @@ fn loop_number(info: &LoopInfo) -> Option<u32> {
 fn lock(image: &Path) -> Result<OwnedFd, LoopError> {
     let error = |source: Errno| LoopError::Image { image: image.to_owned(), source: source.into() };
     let fd = rustix::fs::open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(error)?;
-    let deadline = Instant::now() + WAIT_LIMIT;
-    loop {
-        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(fd),
-            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => pause(POLL_PAUSE),
-            Err(Errno::WOULDBLOCK) => return Err(LoopError::Locked { image: image.to_owned() }),
-            Err(source) => return Err(error(source)),
-        }
+    match flock_within(&fd, FlockOperation::NonBlockingLockExclusive, WAIT_LIMIT, || ()) {
+        Ok(true) => Ok(fd),
+        Ok(false) => Err(LoopError::Locked { image: image.to_owned() }),
+        Err(source) => Err(LoopError::Image { image: image.to_owned(), source }),
     }
 }
 
