@@ -403,13 +403,13 @@ impl Backend for LvmBackend {
     }
 }
 
-/// Why no volume of an LVM pool can be received.
+/// Why no volume of an LVM pool can be imported or received.
 #[must_use]
 pub fn not_received(volume: &VolumeRef) -> Fault {
     let cause =
-        "volumes on LVM cannot be received: what comes in becomes a layer, which only pools in directories have";
+        "nothing is imported or received into LVM: what comes in becomes a layer, which only pools in directories have";
     Fault::new(Code::Unsupported, format!("volume {volume}"), cause)
-        .cure("receive it in a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
+        .cure("use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
 }
 
 fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
