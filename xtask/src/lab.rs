@@ -46,8 +46,8 @@ pub(crate) enum Command {
         /// Only list the cases.
         #[arg(long)]
         list: bool,
-        /// How many machines run beside each other; what measures runs alone in any case.
-        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
+        /// How many machines run beside each other, for hosts with two processors for each; what measures runs alone in any case.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
         lanes: u8,
         /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D). One machine runs at a time.
         #[arg(long, conflicts_with = "lanes")]
