@@ -421,12 +421,13 @@ fn loop_number(info: &LoopInfo) -> Option<u32> {
 }
 
 fn lock(image: &Path) -> Result<OwnedFd, LoopError> {
-    let error = |source: Errno| LoopError::Image { image: image.to_owned(), source: source.into() };
-    let fd = rustix::fs::open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(error)?;
+    let error = |source| LoopError::Image { image: image.to_owned(), source };
+    let fd = rustix::fs::open(image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let fd = fd.map_err(|errno| error(errno.into()))?;
     match flock_within(&fd, FlockOperation::NonBlockingLockExclusive, WAIT_LIMIT, || ()) {
         Ok(true) => Ok(fd),
         Ok(false) => Err(LoopError::Locked { image: image.to_owned() }),
-        Err(source) => Err(LoopError::Image { image: image.to_owned(), source }),
+        Err(source) => Err(error(source)),
     }
 }
 
