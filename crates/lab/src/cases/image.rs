@@ -301,7 +301,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         ("large", "file/x", &["--size", "16M"], 7, &["larger `--size`"]),
         ("tree", "file/base", &[], 4, &["a volume of that name"]),
         ("tree", "nowhere/x", &[], 3, &["nowhere"]),
-        ("tree", "thin/x", &[], 8, &["on LVM"]),
+        ("tree", "thin/x", &[], 8, &["into LVM"]),
     ] {
         let source = format!("{AT}/{source}");
         let args = [&["image", "import", &source, to, "--staging", STAGING], options].concat();

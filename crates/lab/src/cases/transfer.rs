@@ -183,7 +183,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         ("noise", "other/x", 10, &["no stream of"][..]),
         ("newer", "other/x", 10, &["version 2", "reads version 1"]),
         ("whole", "other/ext4-1", 4, &["a volume of that name"]),
-        ("whole", "thin/x", 8, &["on LVM"]),
+        ("whole", "thin/x", 8, &["into LVM"]),
         ("whole", "nowhere/x", 3, &["nowhere"]),
         ("whole", "x", 2, &["POOL/"]),
     ] {
