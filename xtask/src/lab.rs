@@ -46,11 +46,8 @@ pub(crate) enum Command {
         /// Only list the cases.
         #[arg(long)]
         list: bool,
-        /// How many machines run beside each other, for hosts with two processors for each; what measures runs alone in any case.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
-        lanes: u8,
-        /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D). One machine runs at a time.
-        #[arg(long, conflicts_with = "lanes")]
+        /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D).
+        #[arg(long)]
         keep: bool,
         #[command(flatten)]
         programs: Programs,
@@ -140,15 +137,15 @@ impl MachineArgs {
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
-        if let Command::Run { cases, all, kernel, list, lanes, keep, programs } = command {
-            return if list { list_cases() } else { run_cases(&cases, all, &kernel, lanes, keep, &programs).await };
+        if let Command::Run { cases, all, kernel, list, keep, programs } = command {
+            return if list { list_cases() } else { run_cases(&cases, all, &kernel, keep, &programs).await };
         }
         if let Command::Soak { minutes, kernel, keep, programs } = command {
             let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
             if !soak.kernels.contains(&kernel) {
                 bail!("kernel {kernel} has no block servers: choose 6.12 or backport");
             }
-            return run_plan(vec![&soak], vec![kernel], 1, keep, &programs).await;
+            return run_plan(vec![&soak], vec![kernel], keep, &programs).await;
         }
         let interrupt = interrupted()?;
         tokio::select! {
@@ -279,26 +276,13 @@ fn list_cases() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run_cases(
-    names: &[String],
-    all: bool,
-    kernel: &str,
-    lanes: u8,
-    keep: bool,
-    programs: &Programs,
-) -> Result<ExitCode> {
+async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, programs: &Programs) -> Result<ExitCode> {
     let cases = chosen_cases(names, all)?;
     let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
-    run_plan(cases, kernels, if keep { 1 } else { lanes }, keep, programs).await
+    run_plan(cases, kernels, keep, programs).await
 }
 
-async fn run_plan(
-    cases: Vec<&Case>,
-    kernels: Vec<Kernel>,
-    lanes: u8,
-    keep: bool,
-    programs: &Programs,
-) -> Result<ExitCode> {
+async fn run_plan(cases: Vec<&Case>, kernels: Vec<Kernel>, keep: bool, programs: &Programs) -> Result<ExitCode> {
     let interrupt = interrupted()?;
     let mut interrupt = std::pin::pin!(interrupt);
     let lab = tokio::select! {
@@ -309,7 +293,6 @@ async fn run_plan(
         cases,
         kernels,
         artifacts: lab.config().artifacts.clone(),
-        lanes: lanes.into(),
         leak_grace: LEAK_GRACE,
         on_failure: keep.then_some(|ctx: &mut Ctx| Box::pin(inspect(ctx)) as runner::Inspection<'_>),
     };

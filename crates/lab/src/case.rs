@@ -38,8 +38,6 @@ pub struct Profile {
     pub memory_mib: u32,
     /// CPUs of the guest.
     pub cpus: u32,
-    /// Its cases measure: no other machine runs beside it.
-    pub alone: bool,
 }
 
 impl Profile {
@@ -67,7 +65,7 @@ pub struct Case<G: Guest = Machine> {
     pub kernels: &'static [Kernel],
     /// The machine it wants.
     pub profile: Profile,
-    /// It fails when it takes longer; where machines run beside each other, so many times as long.
+    /// It fails when it takes longer.
     pub limit: Duration,
     /// An `Err` counts as failed.
     pub run: fn(&mut Ctx<G>) -> Running<'_>,

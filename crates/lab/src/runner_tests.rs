@@ -72,7 +72,7 @@ impl Guest for FakeMachine {
     }
 }
 
-const SMALL: Profile = Profile { name: "small", disks: &[], memory_mib: 1, cpus: 1, alone: false };
+const SMALL: Profile = Profile { name: "small", disks: &[], memory_mib: 1, cpus: 1 };
 const BIG: Profile = Profile { name: "big", ..SMALL };
 
 fn case(name: &'static str, run: fn(&mut super::Ctx<FakeMachine>) -> crate::case::Running<'_>) -> Case<FakeMachine> {
@@ -89,22 +89,12 @@ async fn run_cases(cases: &[Case<FakeMachine>]) -> (Report, Vec<String>) {
 }
 
 async fn run_in(lab: FakeLab, cases: &[Case<FakeMachine>], interrupt: impl Future) -> (Report, Vec<String>) {
-    run_in_lanes(1, lab, cases, interrupt).await
-}
-
-async fn run_in_lanes(
-    lanes: usize,
-    lab: FakeLab,
-    cases: &[Case<FakeMachine>],
-    interrupt: impl Future,
-) -> (Report, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let lab = Arc::new(lab);
     let plan = Plan {
         cases: cases.iter().collect(),
         kernels: vec![Kernel::V6_12],
         artifacts: dir.path().to_owned(),
-        lanes,
         leak_grace: Duration::ZERO,
         on_failure: None,
     };
@@ -145,24 +135,6 @@ async fn cases_of_one_profile_share_a_boot() {
     let (report, events) = run_cases(&[passing("a"), other, passing("b")]).await;
     assert_eq!(report.summary(), "3 passed, 0 failed, 0 skipped");
     assert_eq!(events, ["boot small/6.12", "end small/6.12", "boot big/6.12", "end big/6.12"]);
-}
-
-#[tokio::test]
-async fn what_measures_runs_when_all_else_has_ended() {
-    let mut alone = passing("alone");
-    alone.profile = Profile { name: "alone", alone: true, ..SMALL };
-    let slow = case("slow", |_| {
-        Box::pin(async {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            Ok(Outcome::Passed)
-        })
-    });
-    let cases = [alone, slow, passing("b"), passing("c")];
-    let (report, events) = run_in_lanes(2, FakeLab::default(), &cases, std::future::pending::<()>()).await;
-    let order: Vec<&str> = report.entries.iter().map(|entry| entry.case.as_str()).collect();
-    assert_eq!(order, ["b", "c", "slow", "alone"]);
-    let machines = ["boot small/6.12", "boot small/6.12", "end small/6.12", "end small/6.12"];
-    assert_eq!(events, [&machines[..], &["boot alone/6.12", "end alone/6.12"]].concat());
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
         name,
         about: "an io.cost model is measured and stored, works when it is put in force, and nothing is left of measuring it",
         kernels: &[Kernel::V6_12],
-        profile: Profile { name, disks, memory_mib: 3072, cpus: 2, alone: true },
+        profile: Profile { name, disks, memory_mib: 3072, cpus: 2 },
         limit: Duration::from_secs(1800),
         run: |ctx| Box::pin(calibrate(ctx)),
     }

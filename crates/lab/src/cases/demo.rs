@@ -14,13 +14,7 @@ pub(super) const SOAK: &[Case] = &[Case {
     name: "demo_on_directory",
     about: "the demo runs in a directory of a host's file system, writes its report, and leaves the directory as it was",
     kernels: &[Kernel::V6_12],
-    profile: Profile {
-        name: "demo",
-        disks: &[DiskSpec::new(DiskModel::Hdd, 8192)],
-        memory_mib: 3072,
-        cpus: 2,
-        alone: true,
-    },
+    profile: Profile { name: "demo", disks: &[DiskSpec::new(DiskModel::Hdd, 8192)], memory_mib: 3072, cpus: 2 },
     limit: Duration::from_secs(1800),
     run: |ctx| Box::pin(demo_on_directory(ctx)),
 }];

@@ -21,7 +21,6 @@ pub(super) const PROFILE: Profile = Profile {
     ],
     memory_mib: 2048,
     cpus: 2,
-    alone: false,
 };
 
 /// Directory of the file pool.

@@ -10,7 +10,7 @@ use crate::disk::DiskModel;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-const PROFILE: Profile = Profile { name: "lab", disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2, alone: false };
+const PROFILE: Profile = Profile { name: "lab", disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) const CASES: &[Case] = &[

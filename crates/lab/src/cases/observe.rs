@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// A disk that is a bottleneck.
 pub(super) const SLOW: Profile =
-    Profile { name: "slow", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], memory_mib: 2048, cpus: 2, alone: true };
+    Profile { name: "slow", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], memory_mib: 2048, cpus: 2 };
 
 /// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
 const SHARED: &str = "
