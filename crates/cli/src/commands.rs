@@ -157,7 +157,7 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
         VolumeCommand::Flatten { volume, write } => {
             let volume = resolved(client, &volume).await?;
             let done = client.volume_flatten(&volume, write.dry_run).await?;
-            show::done(output, &format!("volume {volume}"), "being flattened", &done)
+            show::done(output, &format!("volume {volume}"), "set to be flattened", &done)
         }
         VolumeCommand::Send(args) => transfer::send(args, client, output).await,
         VolumeCommand::Receive(args) => transfer::receive(args, client, output).await,

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use bulkhead_blockd::transfer::{Receiver, Sender, TransferError};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::VolumeRef;
+use bulkhead_core::stream::StreamError;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{ReceiveView, SendDevice, VolumeSend};
 use bulkhead_engine::client::Client;
@@ -119,17 +120,17 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
         return Err(invalid("standard input", "a stream does not come from a terminal")
             .cure("redirect it from a file, or pipe it from `bulkhead volume send`"));
     }
-    let again = format!("`bulkhead volume receive {volume} --token` says where to go on");
-    let fault = |error: &TransferError| fault(error, &volume, &again);
     let input = BufReader::new(stream(io::stdin(), "standard input")?);
-    let mut receiver = Receiver::open(input).map_err(|error| fault(&error))?;
+    let anew = "none of it was taken in: send it anew, and look at what it passes through on its way";
+    let mut receiver = Receiver::open(input).map_err(|error| fault(&error, &volume, anew))?;
     let header = receiver.header().clone();
     let done = client.volume_receive(&volume, &header, args.write.dry_run).await?;
     let Some(view) = &done.object else { return show::steps(output, &object, "", &done) };
     let bar = progress::bytes("received", Some(header.data_bytes), output);
     let received = receiver.receive(&view.part, |bytes| bar.set_position(bytes.0));
     bar.finish_and_clear();
-    received.map_err(|error| fault(&error))?;
+    let again = format!("`bulkhead volume receive {volume} --token` says where to go on");
+    received.map_err(|error| fault(&error, &volume, &again))?;
     let done = client.volume_received(&volume, &header, false).await?;
     show::done(output, &object, &format!("received, as it was in {}", header.snapshot), &done)
 }
@@ -159,6 +160,11 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
     }
     let same = cure.to_owned();
     let (code, cure) = match error {
+        TransferError::Stream(StreamError::Version(_)) => (
+            Code::Corrupt,
+            "receive it with the version of Bulkhead that sent it; if that is this one, it was changed on its way"
+                .to_owned(),
+        ),
         TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong => (Code::Corrupt, same),
         TransferError::Part(LayerError::PartLocked { .. }) => (Code::InUse, same),
         TransferError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => (Code::NoSpace, same),

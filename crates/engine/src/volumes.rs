@@ -16,8 +16,11 @@ use crate::engine::{Engine, Found, Located};
 const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
                            follows commits the host file system's journal";
 
-/// What goes on in a volume that is flattened.
-const FLATTEN_NOTE: &str = "what it shares is being copied into its own image, as long as it is in use";
+/// What goes on in a volume in use that is flattened.
+const FLATTEN_NOTE: &str = "what it shares is being copied into its own image";
+/// What is to happen to a volume that nobody uses and that is flattened.
+const FLATTEN_LATER_NOTE: &str =
+    "what it shares will be copied into its own image while it is in use, which it is not now";
 
 impl Engine {
     /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
@@ -304,7 +307,8 @@ impl Engine {
                 Code::Unsupported,
                 object,
                 "it lies on no layers: it shares nothing that it could copy",
-            ));
+            )
+            .cure("nothing is to be done: no other volume is needed for it"));
         };
         let below: u64 = shared.below.iter().map(|layer| layer.bytes.0).sum();
         let needed = Bytes(below.min(volume.size_bytes.0.saturating_sub(shared.own_bytes.0)));
@@ -400,7 +404,8 @@ impl Engine {
         notes.extend(device_notes);
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
         if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) {
-            notes.extend(volume.flatten.then(|| FLATTEN_NOTE.to_owned()));
+            let flattening = if open.is_some() { FLATTEN_NOTE } else { FLATTEN_LATER_NOTE };
+            notes.extend(volume.flatten.then(|| flattening.to_owned()));
             notes.extend((volume.provision == Provision::Full).then(|| COPIED_NOTE.to_owned()));
         }
         VolumeView {

@@ -181,7 +181,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     let receive = |input: &str, to: &str| format!("cat {STREAMS}/{input} | {program} volume receive {to}");
     for (input, to, code, words) in [
         ("noise", "other/x", 10, &["no stream of"][..]),
-        ("newer", "other/x", 10, &["version 2", "reads version 1"]),
+        ("newer", "other/x", 10, &["version 2", "reads version 1", "that sent it"]),
         ("whole", "other/ext4-1", 4, &["a volume of that name"]),
         ("whole", "thin/x", 8, &["into LVM"]),
         ("whole", "nowhere/x", 3, &["nowhere"]),
