@@ -40,13 +40,7 @@ impl Layers {
             move |source: io::Error| ImageError::Io { operation, image, source }
         };
         let mut paths = match layer::chain(path)? {
-            None if layered => {
-                let reason = format!(
-                    "it was copied, and has lost its attribute {}: its holes may be data of a layer",
-                    layer::ATTRIBUTE
-                );
-                return Err(ImageError::Unsuitable { image: path.to_owned(), reason });
-            }
+            None if layered => return Err(LayerError::Unmarked { path: path.to_owned() }.into()),
             None => return Ok(None),
             Some(paths) if paths.is_empty() => return Ok(None),
             Some(paths) => paths,

@@ -1,7 +1,7 @@
 //! `bulkhead image import`: a directory, a tar archive or an OCI image becomes a snapshot, of which clones are made.
 //!
 //! The file system is made in this process and its helpers, which are the operator's to slow down and to end; the daemon makes
-//! the file before, and a volume of it afterwards, as it does with a snapshot that is received (docs/formats/layers.md).
+//! the file before, and a volume of it afterwards, as it does with a snapshot that is received (docs/formats/stream.md).
 
 use std::io;
 use std::path::Path;
@@ -19,6 +19,7 @@ use bulkhead_engine::client::Client;
 use bulkhead_image::{ImportError, Platform, Tree, Wanted};
 use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
 use bulkhead_sys::layer::LayerError;
+use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::part::{Part, index_of};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::ToolError;
@@ -137,7 +138,11 @@ impl MakeError {
             {
                 (Code::NoSpace, "give a larger `--size`, or make room in the pool")
             }
+            (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {
+                (Code::Unsupported, "`modprobe loop`")
+            }
             (Self::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, "wait for it, or choose another name"),
+            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_cure(),
             _ => (Code::Internal, "import it again"),
         };
         Fault::new(code, object, chain(self)).cure(cure)

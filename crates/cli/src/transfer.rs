@@ -6,6 +6,7 @@ use std::io::{self, BufReader, BufWriter, IsTerminal as _};
 use std::os::fd::AsFd;
 use std::str::FromStr;
 
+use bulkhead_blockd::ImageError;
 use bulkhead_blockd::transfer::{Receiver, Sender, TransferError};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::VolumeRef;
@@ -151,31 +152,41 @@ fn check_token(token: &Token, snapshot: &VolumeRef, content: Uuid, base: Option<
 }
 
 fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
-    let mut kinds = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
-        .filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
-    if kinds.any(|kind| kind == io::ErrorKind::PermissionDenied) {
-        let object = format!("volume {volume}");
-        return Fault::new(Code::PermissionDenied, object, chain(error))
-            .cure("run it as root, whose the pool's files are");
-    }
+    let kind = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
+        .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let of_layer = |error: &LayerError| {
+        let (code, cure) = error.code_and_cure();
+        (code, cure.to_owned())
+    };
     let same = cure.to_owned();
-    let (code, cure) = match error {
-        TransferError::Stream(StreamError::Version(_)) => (
+    let (code, cure) = match (error, kind) {
+        (_, Some(io::ErrorKind::PermissionDenied)) => {
+            (Code::PermissionDenied, "run it as root, whose the pool's files are".to_owned())
+        }
+        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("make room there; {same}")),
+        (TransferError::Stream(StreamError::Version(_)), _) => (
             Code::Corrupt,
             "receive it with the version of Bulkhead that sent it; if that is this one, it was changed on its way"
                 .to_owned(),
         ),
-        TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong => (Code::Corrupt, same),
-        TransferError::Part(LayerError::PartLocked { .. }) => (Code::InUse, same),
-        TransferError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => (Code::NoSpace, same),
-        TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })) => {
+        (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
+        (
+            TransferError::Part(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
+            _,
+        ) => (Code::Internal, same),
+        (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
+        (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => of_layer(error),
+        (TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })), _) => {
             (Code::Unsupported, format!("apt-get install {package}"))
         }
-        TransferError::Thin(ThinError::Reserved { pool, .. }) => {
+        (TransferError::Thin(ThinError::Delta(_)), _) => {
+            (Code::Unsupported, "copy its files to a new volume, and send a snapshot of that".to_owned())
+        }
+        (TransferError::Thin(ThinError::Reserved { pool, .. }), _) => {
             let left = format!("dmsetup message {pool} 0 release_metadata_snap");
             (Code::InUse, format!("send it again when that has ended; what nobody uses goes with `{left}`"))
         }
-        TransferError::Writable(device) => {
+        (TransferError::Writable(device), _) => {
             (Code::Internal, format!("`lvchange -pr {0}; lvchange --refresh {0}`, and send it again", device.display()))
         }
         _ => (Code::Internal, same),

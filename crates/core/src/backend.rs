@@ -597,6 +597,32 @@ mod tests {
         }
     }
 
+    /// As docs/formats/state.md has them.
+    #[test]
+    fn tags_of_version_1_are_read() {
+        let text = "bulkhead.volume=00000000-0000-0000-0000-000000000007 bulkhead.fs=xfs bulkhead.provision=on_demand \
+            bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.share=base";
+        let tags: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        let volume = volume_from_tags(&"p".parse().unwrap(), "v", Bytes(4096), &tags).unwrap().unwrap();
+        let expected = Volume {
+            pool: "p".parse().unwrap(),
+            name: "v".parse().unwrap(),
+            uuid: Uuid::from_u128(7),
+            size_bytes: Bytes(4096),
+            fs: FsKind::Xfs,
+            provision: Provision::OnDemand,
+            fast_commit: false,
+            read_only: true,
+            origin: Some("o".parse().unwrap()),
+            layered: false,
+            flatten: false,
+            share: Sharing::Base,
+            domain: None,
+            state: VolumeState::Resizing { to_bytes: Bytes(8192) },
+        };
+        assert_eq!((&volume, tags_of(&volume)), (&expected, tags));
+    }
+
     #[test]
     fn foreign_logical_volumes_are_left_alone() {
         let pool: Name = "p".parse().expect("a valid name");

@@ -366,6 +366,29 @@ mod tests {
         assert!(!format!("{head:?}").contains("key"));
     }
 
+    /// As docs/formats/index.md has it, byte by byte.
+    #[test]
+    fn version_1_is_read() {
+        let head = *b"BHINDEX\0\x01\0\0\0\x81\0\0\0\
+            \x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff\x01\
+            0123456789abcdef\x02\0\0\0\0\0\0\0\x05\x01\0\0\0\0\0\0";
+        let read = IndexHead::decode(&head).unwrap();
+        let expected = IndexHead {
+            content: Uuid::from_u128(0x1122_3344_5566_7788_99aa_bbcc_ddee_ff01),
+            handle_type: 0x81,
+            key: *b"0123456789abcdef",
+            extents: 2,
+            blocks: 0x105,
+        };
+        assert_eq!((read, read.encode()), (expected, head));
+        let extent = *b"\x08\x07\x06\x05\x04\x03\x02\x01\x01\x02\0\0\0\0\0\0\
+            \x03\0\0\0\0\0\0\0\x04\x01\0\0\0\0\0\0\x09\x08\x07\x06\x11\0\0\0";
+        let read = IndexExtent::decode(&extent);
+        let file = FileId { inode: 0x201, generation: 0x0607_0809 };
+        let expected = IndexExtent { block: 0x0102_0304_0506_0708, blocks: 17, file, file_block: 3, hash: 0x104 };
+        assert_eq!((read, read.encode()), (expected, extent));
+    }
+
     /// The first of the reference implementation's vectors for 128 bits: of nothing, with the key 00 01 … 0f.
     #[test]
     fn hashes_are_those_of_siphash() {

@@ -131,7 +131,7 @@ pub struct VolumeCopy {
     pub name: Name,
     /// A snapshot is read-only, a clone is not.
     pub read_only: bool,
-    /// From where it reads what it shares; only in file pools. As the origin does when left away.
+    /// From where it reads what it shares; on LVM `off` and `base` only. When left away as the origin does, and on LVM `off`.
     #[serde(default)]
     pub share: Option<Sharing>,
     /// Only volumes of the same sharing domain learn from each other's reads. As the origin's when left away.

@@ -286,19 +286,26 @@ impl Engine {
         self.tenants()?.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
-    /// The pool sizes that `PoolView` and size checks need.
-    pub(crate) fn check_room(space: &Space, size: Bytes, needed_now: bool, object: &str) -> Result<(), Fault> {
+    /// Refuses a volume of a size that its pool has no room for; one that is provisioned on demand needs none yet.
+    pub(crate) fn check_size(space: &Space, size: Bytes, needed_now: bool, object: &str) -> Result<(), Fault> {
         if size > space.total {
             let cause = format!("{size} is larger than the whole pool ({})", space.total);
             return Err(Fault::new(Code::NoSpace, object, cause).cure("ask for less, or use a larger pool"));
         }
-        if needed_now && size > space.free {
-            let cause = format!("{size} is needed and the pool has {} left", space.free);
-            return Err(
-                Fault::new(Code::NoSpace, object, cause).cure("ask for less, remove volumes, or provision on demand")
-            );
+        if !needed_now {
+            return Ok(());
         }
-        Ok(())
+        Self::check_room(space, size, object)
+            .map_err(|fault| fault.cure("ask for less, remove volumes, or provision on demand"))
+    }
+
+    /// Refuses what needs more than a pool has left.
+    pub(crate) fn check_room(space: &Space, needed: Bytes, object: &str) -> Result<(), Fault> {
+        if needed <= space.free {
+            return Ok(());
+        }
+        let cause = format!("{needed} are needed and the pool has {} left", space.free);
+        Err(Fault::new(Code::NoSpace, object, cause).cure("remove volumes or snapshots, or make the pool larger"))
     }
 }
 

@@ -71,7 +71,8 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bulkhead_core::model::{Pool, PoolSource, Server};
+    use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeState};
+    use bulkhead_core::units::Bytes;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
     use uuid::Uuid;
 
@@ -86,6 +87,54 @@ mod tests {
     #[test]
     fn a_record_is_read_back() {
         assert_eq!(decode(Path::new("/x"), &encode(&record())), Ok(record()));
+    }
+
+    /// As docs/formats/state.md has it: one with all fields, and one with those alone that must be there.
+    #[test]
+    fn a_volume_of_version_1_is_read() {
+        let read = |crc: &str, body: &str| {
+            decode(Path::new("/x"), format!("bulkhead volume 1 crc32 {crc}\n{body}\n").as_bytes())
+        };
+        let whole = concat!(
+            r#"{"pool":"p","name":"v","uuid":"00000000-0000-0000-0000-000000000007","size_bytes":4096,"#,
+            r#""fs":"ext4","provision":"on_demand","fast_commit":true,"read_only":false,"origin":"o","#,
+            r#""layered":true,"flatten":true,"share":"drr","domain":"d","state":{"stage":"resizing","#,
+            r#""to_bytes":8192}}"#,
+        );
+        let expected = Volume {
+            pool: "p".parse().unwrap(),
+            name: "v".parse().unwrap(),
+            uuid: Uuid::from_u128(7),
+            size_bytes: Bytes(4096),
+            fs: FsKind::Ext4,
+            provision: Provision::OnDemand,
+            fast_commit: true,
+            read_only: false,
+            origin: Some("o".parse().unwrap()),
+            layered: true,
+            flatten: true,
+            share: Sharing::Drr,
+            domain: Some("d".parse().unwrap()),
+            state: VolumeState::Resizing { to_bytes: Bytes(8192) },
+        };
+        assert_eq!(read("57d6417f", whole), Ok(Record::Volume(expected.clone())));
+        let least = concat!(
+            r#"{"pool":"p","name":"v","uuid":"00000000-0000-0000-0000-000000000007","size_bytes":4096,"#,
+            r#""fs":"ext4","provision":"full","state":{"stage":"ready"}}"#,
+        );
+        let expected = Volume {
+            provision: Provision::Full,
+            fast_commit: false,
+            origin: None,
+            layered: false,
+            flatten: false,
+            share: Sharing::Base,
+            domain: None,
+            state: VolumeState::Ready,
+            ..expected
+        };
+        assert_eq!(read("99bea900", least), Ok(Record::Volume(expected)));
+        assert_eq!(read("00000000", least).unwrap_err().code, Code::Corrupt);
     }
 
     #[test]

@@ -201,8 +201,9 @@ impl Engine {
         let values = [limit.read_bytes_per_second, limit.write_bytes_per_second, limit.read_iops, limit.write_iops];
         if values.contains(&Some(0)) {
             let object = format!("limit on {}", limit.device);
-            return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good")
-                .cure("leave it away for no limit, or freeze the tenant"));
+            return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good").cure(
+                "leave it away for no limit; writing 1 to `cgroup.freeze` of its cgroup `payload` stops a tenant",
+            ));
         }
         Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
     }

@@ -473,8 +473,11 @@ fn requests_are_idempotent() {
     let second = engine.volume_create(&request, false).unwrap();
     assert!(!first.steps.is_empty() && second.steps.is_empty());
     assert_eq!(first.object, second.object);
-    let other = VolumeCreate { size_bytes: Bytes::mib(65), ..request };
-    assert_eq!(engine.volume_create(&other, false).unwrap_err().code, Code::AlreadyExists);
+    for other in
+        [VolumeCreate { size_bytes: Bytes::mib(65), ..request.clone() }, VolumeCreate { fast_commit: true, ..request }]
+    {
+        assert_eq!(engine.volume_create(&other, false).unwrap_err().code, Code::AlreadyExists);
+    }
     assert!(engine.volume_remove(&volume("file/none"), false, false).unwrap().steps.is_empty());
 }
 

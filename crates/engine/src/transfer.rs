@@ -144,7 +144,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .cure(format!("send again, from where `bulkhead volume receive {reference} --token` says")));
         }
-        Self::check_room(&self.host().space(&pool.source)?, header.data_bytes, true, &object)?;
+        Self::check_room(&self.host().space(&pool.source)?, header.data_bytes, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
         let create = Action::CreatePart { path: part.clone(), content, base, size_bytes };
         let steps = self.executor.run_steps(vec![create], dry_run)?;
@@ -160,6 +160,7 @@ impl Engine {
         let (_, part) = self.part_of(reference)?;
         let found = self.host().part(&part)?.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("volume {reference}"), "nothing of it has been received so far")
+                .cure("send it from its beginning, without `--resume`")
         })?;
         Ok(ReceiveView {
             volume: reference.clone(),

@@ -35,7 +35,8 @@ impl Engine {
         let backend = backend::backend(&pool);
         let space = self.host().space(&pool.source)?;
         if request.fast_commit && request.fs != FsKind::Ext4 {
-            return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only"));
+            return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only")
+                .cure("leave `--fast-commit` away, or use ext4"));
         }
         let thin = matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. });
         let wanted = Volume {
@@ -57,7 +58,8 @@ impl Engine {
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
         let wanted = Volume { size_bytes, ..wanted };
         if let Some(found) = self.find(&pool, &reference.name)? {
-            let same = (found.size_bytes, found.fs, found.provision) == (size_bytes, wanted.fs, wanted.provision);
+            let kind = |volume: &Volume| (volume.size_bytes, volume.fs, volume.provision, volume.fast_commit);
+            let same = kind(&found) == kind(&wanted);
             if same && found.state == VolumeState::Ready {
                 return Ok(Done {
                     object: Some(self.volume_view(&pool, backend.as_ref(), &found)),
@@ -74,7 +76,7 @@ impl Engine {
                 .cure("leave `--provision` away, or use a pool on a thin pool"));
         }
         self.check_unclaimed(&pool, &reference.name)?;
-        Self::check_room(&space, size_bytes, wanted.provision == Provision::Full, &object)?;
+        Self::check_size(&space, size_bytes, wanted.provision == Provision::Full, &object)?;
         let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
         let ready = wanted.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
@@ -194,7 +196,7 @@ impl Engine {
         }
         if to > volume.size_bytes {
             let more = Bytes(to.0 - volume.size_bytes.0);
-            Self::check_room(&space, more, volume.provision == Provision::Full, &object)?;
+            Self::check_size(&space, more, volume.provision == Provision::Full, &object)?;
         }
         let mounted_at = self.mounted_at(&volume)?;
         let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
@@ -312,7 +314,7 @@ impl Engine {
         };
         let below: u64 = shared.below.iter().map(|layer| layer.bytes.0).sum();
         let needed = Bytes(below.min(volume.size_bytes.0.saturating_sub(shared.own_bytes.0)));
-        Self::check_room(&self.host().space(&pool.source)?, needed, true, &object)?;
+        Self::check_room(&self.host().space(&pool.source)?, needed, &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
         steps.extend(self.keep_anew(reference, dry_run)?);

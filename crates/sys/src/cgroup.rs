@@ -113,12 +113,6 @@ impl CgroupPath {
         self.0.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether this is `other` or lies below it.
-    #[must_use]
-    pub fn is_within(&self, other: &CgroupPath) -> bool {
-        other.is_root() || self.0.strip_prefix(&other.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    }
-
     /// The directory of the cgroup.
     #[must_use]
     pub fn dir(&self, roots: &Roots) -> PathBuf {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::units::Bytes;
-use rustix::fs::{FlockOperation, OFlags, flock, statfs, statvfs, syncfs};
+use rustix::fs::{FlockOperation, OFlags, flock, statvfs, syncfs};
 use rustix::io::Errno;
 
 use crate::process;
@@ -36,15 +36,7 @@ pub struct Space {
 /// An exclusive lock on a file, held until it is dropped or the process ends (`flock(2)`).
 #[derive(Debug)]
 pub struct LockFile {
-    fd: OwnedFd,
-}
-
-impl LockFile {
-    /// The descriptor that holds the lock. It is close-on-exec; a child that gets a copy of it shares the lock.
-    #[must_use]
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd
-    }
+    _fd: OwnedFd,
 }
 
 /// A failed file operation.
@@ -165,27 +157,6 @@ pub fn free_space(path: &Path) -> Result<Space, FileError> {
     Ok(Space { free: bytes(found.f_bavail), total: bytes(found.f_blocks) })
 }
 
-/// The kind of file system that holds `path`, for example `xfs`; `unknown (0x…)` with its magic number when it is not one of
-/// the usual ones. `ext4` stands for ext2 and ext3 too, which have the same number.
-///
-/// # Errors
-/// [`FileError::Io`].
-pub fn fs_magic_name(path: &Path) -> Result<String, FileError> {
-    let found = statfs(path).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
-    // The field's type differs between architectures; the numbers have 32 bits.
-    let magic = u64::try_from(found.f_type).unwrap_or_default() & 0xffff_ffff;
-    Ok(magic_name(magic).map_or_else(|| format!("unknown ({magic:#x})"), str::to_owned))
-}
-
-/// Whether two paths lead to the same file (device and inode are equal). Follows symbolic links.
-///
-/// # Errors
-/// [`FileError::Io`].
-pub fn same_file(a: &Path, b: &Path) -> Result<bool, FileError> {
-    let identity = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).map_err(io_error("stat", path));
-    Ok(identity(a)? == identity(b)?)
-}
-
 /// Whether a path still leads to an open file; not when nothing is there any more.
 ///
 /// # Errors
@@ -249,7 +220,7 @@ pub fn lock_exclusive(path: &Path) -> Result<LockFile, FileError> {
         }
         let text = format!("{}\n", std::process::id());
         file.set_len(0).and_then(|()| file.write_all_at(text.as_bytes(), 0)).map_err(io_error("write", path))?;
-        return Ok(LockFile { fd: file.into() });
+        return Ok(LockFile { _fd: file.into() });
     }
 }
 
@@ -288,34 +259,6 @@ pub fn flock_within(
             Err(errno) => return Err(errno.into()),
         }
     }
-}
-
-/// Magic numbers of `<linux/magic.h>`, and of XFS, ZFS, Ceph and others that are defined elsewhere.
-fn magic_name(magic: u64) -> Option<&'static str> {
-    Some(match magic {
-        0xef53 => "ext4",
-        0x5846_5342 => "xfs",
-        0x9123_683e => "btrfs",
-        0x0102_1994 => "tmpfs",
-        0x8584_58f6 => "ramfs",
-        0x794c_7630 => "overlay",
-        0x6969 => "nfs",
-        0xff53_4d42 | 0xfe53_4d42 => "cifs",
-        0x6573_5546 => "fuse",
-        0xf2f5_2010 => "f2fs",
-        0x2fc1_2fc1 => "zfs",
-        0x00c3_6400 => "ceph",
-        0xca45_1a4e => "bcachefs",
-        0x4d44 => "vfat",
-        0x0102_1997 => "9p",
-        0x7371_7368 => "squashfs",
-        0xe0f5_e1e2 => "erofs",
-        0x6367_7270 => "cgroup2",
-        0x0027_e0eb => "cgroup",
-        0x9fa0 => "proc",
-        0x6265_6572 => "sysfs",
-        _ => return None,
-    })
 }
 
 fn holder(pid: Option<u32>) -> impl fmt::Display {
@@ -401,24 +344,10 @@ mod tests {
     }
 
     #[test]
-    fn file_systems_have_names() {
-        assert_eq!(fs_magic_name(Path::new("/proc")).unwrap(), "proc");
-        assert_eq!(magic_name(0xef53), Some("ext4"));
-        assert_eq!(magic_name(1), None);
+    fn the_room_of_a_file_system_is_told() {
         let space = free_space(Path::new("/")).unwrap();
         assert!(space.free <= space.total && space.total > Bytes(0));
         assert!(matches!(free_space(Path::new("/nonexistent")), Err(FileError::Io { .. })));
-    }
-
-    #[test]
-    fn the_same_file_has_many_names() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        fs::write(&a, "").unwrap();
-        fs::hard_link(&a, &b).unwrap();
-        assert!(same_file(&a, &b).unwrap());
-        assert!(!same_file(&a, dir.path()).unwrap());
-        assert!(same_file(&a, &dir.path().join("c")).is_err());
     }
 
     #[test]
@@ -431,8 +360,7 @@ mod tests {
         let expected = format!("{} is locked by process {}", path.display(), std::process::id());
         assert_eq!(error.to_string(), expected);
         drop(lock);
-        let _fd = lock_exclusive(&path).unwrap().into_fd();
-        assert!(matches!(lock_exclusive(&path), Err(FileError::AlreadyLocked { pid: Some(_), .. })));
+        let _lock = lock_exclusive(&path).unwrap();
         std::os::unix::fs::symlink(&path, dir.path().join("link")).unwrap();
         assert!(matches!(lock_exclusive(&dir.path().join("link")), Err(FileError::Io { .. })));
     }

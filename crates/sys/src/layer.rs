@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
+use bulkhead_core::error::Code;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
@@ -57,6 +58,12 @@ pub enum LayerError {
         /// What it says.
         text: String,
     },
+    /// The image was copied by Bulkhead, and does not say any more what is below it.
+    #[error("{path} has lost its attribute {ATTRIBUTE}: its holes may be data of a layer")]
+    Unmarked {
+        /// The image.
+        path: PathBuf,
+    },
     /// The file lies on layers, and was copied.
     #[error(
         "{path} is a copy (its {ATTRIBUTE} is that of inode {marked}, it has inode {inode}): its holes may not be those that it had"
@@ -88,7 +95,7 @@ pub enum LayerError {
         layer: PathBuf,
     },
     /// Too many layers, or a ring of them.
-    #[error("{path} lies on more than {MAX_LAYERS} layers")]
+    #[error("{path} lies on {MAX_LAYERS} layers, and no more are possible")]
     TooMany {
         /// The file.
         path: PathBuf,
@@ -135,6 +142,45 @@ pub enum LayerError {
         /// The part.
         path: PathBuf,
     },
+}
+
+impl LayerError {
+    /// What code it has towards users, and what they can do about it.
+    #[must_use]
+    pub fn code_and_cure(&self) -> (Code, &'static str) {
+        match self {
+            LayerError::File(_) => (Code::Internal, ""),
+            LayerError::Attribute { .. } | LayerError::Unmarked { .. } | LayerError::Copied { .. } => (
+                Code::Corrupt,
+                "docs/formats/layers.md says how such a file is told what it is, when its holes are known to be exact",
+            ),
+            LayerError::Changed { .. } => (
+                Code::Corrupt,
+                "restore the layer with its time (`cp --archive`), or its volumes; docs/formats/layers.md, if it holds what it held",
+            ),
+            LayerError::Missing { .. } => {
+                (Code::Corrupt, "bring the layer back under its name, its holes as they were")
+            }
+            LayerError::TooMany { .. } => {
+                (Code::Unsupported, "`bulkhead volume flatten VOLUME`, and use it until it depends on no layer")
+            }
+            LayerError::Coarse { .. } => {
+                (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
+            }
+            LayerError::Locked { .. } => {
+                (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
+            }
+            LayerError::NoBase { .. } => (
+                Code::NotFound,
+                "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
+            ),
+            LayerError::OtherPart { .. } => {
+                (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
+            }
+            LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
+            LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
+        }
+    }
 }
 
 /// Name of the attribute that says when a layer was written to last, and how large it is.
@@ -675,6 +721,10 @@ mod tests {
         let (dir, image) = frozen();
         let layer = layer_path(dir.path(), Uuid::from_u128(1));
         let sealed = fs::metadata(&layer).unwrap().modified().unwrap();
+        // As docs/formats/layers.md has it.
+        let since = sealed.duration_since(std::time::UNIX_EPOCH).unwrap();
+        let text = format!("1 {}.{:09} 4194304", since.as_secs(), since.subsec_nanos());
+        assert_eq!(attribute(&File::open(&layer).unwrap(), &layer, SEAL).unwrap(), Some(text));
         // What does not change what it holds is nobody's concern.
         fs::set_permissions(&layer, Permissions::from_mode(0o600)).unwrap();
         fs::hard_link(&layer, dir.path().join("link")).unwrap();

@@ -506,12 +506,6 @@ pub fn pv_remove(device: &Path) -> Result<bool, LvmError> {
     }
 }
 
-/// The device-mapper name of a volume: `-` doubled inside each name, one `-` between them (`dm_build_dm_name`).
-#[must_use]
-pub fn dm_name(vg: &str, name: &str) -> String {
-    format!("{}-{}", vg.replace('-', "--"), name.replace('-', "--"))
-}
-
 /// The device node of a volume.
 #[must_use]
 pub fn node(vg: &str, name: &str) -> PathBuf {
@@ -939,12 +933,6 @@ mod tests {
             r#"devices{global_filter=["r|^/dev/ublkb3(p[0-9]+)?$|","r|^/dev/ublkb11(p[0-9]+)?$|","a|/dev/sd|","r|.*|"]}"#
         );
         assert!(filter(&[0], Some(r#""r|/dev/cdrom|""#)).ends_with(r#"$|","r|/dev/cdrom|"]}"#));
-    }
-
-    #[test]
-    fn dm_names_double_their_dashes() {
-        assert_eq!(dm_name("vg-a", "my--lv"), "vg--a-my----lv");
-        assert_eq!(dm_name("testvg", "lin1"), "testvg-lin1");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Parts: images in the making, into which a snapshot is received that is sent from elsewhere. A part lies on the layer that the
 //! stream is based on, if any, and becomes a layer itself when it is whole.
 //!
-//! How far it is, is an extended attribute of it (docs/formats/layers.md), which is written after the data that it speaks of is
+//! How far it is, is an extended attribute of it (docs/formats/stream.md), which is written after the data that it speaks of is
 //! durable: whoever goes on after a crash begins there.
 
 use std::fs::{self, File, Permissions};

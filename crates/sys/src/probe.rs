@@ -16,7 +16,7 @@ use crate::roots::Roots;
 use crate::tool;
 
 /// The helper programs that Bulkhead can make use of.
-pub const PROGRAMS: [&str; 13] = [
+pub const PROGRAMS: [&str; 15] = [
     "mkfs.ext4",
     "e2fsck",
     "resize2fs",
@@ -27,6 +27,8 @@ pub const PROGRAMS: [&str; 13] = [
     "xfs_admin",
     "lvm",
     "thin_check",
+    "thin_delta",
+    "dmsetup",
     "blkid",
     "wipefs",
     "fio",

@@ -80,33 +80,7 @@ impl Classify for LayerError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LayerError::File(error) => error.classify(),
-            LayerError::Attribute { .. } | LayerError::Copied { .. } => (
-                Code::Corrupt,
-                "docs/formats/layers.md says how such a file is told what it is, when its holes are known to be exact",
-            ),
-            LayerError::Changed { .. } => (
-                Code::Corrupt,
-                "restore the layer with its time (`cp --archive`), or its volumes; docs/formats/layers.md, if it holds what it held",
-            ),
-            LayerError::Missing { .. } => {
-                (Code::Corrupt, "bring the layer back under its name, its holes as they were")
-            }
-            LayerError::TooMany { .. } => (Code::Unsupported, "copy its files to a new volume"),
-            LayerError::Coarse { .. } => {
-                (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
-            }
-            LayerError::Locked { .. } => {
-                (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
-            }
-            LayerError::NoBase { .. } => (
-                Code::NotFound,
-                "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
-            ),
-            LayerError::OtherPart { .. } => {
-                (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
-            }
-            LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
-            LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
+            other => other.code_and_cure(),
         }
     }
 }
@@ -197,7 +171,7 @@ impl Classify for CgroupError {
             CgroupError::NoFile { .. } | CgroupError::MissingController { .. } => (
                 Code::Unsupported,
                 "the kernel or the host's cgroup set-up lacks the controller: `cat /sys/fs/cgroup/cgroup.controllers`, \
-                 boot with cgroup_no_v1=all if v1 took it",
+                 boot without cgroup v1 (`systemd.unified_cgroup_hierarchy=1`) if that took it",
             ),
             CgroupError::Occupied { .. } | CgroupError::Busy { .. } | CgroupError::TimedOut { .. } => {
                 (Code::InUse, "end these processes first")

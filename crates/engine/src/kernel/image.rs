@@ -15,6 +15,7 @@ use bulkhead_core::model::Server;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::Accounting;
 use bulkhead_sys::cgroup;
+use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
@@ -90,7 +91,10 @@ impl Kernel {
             return served.and_then(|_| self.serve(service)).map(|()| Outcome::DONE);
         }
         let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;
-        let has_layers = service.layered || chain.is_some();
+        if service.layered && chain.is_none() {
+            return Err(LayerError::Unmarked { path: image.clone() }.fault(file_object(image)));
+        }
+        let has_layers = chain.is_some();
         if server == Server::Auto || has_layers {
             match self.ublk() {
                 Ok(_) => return self.serve(service).map(|()| Outcome::DONE),
@@ -303,7 +307,8 @@ impl Kernel {
         if let Some(server) = device.server().map_err(failed)? {
             server.kill().map_err(failed)?;
             if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {
-                return Err(Fault::new(Code::InUse, file_object(&service.image), "its server does not end"));
+                return Err(Fault::new(Code::InUse, file_object(&service.image), "its server does not end")
+                    .cure("the daemon's log and `dmesg` say more"));
             }
         }
         self.serve(service)

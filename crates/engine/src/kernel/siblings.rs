@@ -43,7 +43,9 @@ impl Kernel {
     ) -> Result<Outcome, Fault> {
         let object = || format!("volume {volume}");
         let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}"))
+            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}")).cure(
+                "`/run/bulkhead/blockd/siblings.log` may say why; a clone made with `--share base` needs no siblings",
+            )
         };
         let DeviceRef::Image { image, .. } = device else { return Ok(Outcome::UNCHANGED) };
         let Some(Attached::Served(served)) = self.attached(image, volume)? else { return Ok(Outcome::UNCHANGED) };

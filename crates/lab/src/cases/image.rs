@@ -175,8 +175,12 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
         .sh(&format!("cd {AT}; cat tree/lib/*.py > /dev/null; chmod 600 tree/empty; chmod 644 tree/empty"))
         .await?;
     import(ctx, &format!("{AT}/tree"), "file/again").await?;
+    let program = ctx.program("bulkhead");
+    ctx.machine
+        .sh(&format!("cat {AT}/tree.tar.gz | {program} image import /dev/stdin file/piped --staging {STAGING}"))
+        .await?;
     let mut bases = BTreeMap::new();
-    for name in ["directory", "archive", "layout", "again"] {
+    for name in ["directory", "archive", "layout", "again", "piped"] {
         bases.insert(name, base_of(ctx, &format!("file/{name}")).await?);
     }
     let base = bases["directory"].clone();
@@ -194,7 +198,7 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
     }
     ensure!(wanted.lines().count() == found.lines().count(), "one of them has more");
     json(ctx, &["tenant", "rm", "reader"]).await?;
-    for name in ["directory", "archive", "again"] {
+    for name in ["directory", "archive", "again", "piped"] {
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
     }
     Ok(())
@@ -232,7 +236,8 @@ async fn clones(ctx: &Ctx) -> Result<()> {
     changed_base(ctx).await
 }
 
-/// A base that somebody wrote to is refused, until it is what it was.
+/// A base that somebody wrote to is refused, until it is what it was; so is an image that does not say what it lies on, as after a
+/// restore without extended attributes.
 async fn changed_base(ctx: &Ctx) -> Result<()> {
     let layer = format!("{POOL}/{}.layer", base_of(ctx, "file/layout").await?);
     ctx.machine
@@ -243,6 +248,11 @@ async fn changed_base(ctx: &Ctx) -> Result<()> {
     let attach = ["tenant", "create", "one", "--volume", "file/one"];
     refused(ctx, 10, &["was changed", "restore the layer"], &attach).await?;
     ctx.machine.sh(&format!("touch -r /run/when {layer}; rm /run/when")).await?;
+    let (image, attribute) = (format!("{POOL}/one.img"), "user.bulkhead.below");
+    let value = ctx.machine.sh(&format!("getfattr --only-values --absolute-names -n {attribute} {image}")).await?;
+    ctx.machine.sh(&format!("setfattr -x {attribute} {image}")).await?;
+    refused(ctx, 10, &["lost its attribute", "layers.md"], &attach).await?;
+    ctx.machine.sh(&format!("setfattr -n {attribute} -v '{}' {image}", value.trim())).await?;
     json(ctx, &attach).await?;
     json(ctx, &["tenant", "rm", "one"]).await?;
     Ok(())

@@ -51,8 +51,6 @@ fn paths_stay_below_the_root() {
     assert_eq!(CgroupPath::root().join("a/b").unwrap(), path("a/b"));
     assert!(path("a").join("").is_err() && path("a").join("/b").is_err() && path("a").join("..").is_err());
     assert_eq!((path("a/b").name(), CgroupPath::root().name()), ("b", ""));
-    assert!(path("a/b").is_within(&path("a")) && path("a").is_within(&path("a")));
-    assert!(!path("ab").is_within(&path("a")) && path("ab").is_within(&CgroupPath::root()));
 }
 
 #[test]

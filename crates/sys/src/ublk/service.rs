@@ -108,11 +108,14 @@ pub fn heat(roots: &Roots, volume: Uuid) -> Result<Heat, FileError> {
     let path = heat_file(roots, volume);
     match file::read_limited(&path, Bytes::mib(1)) {
         Err(error) if error.is_not_found() => Ok(Heat::default()),
-        read => serde_json::from_slice(&read?).map_err(|error| FileError::Io {
-            operation: "understand",
-            path,
-            source: error.into(),
-        }),
+        read => {
+            let parsed = serde_json::from_slice::<Heat>(&read?).map_err(io::Error::from);
+            let known = parsed.and_then(|heat| match heat.version {
+                Heat::VERSION => Ok(heat),
+                other => Err(io::Error::other(format!("it is of version {other}, and {} is read", Heat::VERSION))),
+            });
+            known.map_err(|source| FileError::Io { operation: "understand", path, source })
+        }
     }
 }
 

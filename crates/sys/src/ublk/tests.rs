@@ -27,6 +27,8 @@ fn what_a_server_told_of_its_reads_goes_with_it() {
         fs::write(heat.join(name), r#"{"version":1,"counts":[]}"#).unwrap();
     }
     assert_eq!(service::heat(&roots, volume).unwrap().version, 1);
+    fs::write(heat.join(volume.to_string()), r#"{"version":2,"counts":[]}"#).unwrap();
+    assert!(service::heat(&roots, volume).is_err());
     service::clean_up(&roots, volume).unwrap();
     let left: Vec<_> = fs::read_dir(&heat).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, [std::ffi::OsString::from(other.to_string())]);
