@@ -30,6 +30,7 @@ use crate::output::Output;
 use crate::parse;
 use crate::progress;
 use crate::show;
+use crate::transfer::io_kind;
 
 /// The smallest base that is made by itself.
 const MIN_SIZE: Bytes = Bytes::mib(256);
@@ -120,9 +121,7 @@ enum MakeError {
 
 impl MakeError {
     fn fault(&self, object: &str) -> Fault {
-        let kind = std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source())
-            .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
-        let (code, cure) = match (self, kind) {
+        let (code, cure) = match (self, io_kind(self)) {
             (Self::Scratch(error), _) => (error.code(), error.cure()),
             (_, Some(io::ErrorKind::PermissionDenied)) => {
                 (Code::PermissionDenied, "run it as root, whose the pool's files are")

@@ -152,14 +152,8 @@ fn check_token(token: &Token, snapshot: &VolumeRef, content: Uuid, base: Option<
 }
 
 fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
-    let kind = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source())
-        .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
-    let of_layer = |error: &LayerError| {
-        let (code, cure) = error.code_and_cure();
-        (code, cure.to_owned())
-    };
     let same = cure.to_owned();
-    let (code, cure) = match (error, kind) {
+    let (code, cure) = match (error, io_kind(error)) {
         (_, Some(io::ErrorKind::PermissionDenied)) => {
             (Code::PermissionDenied, "run it as root, whose the pool's files are".to_owned())
         }
@@ -175,7 +169,10 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
             _,
         ) => (Code::Internal, same),
         (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
-        (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => of_layer(error),
+        (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
+            let (code, cure) = error.code_and_cure();
+            (code, cure.to_owned())
+        }
         (TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })), _) => {
             (Code::Unsupported, format!("apt-get install {package}"))
         }
@@ -192,6 +189,12 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
         _ => (Code::Internal, same),
     };
     Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure)
+}
+
+/// What the operating system refused, where that is behind an error.
+pub(crate) fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()))
 }
 
 /// Standard input or output as a file, without a buffer that looks for lines.
