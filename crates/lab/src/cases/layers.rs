@@ -266,7 +266,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&format!("echo 3 > /proc/sys/vm/drop_caches; sha1sum < {copy}/data | diff - /run/sum; sha1sum < {origin}/data | diff - /run/sum")).await?;
     let log = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
     ensure!(log.contains("No space left on device"), "its server says nothing of it: {log}");
-    refused(ctx, 7, &["is needed and the pool has"], &["volume", "flatten", "file/copy"]).await?;
+    refused(ctx, 7, &["are needed and the pool has"], &["volume", "flatten", "file/copy"]).await?;
     ctx.machine.sh("rm /run/filepool/fill /run/filepool/rest").await?;
     json(ctx, &["tenant", "rm", "copy"]).await?;
     json(ctx, &["volume", "check", "file/copy", "--repair"]).await?;

@@ -205,7 +205,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         .await?;
     // Not enough room.
     ctx.machine.sh("cd /run/filepool; n=$(stat -f -c '%a * %S' .); fallocate -l $((n - 10000000)) fill").await?;
-    refused_as(ctx, 7, &["is needed and the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
+    refused_as(ctx, 7, &["are needed and the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
     ctx.machine.sh("rm /run/filepool/fill").await?;
     let plan = cli(ctx, &["volume", "send", "file/ext4-1", "--dry-run"]).await?;
     ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would make layer"), "dry run: {plan:?}");
