@@ -12,9 +12,10 @@ use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::FileError;
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::process;
+use rustix::io::Errno;
 
 use crate::buffer::{Buffer, CHUNK, to_usize};
-use crate::fill::Gate;
+use crate::fill::{ALL, Gate};
 use crate::image::Image;
 use crate::layers::Layers;
 use crate::volume::Volume;
@@ -32,6 +33,14 @@ pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
                 gate.open();
                 return;
             }
+            // What a failed flush has lost cannot be known: what lies below stays, and the image says so.
+            Err(error) if gate.has_failed_flush() => {
+                tracing::error!(
+                    why = chain(&error),
+                    "a flush failed: the image is not flattened by this server any more"
+                );
+                return;
+            }
             Err(error) => tracing::error!(why = chain(&error), "the image cannot be flattened"),
         }
         process::pause(AGAIN);
@@ -47,12 +56,23 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
         let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
         if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
             gate.wait_for_idle(&mut seen);
-            sum += gate.hold(part.clone(), || copy(image, layers, part, &mut buffer)).map_err(failed("copy to"))?;
+            let copied = gate.hold(part.clone(), || copy(image, layers, part, &mut buffer)).and_then(|copied| copied);
+            sum += copied.map_err(failed("copy to"))?;
         }
     }
-    image.file().sync_data().map_err(failed("sync"))?;
-    layer::leave(image.file(), path)?;
+    // No flush of the volume may fail meanwhile, of which this one would not hear.
+    gate.hold(ALL, || leave(gate, image, path)).map_err(failed("wait for writes to"))??;
     Ok(Bytes(sum))
+}
+
+/// Says of an image that it lies on nothing, when all that was copied is durable.
+fn leave(gate: &Gate, image: &Image, path: &Path) -> Result<(), LayerError> {
+    let failed = |source| FileError::Io { operation: "sync", path: path.to_owned(), source };
+    if gate.has_failed_flush() {
+        return Err(failed(Errno::IO.into()).into());
+    }
+    gate.flush(|| image.file().sync_data()).map_err(failed)?;
+    layer::leave(image.file(), path)
 }
 
 /// Copies what layers have of a part, to which nobody writes; returns how much that was.

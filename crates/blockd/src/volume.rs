@@ -15,7 +15,7 @@ use bulkhead_sys::ublk::queue::{Op, Request, Target};
 use rustix::io::Errno;
 
 use crate::buffer::to_usize;
-use crate::fill::Gate;
+use crate::fill::{FLUSHES, Gate};
 use crate::image::Image;
 use crate::layers::Layers;
 use crate::share::Share;
@@ -57,7 +57,6 @@ impl Volume {
     }
 
     async fn act(&self, request: &Request<'_>) -> io::Result<()> {
-        let image = self.image.fd();
         let (offset, len) = (request.offset, request.len);
         // Where the disk is larger than its volume (`bulkhead_sys::ublk::sized`), what looks for signatures reads beyond that.
         let held =
@@ -70,8 +69,24 @@ impl Volume {
             Some(gate) if matches!(request.op, Op::Write | Op::WriteZeroes) => {
                 gate.enter(request, range.clone()).await?
             }
+            Some(gate) if request.op == Op::Flush => gate.enter(request, FLUSHES).await?,
             _ => None,
         };
+        let done = self.carry_out(request, range, held).await;
+        if let Some(gate) = &self.gate
+            && (request.op == Op::Flush || request.fua)
+        {
+            // A full disk has lost nothing that was there.
+            if done.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::StorageFull) {
+                gate.note_failed_flush();
+            }
+            gate.tell_failure()?;
+        }
+        done
+    }
+
+    async fn carry_out(&self, request: &Request<'_>, range: Range<u64>, held: u64) -> io::Result<()> {
+        let (image, offset, len) = (self.image.fd(), request.offset, request.len);
         match request.op {
             Op::Read => {
                 self.read(request, range).await?;

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::mem::size_of;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
@@ -90,7 +90,7 @@ pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
         if extent.flags & !(FIEMAP_EXTENT_LAST | FIEMAP_EXTENT_MERGED | FIEMAP_EXTENT_SHARED) == 0 {
             all.push(Mapped { device: extent.physical + (range.start - extent.logical), range });
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(all)
 }
@@ -104,6 +104,36 @@ pub fn extents(
     range: Range<u64>,
     mut each: impl FnMut(Range<u64>, Kind) -> io::Result<()>,
 ) -> io::Result<()> {
+    visit(file, range, |range, kind| each(range, kind).map(ControlFlow::Continue))
+}
+
+/// The first part of a range of a file that was never written: a hole, or blocks that are only allocated. It is cut off at the ends of
+/// `range`.
+///
+/// # Errors
+/// The operating system's.
+pub fn first_gap(file: &File, range: Range<u64>) -> io::Result<Option<Range<u64>>> {
+    let mut gap = range.start..range.end;
+    visit(file, range, |found, kind| {
+        if kind == Kind::Unwritten {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if found.start > gap.start {
+            gap.end = found.start;
+            return Ok(ControlFlow::Break(()));
+        }
+        gap.start = found.end;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok((!gap.is_empty()).then_some(gap))
+}
+
+/// [`extents`], until `each` has seen enough.
+fn visit(
+    file: &File,
+    range: Range<u64>,
+    mut each: impl FnMut(Range<u64>, Kind) -> io::Result<ControlFlow<()>>,
+) -> io::Result<()> {
     let asked = ask(file, range.clone(), |extent, range| {
         let unwritten = extent.flags & FIEMAP_EXTENT_UNWRITTEN != 0;
         each(range, if unwritten { Kind::Unwritten } else { Kind::Data })
@@ -114,8 +144,12 @@ pub fn extents(
     }
 }
 
-/// Tells of all extents that touch a range, in order, with what of the range each has.
-fn ask(file: &File, range: Range<u64>, mut each: impl FnMut(&Found, Range<u64>) -> io::Result<()>) -> io::Result<()> {
+/// Tells of the extents that touch a range, in order, with what of the range each has, until `each` has seen enough.
+fn ask(
+    file: &File,
+    range: Range<u64>,
+    mut each: impl FnMut(&Found, Range<u64>) -> io::Result<ControlFlow<()>>,
+) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
         let header = Header {
@@ -138,7 +172,9 @@ fn ask(file: &File, range: Range<u64>, mut each: impl FnMut(&Found, Range<u64>) 
             let part = extent.logical.max(at)..end;
             if !part.is_empty() {
                 at = end;
-                each(extent, part)?;
+                if each(extent, part)?.is_break() {
+                    return Ok(());
+                }
             }
         }
         if found.last().is_none_or(|extent| extent.flags & FIEMAP_EXTENT_LAST != 0) {
@@ -165,7 +201,7 @@ pub fn has_data(file: &File) -> io::Result<bool> {
 fn by_seeking(
     file: &File,
     range: Range<u64>,
-    mut each: impl FnMut(Range<u64>, Kind) -> io::Result<()>,
+    mut each: impl FnMut(Range<u64>, Kind) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
     let mut at = range.start;
     while at < range.end {
@@ -178,7 +214,9 @@ fn by_seeking(
         if start >= end {
             return Ok(());
         }
-        each(start..end, Kind::Data)?;
+        if each(start..end, Kind::Data)?.is_break() {
+            return Ok(());
+        }
         at = end;
     }
     Ok(())
@@ -228,11 +266,27 @@ mod tests {
     }
 
     #[test]
+    fn zeroes_that_the_page_cache_holds_are_a_gap() {
+        let file = tempfile::tempfile().unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+        file.write_all_at(&[7; 8192], 65536).unwrap();
+        file.read_exact_at(&mut [0; 32768], 0).unwrap();
+        let gap = |range| first_gap(&file, range).unwrap();
+        assert_eq!(gap(0..1 << 20), Some(0..65536));
+        assert_eq!(gap(0..4096), Some(0..4096));
+        assert_eq!(gap(65536..70000), None);
+        assert_eq!(gap(65536..1 << 20), Some(73728..1 << 20));
+        assert_eq!(gap(4096..4096), None);
+    }
+
+    #[test]
     fn where_it_cannot_be_asked_it_is_sought() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return };
         file.set_len(1 << 20).unwrap();
         file.write_all_at(&[7; 4096], 8192).unwrap();
         assert_eq!(all(&file, 0..1 << 20), [(8192..12288, Kind::Data)]);
         assert_eq!(all(&file, 12288..1 << 20), []);
+        assert_eq!(first_gap(&file, 0..1 << 20).unwrap(), Some(0..8192));
+        assert_eq!(first_gap(&file, 8192..1 << 20).unwrap(), Some(12288..1 << 20));
     }
 }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use bulkhead_core::model::Provision;
 use bulkhead_core::units::Bytes;
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fdatasync, ftruncate, seek};
-use rustix::io::Errno;
 
+use crate::extents::{self, Kind};
 use crate::file::{FileError, free_space, io_error, sync_dir_of};
 
 /// What [`Filler`] writes at a time, in bytes.
@@ -88,12 +88,15 @@ pub fn shrink(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
 pub fn unwritten(path: &Path) -> Result<Bytes, FileError> {
     let file = File::open(path).map_err(io_error("open", path))?;
     let size = file.metadata().map_err(io_error("stat", path))?.len();
-    let (mut at, mut sum) = (0, 0);
-    while let Some(hole) = next_hole(path, &file, at..size)? {
-        sum += hole.end - hole.start;
-        at = hole.end;
-    }
-    Ok(Bytes(sum))
+    let mut unwritten = size;
+    let found = extents::extents(&file, 0..size, |range, kind| {
+        if kind == Kind::Data {
+            unwritten -= range.end - range.start;
+        }
+        Ok(())
+    });
+    found.map_err(io_error("map", path))?;
+    Ok(Bytes(unwritten))
 }
 
 /// Writes zeroes where an image has no written data.
@@ -128,10 +131,10 @@ impl Filler {
     /// [`FileError::Io`].
     pub fn next(&self, from: u64, end: Bytes) -> Result<Option<Range<u64>>, FileError> {
         let size = self.file.metadata().map_err(io_error("stat", &self.path))?.len().min(end.0);
-        let hole = next_hole(&self.path, &self.file, from..size / DIRECT_ALIGN * DIRECT_ALIGN)?;
-        Ok(hole.map(|hole| {
-            let start = hole.start / DIRECT_ALIGN * DIRECT_ALIGN;
-            start..hole.end.min(start + CHUNK)
+        let gap = self.first_gap(from..size / DIRECT_ALIGN * DIRECT_ALIGN)?;
+        Ok(gap.map(|gap| {
+            let start = gap.start / DIRECT_ALIGN * DIRECT_ALIGN;
+            start..gap.end.min(start + CHUNK)
         }))
     }
 
@@ -141,16 +144,26 @@ impl Filler {
     /// [`FileError::NoSpace`], [`FileError::Io`].
     pub fn fill(&self, part: Range<u64>) -> Result<Bytes, FileError> {
         let (mut at, mut sum) = (part.start, 0);
-        while let Some(hole) = next_hole(&self.path, &self.file, at..part.end)? {
-            let n = (hole.end - hole.start).min(CHUNK);
+        while let Some(gap) = self.first_gap(at..part.end)? {
+            let n = (gap.end - gap.start).min(CHUNK);
             let zeroes = self.start..self.start + usize::try_from(n).unwrap_or(0);
             self.file
-                .write_all_at(&self.zeroes[zeroes], hole.start)
+                .write_all_at(&self.zeroes[zeroes], gap.start)
                 .map_err(|source| space_error("write", &self.path, Bytes(part.end), source))?;
             sum += n;
-            at = hole.start + n;
+            at = gap.start + n;
         }
         Ok(Bytes(sum))
+    }
+
+    /// The error of an operation on the image.
+    #[must_use]
+    pub fn failed(&self, operation: &'static str, source: io::Error) -> FileError {
+        io_error(operation, &self.path)(source)
+    }
+
+    fn first_gap(&self, range: Range<u64>) -> Result<Option<Range<u64>>, FileError> {
+        extents::first_gap(&self.file, range).map_err(io_error("map", &self.path))
     }
 
     /// Makes what was written durable, with all that is needed to find it.
@@ -160,26 +173,6 @@ impl Filler {
     pub fn finish(&self) -> Result<(), FileError> {
         fdatasync(&self.file).map_err(|errno| io_error("sync", &self.path)(errno.into()))
     }
-}
-
-/// The first hole in a range, cut off at its end.
-fn next_hole(path: &Path, file: &File, range: Range<u64>) -> Result<Option<Range<u64>>, FileError> {
-    if range.is_empty() {
-        return Ok(None);
-    }
-    let failed = |errno: Errno| io_error("seek in", path)(errno.into());
-    // At the end of a file there is always a hole, so this finds one.
-    let hole = seek(file, SeekFrom::Hole(range.start)).map_err(failed)?;
-    if hole >= range.end {
-        return Ok(None);
-    }
-    let end = match seek(file, SeekFrom::Data(hole)) {
-        Ok(data) => data.min(range.end),
-        // No data after the hole.
-        Err(Errno::NXIO) => range.end,
-        Err(errno) => return Err(failed(errno)),
-    };
-    Ok(Some(hole..end))
 }
 
 fn open(path: &Path) -> Result<(File, Bytes), FileError> {
