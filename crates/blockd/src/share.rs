@@ -45,6 +45,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The least time between two times that counts are written.
 const COUNTS_EVERY: Duration = Duration::from_secs(1);
 
+/// Connections for each layer that are kept when nobody uses them: as many as are asked for together but for bursts.
+const IDLE_EACH: usize = 8;
+
 /// A layer that has an index, so that its blocks can be found in siblings.
 #[derive(Debug)]
 struct Shared {
@@ -199,7 +202,7 @@ impl Share {
             self.pauses().answered(read.sibling, found.hits != 0);
         }
         // Only one on which nothing can come any more is used again.
-        self.idle().push((layer, connection));
+        keep(&mut self.idle(), layer, connection);
         Ok(found.hits)
     }
 
@@ -252,6 +255,13 @@ impl Share {
 
     fn idle(&self) -> MutexGuard<'_, Vec<(u8, Connection)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a connection for the next who asks for blocks of this layer, or closes it when there are enough.
+fn keep<T>(idle: &mut Vec<(u8, T)>, layer: u8, connection: T) {
+    if idle.iter().filter(|(of, _)| *of == layer).count() < IDLE_EACH {
+        idle.push((layer, connection));
     }
 }
 
@@ -335,4 +345,19 @@ fn mask(count: u32) -> u32 {
 
 fn gone() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_a_burst_are_closed() {
+        let mut idle = Vec::new();
+        for n in 0..20 {
+            keep(&mut idle, n % 2, n);
+        }
+        assert_eq!(idle.len(), 2 * IDLE_EACH);
+        assert!(idle.iter().all(|(layer, n)| n % 2 == *layer && *n < 16));
+    }
 }

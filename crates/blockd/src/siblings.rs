@@ -17,6 +17,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -54,6 +55,9 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause after a server could not be accepted; those that wait read from the disk meanwhile.
+const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 /// What the background says when servers can ask.
 const READY: &str = "ready";
@@ -192,6 +196,8 @@ struct Reader {
     /// The threads that read from any.
     reading: Slots,
     state: Mutex<State>,
+    /// The last server could not be accepted.
+    full: AtomicBool,
     /// It is over.
     changed: Condvar,
 }
@@ -213,6 +219,7 @@ impl Reader {
             events,
             reading: Slots::new(READING),
             state: Mutex::default(),
+            full: AtomicBool::new(false),
             changed: Condvar::new(),
         }))
     }
@@ -262,6 +269,7 @@ impl Reader {
         match packet::accept_one(&self.listener) {
             Ok(None) => {}
             Ok(Some(socket)) => {
+                self.full.store(false, Ordering::Relaxed);
                 let key = u64::try_from(socket.as_raw_fd()).unwrap_or(0);
                 let connection = Arc::new(Connection { socket, asks: Mutex::new(None) });
                 let data = epoll::EventData::new_u64(key);
@@ -271,8 +279,13 @@ impl Reader {
                     self.state().connections.remove(&key);
                 }
             }
-            // As many descriptors are open as can be.
-            Err(error) => tracing::error!(%error, "cannot accept a server"),
+            // As many descriptors are open as can be, and the one who waits is still there at the next look.
+            Err(error) => {
+                if !self.full.swap(true, Ordering::Relaxed) {
+                    tracing::error!(%error, "servers cannot be accepted for a while");
+                }
+                process::pause(FULL_PAUSE);
+            }
         }
         let _ = epoll::modify(&self.events, &self.listener, epoll::EventData::new_u64(LISTENER), awaited());
     }

@@ -18,8 +18,8 @@ use rustix::process::{Signal, chdir, configure_io_flusher_behavior, fchdir, is_i
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::raw;
 use crate::roots::Roots;
+use crate::{process, raw};
 
 /// `OOM_SCORE_ADJ_MIN` of `<linux/oom.h>`.
 const OOM_NEVER: &str = "-1000";
@@ -74,7 +74,7 @@ impl Report {
 }
 
 /// Splits this process: one stays in the foreground until the other has reported, the other is in a session of its own, with
-/// `/dev/null` as input and output and `log` as standard error, and outlives it.
+/// `/dev/null` as input and output, `log` as standard error and as many open files as it may have, and outlives it.
 ///
 /// # Errors
 /// [`BackgroundError`]. Call it before any thread is started.
@@ -97,6 +97,7 @@ pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
                 .and_then(|()| dup2_stdout(&null))
                 .and_then(|()| dup2_stderr(&log))
                 .map_err(|errno| failed("redirect output")(errno.into()))?;
+            process::raise_open_files().map_err(failed("raise the limit of open files"))?;
             Ok(Side::Background(Report(writer)))
         }
         _ => {

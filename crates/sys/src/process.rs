@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, setrlimit};
 
 use crate::roots::Roots;
 
@@ -18,6 +18,15 @@ use crate::roots::Roots;
 pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
     parse_start_time(&stat)
+}
+
+/// Lets this process open as many files as it may at most (`RLIMIT_NOFILE`): the usual limit is meant for programs that use select(2).
+///
+/// # Errors
+/// The operating system's.
+pub fn raise_open_files() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
 }
 
 /// A process that is there, or was: another that is given its pid is not taken for it (pidfd_open(2)).
@@ -109,6 +118,13 @@ fn parse_start_time(stat: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_files_can_be_open_as_may_be() {
+        raise_open_files().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
 
     #[test]
     fn the_start_time_is_found_behind_any_name() {
