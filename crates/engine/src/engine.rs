@@ -56,6 +56,8 @@ pub struct Engine {
     /// What reconcile found wrong that a tick does not look at again: kept until the next start.
     pub(crate) found_at_start: Vec<Fault>,
     pub(crate) problems: Vec<Fault>,
+    /// What nobody held at the start and was in use all the same.
+    pub(crate) in_use_at_start: Vec<VolumeRef>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
@@ -91,6 +93,7 @@ impl Engine {
             executor,
             found_at_start: Vec::new(),
             problems: Vec::new(),
+            in_use_at_start: Vec::new(),
             watched: Mutex::default(),
             room: Mutex::default(),
         }

@@ -3,17 +3,18 @@
 //! Order: complete or undo interrupted volume operations, complete removals of tenants, end leases of processes that are
 //! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
 
+use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_core::action::Action;
-use bulkhead_core::backend;
-use bulkhead_core::error::Fault;
+use bulkhead_core::backend::{self, Backend};
+use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeState};
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Located};
 
 impl Engine {
     /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
@@ -29,7 +30,7 @@ impl Engine {
         self.restore_devices(&mut at_start);
         self.settle_tenants(&mut problems);
         for pool in &pools {
-            if let Err(fault) = self.close_unheld(pool, &mut at_start) {
+            if let Err(fault) = self.close_unheld(pool, &mut at_start, &mut problems) {
                 at_start.push(fault);
             }
         }
@@ -38,13 +39,14 @@ impl Engine {
     }
 
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
-    /// anew, weights that a module load added. Called every few seconds.
+    /// anew, weights that a module load added, volumes that could not be closed at the start. Called every few seconds.
     pub fn tick(&mut self) {
         self.executor.set_exempt(true);
         let mut problems: Vec<Fault> = Vec::new();
         collect(self.pools(), &mut problems);
         self.settle_tenants(&mut problems);
         let watched = self.watched().clone();
+        self.close_what_was_in_use(&mut problems);
         for (reference, _) in watched.iter().filter(|(_, watched)| watched.flatten) {
             problems.extend(self.end_flattening(reference).err());
         }
@@ -140,28 +142,52 @@ impl Engine {
     }
 
     /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps. Does nothing while a
-    /// tenant's record is damaged.
-    fn close_unheld(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+    /// tenant's record is damaged. What is in use is only a problem until a tick can close it.
+    fn close_unheld(&mut self, pool: &Pool, at_start: &mut Vec<Fault>, problems: &mut Vec<Fault>) -> Result<(), Fault> {
         if self.check_tenants_readable().is_err() {
             return Ok(());
         }
         let backend = backend::backend(pool);
-        let is_ready = |volume: &Volume| volume.state == VolumeState::Ready;
         let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;
-        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(is_ready) {
-            let (holder, _) = self.holders(&volume.reference())?;
-            if holder.is_some() {
-                continue;
+        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
+            match self.close_if_unheld(backend.as_ref(), &volume, &mounts) {
+                Err(fault) if fault.code == Code::InUse => {
+                    problems.push(fault);
+                    self.in_use_at_start.push(volume.reference());
+                }
+                closed => at_start.extend(closed.err()),
             }
-            let target = mount_point(&self.dirs.run, &volume);
-            let steps = if mounts.contains(&target) {
-                volume::unmount(backend.as_ref(), &volume, &target)
-            } else {
-                backend.close(&volume)
-            };
-            problems.extend(self.executor.run_steps(steps, false).err());
         }
         Ok(())
+    }
+
+    /// Closes what could not be closed at the start, and has no holder since then.
+    fn close_what_was_in_use(&mut self, problems: &mut Vec<Fault>) {
+        let mut in_use = mem::take(&mut self.in_use_at_start);
+        in_use.retain(|reference| {
+            let closed = self.locate(reference).and_then(|Located { backend, volume, .. }| {
+                self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
+            });
+            match closed {
+                Err(fault) if fault.code == Code::NotFound => false,
+                closed => {
+                    let again = closed.is_err();
+                    problems.extend(closed.err());
+                    again
+                }
+            }
+        });
+        self.in_use_at_start = in_use;
+    }
+
+    fn close_if_unheld(&self, backend: &dyn Backend, volume: &Volume, mounts: &[PathBuf]) -> Result<(), Fault> {
+        if volume.state != VolumeState::Ready || self.holders(&volume.reference())?.0.is_some() {
+            return Ok(());
+        }
+        let target = mount_point(&self.dirs.run, volume);
+        let steps =
+            if mounts.contains(&target) { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
+        self.executor.run_steps(steps, false).map(drop)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
@@ -16,6 +17,7 @@ use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
+use crate::host::Host as _;
 use crate::sim::Sim;
 
 /// One request, so that each can be cut after each of its steps.
@@ -580,6 +582,42 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
     engine.tick();
     assert_settled(&sim, &engine, "after the holder's end");
     assert_eq!(sim.leftovers().mounts, vec![PathBuf::from("/run/bulkhead/mnt/file/w")]);
+}
+
+#[test]
+fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    for name in ["file/v", "file/w"] {
+        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+    }
+    run(&first, &Op::Tenant("db", "file/v")).unwrap();
+    run(&first, &Op::Detach("db", "file/v")).unwrap();
+    // As the device of an operation that was cut off.
+    let view = first.volume_inspect(&volume("file/v")).unwrap();
+    let image = PathBuf::from("/srv/pool/v.img");
+    let attach = Action::AttachImage {
+        image: image.clone(),
+        volume: view.uuid,
+        server: Server::Auto,
+        discards: true,
+        layered: false,
+        below: None,
+        flatten: false,
+        share: Sharing::default(),
+        domain: String::new(),
+        cgroup: None,
+    };
+    sim.apply(&attach).unwrap();
+    sim.set_busy(&image, true);
+    let mut second = engine(&sim);
+    for _ in 0..2 {
+        assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
+        second.tick();
+    }
+    sim.set_busy(&image, false);
+    second.tick();
+    assert_settled(&sim, &second, "when nothing uses it any more");
 }
 
 #[test]

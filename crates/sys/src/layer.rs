@@ -8,9 +8,10 @@
 //! Owns: the attribute, and the one moment in which an image becomes a layer. Does not: know volumes, or serve.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ use bulkhead_core::error::Code;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, OFlags, XattrFlags, fallocate, fgetxattr, fsetxattr, linkat, statfs,
+    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, XattrFlags, fallocate, fgetxattr, flock, fsetxattr, linkat,
+    statfs,
 };
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -136,6 +138,12 @@ pub enum LayerError {
         /// The part.
         path: PathBuf,
     },
+    /// What was received so far is not there any more.
+    #[error("what was received so far into {path} was given up meanwhile")]
+    GivenUp {
+        /// The part.
+        path: PathBuf,
+    },
     /// A part is not there, or not whole.
     #[error("{path} is not whole")]
     NotWhole {
@@ -178,6 +186,7 @@ impl LayerError {
                 (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
             }
             LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
+            LayerError::GivenUp { .. } => (Code::NotFound, "send it anew, from its beginning"),
             LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
         }
     }
@@ -319,7 +328,7 @@ fn read_first(file: &File, path: &Path, block: &mut [u8; FIRST_BLOCK_BYTES]) -> 
 /// Creates an empty image on the same layer as another, which has one. Its size is the other's.
 ///
 /// # Errors
-/// [`LayerError`]; the new file is removed again, unless it was there before.
+/// [`LayerError`]: also when there is a file of that name.
 pub fn create_beside(path: &Path, other: &Path) -> Result<(), LayerError> {
     let file = open(other, OFlags::RDONLY)?;
     let below = mark_of(&file, other)?.and_then(|mark| mark.below);
@@ -359,8 +368,8 @@ pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
     Ok(Some(LayersView { own_bytes: taken(image)?, below: below.collect::<Result<_, LayerError>>()? }))
 }
 
-/// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`] left. Returns what it
-/// removed.
+/// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`] left. What a server
+/// still has open stays until it has ended. Returns what was removed.
 ///
 /// # Errors
 /// [`LayerError`]; nothing is removed when one file cannot be read.
@@ -382,6 +391,7 @@ pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
                 below.insert(uuid, mark()?);
             }
             (INDEX_SUFFIX, Some(uuid)) => indexed.push(uuid),
+            (NEW_SUFFIX, Some(_)) if is_locked(&path)? => needed.extend(mark()?),
             (NEW_SUFFIX, Some(_)) => leftovers.push(path),
             _ => {}
         }
@@ -419,6 +429,15 @@ pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
     })
 }
 
+/// Whether somebody serves a file.
+fn is_locked(path: &Path) -> Result<bool, LayerError> {
+    match flock(&open(path, OFlags::RDONLY)?, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(false),
+        Err(Errno::AGAIN) => Ok(true),
+        Err(errno) => Err(io_error("lock", path)(errno.into()).into()),
+    }
+}
+
 /// Locks a file against everybody who serves it.
 pub(crate) fn lock(file: &File, path: &Path, limit: Duration, stop: impl FnMut()) -> Result<(), LayerError> {
     // Stopped before each try: also a successor that was there first.
@@ -434,26 +453,31 @@ pub(crate) fn lock(file: &File, path: &Path, limit: Duration, stop: impl FnMut()
 /// # Errors
 /// [`LayerError`]; the new file is removed again, unless it was there before.
 pub(crate) fn create(path: &Path, size: Bytes, below: Option<Uuid>) -> Result<(), LayerError> {
-    let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
-    let file = opened.map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => FileError::Exists { path: path.to_owned() },
-        _ => io_error("create", path)(source),
+    let directory = directory_of(path);
+    // It gets its name when it is what it is to be: nothing half-made is left when this is cut off.
+    let opened = rustix::fs::open(directory, OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR);
+    let file = match opened {
+        Err(Errno::OPNOTSUPP | Errno::ISDIR) => {
+            let reason = "its file system makes no files without a name".to_owned();
+            return Err(LayerError::Coarse { path: path.to_owned(), reason });
+        }
+        opened => File::from(opened.map_err(|errno| io_error("create", path)(errno.into()))?),
+    };
+    check_exact(&file, path, directory)?;
+    file.set_len(size.0).map_err(io_error("size", path))?;
+    set_mark(&file, path, Mark { below })?;
+    let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(rustix::fs::CWD, &unnamed, rustix::fs::CWD, path, AtFlags::SYMLINK_FOLLOW).map_err(|errno| match errno {
+        Errno::EXIST => FileError::Exists { path: path.to_owned() },
+        errno => io_error("create", path)(errno.into()),
     })?;
-    let made = check_exact(&file, path).and_then(|()| {
-        file.set_len(size.0).map_err(io_error("size", path))?;
-        set_mark(&file, path, Mark { below })?;
-        Ok(sync_dir_of(path)?)
-    });
-    if made.is_err() {
-        let _ = fs::remove_file(path);
-    }
-    made
+    Ok(sync_dir_of(path)?)
 }
 
 /// Checks with an empty file that its file system knows of each block of ours whether it is a hole. Leaves the file empty.
-fn check_exact(file: &File, path: &Path) -> Result<(), LayerError> {
+fn check_exact(file: &File, path: &Path, directory: &Path) -> Result<(), LayerError> {
     let coarse = |reason: String| LayerError::Coarse { path: path.to_owned(), reason };
-    let found = statfs(path).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
+    let found = statfs(directory).map_err(|errno| io_error("look at the file system of", path)(errno.into()))?;
     if u64::try_from(found.f_bsize) != Ok(BLOCK_BYTES) {
         let size = found.f_bsize;
         return Err(coarse(format!("the blocks of its file system have {size} bytes, and must have {BLOCK_BYTES}")));
@@ -599,7 +623,7 @@ mod tests {
     }
 
     fn write(path: &Path, byte: u8, at: u64) {
-        OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[byte; 4096], at).unwrap();
+        fs::OpenOptions::new().write(true).open(path).unwrap().write_all_at(&[byte; 4096], at).unwrap();
     }
 
     /// An image on the layer `…1`, which has what was written to it.
@@ -696,6 +720,20 @@ mod tests {
         fs::remove_file(&bad).unwrap();
         assert_eq!(sweep(dir.path()).unwrap(), [layer_path(dir.path(), Uuid::from_u128(1))]);
         assert_eq!(names(dir.path()), ["other.layer"]);
+    }
+
+    #[test]
+    fn what_is_served_stays_with_what_it_lies_on() {
+        let (dir, image) = frozen();
+        let new = dir.path().join(format!("{}.new", Uuid::from_u128(4)));
+        create_beside(&new, &image).unwrap();
+        let served = File::open(&new).unwrap();
+        lock(&served, &new, LIMIT, || ()).unwrap();
+        fs::remove_file(&image).unwrap();
+        assert_eq!(sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert!(chain(&new).unwrap().is_some());
+        drop(served);
+        assert_eq!(sweep(dir.path()).unwrap(), [new, layer_path(dir.path(), Uuid::from_u128(1))]);
     }
 
     #[test]

@@ -65,13 +65,27 @@ impl Kernel {
         if let Some((_, device)) = self.served(image, volume)? {
             return Ok(Some(Attached::Served(device)));
         }
-        let found = loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))?;
-        Ok(found.map(Attached::Loop))
+        Ok(self.loop_of(image)?.map(Attached::Loop))
     }
 
-    /// Makes a device of an image, or keeps the one that it has; a server that is gone gets a successor.
+    fn loop_of(&self, image: &Path) -> Result<Option<LoopInfo>, Fault> {
+        loopdev::find_by_backing(&self.roots, image).map_err(|e| e.fault(file_object(image)))
+    }
+
+    /// Makes a device of an image, or keeps the one that it has; a server that is gone gets a successor. A device of the volume that
+    /// serves another image is removed first.
+    ///
+    /// # Errors
+    /// `InUse` when that device is in use; [`Kernel::served`]'s and [`Kernel::serve`]'s.
     pub(super) fn attach_image(&self, server: Server, service: &Service) -> Result<Outcome, Fault> {
         let image = &service.image;
+        if let Some((_, device)) = self.device_of(image, service.volume)?
+            && let Some(other) = self.other_image(&device, image)
+        {
+            let (image, other) = (image.display(), other.display());
+            tracing::warn!(%image, %other, device = device.name(), "removing the device that an operation left that was cut off");
+            self.detach_image(&service.image, service.volume)?;
+        }
         match self.attached(image, service.volume)? {
             Some(Attached::Loop(_)) => return Ok(Outcome::UNCHANGED),
             Some(Attached::Served(device)) => {
@@ -159,7 +173,7 @@ impl Kernel {
         let object = || file_object(image);
         // A server that is just being started has its device first.
         let starting = service::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
-        if let Some((mut control, device)) = self.served(image, volume)? {
+        if let Some((mut control, device)) = self.device_of(image, volume)? {
             control.remove(&self.roots, &device).map_err(|e| e.fault(object()))?;
             // It ended as it was told to: there is nothing to look for in its log.
             service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
@@ -167,13 +181,9 @@ impl Kernel {
         }
         service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
         drop(starting);
-        match self.attached(image, volume)? {
-            Some(Attached::Loop(info)) => {
-                loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
-                Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
-            }
-            _ => Ok(Outcome::UNCHANGED),
-        }
+        let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
+        loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
+        Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
     }
 
     /// The open device of an image, with what is lost on it.
@@ -240,8 +250,36 @@ impl Kernel {
         }
     }
 
-    /// The ublk device of a volume, if it has one.
+    /// The ublk device of a volume, if it has one that serves this image.
+    ///
+    /// # Errors
+    /// `InUse` when it serves another one: what holds that must never be taken for the volume.
     fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
+        let found = self.device_of(image, volume)?;
+        if let Some((_, device)) = &found
+            && let Some(other) = self.other_image(device, image)
+        {
+            let node = sized::node(&self.roots, device);
+            let cause = format!(
+                "{} still serves {}, which an operation left that was cut off",
+                node.display(),
+                other.display()
+            );
+            return Err(Fault::new(Code::InUse, file_object(image), cause)
+                .cure(format!("wait until nothing uses it any more: `fuser -v {}` says what does", node.display())));
+        }
+        Ok(found)
+    }
+
+    /// What a device serves when it is not this image. While a volume goes back to a snapshot, what shall take its place is served under
+    /// its identity; the check of that may outlive a daemon that is killed.
+    fn other_image(&self, device: &DeviceInfo, image: &Path) -> Option<PathBuf> {
+        let told = service::of(&self.roots, &device.name())?;
+        (told.image != image).then_some(told.image)
+    }
+
+    /// The ublk device of a volume, whatever it serves.
+    fn device_of(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { .. }) => return Ok(None),
             Err(UblkError::Lacks { .. }) if !service::is_told(&self.roots, volume) => return Ok(None),

@@ -24,6 +24,15 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(hold(ctx)),
     },
     Case {
+        name: "rollback_cut_off",
+        about: "what a check still uses of a way back to a snapshot whose daemon was killed is never taken for the volume, and goes when the \
+                check has ended",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(300),
+        run: |ctx| Box::pin(rollback_cut_off(ctx)),
+    },
+    Case {
         name: "layers_power_cut",
         about: "a power cut while a volume and its clone are written to and copied: what was synced is there, in both and in a snapshot, and \
                 the file systems are in order",
@@ -176,6 +185,67 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "rm", "file/second"]).await?;
     let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
+    kernel_is_silent(ctx).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// What uses a device as a check of its file system does, until it is ended.
+const HOLD_DEVICE: &str = "import os, signal; os.open('DEVICE', os.O_RDWR | os.O_EXCL); print(); signal.pause()";
+
+async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    json(ctx, &["volume", "create", "file/v", "--size", "64M", "--provision", "on-demand"]).await?;
+    let at = attach(ctx, "v").await?;
+    ctx.machine.sh(&format!("echo mine > {at}/data; sync -f {at}")).await?;
+    json(ctx, &["tenant", "rm", "v"]).await?;
+    let uuid = inspect(ctx, "v").await?["uuid"].as_str().context("it has no UUID")?.to_owned();
+    let program = ctx.program("bulkhead");
+    // What is served when the daemon is killed while e2fsck checks what shall take the volume's place.
+    let new = format!("{POOL}/01234567-89ab-4cde-8f01-23456789abcd.new");
+    let serve = format!(
+        "mkfs.ext4 -q {new} 64M; {program} blockd --image {new} --volume {uuid} --requests 64 --share base --domain v"
+    );
+    let left = async || -> Result<String> { Ok(ctx.machine.sh(&serve).await?.trim().to_owned()) };
+    let is_v = async || -> Result<()> {
+        let at = attach(ctx, "v").await?;
+        let data = ctx.machine.read_text(&format!("{at}/data")).await?;
+        ensure!(data == "mine\n", "something else is taken for the volume: {data:?}");
+        json(ctx, &["tenant", "rm", "v"]).await.map(drop)
+    };
+    left().await?;
+    is_v().await?;
+
+    let device = left().await?;
+    let check = ctx.machine.spawn(&["python3", "-c", &HOLD_DEVICE.replace("DEVICE", &device)], &[]).await?;
+    wait_until("the device is in use", Duration::from_secs(60), async || {
+        Ok(ctx.machine.sh(&format!("fuser {device} 2> /dev/null || true")).await?.split_whitespace().next().map(drop))
+    })
+    .await?;
+    daemon.kill().await?;
+    let daemon = start_daemon(ctx, &[]).await?;
+    for command in [&["tenant", "create", "v", "--volume", "file/v"][..], &["volume", "snapshot", "file/v", "s"]] {
+        refused(ctx, 5, &[device.trim_end_matches("p1")], command).await?;
+    }
+    let problems = json(ctx, &["host"]).await?["problems"].to_string();
+    ensure!(problems.contains(device.trim_end_matches("p1")), "nobody is told: {problems}");
+    ctx.machine.sh(&format!("[ -e {new} ]")).await?;
+    check.kill(9).await?;
+    check.wait(Duration::from_secs(60)).await?;
+    wait_until("the device is gone", Duration::from_secs(60), async || {
+        Ok(ctx.machine.sh(&format!("[ -e {device} ] || echo gone")).await?.contains("gone").then_some(()))
+    })
+    .await?;
+    json(ctx, &["volume", "snapshot", "file/v", "s"]).await?;
+    is_v().await?;
+    for name in ["v", "s"] {
+        json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
+    }
+    let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
+    ensure!(left.trim() == "bulkhead-pool", "something is left: {left}");
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx).await?;
     daemon.stop().await?;
