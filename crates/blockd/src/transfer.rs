@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::base::is_base;
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, Source};
 use bulkhead_core::stream::{
     CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, StreamHeader, decode_head,
@@ -21,7 +22,9 @@ use bulkhead_sys::part::{Part, open_direct};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::thin::{self, Common, ThinError};
 use rustix::fs::{Mode, OFlags, open};
+use uuid::Uuid;
 
+use crate::base;
 use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::image::ImageError;
 use crate::layers::Layers;
@@ -55,6 +58,17 @@ pub enum TransferError {
     /// The stream ends before its end.
     #[error("the stream ends in the middle")]
     CutOff,
+    /// It says that it is an imported base, and holds something else.
+    #[error("the stream says that it is the imported base {said}, and holds {found}")]
+    OtherBase {
+        /// What it says.
+        said: Uuid,
+        /// What it holds.
+        found: Uuid,
+    },
+    /// An imported base lies on nothing.
+    #[error("the stream says that it is an imported base, and is an increment")]
+    BaseOnLayer,
     /// Bytes follow the end of the stream.
     #[error("something follows the end of the stream")]
     TooLong,
@@ -285,6 +299,9 @@ impl<R: Read> Receiver<R> {
         let mut sum = [0; CHECKSUM_BYTES];
         read(&mut input, &mut sum)?;
         let (header, sums) = decode_header(&preamble, &text, &sum)?;
+        if is_base(header.content) && header.base.is_some() {
+            return Err(TransferError::BaseOnLayer);
+        }
         Ok(Self { input, header, sums })
     }
 
@@ -300,15 +317,24 @@ impl<R: Read> Receiver<R> {
     /// # Errors
     /// [`TransferError`].
     pub fn receive(&mut self, path: &Path, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
-        let part = Part::open(path)?;
+        let StreamHeader { content, base, size_bytes, start_bytes, .. } = self.header;
+        let (part, before) = Part::resume(path, content, base, size_bytes, start_bytes)?;
         let below = layer::chain(path)?.unwrap_or_default();
         let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
         let below = Layers::of(below.into_iter().rev().collect(), open)?;
-        let mut at = self.header.start_bytes.0;
-        let received = self.read_records(&part, &below, &mut at, progress);
-        let whole = received.is_ok();
-        let noted = part.reached(self.header.content, (!whole).then_some(Bytes(at)));
-        received.and(noted.map_err(TransferError::from))
+        let mut at = start_bytes.0;
+        let mut note = |at: u64| {
+            // What was there before is there still.
+            part.reached(content, before.received.map(|received| received.max(Bytes(at)))).map_err(TransferError::from)
+        };
+        if let Err(error) = self.read_records(&part, &below, &mut at, &mut note, progress) {
+            note(at)?;
+            return Err(error);
+        }
+        if is_base(content) {
+            check_base(&part, content, size_bytes)?;
+        }
+        Ok(part.reached(content, None)?)
     }
 
     fn read_records(
@@ -316,6 +342,7 @@ impl<R: Read> Receiver<R> {
         part: &Part,
         below: &Layers,
         at: &mut u64,
+        note: &mut impl FnMut(u64) -> Result<(), TransferError>,
         mut progress: impl FnMut(Bytes),
     ) -> Result<(), TransferError> {
         let (mut buffer, mut durable, mut sum) = (Buffer::new(), *at, 0);
@@ -347,7 +374,7 @@ impl<R: Read> Receiver<R> {
             }
             progress(Bytes(sum));
             if *at - durable >= DURABLE_EVERY {
-                part.reached(self.header.content, Some(Bytes(*at)))?;
+                note(*at)?;
                 durable = *at;
             }
         }
@@ -361,6 +388,19 @@ impl<R: Read> Receiver<R> {
         }
         Ok(())
     }
+}
+
+/// Checks that what was received is what its name says: an import that gives the same base takes it for its own. What is not begins
+/// anew.
+fn check_base(part: &Part, said: Uuid, size: Bytes) -> Result<(), TransferError> {
+    let found = base::seal(part, size, |_| ())?;
+    if found == said {
+        return Ok(());
+    }
+    let emptied = part.file().set_len(0).and_then(|()| part.file().set_len(size.0));
+    emptied.map_err(failed("empty the part"))?;
+    part.reached(said, Some(Bytes(0)))?;
+    Err(TransferError::OtherBase { said, found })
 }
 
 /// Writes zeroes where a layer below has something else; what is a hole reads as zeroes elsewhere.

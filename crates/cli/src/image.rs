@@ -152,7 +152,7 @@ impl MakeError {
 fn make(part: &Path, tree: &Tree, size: Bytes, output: &Output) -> Result<Uuid, MakeError> {
     let scratch = tree.scratch()?;
     // Opened first, because it locks.
-    let opened = Part::open(part)?;
+    let (opened, _) = Part::resume(part, IMPORTING, None, size, Bytes(0))?;
     // What an import that was cut off left.
     let emptied = opened.file().set_len(0).and_then(|()| opened.file().set_len(size.0));
     emptied.map_err(|error| MakeError::Io("empty the part", error))?;

@@ -63,6 +63,8 @@ pub struct PartState {
     pub size: Bytes,
     /// Everything before this offset is there; `None` when nothing is missing.
     pub received: Option<Bytes>,
+    /// It is a layer's file as well, on which volumes lie: nobody may write to it any more.
+    pub is_layer: bool,
 }
 
 /// The layers that hold what differs between two snapshots, which lie on these: those that only one of them lies on.

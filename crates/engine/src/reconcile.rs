@@ -77,6 +77,7 @@ impl Engine {
             let outcome = plan.and_then(|plan| plan.map_or(Ok(Vec::new()), |plan| self.executor.run(&plan, false)));
             problems.extend(outcome.err());
         }
+        self.complete_received(pool)?;
         self.give_up_imports(pool, Duration::ZERO);
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }

@@ -254,6 +254,8 @@ pub(crate) struct Leftovers {
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) cgroups: Vec<String>,
     pub(crate) unused_layers: BTreeSet<PathBuf>,
+    /// Parts that are layers.
+    pub(crate) parts: Vec<PathBuf>,
 }
 
 impl Sim {
@@ -358,6 +360,12 @@ impl Sim {
             mounts: world.mounts.keys().cloned().collect(),
             cgroups: world.cgroups.keys().cloned().collect(),
             unused_layers: world.unused_layers(),
+            parts: world
+                .parts
+                .keys()
+                .filter(|path| world.part(path).is_some_and(|part| part.is_layer))
+                .cloned()
+                .collect(),
         }
     }
 
@@ -408,6 +416,13 @@ impl World {
             unused.remove(&path);
         }
         unused
+    }
+
+    /// A part is a layer's file only as long as there is that layer.
+    fn part(&self, path: &Path) -> Option<PartState> {
+        let part = self.parts.get(path)?;
+        let is_layer = part.is_layer && self.below.contains_key(&PathBuf::from(part.content.to_string()));
+        Some(PartState { is_layer, ..*part })
     }
 
     fn is_mounted(&self, device: &DeviceRef) -> bool {
@@ -502,15 +517,26 @@ impl World {
                 if missing.is_some() {
                     return Err(Fault::new(Code::NotFound, path.display(), "its base is missing"));
                 }
-                let new = PartState { content: *content, base: *base, size: *size_bytes, received: Some(Bytes(0)) };
-                self.parts.insert(path.clone(), new).is_none()
+                let new = PartState {
+                    content: *content,
+                    base: *base,
+                    size: *size_bytes,
+                    received: Some(Bytes(0)),
+                    is_layer: false,
+                };
+                let is_new = self.part(path).is_none_or(|part| part.is_layer);
+                if is_new {
+                    self.parts.insert(path.clone(), new);
+                }
+                is_new
             }
             A::PublishPart { path, image } => {
-                let part = self.parts[path];
+                let part = self.parts.get_mut(path).expect("it is being received");
                 assert!(part.received.is_none(), "a part was published that is not whole");
                 self.below.entry(PathBuf::from(part.content.to_string())).or_insert(part.base);
                 self.below.insert(image.clone(), Some(part.content));
                 let fs = Some(FileSystem { kind: FsKind::Ext4, size: part.size });
+                part.is_layer = true;
                 self.images.insert(image.clone(), (part.size, fs)).is_none()
             }
             A::RemovePart { path } => self.parts.remove(path).is_some(),
@@ -858,7 +884,7 @@ impl Host for Sim {
     }
 
     fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {
-        Ok(self.world().parts.get(path).copied())
+        Ok(self.world().part(path))
     }
 
     fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {

@@ -152,7 +152,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     };
     let attached_wanted = views.iter().filter(|view| view.mounted_at.is_some()).filter(is_served).count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
-    assert!(left.unused_layers.is_empty(), "{context}: {left:?}");
+    assert!(left.unused_layers.is_empty() && left.parts.is_empty(), "{context}: {left:?}");
     if engine.tenant_list().unwrap().is_empty() {
         assert_eq!(left.cgroups, Vec::<String>::new(), "{context}");
     }

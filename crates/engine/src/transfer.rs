@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
-use bulkhead_core::base::is_base;
+use bulkhead_core::base::{IMPORTING, is_base};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource, Provision, Sharing, Volume, VolumeRef, VolumeState};
@@ -76,6 +76,11 @@ impl Engine {
         let paths = |ids: &[Uuid]| ids.iter().map(|id| layer_path(directory, *id)).collect::<Vec<PathBuf>>();
         let no_layer = || Fault::new(Code::Internal, format!("volume {reference}"), "it has no layer");
         let content = *layers.first().ok_or_else(no_layer)?;
+        if is_base(content) && base.is_some() {
+            let cause = "it is an imported base, which has a name of its own by what it holds and is sent whole";
+            return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
+                .cure("send it without `--from`, or import the same there"));
+        }
         let header = sent_header(&snapshot.volume, content, base.as_ref().and_then(|base| base.first().copied()));
         let changed = base.map_or_else(|| layers.clone(), |base| differing(&layers, &base));
         Ok((Some(SendView { header, layers: paths(&layers), changed: paths(&changed), device: None }), steps))
@@ -136,8 +141,7 @@ impl Engine {
         if is_base(header.content) && !dry_run {
             self.give_up_imports(&pool, ABANDONED_AFTER);
         }
-        let found = self.host().part(&part)?;
-        let received = found.map_or(Bytes(0), received_bytes);
+        let received = self.being_received(&part)?.map_or(Bytes(0), received_bytes);
         if header.start_bytes > received {
             let cause =
                 format!("the stream begins at {}, and only {received} were received before", header.start_bytes);
@@ -158,7 +162,7 @@ impl Engine {
     /// `NotFound` when nothing is being received under that name.
     pub fn volume_receiving(&self, reference: &VolumeRef) -> Result<ReceiveView, Fault> {
         let (_, part) = self.part_of(reference)?;
-        let found = self.host().part(&part)?.ok_or_else(|| {
+        let found = self.being_received(&part)?.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("volume {reference}"), "nothing of it has been received so far")
                 .cure("send it from its beginning, without `--resume`")
         })?;
@@ -170,6 +174,11 @@ impl Engine {
             received_bytes: received_bytes(found),
             part,
         })
+    }
+
+    /// How far a part is, unless it has become a layer and is only the name that is left of it.
+    fn being_received(&self, part: &Path) -> Result<Option<PartState>, Fault> {
+        Ok(self.host().part(part)?.filter(|found| !found.is_layer))
     }
 
     /// Makes a snapshot of what was received, all of it.
@@ -204,17 +213,34 @@ impl Engine {
     pub fn volume_receive_abort(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<ReceiveView>, Fault> {
         let (pool, part) = self.part_of(reference)?;
         let mut steps = Vec::new();
-        if self.host().part(&part)?.is_some() {
+        // Also of one that was only just being made.
+        if self.part_names(&pool)?.contains(&reference.name) {
             let remove = vec![Action::RemovePart { path: part }];
             steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
         }
         Ok(Done { object: None, steps, dry_run })
     }
 
+    /// Removes what is left of the parts of volumes that were received: a crash after the last step but one leaves a second name of a
+    /// layer.
+    pub(crate) fn complete_received(&self, pool: &Pool) -> Result<(), Fault> {
+        for name in self.part_names(pool)? {
+            let (_, part) = self.part_of(&VolumeRef { pool: pool.name.clone(), name })?;
+            if self.host().part(&part)?.is_some_and(|found| found.is_layer) {
+                self.executor.run_steps(vec![Action::RemovePart { path: part }], false)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what imports left in a pool that were cut off: unlike what is received, they do not go on where they were.
     pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
         let given_up = self.parts(pool).and_then(|parts| {
-            for part in parts.into_iter().filter(|part| is_base(part.content)) {
+            // One that is being received goes on where it was.
+            let is_import = |part: &ReceiveView| {
+                part.content == IMPORTING || is_base(part.content) && part.received_bytes == part.size_bytes
+            };
+            for part in parts.into_iter().filter(is_import) {
                 if self.host().part_is_abandoned(&part.part, after)? {
                     tracing::info!(volume = %part.volume, "giving up an import that was cut off");
                     self.executor.run_steps(vec![Action::RemovePart { path: part.part }], false)?;
@@ -227,13 +253,17 @@ impl Engine {
         }
     }
 
-    /// What has been received in part in a pool.
-    pub(crate) fn parts(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
+    /// The names under which there are parts in a pool.
+    fn part_names(&self, pool: &Pool) -> Result<Vec<Name>, Fault> {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(Vec::new()) };
         let entries = self.host().list_dir(directory)?.unwrap_or_default();
-        let names = entries.iter().filter_map(|entry| {
-            entry.strip_suffix(PART_SUFFIX).and_then(|entry| entry.strip_suffix('.'))?.parse::<Name>().ok()
-        });
+        let name = |entry: &String| entry.strip_suffix(PART_SUFFIX)?.strip_suffix('.')?.parse::<Name>().ok();
+        Ok(entries.iter().filter_map(name).collect())
+    }
+
+    /// What has been received in part in a pool.
+    pub(crate) fn parts(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
+        let names = self.part_names(pool)?.into_iter();
         let views = names.map(|name| self.volume_receiving(&VolumeRef { pool: pool.name.clone(), name }));
         views.filter(|view| !matches!(view, Err(fault) if fault.code == Code::NotFound)).collect()
     }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::extents;
-use crate::file::{io_error, remove_durable, sync_dir_of};
+use crate::file::{io_error, is_at, remove_durable, sync_dir_of};
 use crate::layer::{self, LayerError, layer_path};
 
 /// The extended attribute that says what is received into a file, and how far that is.
@@ -38,11 +38,12 @@ const MAX_ATTRIBUTE_BYTES: usize = 128;
 /// # Errors
 /// [`LayerError`]: also when its base is missing, or something else is being received under its name.
 pub fn create(path: &Path, content: Uuid, base: Option<Uuid>, size: Bytes) -> Result<bool, LayerError> {
-    if let Some(found) = state(path)? {
-        if (found.content, found.base, found.size) != (content, base, size) {
-            return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content });
-        }
-        return Ok(false);
+    match state(path)? {
+        // All was done with it but to remove this name of it.
+        Some(found) if found.is_layer => drop(remove(path)?),
+        Some(found) if (found.content, found.base, found.size) == (content, base, size) => return Ok(false),
+        Some(found) => return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content }),
+        None => {}
     }
     if let Some(base) = base
         && !layer_path(layer::directory_of(path), base).exists()
@@ -89,8 +90,10 @@ pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
         return Err(LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text });
     };
     let base = layer::below(&file, path)?;
-    let size = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
-    Ok(Some(PartState { content, base, size, received }))
+    let metadata = file.metadata().map_err(io_error("stat", path))?;
+    let layer = fs::symlink_metadata(layer_path(layer::directory_of(path), content));
+    let is_layer = layer.is_ok_and(|layer| (layer.dev(), layer.ino()) == (metadata.dev(), metadata.ino()));
+    Ok(Some(PartState { content, base, size: Bytes(metadata.len()), received, is_layer }))
 }
 
 /// Where the index is made of what is in a part.
@@ -184,6 +187,33 @@ impl Part {
         }
     }
 
+    /// Opens a part to go on with it from `start`. Returns how far it is, too.
+    ///
+    /// # Errors
+    /// [`LayerError`]: also when it is not the part of this content any more, or `start` is beyond what it has.
+    pub fn resume(
+        path: &Path,
+        content: Uuid,
+        base: Option<Uuid>,
+        size: Bytes,
+        start: Bytes,
+    ) -> Result<(Self, PartState), LayerError> {
+        let part = Self::open(path)?;
+        let gone = || LayerError::GivenUp { path: path.to_owned() };
+        // It may have been given up, and another one made, before it was locked.
+        if !is_at(&part.file, path)? {
+            return Err(gone());
+        }
+        let found = state(path)?.filter(|found| !found.is_layer).ok_or_else(gone)?;
+        if (found.content, found.base, found.size) != (content, base, size) {
+            return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content });
+        }
+        if found.received.is_some_and(|received| received < start) {
+            return Err(gone());
+        }
+        Ok((part, found))
+    }
+
     /// Its file.
     #[must_use]
     pub fn file(&self) -> &File {
@@ -243,7 +273,8 @@ mod tests {
         let part = Part::open(&path).unwrap();
         assert!(matches!(Part::open(&path), Err(LayerError::PartLocked { .. })));
         assert!(matches!(remove(&path), Err(LayerError::PartLocked { .. })));
-        let at = |received| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received });
+        let at =
+            |received| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received, is_layer: false });
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
         part.reached(CONTENT, Some(Bytes(4096))).unwrap();
         fs::write(index_of(&path), "index").unwrap();
@@ -259,6 +290,15 @@ mod tests {
         Part::open(&path).unwrap().reached(CONTENT, None).unwrap();
         publish(&path, &image).unwrap();
         assert_eq!(layer::chain(&image).unwrap(), Some(vec![layer_path(dir.path(), CONTENT)]));
+        // As long as the daemon has not removed it, it is a second name of the layer.
+        assert!(state(&path).unwrap().is_some_and(|state| state.is_layer));
+        let again = |start| Part::resume(&path, CONTENT, None, Bytes::mib(8), Bytes(start)).map(|(_, found)| found);
+        assert!(matches!(again(0), Err(LayerError::GivenUp { .. })));
+        assert!(create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
+        assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
+        assert!(layer_path(dir.path(), CONTENT).exists());
+        assert_eq!(again(0).unwrap().received, Some(Bytes(0)));
+        assert!(matches!(again(4096), Err(LayerError::GivenUp { .. })));
         // What a part lies on is needed, and what it has become as well when an image lies on it.
         assert!(remove(&path).unwrap() && !remove(&path).unwrap());
         assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());

@@ -48,7 +48,11 @@ impl Pool {
 
     /// Makes a layer of what the volume holds.
     fn snapshot(&mut self) -> Vec<Uuid> {
-        let id = Uuid::from_u64_pair(self.random(u64::MAX), self.random(u64::MAX));
+        let bytes = Uuid::from_u64_pair(self.random(u64::MAX), self.random(u64::MAX)).into_bytes();
+        self.snapshot_as(uuid::Builder::from_random_bytes(bytes).into_uuid())
+    }
+
+    fn snapshot_as(&mut self, id: Uuid) -> Vec<Uuid> {
         layer::freeze(&self.dir.path().join("v.img"), id, Duration::from_secs(5), || ()).unwrap();
         self.chain.insert(0, id);
         self.chain.clone()
@@ -302,4 +306,64 @@ fn a_changed_byte_is_found_wherever_it_is() {
     }
     let longer = [&stream[..], b"x"].concat();
     assert!(matches!(receive(there.path(), "v", &longer).1, Err(TransferError::TooLong)));
+}
+
+#[test]
+fn an_imported_base_is_what_its_name_says() {
+    let mut here = Pool::new(6);
+    here.write(6);
+    let image = here.dir.path().join("v.img");
+    fs::copy(&image, here.dir.path().join("copy.img")).unwrap();
+    let copy = Part::open(&here.dir.path().join("copy.img")).unwrap();
+    let name = base::seal(&copy, Bytes(SIZE), |_| ()).unwrap();
+    assert!(is_base(name));
+    let layers = here.snapshot_as(name);
+    let stream = here.stream(&layers, None, 0);
+    let there = tempfile::tempdir().unwrap();
+    let (reached, received) = receive(there.path(), "v", &stream);
+    received.unwrap();
+    assert_eq!(reached, None);
+    assert!(content(&there.path().join("v.part")) == content(&here.paths(&layers)[0]));
+
+    // The same name on something else.
+    let mut other = Pool::new(7);
+    other.write(6);
+    let forged = other.snapshot_as(name);
+    let (reached, error) = receive(there.path(), "w", &other.stream(&forged, None, 0));
+    assert!(matches!(error, Err(TransferError::OtherBase { said, found }) if said == name && found != name));
+    // Nothing of it is left for what is sent then.
+    assert_eq!(reached, Some(Bytes(0)));
+    receive(there.path(), "w", &stream).1.unwrap();
+    assert!(content(&there.path().join("w.part")) == content(&here.paths(&layers)[0]));
+
+    other.write(2);
+    let increment = other.snapshot();
+    let mut bad = other.stream(&increment, Some(&forged), 0);
+    assert!(Receiver::open(&bad[..]).is_ok());
+    let on_layer = StreamHeader { content: name, base: Some(increment[0]), ..Receiver::open(&bad[..]).unwrap().header };
+    bad = encode_header(&on_layer).unwrap();
+    assert!(matches!(Receiver::open(&bad[..]), Err(TransferError::BaseOnLayer)));
+}
+
+#[test]
+fn what_was_given_up_meanwhile_is_not_gone_on_with() {
+    let mut here = Pool::new(8);
+    here.write(6);
+    let layers = here.snapshot();
+    let stream = here.stream(&layers, None, 0);
+    let there = tempfile::tempdir().unwrap();
+    let path = there.path().join("v.part");
+    receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
+    let reached = part::state(&path).unwrap().unwrap().received.unwrap();
+    assert!(reached > Bytes(0));
+    let rest = here.stream(&layers, None, reached.0);
+    let mut receiver = Receiver::open(&rest[..]).unwrap();
+    part::remove(&path).unwrap();
+    part::create(&path, layers[0], None, Bytes(SIZE)).unwrap();
+    let error = receiver.receive(&path, |_| ());
+    assert!(matches!(error, Err(TransferError::Part(LayerError::GivenUp { .. }))), "{error:?}");
+    // What is there is not forgotten when it is sent again from an earlier place, and that is cut off.
+    receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
+    receive(there.path(), "v", &stream[..stream.len() / 4]).1.unwrap_err();
+    assert_eq!(part::state(&path).unwrap().unwrap().received, Some(reached));
 }
