@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::mem;
 
+use bulkhead_core::units::Bytes;
 use tar::{EntryType, Header};
 
 use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
@@ -16,8 +17,11 @@ mod tests;
 /// Bytes of a block.
 const BLOCK: u64 = 512;
 
-/// The longest name or extended header that is read.
+/// The longest name or extended header that is read, and the most that several for one entry say together.
 const MAX_EXTENDED: u64 = 1 << 20;
+
+/// The most that extended headers for all that follows say together: it is held against each entry.
+const MAX_GLOBAL: u64 = 1 << 16;
 
 /// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
 const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -86,13 +90,15 @@ impl<R: Read> Archive<R> {
                 EntryType::GNULongName => long_name = Some(self.text(size)?),
                 EntryType::GNULongLink => long_link = Some(self.text(size)?),
                 EntryType::XHeader => {
-                    let records = self.records(size)?;
-                    local.extend(records);
+                    local.extend(self.records(size)?);
+                    self.check_sum_of(&local, MAX_EXTENDED)?;
                 }
                 EntryType::XGlobalHeader => {
                     let records = self.records(size)?;
                     self.global.extend(records.clone());
+                    self.check_sum_of(&self.global, MAX_GLOBAL)?;
                     local.extend(records);
+                    self.check_sum_of(&local, MAX_EXTENDED)?;
                 }
                 kind => {
                     local.retain(|_, value| !value.is_empty());
@@ -263,6 +269,16 @@ impl<R: Read> Archive<R> {
             records.insert(record.word.to_vec(), record.value.to_vec());
         }
         Ok(records)
+    }
+
+    /// Refuses what several extended headers say together when it is too much.
+    fn check_sum_of(&self, records: &Records, most: u64) -> Result<(), ImportError> {
+        let sum: usize = records.iter().map(|(word, value)| word.len() + value.len()).sum();
+        if sum as u64 > most {
+            let most = Bytes(most);
+            return Err(self.damaged(&format!("extended headers say more than {most} together")));
+        }
+        Ok(())
     }
 
     fn wrong(&self, reason: ArchiveError) -> ImportError {

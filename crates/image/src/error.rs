@@ -169,6 +169,9 @@ pub enum ImageError {
     /// A document is larger than any image has.
     #[error("{0} is too large for what it is")]
     TooLarge(String),
+    /// Documents are larger together than those of any image.
+    #[error("its indexes and manifests are too large together for what they are")]
+    TooMany,
     /// A digest that is none.
     #[error("\"{0}\" is no sha256 digest")]
     BadDigest(String),
@@ -298,6 +301,7 @@ impl ImageError {
         match self {
             Self::Document { .. }
             | Self::TooLarge(_)
+            | Self::TooMany
             | Self::BadDigest(_)
             | Self::Missing(_)
             | Self::WrongDigest { .. }

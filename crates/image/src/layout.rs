@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
@@ -22,6 +22,9 @@ mod tests;
 
 /// The largest document that is read.
 const MAX_DOCUMENT: u64 = 8 << 20;
+
+/// Bytes of all documents that are read to find an image. Those of a registry's image for all its platforms have some 100 KiB.
+const MAX_DOCUMENTS: u64 = 64 << 20;
 
 /// How deep indexes may be nested.
 const MAX_DEPTH: u32 = 4;
@@ -74,6 +77,15 @@ pub(crate) struct Layout {
     path: PathBuf,
 }
 
+/// What was found so far, and how much may be read to find more.
+struct Search {
+    found: Vec<Candidate>,
+    /// What was looked at: digests, and the platforms that were told with them.
+    seen: BTreeSet<(String, Option<String>)>,
+    /// Bytes of documents.
+    left: u64,
+}
+
 /// An image that may be the one.
 struct Candidate {
     digest: String,
@@ -105,10 +117,11 @@ impl Layout {
                 return Err(self.wrong(ImageError::NoReference { wanted: shown(reference.as_bytes()), found }));
             }
         }
-        let mut found = Vec::new();
+        let mut search = Search { found: Vec::new(), seen: BTreeSet::new(), left: MAX_DOCUMENTS };
         for top in &tops {
-            self.images(top, name_of(top).as_deref(), 0, &mut found)?;
+            self.images(top, name_of(top).as_deref(), 0, &mut search)?;
         }
+        let mut found = search.found;
         let platforms: BTreeSet<String> =
             found.iter().map(|image| shown(image.platform.to_string().as_bytes())).collect();
         if found.is_empty() {
@@ -165,14 +178,17 @@ impl Layout {
         from: &Descriptor,
         name: Option<&str>,
         depth: u32,
-        found: &mut Vec<Candidate>,
+        search: &mut Search,
     ) -> Result<(), ImportError> {
         if depth > MAX_DEPTH {
             return Err(self.wrong(ImageError::Depth));
         }
-        match self.document(from)? {
+        if !search.seen.insert((from.digest.clone(), from.platform.as_ref().map(Platform::to_string))) {
+            return Ok(());
+        }
+        match self.document(from, &mut search.left)? {
             Document::Index(index) => {
-                index.manifests.iter().try_for_each(|inner| self.images(inner, name, depth + 1, found))
+                index.manifests.iter().try_for_each(|inner| self.images(inner, name, depth + 1, search))
             }
             Document::Manifest(manifest) => {
                 let is_image = |kind: &str| kind.contains(".image.config.") || kind.contains(".container.image.v1");
@@ -182,10 +198,10 @@ impl Layout {
                 }
                 let platform = match &from.platform {
                     Some(platform) => platform.clone(),
-                    None => self.document(&manifest.config)?,
+                    None => self.document(&manifest.config, &mut search.left)?,
                 };
                 let (digest, name) = (from.digest.clone(), name.map(str::to_owned));
-                found.push(Candidate { digest, name, platform, layers: manifest.layers });
+                search.found.push(Candidate { digest, name, platform, layers: manifest.layers });
                 Ok(())
             }
             Document::Other(_) => Ok(()),
@@ -212,9 +228,11 @@ impl Layout {
         Ok(layers)
     }
 
-    /// Reads a blob that is a document.
-    fn document<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, ImportError> {
-        let bytes = self.read(&descriptor.digest, &self.blob(descriptor)?)?;
+    /// Reads a blob that is a document, of which only so many bytes are `left` to be read.
+    fn document<T: DeserializeOwned>(&self, descriptor: &Descriptor, left: &mut u64) -> Result<T, ImportError> {
+        let blob = self.blob(descriptor)?;
+        *left = left.checked_sub(descriptor.size).ok_or_else(|| self.wrong(ImageError::TooMany))?;
+        let bytes = self.read(&descriptor.digest, &blob)?;
         self.verify(descriptor, Sha256::new_with_prefix(&bytes))?;
         self.parse(&descriptor.digest, &bytes)
     }
@@ -236,9 +254,10 @@ impl Layout {
         Ok(bytes)
     }
 
-    /// Opens a regular file of the layout, which symbolic links may lead to, but only within.
+    /// Opens a regular file of the layout, which symbolic links may lead to, but only within. What is none is not opened: of a device that
+    /// would do something.
     fn file(&self, path: &Path, what: &str) -> Result<File, ImportError> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let missing = || self.wrong(ImageError::Missing(shown(what.as_bytes())));
         let file = match openat2(&self.root, path, flags, Mode::empty(), resolve) {
@@ -246,8 +265,10 @@ impl Layout {
             Err(error) if io::Error::from(error).kind() == io::ErrorKind::NotFound => return Err(missing()),
             Err(errno) => return Err(failed("open", &self.path.join(path))(errno.into())),
         };
-        let is_file = file.metadata().is_ok_and(|found| found.is_file());
-        if is_file { Ok(file) } else { Err(missing()) }
+        if !file.metadata().is_ok_and(|found| found.is_file()) {
+            return Err(missing());
+        }
+        File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(failed("open", &self.path.join(path)))
     }
 
     fn wrong(&self, reason: ImageError) -> ImportError {

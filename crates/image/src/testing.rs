@@ -65,7 +65,7 @@ impl Tar {
         let mut bytes = Vec::new();
         for (word, value) in records {
             let rest = word.len() + value.len() + 3;
-            let len = (1..5).map(|digits| rest + digits).find(|len| len.to_string().len() + rest == *len).unwrap();
+            let len = (1..8).map(|digits| rest + digits).find(|len| len.to_string().len() + rest == *len).unwrap();
             bytes.extend(format!("{len} {word}=").bytes().chain(value.iter().copied()).chain([b'\n']));
         }
         self.with(kind, "records", &bytes, |_| ())

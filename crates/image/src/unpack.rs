@@ -2,7 +2,7 @@
 //!
 //! Owns: what is made of an entry. Does not: decide where it may be (`beneath`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read, Write as _};
@@ -124,12 +124,21 @@ impl Unpacked {
     /// Removes what a layer says that it removes of those below; nothing else is done with the layer.
     pub(crate) fn remove_hidden(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
         self.last = None;
+        let mut made = BTreeSet::new();
         while let Some(member) = archive.next()? {
             let entry = Entry { archive: name, member: &member };
-            let Some((parent, last)) = beneath::split(&entry.path()?) else { continue };
-            let Some(hidden) = last.as_bytes().strip_prefix(WHITEOUT) else { continue };
+            let path = entry.path()?;
+            let Some((parent, last)) = beneath::split(&path) else { continue };
+            let Some(hidden) = last.as_bytes().strip_prefix(WHITEOUT) else {
+                if member.kind == Kind::Directory {
+                    made.insert(path);
+                }
+                continue;
+            };
             let directory = match beneath::directory(&self.root, &parent) {
                 Ok(directory) => directory,
+                // The layer makes a directory where those below have a file or a link: nothing of theirs is in it.
+                Err(Unreachable::Entry(_)) if parent.ancestors().any(|above| made.contains(above)) => continue,
                 Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(unreachable) => return Err(entry.unreachable(unreachable)),
             };

@@ -125,6 +125,17 @@ fn no_header_takes_more_memory_than_it_may() {
         assert!(matches!(reason(&claims(kind)), ArchiveError::Damaged(_)));
     }
     assert_eq!(reason(&claims(EntryType::Regular)), ArchiveError::CutOff);
+    // Each of these may be, and all together may not.
+    let value = vec![b'x'; 60_000];
+    for kind in [EntryType::XHeader, EntryType::XGlobalHeader] {
+        let mut many = Tar::new();
+        for n in 0..20 {
+            many = many.records(kind, &[(&format!("comment.{n}"), &value)]);
+        }
+        assert!(matches!(reason(&many.file("a", "").end()), ArchiveError::Damaged(_)));
+        let again = (0..20).fold(Tar::new(), |tar, _| tar.records(kind, &[("comment", &value)]));
+        assert_eq!(read(&again.file("a", "").end()).unwrap().len(), 1);
+    }
     for bad in ["4 =\n", "x a=b\n", "99999999999999999999 a=b\n", "6 a=b\n ", "5 ab\n", "7 a=b\n", "0 a=b\n"] {
         let bytes = Tar::new().with(EntryType::XHeader, "x", bad.as_bytes(), |_| ()).file("a", "").end();
         assert!(matches!(reason(&bytes), ArchiveError::Damaged(_)), "{bad:?}");

@@ -141,6 +141,11 @@ fn what_is_not_what_it_is_called_is_refused() {
             let mode = rustix::fs::Mode::from_raw_mode(0o600);
             rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         },
+        |path| {
+            // Nothing is opened: a socket could not be.
+            fs::remove_file(path).unwrap();
+            std::os::unix::net::UnixListener::bind(path).unwrap();
+        },
     ] {
         let (_dir, layout) = made(|at| {
             let found = good(at);
@@ -166,6 +171,24 @@ fn documents_are_bounded_in_size_and_depth() {
         vec![found]
     });
     assert_eq!(refused(&layout, &any), ImageError::Depth);
+    // The same again and again is read once.
+    let (_dir, layout) = made(|at| {
+        let mut found = image(at, "linux/amd64", &[blob(at, LAYER, b"x")]);
+        for _ in 0..3 {
+            found = index(at, &vec![found; 1000]);
+        }
+        vec![found]
+    });
+    assert_eq!(chosen(&layout, &any), ["x"]);
+    // Each of these may be, and all together may not.
+    let (_dir, layout) = made(|at| {
+        let other = |n: u32| {
+            let text = format!("{{\"n\": \"{n}{}\"}}", "x".repeat(7 << 20));
+            blob(at, "application/vnd.oci.image.manifest.v1+json", text.as_bytes())
+        };
+        vec![index(at, &(0..10).map(other).collect::<Vec<_>>())]
+    });
+    assert_eq!(refused(&layout, &any), ImageError::TooMany);
     let (dir, layout) = made(|_| Vec::new());
     fs::File::create(dir.path().join("index.json")).unwrap().set_len(1 << 40).unwrap();
     assert_eq!(refused(&layout, &any), ImageError::TooLarge("index.json".to_owned()));

@@ -200,11 +200,32 @@ fn layers_hide_what_is_below_them_and_nothing_of_their_own() {
 }
 
 #[test]
+fn a_layer_replaces_what_is_no_directory_by_an_opaque_one() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("precious"), "precious").unwrap();
+    let lower = Tar::new().link(EntryType::Symlink, "link", "..").file("file", "x").link(EntryType::Symlink, "a", "..");
+    let upper = Tar::new()
+        .dir("link", 0o755, 0)
+        .file("link/.wh..wh..opq", "")
+        .file("link/precious", "mine")
+        .dir("file", 0o755, 0)
+        .file("file/.wh.x", "")
+        .dir("a", 0o755, 0)
+        .dir("a/b", 0o755, 0)
+        .file("a/b/.wh..wh..opq", "");
+    let tree = unpack_all(dir.path(), &[lower.end(), upper.end()], true).unwrap();
+    assert_eq!(fs::read_to_string(tree.join("link/precious")).unwrap(), "mine");
+    assert!(tree.join("file").is_dir() && tree.join("a/b").is_dir());
+    assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious");
+}
+
+#[test]
 fn no_layer_reaches_out_by_what_another_made() {
     for upper in [
         Tar::new().file("link/precious", "x"),
         Tar::new().file("link/.wh.precious", ""),
         Tar::new().file("link/.wh..wh..opq", ""),
+        Tar::new().dir("link/deep", 0o755, 0).file("link/deep/.wh..wh..opq", ""),
         Tar::new().file(".wh...", ""),
         Tar::new().file(".wh..", ""),
         Tar::new().link(EntryType::Link, "x", "link/precious"),

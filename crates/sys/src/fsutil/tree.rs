@@ -5,8 +5,8 @@
 //! tells of the copying and not of the tree: `debugfs` sets these times afterwards, and the mode and the time of the root, which are
 //! not copied.
 
-use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -95,7 +95,8 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
     };
     let used = count("Inode count")?.saturating_sub(count("Free inodes")?);
     let script = scratch.join("times.debugfs");
-    write(&script, &commands(used, &root))?;
+    let told = File::create(&script).and_then(|file| commands(BufWriter::new(file), used, &root));
+    told.map_err(|source| FsError::Write { device: script.clone(), source })?;
     let set = Tool::new("debugfs")
         .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
         .args(["-w", "-f"])
@@ -116,20 +117,16 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
 
 /// Commands that set when each inode was last read and changed, and what the root is like. Inodes are given out in the order of
 /// their numbers, so that those in use are the first.
-fn commands(used: u64, root: &fs::Metadata) -> String {
-    let mut script = format!(
-        "set_inode_field <{ROOT_INODE}> mode 0{:o}\nset_inode_field <{ROOT_INODE}> mtime @{}\n",
-        root.mode(),
-        root.mtime(),
-    );
+fn commands(mut script: impl Write, used: u64, root: &fs::Metadata) -> io::Result<()> {
+    writeln!(script, "set_inode_field <{ROOT_INODE}> mode 0{:o}", root.mode())?;
+    writeln!(script, "set_inode_field <{ROOT_INODE}> mtime @{}", root.mtime())?;
     for inode in std::iter::once(ROOT_INODE).chain(FIRST_INODE..=used) {
         for field in ["atime", "ctime"] {
-            // Writing to a string cannot fail.
-            let _ = writeln!(script, "set_inode_field <{inode}> {field} @{MADE_AT}");
-            let _ = writeln!(script, "set_inode_field <{inode}> {field}_extra 0");
+            writeln!(script, "set_inode_field <{inode}> {field} @{MADE_AT}")?;
+            writeln!(script, "set_inode_field <{inode}> {field}_extra 0")?;
         }
     }
-    script
+    script.flush()
 }
 
 fn write(path: &Path, text: &str) -> Result<(), FsError> {
