@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// After how long it is tried again when the image cannot be filled.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// The place of flushes, which no image has: they do not wait while a part is filled.
+/// The place of flushes, which no image has: they do not wait while a part is filled, but while [`ALL`] is held.
 pub(crate) const FLUSHES: Range<u64> = u64::MAX - 1..u64::MAX;
 
 /// All of an image, and its flushes.
@@ -265,8 +265,8 @@ fn fill_all(gate: &Gate, filler: &Filler) -> Result<Bytes, FileError> {
         let filled = gate.hold(part.clone(), || filler.fill(part));
         sum += filled.map_err(|source| filler.failed("wait for writes to", source))??.0;
     }
-    // No flush of the volume that is under way hears of it when this one fails.
-    let flushed = gate.hold(FLUSHES, || gate.flush(|| filler.finish()));
+    // What the volume makes durable meanwhile would not hear of it when this fails.
+    let flushed = gate.hold(ALL, || gate.flush(|| filler.finish()));
     flushed.map_err(|source| filler.failed("wait for flushes of", source))??;
     Ok(Bytes(sum))
 }

@@ -33,12 +33,11 @@ pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
                 gate.open();
                 return;
             }
-            // What a failed flush has lost cannot be known: what lies below stays, and the image says so.
+            // What a failed flush has lost cannot be known. This server does not say that the image needs nothing below.
             Err(error) if gate.has_failed_flush() => {
-                tracing::error!(
-                    why = chain(&error),
-                    "a flush failed: the image is not flattened by this server any more"
-                );
+                let cure =
+                    "when the disk is in order: detach the volume from its tenant, check it, and attach it again";
+                tracing::error!(why = chain(&error), cure, "a flush failed: the image is not flattened any further");
                 return;
             }
             Err(error) => tracing::error!(why = chain(&error), "the image cannot be flattened"),
@@ -54,6 +53,9 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
     for start in (0..layers.map.end()).step_by(to_usize(CHUNK)) {
         // A volume that was made smaller has less than its layers.
         let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
+        if gate.has_failed_flush() {
+            return Err(failed("flush")(Errno::IO.into()).into());
+        }
         if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
             gate.wait_for_idle(&mut seen);
             let copied = gate.hold(part.clone(), || copy(image, layers, part, &mut buffer)).and_then(|copied| copied);

@@ -106,6 +106,16 @@ pub enum BlockdError {
         /// The image.
         image: PathBuf,
     },
+    /// The volume's device serves another image.
+    #[error("{image} is to be served, and {device} serves {other}")]
+    OfAnother {
+        /// The image.
+        image: PathBuf,
+        /// The device.
+        device: PathBuf,
+        /// The other image.
+        other: PathBuf,
+    },
     /// It cannot be made sure that nobody else starts it.
     #[error(transparent)]
     Lock(#[from] FileError),
@@ -188,6 +198,10 @@ fn serve(
     let owner = device_owner(service.volume);
     let found = control.find(roots, owner)?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
+        let told = service::of(roots, &device.name());
+        if let Some(other) = told.map(|told| told.image).filter(|other| *other != service.image) {
+            return Err(BlockdError::OfAnother { image: service.image.clone(), device: device.node(roots), other });
+        }
         let Some(node) = take_over(roots, &mut control, &device)? else {
             tell_ready(report, &sized::node(roots, &device));
             return Ok(());

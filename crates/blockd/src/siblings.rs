@@ -17,7 +17,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,6 +54,9 @@ const LOCK_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often it is said at most that no server can be accepted.
+const FULL_SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// Pause after a server could not be accepted; those that wait read from the disk meanwhile.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
@@ -196,8 +198,8 @@ struct Reader {
     /// The threads that read from any.
     reading: Slots,
     state: Mutex<State>,
-    /// The last server could not be accepted.
-    full: AtomicBool,
+    /// When it was said last that no server can be accepted.
+    said_full: Mutex<Option<Instant>>,
     /// It is over.
     changed: Condvar,
 }
@@ -219,7 +221,7 @@ impl Reader {
             events,
             reading: Slots::new(READING),
             state: Mutex::default(),
-            full: AtomicBool::new(false),
+            said_full: Mutex::default(),
             changed: Condvar::new(),
         }))
     }
@@ -269,7 +271,6 @@ impl Reader {
         match packet::accept_one(&self.listener) {
             Ok(None) => {}
             Ok(Some(socket)) => {
-                self.full.store(false, Ordering::Relaxed);
                 let key = u64::try_from(socket.as_raw_fd()).unwrap_or(0);
                 let connection = Arc::new(Connection { socket, asks: Mutex::new(None) });
                 let data = epoll::EventData::new_u64(key);
@@ -281,9 +282,12 @@ impl Reader {
             }
             // As many descriptors are open as can be, and the one who waits is still there at the next look.
             Err(error) => {
-                if !self.full.swap(true, Ordering::Relaxed) {
+                let mut said = self.said_full.lock().unwrap_or_else(PoisonError::into_inner);
+                if said.is_none_or(|said| said.elapsed() >= FULL_SAID_EVERY) {
+                    *said = Some(Instant::now());
                     tracing::error!(%error, "servers cannot be accepted for a while");
                 }
+                drop(said);
                 process::pause(FULL_PAUSE);
             }
         }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, Source};
+use bulkhead_core::error::chain;
 use bulkhead_core::stream::{
     CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, StreamHeader, decode_head,
     decode_header, encode_head, encode_header, header_len,
@@ -24,7 +25,6 @@ use bulkhead_sys::thin::{self, Common, ThinError};
 use rustix::fs::{Mode, OFlags, open};
 use uuid::Uuid;
 
-use crate::base;
 use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::image::ImageError;
 use crate::layers::Layers;
@@ -58,17 +58,9 @@ pub enum TransferError {
     /// The stream ends before its end.
     #[error("the stream ends in the middle")]
     CutOff,
-    /// It says that it is an imported base, and holds something else.
-    #[error("the stream says that it is the imported base {said}, and holds {found}")]
-    OtherBase {
-        /// What it says.
-        said: Uuid,
-        /// What it holds.
-        found: Uuid,
-    },
-    /// An imported base lies on nothing.
-    #[error("the stream says that it is an imported base, and is an increment")]
-    BaseOnLayer,
+    /// It calls itself an imported base. Those are made where they are needed, and nobody could tell whether it is what it says.
+    #[error("the stream says that it is the imported base {0}, and none is ever sent")]
+    Base(Uuid),
     /// Bytes follow the end of the stream.
     #[error("something follows the end of the stream")]
     TooLong,
@@ -299,8 +291,8 @@ impl<R: Read> Receiver<R> {
         let mut sum = [0; CHECKSUM_BYTES];
         read(&mut input, &mut sum)?;
         let (header, sums) = decode_header(&preamble, &text, &sum)?;
-        if is_base(header.content) && header.base.is_some() {
-            return Err(TransferError::BaseOnLayer);
+        if is_base(header.content) {
+            return Err(TransferError::Base(header.content));
         }
         Ok(Self { input, header, sums })
     }
@@ -322,30 +314,33 @@ impl<R: Read> Receiver<R> {
         let below = layer::chain(path)?.unwrap_or_default();
         let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
         let below = Layers::of(below.into_iter().rev().collect(), open)?;
+        // What is there was verified and is durable: it is not written again.
+        let have = before.received.map_or(u64::MAX, |received| received.0);
         let mut at = start_bytes.0;
-        let mut note = |at: u64| {
-            // What was there before is there still.
-            part.reached(content, before.received.map(|received| received.max(Bytes(at)))).map_err(TransferError::from)
-        };
-        if let Err(error) = self.read_records(&part, &below, &mut at, &mut note, progress) {
-            note(at)?;
-            return Err(error);
+        match self.read_records(&part, &below, have, &mut at, progress) {
+            Ok(()) => Ok(part.reached(content, None)?),
+            // After a failed write or sync only what was noted before is known to be there.
+            Err(error @ TransferError::Part(_)) => Err(error),
+            Err(error) => {
+                if at > have
+                    && let Err(unnoted) = part.reached(content, Some(Bytes(at)))
+                {
+                    tracing::warn!(why = chain(&unnoted), "how far it came is not noted");
+                }
+                Err(error)
+            }
         }
-        if is_base(content) {
-            check_base(&part, content, size_bytes)?;
-        }
-        Ok(part.reached(content, None)?)
     }
 
     fn read_records(
         &mut self,
         part: &Part,
         below: &Layers,
+        have: u64,
         at: &mut u64,
-        note: &mut impl FnMut(u64) -> Result<(), TransferError>,
         mut progress: impl FnMut(Bytes),
     ) -> Result<(), TransferError> {
-        let (mut buffer, mut durable, mut sum) = (Buffer::new(), *at, 0);
+        let (mut buffer, mut durable, mut sum) = (Buffer::new(), have, 0);
         loop {
             let mut head = [0; HEAD_BYTES];
             read(&mut self.input, &mut head)?;
@@ -354,13 +349,14 @@ impl<R: Read> Receiver<R> {
                     let bytes = buffer.first(to_usize(len));
                     read(&mut self.input, bytes)?;
                     self.verify(&head, bytes, offset)?;
-                    part.file().write_all_at(bytes, offset).map_err(failed("write what was received"))?;
+                    let known = have.saturating_sub(offset).min(len);
+                    part.write(&bytes[to_usize(known)..], offset + known)?;
                     *at = offset + len;
                     sum += len;
                 }
                 Record::Zeroes { offset, len } => {
                     self.verify(&head, &[], offset)?;
-                    write_zeroes(part, below, offset..offset + len, &mut buffer)?;
+                    write_zeroes(part, below, offset.max(have)..offset + len, &mut buffer)?;
                     *at = offset + len;
                 }
                 Record::End => {
@@ -373,8 +369,8 @@ impl<R: Read> Receiver<R> {
                 }
             }
             progress(Bytes(sum));
-            if *at - durable >= DURABLE_EVERY {
-                note(*at)?;
+            if *at >= durable.saturating_add(DURABLE_EVERY) {
+                part.reached(self.header.content, Some(Bytes(*at)))?;
                 durable = *at;
             }
         }
@@ -390,27 +386,17 @@ impl<R: Read> Receiver<R> {
     }
 }
 
-/// Checks that what was received is what its name says: an import that gives the same base takes it for its own. What is not begins
-/// anew.
-fn check_base(part: &Part, said: Uuid, size: Bytes) -> Result<(), TransferError> {
-    let found = base::seal(part, size, |_| ())?;
-    if found == said {
-        return Ok(());
-    }
-    let emptied = part.file().set_len(0).and_then(|()| part.file().set_len(size.0));
-    emptied.map_err(failed("empty the part"))?;
-    part.reached(said, Some(Bytes(0)))?;
-    Err(TransferError::OtherBase { said, found })
-}
-
 /// Writes zeroes where a layer below has something else; what is a hole reads as zeroes elsewhere.
 fn write_zeroes(part: &Part, below: &Layers, range: Range<u64>, buffer: &mut Buffer) -> Result<(), TransferError> {
+    if range.is_empty() {
+        return Ok(());
+    }
     for (run, _) in below.map.runs(range).filter(|(_, source)| matches!(source, Source::Layer(_))) {
         let mut at = run.start;
         while at < run.end {
             let bytes = buffer.first(to_usize((run.end - at).min(CHUNK)));
             bytes.fill(0);
-            part.file().write_all_at(bytes, at).map_err(failed("write what was received"))?;
+            part.write(bytes, at)?;
             at += bytes.len() as u64;
         }
     }

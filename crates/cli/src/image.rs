@@ -59,13 +59,14 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
     let header = header(&args.source, size, tree.bytes());
     let done = client.volume_receive(&volume, &header, args.write.dry_run).await?;
     let Some(view) = &done.object else { return show::steps(output, &object, "", &done) };
-    let made = make(&view.part, &tree, size, output).map_err(|cause| cause.fault(&object));
-    let completed = match made {
+    let completed = match make(&view.part, &tree, size, output) {
         Ok(content) => {
             let received = client.volume_received(&volume, &StreamHeader { content, ..header }, false).await;
             received.map(|done| (content, done))
         }
-        Err(fault) => Err(fault),
+        // What is there is somebody else's.
+        Err(error) if error.is_of_another() => return Err(error.fault(&object)),
+        Err(error) => Err(error.fault(&object)),
     };
     match completed {
         Ok((content, done)) => {
@@ -120,6 +121,12 @@ enum MakeError {
 }
 
 impl MakeError {
+    /// Whether somebody else uses the part, or has made another of it.
+    fn is_of_another(&self) -> bool {
+        use LayerError::{GivenUp, OtherPart, PartLocked};
+        matches!(self, Self::Part(PartLocked { .. } | OtherPart { .. } | GivenUp { .. }))
+    }
+
     fn fault(&self, object: &str) -> Fault {
         let (code, cure) = match (self, io_kind(self)) {
             (Self::Scratch(error), _) => (error.code(), error.cure()),
@@ -140,7 +147,7 @@ impl MakeError {
             (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {
                 (Code::Unsupported, "`modprobe loop`")
             }
-            (Self::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, "wait for it, or choose another name"),
+            (error, _) if error.is_of_another() => (Code::InUse, "wait for it, or choose another name"),
             (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_cure(),
             _ => (Code::Internal, "import it again"),
         };

@@ -163,13 +163,10 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
             "receive it with the version of Bulkhead that sent it; if that is this one, it was changed on its way"
                 .to_owned(),
         ),
-        (TransferError::OtherBase { .. }, _) => (
-            Code::Corrupt,
-            "none of it was taken in: import the base where it is needed, or send a clone of it".to_owned(),
-        ),
-        (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong | TransferError::BaseOnLayer, _) => {
-            (Code::Corrupt, same)
+        (TransferError::Base(_), _) => {
+            (Code::Corrupt, "import the same image where it is needed, or send a snapshot of a clone".to_owned())
         }
+        (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
         (
             TransferError::Part(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
             _,

@@ -63,8 +63,19 @@ pub struct PartState {
     pub size: Bytes,
     /// Everything before this offset is there; `None` when nothing is missing.
     pub received: Option<Bytes>,
-    /// It is a layer's file as well, on which volumes lie: nobody may write to it any more.
-    pub is_layer: bool,
+    /// Whether there is a layer of the same content.
+    pub layer: PartLayer,
+}
+
+/// What layer there is of the content of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartLayer {
+    /// None.
+    Missing,
+    /// Another file: it was received before.
+    Other,
+    /// The file of the part, on which volumes lie: nobody may write to it any more.
+    Same,
 }
 
 /// The layers that hold what differs between two snapshots, which lie on these: those that only one of them lies on.

@@ -22,7 +22,7 @@ impl Engine {
             Fault::new(Code::NotFound, format!("process {}", request.pid), "there is no such process")
         })?;
         for reference in &request.volumes {
-            self.check_attachable(&tenant.name, reference)?;
+            self.check_attachable(&tenant.name, reference, false)?;
         }
         self.restore_cgroups(&tenant)?;
         let mut leases: Vec<LeaseView> = Vec::new();
@@ -62,8 +62,8 @@ impl Engine {
     }
 
     /// Refuses a volume that another tenant has, or that cannot be mounted now.
-    pub(crate) fn check_attachable(&self, tenant: &Name, reference: &VolumeRef) -> Result<(), Fault> {
-        self.locate_ready(reference)?;
+    pub(crate) fn check_attachable(&self, tenant: &Name, reference: &VolumeRef, dry_run: bool) -> Result<(), Fault> {
+        let Located { backend, volume, .. } = self.locate_ready(reference)?;
         match self.holders(reference)? {
             (Some(other), _) if other != *tenant => Err(Fault::new(
                 Code::InUse,
@@ -71,7 +71,14 @@ impl Engine {
                 format!("it is mounted for tenant {other}; a volume belongs to one tenant at a time"),
             )
             .cure(format!("detach it there first: `bulkhead tenant set {other} --detach {reference}`"))),
-            _ => Ok(()),
+            (Some(_), _) => Ok(()),
+            // What an operation left that was cut off goes before anything is begun that would have to be undone.
+            (None, _) => match self.host().open_device(&backend.device(&volume)) {
+                Err(fault) if fault.code == Code::InUse => {
+                    self.executor.run_steps(backend.close(&volume), dry_run).map(drop)
+                }
+                _ => Ok(()),
+            },
         }
     }
 

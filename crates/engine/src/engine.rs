@@ -57,11 +57,19 @@ pub struct Engine {
     pub(crate) found_at_start: Vec<Fault>,
     pub(crate) problems: Vec<Fault>,
     /// What nobody held at the start and was in use all the same.
-    pub(crate) in_use_at_start: Vec<VolumeRef>,
+    pub(crate) in_use_at_start: Vec<InUse>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
+}
+
+/// A volume that could not be closed, with the reason, and when that was tried last.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    pub(crate) volume: VolumeRef,
+    pub(crate) fault: Fault,
+    pub(crate) tried: Instant,
 }
 
 /// A mounted volume that is kept as it was mounted.

@@ -5,7 +5,7 @@
 
 use std::mem;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, Backend};
@@ -14,7 +14,10 @@ use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeState};
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::engine::{Engine, Located};
+use crate::engine::{Engine, InUse, Located};
+
+/// After how long it is tried again to close what was in use.
+const CLOSE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
@@ -77,7 +80,9 @@ impl Engine {
             let outcome = plan.and_then(|plan| plan.map_or(Ok(Vec::new()), |plan| self.executor.run(&plan, false)));
             problems.extend(outcome.err());
         }
-        self.complete_received(pool)?;
+        if let Err(fault) = self.complete_received(pool, problems) {
+            problems.push(fault);
+        }
         self.give_up_imports(pool, Duration::ZERO);
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
@@ -150,35 +155,40 @@ impl Engine {
         }
         let backend = backend::backend(pool);
         let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;
+        // When they cannot be read, that is one problem, not one for each volume.
+        self.leases()?;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
             match self.close_if_unheld(backend.as_ref(), &volume, &mounts) {
                 Err(fault) if fault.code == Code::InUse => {
-                    problems.push(fault);
-                    self.in_use_at_start.push(volume.reference());
+                    problems.push(fault.clone());
+                    self.in_use_at_start.push(InUse { volume: volume.reference(), fault, tried: Instant::now() });
                 }
                 closed => at_start.extend(closed.err()),
             }
         }
-        Ok(())
+        // What was in use when the pool was recovered.
+        self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    /// Closes what could not be closed at the start, and has no holder since then.
+    /// Closes what could not be closed at the start, and has no holder since then; not at each tick, because each try is logged.
     fn close_what_was_in_use(&mut self, problems: &mut Vec<Fault>) {
-        let mut in_use = mem::take(&mut self.in_use_at_start);
-        in_use.retain(|reference| {
-            let closed = self.locate(reference).and_then(|Located { backend, volume, .. }| {
-                self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
-            });
-            match closed {
-                Err(fault) if fault.code == Code::NotFound => false,
-                closed => {
-                    let again = closed.is_err();
-                    problems.extend(closed.err());
-                    again
+        for mut in_use in mem::take(&mut self.in_use_at_start) {
+            if in_use.tried.elapsed() >= CLOSE_AGAIN {
+                let closed = self.locate(&in_use.volume).and_then(|Located { backend, volume, .. }| {
+                    self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)?;
+                    // What was in use could not be tidied up.
+                    self.executor.run_steps(backend.tidy(), false)
+                });
+                match closed {
+                    Err(fault) if fault.code != Code::NotFound => {
+                        (in_use.fault, in_use.tried) = (fault, Instant::now())
+                    }
+                    _ => continue,
                 }
             }
-        });
-        self.in_use_at_start = in_use;
+            problems.push(in_use.fault.clone());
+            self.in_use_at_start.push(in_use);
+        }
     }
 
     fn close_if_unheld(&self, backend: &dyn Backend, volume: &Volume, mounts: &[PathBuf]) -> Result<(), Fault> {

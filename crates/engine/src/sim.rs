@@ -24,7 +24,7 @@ use bulkhead_core::observe::view::{
     BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
     JournalBytes, Observation, WaitList, WaitView,
 };
-use bulkhead_core::stream::PartState;
+use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
@@ -254,7 +254,7 @@ pub(crate) struct Leftovers {
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) cgroups: Vec<String>,
     pub(crate) unused_layers: BTreeSet<PathBuf>,
-    /// Parts that are layers.
+    /// Parts of which there are layers.
     pub(crate) parts: Vec<PathBuf>,
 }
 
@@ -363,7 +363,7 @@ impl Sim {
             parts: world
                 .parts
                 .keys()
-                .filter(|path| world.part(path).is_some_and(|part| part.is_layer))
+                .filter(|path| world.part(path).is_some_and(|part| part.layer != PartLayer::Missing))
                 .cloned()
                 .collect(),
         }
@@ -418,11 +418,15 @@ impl World {
         unused
     }
 
-    /// A part is a layer's file only as long as there is that layer.
     fn part(&self, path: &Path) -> Option<PartState> {
         let part = self.parts.get(path)?;
-        let is_layer = part.is_layer && self.below.contains_key(&PathBuf::from(part.content.to_string()));
-        Some(PartState { is_layer, ..*part })
+        let has_layer = self.below.contains_key(&PathBuf::from(part.content.to_string()));
+        let layer = match part.layer {
+            _ if !has_layer => PartLayer::Missing,
+            PartLayer::Same => PartLayer::Same,
+            _ => PartLayer::Other,
+        };
+        Some(PartState { layer, ..*part })
     }
 
     fn is_mounted(&self, device: &DeviceRef) -> bool {
@@ -522,9 +526,9 @@ impl World {
                     base: *base,
                     size: *size_bytes,
                     received: Some(Bytes(0)),
-                    is_layer: false,
+                    layer: PartLayer::Missing,
                 };
-                let is_new = self.part(path).is_none_or(|part| part.is_layer);
+                let is_new = self.part(path).is_none_or(|part| part.layer == PartLayer::Same);
                 if is_new {
                     self.parts.insert(path.clone(), new);
                 }
@@ -533,10 +537,11 @@ impl World {
             A::PublishPart { path, image } => {
                 let part = self.parts.get_mut(path).expect("it is being received");
                 assert!(part.received.is_none(), "a part was published that is not whole");
-                self.below.entry(PathBuf::from(part.content.to_string())).or_insert(part.base);
+                let layer = self.below.entry(PathBuf::from(part.content.to_string()));
+                part.layer = if matches!(layer, Entry::Vacant(_)) { PartLayer::Same } else { PartLayer::Other };
+                layer.or_insert(part.base);
                 self.below.insert(image.clone(), Some(part.content));
                 let fs = Some(FileSystem { kind: FsKind::Ext4, size: part.size });
-                part.is_layer = true;
                 self.images.insert(image.clone(), (part.size, fs)).is_none()
             }
             A::RemovePart { path } => self.parts.remove(path).is_some(),

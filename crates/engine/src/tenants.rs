@@ -37,7 +37,7 @@ impl Engine {
         };
         let limits = self.resolve(&request.limits)?;
         for reference in &request.volumes {
-            self.check_attachable(&request.name, reference)?;
+            self.check_attachable(&request.name, reference, dry_run)?;
         }
         let record = self.dirs.tenant_record(&request.name);
         let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
@@ -80,7 +80,7 @@ impl Engine {
     pub fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
         let before = self.tenant(name)?;
         for reference in &request.attach {
-            self.check_attachable(name, reference)?;
+            self.check_attachable(name, reference, dry_run)?;
         }
         for reference in &request.detach {
             // One that is not attached is detached already; one that does not exist is a mistake.

@@ -1,6 +1,7 @@
 //! Tests of the engine on the simulated host: idempotence, refusals, and a crash after every single step.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
@@ -616,6 +617,9 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         second.tick();
     }
     sim.set_busy(&image, false);
+    second.tick();
+    assert_eq!(second.problems().len(), 1, "it is not tried all the time");
+    second.in_use_at_start[0].tried -= Duration::from_secs(60);
     second.tick();
     assert_settled(&sim, &second, "when nothing uses it any more");
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
-use bulkhead_core::base::{IMPORTING, is_base};
+use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource, Provision, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
-use bulkhead_core::stream::{PartState, StreamHeader, differing};
+use bulkhead_core::stream::{PartLayer, PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
 use bulkhead_core::wire::{Done, ReceiveView, SendDevice, SendView, VolumeSend, VolumeView};
@@ -76,11 +76,6 @@ impl Engine {
         let paths = |ids: &[Uuid]| ids.iter().map(|id| layer_path(directory, *id)).collect::<Vec<PathBuf>>();
         let no_layer = || Fault::new(Code::Internal, format!("volume {reference}"), "it has no layer");
         let content = *layers.first().ok_or_else(no_layer)?;
-        if is_base(content) && base.is_some() {
-            let cause = "it is an imported base, which has a name of its own by what it holds and is sent whole";
-            return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
-                .cure("send it without `--from`, or import the same there"));
-        }
         let header = sent_header(&snapshot.volume, content, base.as_ref().and_then(|base| base.first().copied()));
         let changed = base.map_or_else(|| layers.clone(), |base| differing(&layers, &base));
         Ok((Some(SendView { header, layers: paths(&layers), changed: paths(&changed), device: None }), steps))
@@ -178,7 +173,7 @@ impl Engine {
 
     /// How far a part is, unless it has become a layer and is only the name that is left of it.
     fn being_received(&self, part: &Path) -> Result<Option<PartState>, Fault> {
-        Ok(self.host().part(part)?.filter(|found| !found.is_layer))
+        Ok(self.host().part(part)?.filter(|found| found.layer != PartLayer::Same))
     }
 
     /// Makes a snapshot of what was received, all of it.
@@ -221,14 +216,24 @@ impl Engine {
         Ok(Done { object: None, steps, dry_run })
     }
 
-    /// Removes what is left of the parts of volumes that were received: a crash after the last step but one leaves a second name of a
-    /// layer.
-    pub(crate) fn complete_received(&self, pool: &Pool) -> Result<(), Fault> {
-        for name in self.part_names(pool)? {
-            let (_, part) = self.part_of(&VolumeRef { pool: pool.name.clone(), name })?;
-            if self.host().part(&part)?.is_some_and(|found| found.is_layer) {
-                self.executor.run_steps(vec![Action::RemovePart { path: part }], false)?;
+    /// Removes the parts of volumes that were received: a crash after the last step but one leaves them. One that cannot be removed
+    /// does not keep the others.
+    pub(crate) fn complete_received(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+        let names = self.part_names(pool)?;
+        if names.is_empty() {
+            return Ok(());
+        }
+        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
+            if volume.state != VolumeState::Ready || !names.contains(&volume.name) {
+                continue;
             }
+            let (_, part) = self.part_of(&volume.reference())?;
+            let removed = self.host().part(&part).and_then(|found| {
+                let is_done = |found: PartState| found.received.is_none() && found.layer != PartLayer::Missing;
+                let remove = found.is_some_and(is_done).then_some(Action::RemovePart { path: part });
+                self.executor.run_steps(remove.into_iter().collect(), false)
+            });
+            problems.extend(removed.err());
         }
         Ok(())
     }
@@ -236,11 +241,7 @@ impl Engine {
     /// Removes what imports left in a pool that were cut off: unlike what is received, they do not go on where they were.
     pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
         let given_up = self.parts(pool).and_then(|parts| {
-            // One that is being received goes on where it was.
-            let is_import = |part: &ReceiveView| {
-                part.content == IMPORTING || is_base(part.content) && part.received_bytes == part.size_bytes
-            };
-            for part in parts.into_iter().filter(is_import) {
+            for part in parts.into_iter().filter(|part| is_base(part.content)) {
                 if self.host().part_is_abandoned(&part.part, after)? {
                     tracing::info!(volume = %part.volume, "giving up an import that was cut off");
                     self.executor.run_steps(vec![Action::RemovePart { path: part.part }], false)?;

@@ -20,8 +20,14 @@ const BLOCK: u64 = 512;
 /// The longest name or extended header that is read, and the most that several for one entry say together.
 const MAX_EXTENDED: u64 = 1 << 20;
 
+/// The most words that they say together.
+const MAX_WORDS: usize = 4096;
+
 /// The most that extended headers for all that follows say together: it is held against each entry.
 const MAX_GLOBAL: u64 = 1 << 16;
+
+/// The most words that those say together.
+const MAX_GLOBAL_WORDS: usize = 256;
 
 /// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
 const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -91,14 +97,14 @@ impl<R: Read> Archive<R> {
                 EntryType::GNULongLink => long_link = Some(self.text(size)?),
                 EntryType::XHeader => {
                     local.extend(self.records(size)?);
-                    self.check_sum_of(&local, MAX_EXTENDED)?;
+                    self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
                 }
                 EntryType::XGlobalHeader => {
                     let records = self.records(size)?;
                     self.global.extend(records.clone());
-                    self.check_sum_of(&self.global, MAX_GLOBAL)?;
+                    self.check_sum_of(&self.global, MAX_GLOBAL, MAX_GLOBAL_WORDS)?;
                     local.extend(records);
-                    self.check_sum_of(&local, MAX_EXTENDED)?;
+                    self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
                 }
                 kind => {
                     local.retain(|_, value| !value.is_empty());
@@ -272,11 +278,12 @@ impl<R: Read> Archive<R> {
     }
 
     /// Refuses what several extended headers say together when it is too much.
-    fn check_sum_of(&self, records: &Records, most: u64) -> Result<(), ImportError> {
-        let sum: usize = records.iter().map(|(word, value)| word.len() + value.len()).sum();
-        if sum as u64 > most {
+    fn check_sum_of(&self, records: &Records, most: u64, words: usize) -> Result<(), ImportError> {
+        let sum = || records.iter().map(|(word, value)| word.len() + value.len()).sum::<usize>();
+        if records.len() > words || sum() as u64 > most {
             let most = Bytes(most);
-            return Err(self.damaged(&format!("extended headers say more than {most} together")));
+            let what = format!("extended headers say more together than {words} words of {most}");
+            return Err(self.damaged(&what));
         }
         Ok(())
     }

@@ -172,6 +172,14 @@ pub enum ImageError {
     /// Documents are larger together than those of any image.
     #[error("its indexes and manifests are too large together for what they are")]
     TooMany,
+    /// It has more layers than any image.
+    #[error("the image has {found} layers, and {most} are imported at most")]
+    Layers {
+        /// How many.
+        found: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// A digest that is none.
     #[error("\"{0}\" is no sha256 digest")]
     BadDigest(String),
@@ -307,7 +315,7 @@ impl ImageError {
             | Self::WrongDigest { .. }
             | Self::WrongSize { .. }
             | Self::Depth => Code::Corrupt,
-            Self::MediaType { .. } | Self::Encrypted(_) | Self::Foreign(_) => Code::Unsupported,
+            Self::MediaType { .. } | Self::Encrypted(_) | Self::Foreign(_) | Self::Layers { .. } => Code::Unsupported,
             Self::NoPlatform { .. } | Self::NoReference { .. } | Self::Empty => Code::NotFound,
             Self::Ambiguous(_) => Code::InvalidArgument,
         }
@@ -323,6 +331,8 @@ impl ImageError {
                 "choose one with `--reference`, and `--platform` if need be"
             }
             Self::Empty => "save an image into it first",
+            Self::TooMany => "choose one image with `--reference`, or save it alone into a layout",
+            Self::Layers { .. } => "squash its layers into fewer",
             _ => "get or save the image again",
         }
     }

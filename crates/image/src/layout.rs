@@ -26,6 +26,12 @@ const MAX_DOCUMENT: u64 = 8 << 20;
 /// Bytes of all documents that are read to find an image. Those of a registry's image for all its platforms have some 100 KiB.
 const MAX_DOCUMENTS: u64 = 64 << 20;
 
+/// The most layers of an image that is imported. Docker makes 127 at most.
+const MAX_LAYERS: usize = 1024;
+
+/// How many of what there is an error lists.
+const LISTED: usize = 20;
+
 /// How deep indexes may be nested.
 const MAX_DEPTH: u32 = 4;
 
@@ -210,6 +216,9 @@ impl Layout {
 
     /// Refuses layers that cannot be read.
     fn check_layers(&self, layers: Vec<Descriptor>) -> Result<Vec<Descriptor>, ImportError> {
+        if layers.len() > MAX_LAYERS {
+            return Err(self.wrong(ImageError::Layers { found: layers.len(), most: MAX_LAYERS }));
+        }
         for layer in &layers {
             let (digest, kind) = (shown(layer.digest.as_bytes()), &layer.media_type);
             let wrong = match kind.as_str() {
@@ -287,6 +296,12 @@ pub(crate) fn digest(hasher: Sha256) -> String {
 }
 
 fn listed(items: impl IntoIterator<Item = String>) -> String {
-    let items: Vec<String> = items.into_iter().collect();
-    if items.is_empty() { "such without a name".to_owned() } else { items.join(", ") }
+    let mut items: Vec<String> = items.into_iter().collect();
+    if items.is_empty() {
+        return "such without a name".to_owned();
+    }
+    let more = items.len().saturating_sub(LISTED);
+    items.truncate(LISTED);
+    let listed = items.join(", ");
+    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }

@@ -130,28 +130,51 @@ impl Unpacked {
             let path = entry.path()?;
             let Some((parent, last)) = beneath::split(&path) else { continue };
             let Some(hidden) = last.as_bytes().strip_prefix(WHITEOUT) else {
-                if member.kind == Kind::Directory {
+                if member.kind == Kind::Directory && self.is_no_directory(&parent, &last) {
                     made.insert(path);
                 }
                 continue;
             };
             let directory = match beneath::directory(&self.root, &parent) {
                 Ok(directory) => directory,
-                // The layer makes a directory where those below have a file or a link: nothing of theirs is in it.
+                // The layer makes a directory of what is a file or a link below: nothing of theirs is in it.
                 Err(Unreachable::Entry(_)) if parent.ancestors().any(|above| made.contains(above)) => continue,
                 Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(unreachable) => return Err(entry.unreachable(unreachable)),
             };
             let removed = match hidden {
-                _ if last.as_bytes() == OPAQUE => beneath::empty(&directory),
+                _ if last.as_bytes() == OPAQUE => {
+                    self.forget_times(&parent, false);
+                    beneath::empty(&directory)
+                }
                 // What some programs keep for themselves.
                 hidden if hidden.starts_with(WHITEOUT) => Ok(()),
                 b"" | b"." | b".." => return Err(entry.refused(EntryError::Outside)),
-                hidden => beneath::remove(&directory, OsStr::from_bytes(hidden)).map(drop),
+                hidden => {
+                    let hidden = OsStr::from_bytes(hidden);
+                    self.forget_times(&parent.join(hidden), true);
+                    beneath::remove(&directory, hidden).map(drop)
+                }
             };
             removed.map_err(entry.failed("remove what is hidden by"))?;
         }
         Ok(())
+    }
+
+    /// Whether there is something of that name that is no directory.
+    fn is_no_directory(&self, parent: &Path, name: &OsStr) -> bool {
+        let directory = beneath::directory(&self.root, parent).ok();
+        let found = directory.and_then(|directory| beneath::stat(directory, name).ok().flatten());
+        found.is_some_and(|found| !FileType::from_raw_mode(found.st_mode).is_dir())
+    }
+
+    /// Forgets the times of all directories below one that is removed, and its own when it goes as well.
+    fn forget_times(&mut self, removed: &Path, itself: bool) {
+        let below = self.times.range(removed.to_owned()..).map(|(path, _)| path);
+        let below = below.take_while(|path| path.starts_with(removed)).filter(|path| itself || *path != removed);
+        for path in below.cloned().collect::<Vec<PathBuf>>() {
+            self.times.remove(&path);
+        }
     }
 
     /// Gives the directories their times. Nothing can be unpacked afterwards.
@@ -191,6 +214,7 @@ impl Unpacked {
         let is_directory = found.is_some_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
         if found.is_some() && !(is_directory && member.kind == Kind::Directory) {
             self.last = None;
+            self.forget_times(path, true);
             beneath::remove(&directory, &name).map_err(entry.failed("replace"))?;
         }
         let private = Mode::from_raw_mode(0o600);
@@ -256,6 +280,7 @@ impl Unpacked {
         let Some((parent, name)) = beneath::split(path) else { return Err(entry.refused(EntryError::Root)) };
         let directory = self.take_parent(entry, &parent)?;
         if beneath::remove(&directory, &name).map_err(entry.failed("replace"))? {
+            self.forget_times(path, true);
             self.last = None;
         }
         match linkat(&from, &last, &directory, &name, AtFlags::empty()) {

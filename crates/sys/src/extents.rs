@@ -95,7 +95,8 @@ pub fn mapped(file: &File) -> io::Result<Vec<Mapped>> {
     Ok(all)
 }
 
-/// Tells of all ranges of a file that are no holes, in order, cut off at the ends of `range`. Nobody may write to it meanwhile.
+/// Tells of all ranges of a file that are no holes, in order, cut off at the ends of `range`. What is written meanwhile is
+/// told of or not.
 ///
 /// # Errors
 /// The operating system's, and what `each` returns.

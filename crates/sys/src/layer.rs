@@ -186,7 +186,9 @@ impl LayerError {
                 (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
             }
             LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
-            LayerError::GivenUp { .. } => (Code::NotFound, "send it anew, from its beginning"),
+            LayerError::GivenUp { .. } => {
+                (Code::NotFound, "send it again, from where `bulkhead volume receive VOLUME --token` says")
+            }
             LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
         }
     }
@@ -369,11 +371,11 @@ pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
 }
 
 /// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`] left. What a server
-/// still has open stays until it has ended. Returns what was removed.
+/// still has open stays until it has ended, and so do the images that are told to be `served`. Returns what was removed.
 ///
 /// # Errors
 /// [`LayerError`]; nothing is removed when one file cannot be read.
-pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
+pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, LayerError> {
     let failed = || io_error("list", directory);
     let (mut below, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut indexed = Vec::new();
@@ -391,7 +393,7 @@ pub fn sweep(directory: &Path) -> Result<Vec<PathBuf>, LayerError> {
                 below.insert(uuid, mark()?);
             }
             (INDEX_SUFFIX, Some(uuid)) => indexed.push(uuid),
-            (NEW_SUFFIX, Some(_)) if is_locked(&path)? => needed.extend(mark()?),
+            (NEW_SUFFIX, Some(_)) if served.contains(&path) || is_locked(&path)? => needed.extend(mark()?),
             (NEW_SUFFIX, Some(_)) => leftovers.push(path),
             _ => {}
         }
@@ -706,19 +708,19 @@ mod tests {
         fs::hard_link(&image, layer_path(dir.path(), Uuid::from_u128(3))).unwrap();
         fs::write(dir.path().join(format!("{}.new", Uuid::from_u128(4))), "").unwrap();
         fs::write(dir.path().join("other.layer"), "").unwrap();
-        assert_eq!(sweep(dir.path()).unwrap().len(), 2);
-        assert_eq!(sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(sweep(dir.path(), &[]).unwrap().len(), 2);
+        assert_eq!(sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
         assert_eq!(chain(&image).unwrap().map(|chain| chain.len()), Some(2));
         fs::remove_file(&image).unwrap();
-        assert_eq!(sweep(dir.path()).unwrap(), [layer_path(dir.path(), Uuid::from_u128(2))]);
+        assert_eq!(sweep(dir.path(), &[]).unwrap(), [layer_path(dir.path(), Uuid::from_u128(2))]);
         // One that cannot be read keeps all.
         let bad = dir.path().join("bad.img");
         fs::write(&bad, "").unwrap();
         fsetxattr(File::open(&bad).unwrap(), ATTRIBUTE, b"2 none 1", XattrFlags::empty()).unwrap();
         fs::remove_file(&copy).unwrap();
-        assert!(matches!(sweep(dir.path()), Err(LayerError::Attribute { .. })));
+        assert!(matches!(sweep(dir.path(), &[]), Err(LayerError::Attribute { .. })));
         fs::remove_file(&bad).unwrap();
-        assert_eq!(sweep(dir.path()).unwrap(), [layer_path(dir.path(), Uuid::from_u128(1))]);
+        assert_eq!(sweep(dir.path(), &[]).unwrap(), [layer_path(dir.path(), Uuid::from_u128(1))]);
         assert_eq!(names(dir.path()), ["other.layer"]);
     }
 
@@ -730,10 +732,12 @@ mod tests {
         let served = File::open(&new).unwrap();
         lock(&served, &new, LIMIT, || ()).unwrap();
         fs::remove_file(&image).unwrap();
-        assert_eq!(sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
         assert!(chain(&new).unwrap().is_some());
         drop(served);
-        assert_eq!(sweep(dir.path()).unwrap(), [new, layer_path(dir.path(), Uuid::from_u128(1))]);
+        // Its server is gone, and has yet to get a successor.
+        assert_eq!(sweep(dir.path(), std::slice::from_ref(&new)).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(sweep(dir.path(), &[]).unwrap(), [new, layer_path(dir.path(), Uuid::from_u128(1))]);
     }
 
     #[test]

@@ -6,12 +6,12 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bulkhead_core::backend::INDEX_SUFFIX;
-use bulkhead_core::stream::PartState;
+use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::units::Bytes;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, linkat};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 128;
 pub fn create(path: &Path, content: Uuid, base: Option<Uuid>, size: Bytes) -> Result<bool, LayerError> {
     match state(path)? {
         // All was done with it but to remove this name of it.
-        Some(found) if found.is_layer => drop(remove(path)?),
+        Some(found) if found.layer == PartLayer::Same => drop(remove(path)?),
         Some(found) if (found.content, found.base, found.size) == (content, base, size) => return Ok(false),
         Some(found) => return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content }),
         None => {}
@@ -91,9 +91,14 @@ pub fn state(path: &Path) -> Result<Option<PartState>, LayerError> {
     };
     let base = layer::below(&file, path)?;
     let metadata = file.metadata().map_err(io_error("stat", path))?;
-    let layer = fs::symlink_metadata(layer_path(layer::directory_of(path), content));
-    let is_layer = layer.is_ok_and(|layer| (layer.dev(), layer.ino()) == (metadata.dev(), metadata.ino()));
-    Ok(Some(PartState { content, base, size: Bytes(metadata.len()), received, is_layer }))
+    let layer = layer_path(layer::directory_of(path), content);
+    let layer = match fs::symlink_metadata(&layer) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => PartLayer::Missing,
+        Err(error) => return Err(io_error("stat", &layer)(error).into()),
+        Ok(layer) if (layer.dev(), layer.ino()) == (metadata.dev(), metadata.ino()) => PartLayer::Same,
+        Ok(_) => PartLayer::Other,
+    };
+    Ok(Some(PartState { content, base, size: Bytes(metadata.len()), received, layer }))
 }
 
 /// Where the index is made of what is in a part.
@@ -135,12 +140,21 @@ pub fn publish(path: &Path, image: &Path) -> Result<(), LayerError> {
 /// Removes a part, unless somebody writes to it. Returns whether there was one.
 ///
 /// # Errors
-/// [`LayerError`].
+/// [`LayerError`]: also for a file that has data and does not say that it is a part.
 pub fn remove(path: &Path) -> Result<bool, LayerError> {
-    let _locked = match Part::open(path) {
+    let found = state(path);
+    // Nobody writes to a layer, and those who read it have locked it.
+    let is_layer = matches!(&found, Ok(Some(found)) if found.layer == PartLayer::Same);
+    let locked = match Part::open(path) {
         Err(LayerError::File(error)) if error.is_not_found() => return Ok(false),
-        opened => opened?,
+        Err(LayerError::PartLocked { .. }) if is_layer => None,
+        opened => Some(opened?),
     };
+    if let (Some(part), Ok(None)) = (&locked, found)
+        && extents::has_data(part.file()).map_err(io_error("look for data in", path))?
+    {
+        return Err(LayerError::Unmarked { path: path.to_owned() });
+    }
     remove_durable(&index_of(path))?;
     Ok(remove_durable(path)?)
 }
@@ -204,7 +218,7 @@ impl Part {
         if !is_at(&part.file, path)? {
             return Err(gone());
         }
-        let found = state(path)?.filter(|found| !found.is_layer).ok_or_else(gone)?;
+        let found = state(path)?.filter(|found| found.layer != PartLayer::Same).ok_or_else(gone)?;
         if (found.content, found.base, found.size) != (content, base, size) {
             return Err(LayerError::OtherPart { path: path.to_owned(), content: found.content });
         }
@@ -218,6 +232,14 @@ impl Part {
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Writes to it.
+    ///
+    /// # Errors
+    /// [`LayerError::File`].
+    pub fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LayerError> {
+        Ok(self.file.write_all_at(bytes, offset).map_err(io_error("write to", &self.path))?)
     }
 
     /// Makes durable what was written, and then that all before this offset is there; with `None`, that nothing is missing.
@@ -260,7 +282,6 @@ fn parse(text: &str) -> Option<(Uuid, Option<Bytes>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt as _;
 
     const CONTENT: Uuid = Uuid::from_u128(0x1234);
 
@@ -273,8 +294,9 @@ mod tests {
         let part = Part::open(&path).unwrap();
         assert!(matches!(Part::open(&path), Err(LayerError::PartLocked { .. })));
         assert!(matches!(remove(&path), Err(LayerError::PartLocked { .. })));
-        let at =
-            |received| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received, is_layer: false });
+        let state_of =
+            |received, layer| Some(PartState { content: CONTENT, base: None, size: Bytes::mib(8), received, layer });
+        let at = |received| state_of(received, PartLayer::Missing);
         assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
         part.reached(CONTENT, Some(Bytes(4096))).unwrap();
         fs::write(index_of(&path), "index").unwrap();
@@ -291,20 +313,23 @@ mod tests {
         publish(&path, &image).unwrap();
         assert_eq!(layer::chain(&image).unwrap(), Some(vec![layer_path(dir.path(), CONTENT)]));
         // As long as the daemon has not removed it, it is a second name of the layer.
-        assert!(state(&path).unwrap().is_some_and(|state| state.is_layer));
+        assert_eq!(state(&path).unwrap(), state_of(None, PartLayer::Same));
         let again = |start| Part::resume(&path, CONTENT, None, Bytes::mib(8), Bytes(start)).map(|(_, found)| found);
         assert!(matches!(again(0), Err(LayerError::GivenUp { .. })));
+        // Also while it is served.
+        let served = File::open(layer_path(dir.path(), CONTENT)).unwrap();
+        flock(&served, FlockOperation::LockShared).unwrap();
         assert!(create(&path, CONTENT, None, Bytes::mib(8)).unwrap());
-        assert_eq!(state(&path).unwrap(), at(Some(Bytes(0))));
+        assert_eq!(state(&path).unwrap(), state_of(Some(Bytes(0)), PartLayer::Other));
         assert!(layer_path(dir.path(), CONTENT).exists());
         assert_eq!(again(0).unwrap().received, Some(Bytes(0)));
         assert!(matches!(again(4096), Err(LayerError::GivenUp { .. })));
         // What a part lies on is needed, and what it has become as well when an image lies on it.
         assert!(remove(&path).unwrap() && !remove(&path).unwrap());
-        assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(layer::sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
         fs::remove_file(&image).unwrap();
         let of_layer = [layer_path(dir.path(), CONTENT), layer::index_path(dir.path(), CONTENT)];
-        assert_eq!(layer::sweep(dir.path()).unwrap(), of_layer);
+        assert_eq!(layer::sweep(dir.path(), &[]).unwrap(), of_layer);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -322,9 +347,20 @@ mod tests {
         layer::freeze(&image, base, std::time::Duration::from_secs(5), || ()).unwrap();
         create(&path, CONTENT, Some(base), Bytes::mib(8)).unwrap();
         fs::remove_file(&image).unwrap();
-        assert_eq!(layer::sweep(dir.path()).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(layer::sweep(dir.path(), &[]).unwrap(), Vec::<PathBuf>::new());
         remove(&path).unwrap();
-        assert_eq!(layer::sweep(dir.path()).unwrap(), [layer_path(dir.path(), base)]);
+        assert_eq!(layer::sweep(dir.path(), &[]).unwrap(), [layer_path(dir.path(), base)]);
+    }
+
+    #[test]
+    fn what_is_no_part_is_not_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("backup.part");
+        fs::write(&path, "precious").unwrap();
+        assert!(matches!(remove(&path), Err(LayerError::Unmarked { .. })));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::write(&path, "").unwrap();
+        assert!(remove(&path).unwrap());
     }
 
     #[test]

@@ -309,40 +309,39 @@ fn a_changed_byte_is_found_wherever_it_is() {
 }
 
 #[test]
-fn an_imported_base_is_what_its_name_says() {
+fn nothing_is_received_that_calls_itself_an_imported_base() {
     let mut here = Pool::new(6);
     here.write(6);
-    let image = here.dir.path().join("v.img");
-    fs::copy(&image, here.dir.path().join("copy.img")).unwrap();
-    let copy = Part::open(&here.dir.path().join("copy.img")).unwrap();
-    let name = base::seal(&copy, Bytes(SIZE), |_| ()).unwrap();
-    assert!(is_base(name));
-    let layers = here.snapshot_as(name);
+    let layers = here.snapshot_as(bulkhead_core::base::Contents::new(Bytes(SIZE)).name());
+    let stream = here.stream(&layers, None, 0);
+    assert!(matches!(Receiver::open(&stream[..]), Err(TransferError::Base(said)) if said == layers[0]));
+}
+
+#[test]
+fn what_is_there_is_not_written_again() {
+    let mut here = Pool::new(9);
+    here.write(12);
+    let layers = here.snapshot();
     let stream = here.stream(&layers, None, 0);
     let there = tempfile::tempdir().unwrap();
-    let (reached, received) = receive(there.path(), "v", &stream);
-    received.unwrap();
-    assert_eq!(reached, None);
-    assert!(content(&there.path().join("v.part")) == content(&here.paths(&layers)[0]));
-
-    // The same name on something else.
-    let mut other = Pool::new(7);
-    other.write(6);
-    let forged = other.snapshot_as(name);
-    let (reached, error) = receive(there.path(), "w", &other.stream(&forged, None, 0));
-    assert!(matches!(error, Err(TransferError::OtherBase { said, found }) if said == name && found != name));
-    // Nothing of it is left for what is sent then.
-    assert_eq!(reached, Some(Bytes(0)));
-    receive(there.path(), "w", &stream).1.unwrap();
-    assert!(content(&there.path().join("w.part")) == content(&here.paths(&layers)[0]));
-
-    other.write(2);
-    let increment = other.snapshot();
-    let mut bad = other.stream(&increment, Some(&forged), 0);
-    assert!(Receiver::open(&bad[..]).is_ok());
-    let on_layer = StreamHeader { content: name, base: Some(increment[0]), ..Receiver::open(&bad[..]).unwrap().header };
-    bad = encode_header(&on_layer).unwrap();
-    assert!(matches!(Receiver::open(&bad[..]), Err(TransferError::BaseOnLayer)));
+    let path = there.path().join("v.part");
+    receive(there.path(), "v", &stream).1.unwrap();
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    // Whole, and cut off: it stays as it is.
+    for end in [stream.len(), stream.len() / 2] {
+        let (reached, _) = receive(there.path(), "v", &stream[..end]);
+        assert_eq!(reached, None);
+    }
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+    assert!(content(&path) == content(&here.paths(&layers)[0]));
+    // In part: what follows is written, from the middle of a record on.
+    part::remove(&path).unwrap();
+    receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();
+    let reached = part::state(&path).unwrap().unwrap().received.unwrap();
+    let middle = reached.0 - BLOCK_BYTES;
+    Part::open(&path).unwrap().reached(layers[0], Some(Bytes(middle))).unwrap();
+    receive(there.path(), "v", &stream).1.unwrap();
+    assert!(content(&path) == content(&here.paths(&layers)[0]));
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Kernel {
                 Ok(Outcome::DONE)
             }
             A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
-            A::SweepLayers { directory } => Ok(sweep_layers(directory)),
+            A::SweepLayers { directory } => Ok(sweep_layers(&self.roots, directory)),
             A::AttachImage { image, volume, server, discards, layered, below, flatten, share, domain, cgroup } => {
                 let service = Service {
                     volume: *volume,

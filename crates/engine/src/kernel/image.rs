@@ -79,13 +79,7 @@ impl Kernel {
     /// `InUse` when that device is in use; [`Kernel::served`]'s and [`Kernel::serve`]'s.
     pub(super) fn attach_image(&self, server: Server, service: &Service) -> Result<Outcome, Fault> {
         let image = &service.image;
-        if let Some((_, device)) = self.device_of(image, service.volume)?
-            && let Some(other) = self.other_image(&device, image)
-        {
-            let (image, other) = (image.display(), other.display());
-            tracing::warn!(%image, %other, device = device.name(), "removing the device that an operation left that was cut off");
-            self.detach_image(&service.image, service.volume)?;
-        }
+        self.remove_device_of_another(image, service.volume)?;
         match self.attached(image, service.volume)? {
             Some(Attached::Loop(_)) => return Ok(Outcome::UNCHANGED),
             Some(Attached::Served(device)) => {
@@ -126,6 +120,7 @@ impl Kernel {
     /// Makes a layer of what an image holds, and has another server serve it on top of that when it had one.
     pub(super) fn freeze_image(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
+        self.remove_device_of_another(image, volume)?;
         let mut server = match self.attached(image, volume)? {
             Some(Attached::Loop(_)) => {
                 let cause = "it is on a loop device, which knows no layers";
@@ -271,6 +266,19 @@ impl Kernel {
         Ok(found)
     }
 
+    /// Removes the device of a volume when it serves another image than this.
+    ///
+    /// # Errors
+    /// `InUse` while something uses it.
+    fn remove_device_of_another(&self, image: &Path, volume: Uuid) -> Result<(), Fault> {
+        let Some((_, device)) = self.device_of(image, volume)? else { return Ok(()) };
+        let Some(other) = self.other_image(&device, image) else { return Ok(()) };
+        self.detach_image(image, volume)?;
+        let (image, other) = (image.display(), other.display());
+        tracing::warn!(%image, %other, device = device.name(), "removed a device that an operation left that was cut off");
+        Ok(())
+    }
+
     /// What a device serves when it is not this image. While a volume goes back to a snapshot, what shall take its place is served under
     /// its identity; the check of that may outlive a daemon that is killed.
     fn other_image(&self, device: &DeviceInfo, image: &Path) -> Option<PathBuf> {
@@ -393,8 +401,14 @@ fn activate_below(node: &Path) {
 }
 
 /// Removes layers that are of no use any more. Where that fails they are a matter of space, and the next removal tries again.
-pub(super) fn sweep_layers(directory: &Path) -> Outcome {
-    match layer::sweep(directory) {
+pub(super) fn sweep_layers(roots: &Roots, directory: &Path) -> Outcome {
+    // One whose server is gone gets another.
+    let served =
+        service::all(roots).map(|all| all.into_iter().map(|(_, service)| service.image).collect::<Vec<PathBuf>>());
+    let removed = served.map_err(|source| {
+        file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
+    });
+    match removed.and_then(|served| layer::sweep(directory, &served)) {
         Ok(removed) => Outcome::changed(!removed.is_empty()),
         Err(error) => {
             let why = chain(&error);

@@ -133,6 +133,9 @@ fn no_header_takes_more_memory_than_it_may() {
             many = many.records(kind, &[(&format!("comment.{n}"), &value)]);
         }
         assert!(matches!(reason(&many.file("a", "").end()), ArchiveError::Damaged(_)));
+        let words = (0..5000).map(|n| format!("comment.{n}")).collect::<Vec<_>>();
+        let words = words.iter().map(|word| (&word[..], &b"x"[..])).collect::<Vec<_>>();
+        assert!(matches!(reason(&Tar::new().records(kind, &words).file("a", "").end()), ArchiveError::Damaged(_)));
         let again = (0..20).fold(Tar::new(), |tar, _| tar.records(kind, &[("comment", &value)]));
         assert_eq!(read(&again.file("a", "").end()).unwrap().len(), 1);
     }

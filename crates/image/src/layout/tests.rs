@@ -189,6 +189,16 @@ fn documents_are_bounded_in_size_and_depth() {
         vec![index(at, &(0..10).map(other).collect::<Vec<_>>())]
     });
     assert_eq!(refused(&layout, &any), ImageError::TooMany);
+    let (_dir, layout) = made(|at| vec![image(at, "linux/amd64", &vec![blob(at, LAYER, b"x"); 1025])]);
+    assert_eq!(refused(&layout, &any), ImageError::Layers { found: 1025, most: 1024 });
+    let (_dir, layout) = made(|at| {
+        let of = |n: u32| image(at, "linux/amd64", &[blob(at, LAYER, n.to_string().as_bytes())]);
+        (0..30).map(of).collect()
+    });
+    match refused(&layout, &any) {
+        ImageError::Ambiguous(found) => assert!(found.ends_with(" and 10 more"), "{found}"),
+        other => panic!("{other:?}"),
+    }
     let (dir, layout) = made(|_| Vec::new());
     fs::File::create(dir.path().join("index.json")).unwrap().set_len(1 << 40).unwrap();
     assert_eq!(refused(&layout, &any), ImageError::TooLarge("index.json".to_owned()));

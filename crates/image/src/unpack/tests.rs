@@ -200,6 +200,21 @@ fn layers_hide_what_is_below_them_and_nothing_of_their_own() {
 }
 
 #[test]
+fn no_time_is_kept_of_a_directory_that_is_gone() {
+    let mut meter = |_| ();
+    let mut meter = Meter::new(&mut meter);
+    let dir = tempfile::tempdir().unwrap();
+    let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
+    let lower = Tar::new().dir("a", 0o755, 1).dir("a/b", 0o755, 1).dir("ab", 0o755, 1).dir("c", 0o755, 1);
+    let lower = lower.dir("c/d", 0o755, 1).file("a", "").dir("e", 0o755, 1).dir("e/f", 0o755, 1).end();
+    unpacked.unpack(&mut Archive::new(&lower[..], "it", true), "it", true, &mut meter).unwrap();
+    let upper = Tar::new().file("c/.wh..wh..opq", "").file(".wh.e", "").end();
+    unpacked.remove_hidden(&mut Archive::new(&upper[..], "it", true), "it").unwrap();
+    let left: Vec<_> = unpacked.times.keys().map(|path| path.display().to_string()).collect();
+    assert_eq!(left, ["", "ab", "c"]);
+}
+
+#[test]
 fn a_layer_replaces_what_is_no_directory_by_an_opaque_one() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("precious"), "precious").unwrap();
@@ -226,13 +241,17 @@ fn no_layer_reaches_out_by_what_another_made() {
         Tar::new().file("link/.wh.precious", ""),
         Tar::new().file("link/.wh..wh..opq", ""),
         Tar::new().dir("link/deep", 0o755, 0).file("link/deep/.wh..wh..opq", ""),
+        // What the layer makes is not what is in the way.
+        Tar::new().dir("a", 0o755, 0).file("a/link/.wh.precious", ""),
+        Tar::new().dir("a", 0o755, 0).file("a/link/.wh..wh..opq", ""),
         Tar::new().file(".wh...", ""),
         Tar::new().file(".wh..", ""),
         Tar::new().link(EntryType::Link, "x", "link/precious"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("precious"), "precious").unwrap();
-        let lower = Tar::new().link(EntryType::Symlink, "link", "..");
+        let lower = Tar::new().link(EntryType::Symlink, "link", "..").dir("a", 0o755, 0);
+        let lower = lower.link(EntryType::Symlink, "a/link", "../..");
         let error = unpack_all(dir.path(), &[lower.end(), upper.end()], true).unwrap_err();
         assert!(matches!(error, ImportError::Entry { .. }), "{error:?}");
         assert_eq!(fs::read_to_string(dir.path().join("precious")).unwrap(), "precious");

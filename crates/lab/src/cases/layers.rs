@@ -192,7 +192,8 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
 }
 
 /// What uses a device as a check of its file system does, until it is ended.
-const HOLD_DEVICE: &str = "import os, signal; os.open('DEVICE', os.O_RDWR | os.O_EXCL); print(); signal.pause()";
+const HOLD_DEVICE: &str =
+    "import os, signal; os.open('DEVICE', os.O_RDWR | os.O_EXCL); open('/run/held', 'w'); signal.pause()";
 
 async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
@@ -222,7 +223,7 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     let device = left().await?;
     let check = ctx.machine.spawn(&["python3", "-c", &HOLD_DEVICE.replace("DEVICE", &device)], &[]).await?;
     wait_until("the device is in use", Duration::from_secs(60), async || {
-        Ok(ctx.machine.sh(&format!("fuser {device} 2> /dev/null || true")).await?.split_whitespace().next().map(drop))
+        Ok((!ctx.machine.sh("ls /run/held || true").await?.is_empty()).then_some(()))
     })
     .await?;
     daemon.kill().await?;
@@ -235,10 +236,16 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&format!("[ -e {new} ]")).await?;
     check.kill(9).await?;
     check.wait(Duration::from_secs(60)).await?;
-    wait_until("the device is gone", Duration::from_secs(60), async || {
+    ctx.machine.sh("rm /run/held").await?;
+    wait_until("the device is gone", Duration::from_secs(120), async || {
         Ok(ctx.machine.sh(&format!("[ -e {device} ] || echo gone")).await?.contains("gone").then_some(()))
     })
     .await?;
+    wait_until("its image is gone", Duration::from_secs(60), async || {
+        Ok(ctx.machine.sh(&format!("[ -e {new} ] || echo gone")).await?.contains("gone").then_some(()))
+    })
+    .await?;
+    left().await?;
     json(ctx, &["volume", "snapshot", "file/v", "s"]).await?;
     is_v().await?;
     for name in ["v", "s"] {
