@@ -354,16 +354,18 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     })
     .await?;
     let (journal, own) = weights().await?;
-    let top = json(ctx, &["top", "--total"]).await?;
-    let a = top["containers"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|view| view["name"].as_str().is_some_and(|name| name.ends_with("test.slice/a")))
-        .cloned();
+    // What was committed before the thread was moved was charged to nobody by the kernel: a commit after that is waited for.
+    let mut a = None;
+    let charged = wait_until("a commit is charged to the container", Duration::from_secs(60), async || {
+        let top = json(ctx, &["top", "--total"]).await?;
+        let mut views = top["containers"].as_array().into_iter().flatten();
+        a = views.find(|view| view["name"].as_str().is_some_and(|name| name.ends_with("test.slice/a"))).cloned();
+        let native = a.as_ref().and_then(|a| a["journal"][0]["native_bytes"].as_u64());
+        Ok((native > Some(0)).then_some(()))
+    })
+    .await;
     ctx.log(format!("weights {own} and {journal}: {}", a.as_ref().map_or(&Value::Null, |a| &a["journal"])));
-    let native = a.as_ref().and_then(|a| a["journal"][0]["native_bytes"].as_u64());
-    ensure!(native > Some(0), "nothing of the journal is charged to the container: {a:?}");
+    charged.with_context(|| format!("nothing of the journal is charged to the container: {a:?}"))?;
     // A remount keeps the thread, a new mount makes one: it is put in its place again.
     let pid = format!("pgrep -x jbd2/{disk}-8");
     ctx.machine.sh(&format!("echo $({pid}) > /sys/fs/cgroup/cgroup.procs")).await?;
