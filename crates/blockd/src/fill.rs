@@ -147,6 +147,14 @@ impl Gate {
         self.flush_failed.load(Ordering::Acquire)
     }
 
+    /// Fails after any failed flush.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub(crate) fn check_flushes(&self) -> io::Result<()> {
+        if self.has_failed_flush() { Err(Errno::IO.into()) } else { Ok(()) }
+    }
+
     /// Flushes in the background.
     ///
     /// # Errors

@@ -12,7 +12,6 @@ use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::FileError;
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::process;
-use rustix::io::Errno;
 
 use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::fill::{ALL, Gate};
@@ -53,9 +52,7 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
     for start in (0..layers.map.end()).step_by(to_usize(CHUNK)) {
         // A volume that was made smaller has less than its layers.
         let part = start..(start + CHUNK).min(layers.map.end()).min(image.size().0);
-        if gate.has_failed_flush() {
-            return Err(failed("flush")(Errno::IO.into()).into());
-        }
+        gate.check_flushes().map_err(failed("flush"))?;
         if layers.map.runs(part.clone()).any(|(_, source)| matches!(source, Source::Layer(_))) {
             gate.wait_for_idle(&mut seen);
             let copied = gate.hold(part.clone(), || copy(image, layers, part, &mut buffer)).and_then(|copied| copied);
@@ -70,10 +67,7 @@ fn flatten(gate: &Gate, image: &Image, layers: &Layers, path: &Path) -> Result<B
 /// Says of an image that it lies on nothing, when all that was copied is durable.
 fn leave(gate: &Gate, image: &Image, path: &Path) -> Result<(), LayerError> {
     let failed = |source| FileError::Io { operation: "sync", path: path.to_owned(), source };
-    if gate.has_failed_flush() {
-        return Err(failed(Errno::IO.into()).into());
-    }
-    gate.flush(|| image.file().sync_data()).map_err(failed)?;
+    gate.check_flushes().and_then(|()| gate.flush(|| image.file().sync_data())).map_err(failed)?;
     layer::leave(image.file(), path)
 }
 

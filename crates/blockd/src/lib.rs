@@ -198,8 +198,7 @@ fn serve(
     let owner = device_owner(service.volume);
     let found = control.find(roots, owner)?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
-        let told = service::of(roots, &device.name());
-        if let Some(other) = told.map(|told| told.image).filter(|other| *other != service.image) {
+        if let Some(other) = service::other_image(roots, &device.name(), &service.image) {
             return Err(BlockdError::OfAnother { image: service.image.clone(), device: device.node(roots), other });
         }
         let Some(node) = take_over(roots, &mut control, &device)? else {

@@ -166,8 +166,7 @@ impl Engine {
                 closed => at_start.extend(closed.err()),
             }
         }
-        // What was in use when the pool was recovered.
-        self.executor.run_steps(backend.tidy(), false).map(drop)
+        Ok(())
     }
 
     /// Closes what could not be closed at the start, and has no holder since then; not at each tick, because each try is logged.
@@ -175,9 +174,7 @@ impl Engine {
         for mut in_use in mem::take(&mut self.in_use_at_start) {
             if in_use.tried.elapsed() >= CLOSE_AGAIN {
                 let closed = self.locate(&in_use.volume).and_then(|Located { backend, volume, .. }| {
-                    self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)?;
-                    // What was in use could not be tidied up.
-                    self.executor.run_steps(backend.tidy(), false)
+                    self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
                 });
                 match closed {
                     Err(fault) if fault.code != Code::NotFound => {
@@ -198,7 +195,11 @@ impl Engine {
         let target = mount_point(&self.dirs.run, volume);
         let steps =
             if mounts.contains(&target) { volume::unmount(backend, volume, &target) } else { backend.close(volume) };
-        self.executor.run_steps(steps, false).map(drop)
+        if self.executor.run_steps(steps, false)?.iter().any(|step| step.changed) {
+            // What was open could not be tidied up before.
+            self.executor.run_steps(backend.tidy(), false)?;
+        }
+        Ok(())
     }
 }
 

@@ -76,19 +76,17 @@ impl Kernel {
     /// serves another image is removed first.
     ///
     /// # Errors
-    /// `InUse` when that device is in use; [`Kernel::served`]'s and [`Kernel::serve`]'s.
+    /// [`Kernel::cleared`]'s and [`Kernel::serve`]'s.
     pub(super) fn attach_image(&self, server: Server, service: &Service) -> Result<Outcome, Fault> {
         let image = &service.image;
-        self.remove_device_of_another(image, service.volume)?;
-        match self.attached(image, service.volume)? {
-            Some(Attached::Loop(_)) => return Ok(Outcome::UNCHANGED),
-            Some(Attached::Served(device)) => {
-                return match server_of(&device) {
-                    Some(pid) => self.settle(&device, pid, service),
-                    None => self.serve(service).map(|()| Outcome::DONE),
-                };
-            }
-            None => {}
+        if let Some((_, device)) = self.cleared(image, service.volume)? {
+            return match server_of(&device) {
+                Some(pid) => self.settle(&device, pid, service),
+                None => self.serve(service).map(|()| Outcome::DONE),
+            };
+        }
+        if self.loop_of(image)?.is_some() {
+            return Ok(Outcome::UNCHANGED);
         }
         if let Some(below) = &service.below {
             activate_below(below);
@@ -120,20 +118,16 @@ impl Kernel {
     /// Makes a layer of what an image holds, and has another server serve it on top of that when it had one.
     pub(super) fn freeze_image(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
-        self.remove_device_of_another(image, volume)?;
-        let mut server = match self.attached(image, volume)? {
-            Some(Attached::Loop(_)) => {
+        let mut server = self.cleared(image, volume)?;
+        if server.is_none() {
+            if self.loop_of(image)?.is_some() {
                 let cause = "it is on a loop device, which knows no layers";
                 return Err(Fault::new(Code::Unsupported, object(), cause)
                     .cure("detach the volume from its tenant and attach it again, where the kernel has ublk"));
             }
-            Some(Attached::Served(_)) => self.served(image, volume)?,
-            None => {
-                // What has become a layer's cannot be a loop device's again.
-                self.ublk().map_err(|e| e.fault(object()))?;
-                None
-            }
-        };
+            // What has become a layer's cannot be a loop device's again.
+            self.ublk().map_err(|e| e.fault(object()))?;
+        }
         let stop = || {
             let Some((control, device)) = &mut server else { return };
             let found = control.info(device.id).ok().flatten().and_then(|device| device.server().ok().flatten());
@@ -155,13 +149,9 @@ impl Kernel {
             let old = grown.map_err(|e| e.fault(file_object(image)))?;
             return Ok(Outcome { old: Some(old.to_string()), changed: old < size });
         }
-        match self.attached(image, volume)? {
-            Some(Attached::Loop(info)) => {
-                loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
-                Ok(Outcome::DONE)
-            }
-            _ => Ok(Outcome::UNCHANGED),
-        }
+        let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
+        loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
+        Ok(Outcome::DONE)
     }
 
     pub(super) fn detach_image(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
@@ -252,7 +242,7 @@ impl Kernel {
     fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let found = self.device_of(image, volume)?;
         if let Some((_, device)) = &found
-            && let Some(other) = self.other_image(device, image)
+            && let Some(other) = service::other_image(&self.roots, &device.name(), image)
         {
             let node = sized::node(&self.roots, device);
             let cause = format!(
@@ -266,24 +256,19 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Removes the device of a volume when it serves another image than this.
+    /// The ublk device of a volume, if it has one that serves this image; one that serves another is removed. While a volume goes back to
+    /// a snapshot, what shall take its place is served under its identity, and the check of that may outlive a daemon that is killed.
     ///
     /// # Errors
-    /// `InUse` while something uses it.
-    fn remove_device_of_another(&self, image: &Path, volume: Uuid) -> Result<(), Fault> {
-        let Some((_, device)) = self.device_of(image, volume)? else { return Ok(()) };
-        let Some(other) = self.other_image(&device, image) else { return Ok(()) };
+    /// `InUse` while something uses the other one.
+    fn cleared(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
+        let found = self.device_of(image, volume)?;
+        let Some((_, device)) = &found else { return Ok(None) };
+        let Some(other) = service::other_image(&self.roots, &device.name(), image) else { return Ok(found) };
         self.detach_image(image, volume)?;
         let (image, other) = (image.display(), other.display());
         tracing::warn!(%image, %other, device = device.name(), "removed a device that an operation left that was cut off");
-        Ok(())
-    }
-
-    /// What a device serves when it is not this image. While a volume goes back to a snapshot, what shall take its place is served under
-    /// its identity; the check of that may outlive a daemon that is killed.
-    fn other_image(&self, device: &DeviceInfo, image: &Path) -> Option<PathBuf> {
-        let told = service::of(&self.roots, &device.name())?;
-        (told.image != image).then_some(told.image)
+        Ok(None)
     }
 
     /// The ublk device of a volume, whatever it serves.

@@ -237,12 +237,9 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     check.kill(9).await?;
     check.wait(Duration::from_secs(60)).await?;
     ctx.machine.sh("rm /run/held").await?;
-    wait_until("the device is gone", Duration::from_secs(120), async || {
-        Ok(ctx.machine.sh(&format!("[ -e {device} ] || echo gone")).await?.contains("gone").then_some(()))
-    })
-    .await?;
-    wait_until("its image is gone", Duration::from_secs(60), async || {
-        Ok(ctx.machine.sh(&format!("[ -e {new} ] || echo gone")).await?.contains("gone").then_some(()))
+    wait_until("the device is gone, and its image", Duration::from_secs(120), async || {
+        let gone = format!("[ -e {device} ] || [ -e {new} ] || echo gone");
+        Ok(ctx.machine.sh(&gone).await?.contains("gone").then_some(()))
     })
     .await?;
     left().await?;

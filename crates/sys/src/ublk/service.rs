@@ -197,6 +197,12 @@ pub fn of(roots: &Roots, name: &str) -> Option<Service> {
     (disk_sequence(roots, name)? == told.disk_sequence).then_some(told.service)
 }
 
+/// What a disk of ours serves when it is told to be another image than this.
+#[must_use]
+pub fn other_image(roots: &Roots, name: &str, image: &Path) -> Option<PathBuf> {
+    of(roots, name).map(|told| told.image).filter(|told| told != image)
+}
+
 /// What all disks of ours serve, by the numbers of their devices.
 ///
 /// # Errors
