@@ -282,7 +282,7 @@ impl<R: Read> Archive<R> {
         let sum = || records.iter().map(|(word, value)| word.len() + value.len()).sum::<usize>();
         if records.len() > words || sum() as u64 > most {
             let most = Bytes(most);
-            let what = format!("extended headers say more together than {words} words of {most}");
+            let what = format!("extended headers say more together than {words} words and {most}");
             return Err(self.damaged(&what));
         }
         Ok(())

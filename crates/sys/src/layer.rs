@@ -144,6 +144,12 @@ pub enum LayerError {
         /// The part.
         path: PathBuf,
     },
+    /// A file has the name of a part, and is somebody else's.
+    #[error("{path} has data and does not say that it is a part")]
+    NoPart {
+        /// The file.
+        path: PathBuf,
+    },
     /// A part is not there, or not whole.
     #[error("{path} is not whole")]
     NotWhole {
@@ -188,6 +194,9 @@ impl LayerError {
             LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
             LayerError::GivenUp { .. } => {
                 (Code::NotFound, "send it again, from where `bulkhead volume receive VOLUME --token` says")
+            }
+            LayerError::NoPart { .. } => {
+                (Code::HasData, "it is not ours: move it out of the pool's directory, or choose another name")
             }
             LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
         }

@@ -153,7 +153,7 @@ pub fn remove(path: &Path) -> Result<bool, LayerError> {
     if let (Some(part), Ok(None)) = (&locked, found)
         && extents::has_data(part.file()).map_err(io_error("look for data in", path))?
     {
-        return Err(LayerError::Unmarked { path: path.to_owned() });
+        return Err(LayerError::NoPart { path: path.to_owned() });
     }
     remove_durable(&index_of(path))?;
     Ok(remove_durable(path)?)
@@ -377,7 +377,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("backup.part");
         fs::write(&path, "precious").unwrap();
-        assert!(matches!(remove(&path), Err(LayerError::Unmarked { .. })));
+        assert!(matches!(remove(&path), Err(LayerError::NoPart { .. })));
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         fs::write(&path, "").unwrap();
         assert!(patiently(|| remove(&path)).unwrap());
