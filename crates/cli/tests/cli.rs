@@ -420,7 +420,7 @@ impl Daemon {
             let facts = serde_json::json!({
                 "kernel_release": "6.12.0-simulated",
                 "cgroup_mode": "v2",
-                "cgroup_controllers": ["io", "memory"],
+                "cgroup_controllers": ["cpu", "io", "memory"],
                 "is_root": true,
                 "programs": { "fio": null, "lvm": "/usr/sbin/lvm" },
                 "notes": ["this host exists only in memory"],
@@ -468,7 +468,7 @@ fn a_day_with_the_daemon() {
         exit 0
         ----- stdout
         version:            0.1.0
-        cgroup controllers: io, memory
+        cgroup controllers: cpu, io, memory
         cgroup mode:        v2
         is root:            yes
         kernel release:     6.12.0-simulated
@@ -758,6 +758,11 @@ fn a_day_with_the_daemon() {
             would create cgroup bulkhead.slice/db.slice/server
             would write "default 400" to bulkhead.slice/db.slice/io.weight
             would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/db.slice/io.max
+            would enable controller cpu below cgroup /
+            would enable controller cpu below cgroup bulkhead.slice
+            would enable controller cpu below cgroup bulkhead.slice/db.slice
+            would write "10000" to bulkhead.slice/db.slice/journal/cpu.weight
+            would write "10000" to bulkhead.slice/db.slice/server/cpu.weight
             would activate tvg/logs
             would make directory [DIR]/run/mnt/fast/logs
             would mount xfs of /dev/tvg/logs at [DIR]/run/mnt/fast/logs (nosuid,nodev,noatime)

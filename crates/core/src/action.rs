@@ -181,8 +181,10 @@ pub enum Action {
     SyncFs { target: PathBuf },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
-    /// Makes a cgroup, and makes the controllers available to it.
+    /// Makes a cgroup, and makes controllers io and memory available to it.
     CreateCgroup { cgroup: String },
+    /// Enables a controller for the cgroups below one; `/` is the root.
+    EnableController { cgroup: String, controller: String },
     /// Writes a cgroup file.
     WriteCgroup { cgroup: String, file: String, value: String },
     /// Sets a cgroup's weight on one device; the file is one of [`crate::tenant::WEIGHT_FILES`].
@@ -282,6 +284,9 @@ impl fmt::Display for Action {
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
+            A::EnableController { cgroup, controller } => {
+                write!(f, "enable controller {controller} below cgroup {cgroup}")
+            }
             A::WriteCgroup { cgroup, file, value } => write!(f, "write {value:?} to {cgroup}/{file}"),
             A::SetWeight { cgroup, file, device, weight } => {
                 write!(f, "set {file} of {cgroup} on {device} to {weight}")

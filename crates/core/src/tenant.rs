@@ -1,12 +1,14 @@
 //! The cgroups of a tenant, and the plans that make, change and remove them.
 //!
 //! ```text
-//! bulkhead.slice/<tenant>.slice      io.weight, io.bfq.weight, io.max
-//!     payload/                       the container's processes
+//! bulkhead.slice/<tenant>.slice      io.weight, io.bfq.weight, io.max; cpu.weight left at 100
+//!     payload/                       the container's processes; cpu.weight left at 100
 //!         run-<pid>/                 what one `bulkhead run` started
-//!     journal/                       journal threads of the tenant's volumes
-//!     server/                        block servers of the tenant's volumes
+//!     journal/                       journal threads of the tenant's volumes; cpu.weight 10000
+//!     server/                        block servers of the tenant's volumes; cpu.weight 10000
 //! ```
+//! Controllers io and memory are enabled along that path by whoever makes a cgroup. Controller cpu is wanted and can be done
+//! without: [`serve_first`].
 //! The leaves beside `payload` exist because a kernel thread in the container's own cgroup makes freeze and rmdir fail (FACTS.md §1).
 
 use std::fmt::Write as _;
@@ -22,6 +24,14 @@ pub const ROOT_SLICE: &str = "bulkhead.slice";
 
 /// Cgroup files that hold a weight, and the form of the value that each takes.
 pub const WEIGHT_FILES: [&str; 2] = ["io.weight", "io.bfq.weight"];
+
+/// The controller that [`serve_first`] needs.
+pub const CPU: &str = "cpu";
+
+/// `cpu.weight` of the leaves whose threads serve I/O, 1 to 10000: the largest (kernel `CGROUP_WEIGHT_MAX`). Every fsync of the
+/// tenant waits for these threads, and they run for microseconds: queued behind the payload, they cost it more time than they
+/// take. There is never a `cpu.max` for them, which would stop everybody who waits.
+pub const SERVING_CPU_WEIGHT: u32 = 10_000;
 
 /// The tenant's slice.
 #[must_use]
@@ -70,6 +80,22 @@ pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) 
     let leaves = [payload, journal, server].map(|leaf| leaf(&tenant.name));
     let made = std::iter::once(slice(&tenant.name)).chain(leaves).map(|cgroup| Action::CreateCgroup { cgroup });
     [made.collect(), weights(tenant, weight_files), io_max(tenant, limits)].concat()
+}
+
+/// Has the threads that serve a tenant's I/O scheduled before its processes: enables controller cpu from the root down, and
+/// raises the weight of the leaves beside `payload`. The slice keeps the default weight: a share is one of I/O, not of CPU time.
+///
+/// For a tenant whose cgroups are there. Applied again, it repairs what somebody disabled.
+#[must_use]
+pub fn serve_first(tenant: &Name) -> Vec<Action> {
+    let above = ["/".to_owned(), ROOT_SLICE.to_owned(), slice(tenant)];
+    let enabled = above.map(|cgroup| Action::EnableController { cgroup, controller: CPU.to_owned() });
+    let weighted = [journal(tenant), server(tenant)].map(|cgroup| Action::WriteCgroup {
+        cgroup,
+        file: "cpu.weight".to_owned(),
+        value: SERVING_CPU_WEIGHT.to_string(),
+    });
+    enabled.into_iter().chain(weighted).collect()
 }
 
 /// Sets the tenant's share in every weight file that the kernel has.
@@ -163,6 +189,19 @@ mod tests {
             write "default 700" to bulkhead.slice/db.slice/io.weight
             write "default 70" to bulkhead.slice/db.slice/io.bfq.weight
             write "254:0 rbps=max wbps=max riops=max wiops=200" to bulkhead.slice/db.slice/io.max"#]]
+        .assert_eq(&text.join("\n"));
+    }
+
+    #[test]
+    fn threads_that_serve_io_come_first_and_nobody_is_capped() {
+        let steps = serve_first(&"db".parse().expect("a valid name"));
+        let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
+        expect![[r#"
+            enable controller cpu below cgroup /
+            enable controller cpu below cgroup bulkhead.slice
+            enable controller cpu below cgroup bulkhead.slice/db.slice
+            write "10000" to bulkhead.slice/db.slice/journal/cpu.weight
+            write "10000" to bulkhead.slice/db.slice/server/cpu.weight"#]]
         .assert_eq(&text.join("\n"));
     }
 }

@@ -62,6 +62,15 @@ pub struct Engine {
     pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
+    /// The tenants whose cgroups the kernel refused the cpu controller.
+    pub(crate) without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
+}
+
+/// Why a tenant does without the cpu controller, and when that was tried last.
+#[derive(Debug)]
+pub(crate) struct WithoutCpu {
+    pub(crate) fault: Fault,
+    pub(crate) tried: Instant,
 }
 
 /// A volume that could not be closed, with the reason, and when that was tried last.
@@ -104,6 +113,7 @@ impl Engine {
             in_use_at_start: Vec::new(),
             watched: Mutex::default(),
             room: Mutex::default(),
+            without_cpu: Mutex::default(),
         }
     }
 
@@ -115,6 +125,10 @@ impl Engine {
 
     pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn without_cpu(&self) -> MutexGuard<'_, BTreeMap<Name, WithoutCpu>> {
+        self.without_cpu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn host(&self) -> &dyn Host {

@@ -1,5 +1,6 @@
 //! What the engine needs of a host: to apply an action, and to see facts. The kernel is one; tests have a simulated one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -231,6 +232,9 @@ pub trait Host: Send + Sync {
 
     /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
     fn weight_files(&self) -> Vec<&'static str>;
+
+    /// The controllers that the cgroup v2 hierarchy offers at its root; none when they cannot be read.
+    fn controllers(&self) -> BTreeSet<String>;
 
     /// The ext4 that a path is in, or that is on the device which it names.
     ///

@@ -101,6 +101,12 @@ struct World {
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
     cgroups: BTreeMap<String, BTreeMap<String, String>>,
+    /// Below which cgroups, `/` among them, the cpu controller is enabled.
+    cpu_below: BTreeSet<String>,
+    /// The kernel has no cpu controller.
+    lacks_cpu: bool,
+    /// Below which cgroup the kernel refuses to enable it.
+    refuses_cpu: Option<String>,
     journals: BTreeMap<PathBuf, String>,
     /// Journal threads of file systems that are not ours, by their devices: where they are.
     adopted: BTreeMap<String, String>,
@@ -306,6 +312,7 @@ impl Sim {
         world.attached.clear();
         world.mounts.clear();
         world.cgroups.clear();
+        world.cpu_below.clear();
         world.journals.clear();
         world.processes.clear();
         world.queue.clear();
@@ -319,6 +326,28 @@ impl Sim {
 
     pub(crate) fn journal_of(&self, target: &Path) -> Option<String> {
         self.world().journals.get(target).cloned()
+    }
+
+    /// The kernel has no cpu controller.
+    pub(crate) fn lose_cpu(&self) {
+        self.world().lacks_cpu = true;
+    }
+
+    /// The kernel refuses to enable the cpu controller below a cgroup, or does so again.
+    pub(crate) fn refuse_cpu(&self, cgroup: Option<&str>) {
+        self.world().refuses_cpu = cgroup.map(str::to_owned);
+    }
+
+    /// Somebody disables the cpu controller below a cgroup and, as the kernel demands, below those in it before.
+    pub(crate) fn disable_cpu(&self, cgroup: &str) {
+        let mut world = self.world();
+        let prefix = format!("{cgroup}/");
+        world.cpu_below.retain(|path| path != cgroup && !path.starts_with(&prefix));
+        for (path, files) in &mut world.cgroups {
+            if path.starts_with(&prefix) {
+                files.remove("cpu.weight");
+            }
+        }
     }
 
     pub(crate) fn cgroup_file(&self, cgroup: &str, file: &str) -> Option<String> {
@@ -722,7 +751,25 @@ impl World {
                 }
                 is_new
             }
+            A::EnableController { cgroup, controller } => {
+                assert_eq!(controller, "cpu", "io and memory come with a cgroup");
+                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
+                if self.lacks_cpu || (cgroup != "/" && !self.cpu_below.contains(above)) {
+                    return Err(Fault::new(Code::Unsupported, format!("cgroup {cgroup}"), "cpu is not available"));
+                }
+                if self.refuses_cpu.as_ref() == Some(cgroup) {
+                    return Err(Fault::new(
+                        Code::Unsupported,
+                        format!("cgroup {cgroup}"),
+                        "a realtime process is below it",
+                    ));
+                }
+                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "cpu was enabled below a missing cgroup");
+                self.cpu_below.insert(cgroup.clone())
+            }
             A::WriteCgroup { cgroup, file, value } => {
+                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
+                assert!(file != "cpu.weight" || self.cpu_below.contains(above), "there is no cpu.weight in {cgroup}");
                 let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
                 files.insert(file.clone(), value.clone()).as_ref() != Some(value)
             }
@@ -749,6 +796,7 @@ impl World {
                 let threads = self.journals.values().chain(self.adopted.values());
                 let mut inside = threads.chain(self.attached.values().flatten());
                 assert!(!inside.any(|c| c == cgroup), "a cgroup with a thread or a server was removed");
+                self.cpu_below.remove(cgroup);
                 self.cgroups.remove(cgroup).is_some()
             }
             A::PlaceJournal { device, cgroup, .. } => {
@@ -924,6 +972,11 @@ impl Host for Sim {
 
     fn weight_files(&self) -> Vec<&'static str> {
         vec!["io.weight"]
+    }
+
+    fn controllers(&self) -> BTreeSet<String> {
+        let all = ["cpu", "io", "memory"].into_iter().filter(|name| *name != "cpu" || !self.world().lacks_cpu);
+        all.map(str::to_owned).collect()
     }
 
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {

@@ -1,6 +1,7 @@
 //! Tenants: make, list, inspect, change, remove. Mounting volumes for them is in `attach.rs`.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Applied;
 use bulkhead_core::error::{Code, Fault};
@@ -10,7 +11,10 @@ use bulkhead_core::tenant::{self, ResolvedLimits};
 use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, WithoutCpu};
+
+/// After how long the kernel is asked again for a controller that it refused: each time it stops all forks for a moment.
+const CPU_AGAIN: Duration = Duration::from_secs(600);
 
 impl Engine {
     /// Makes a tenant: record, cgroups, weights, limits, volumes. Idempotent.
@@ -42,6 +46,7 @@ impl Engine {
         let record = self.dirs.tenant_record(&request.name);
         let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
         let mut steps = self.executor.run_steps(plan, dry_run)?;
+        steps.extend(self.serve_first(&wanted.name, dry_run)?);
         if !dry_run {
             // Some weight files can be seen only when there is a slice: the first tenant's are set now.
             steps.extend(self.restore_cgroups(&wanted)?.into_iter().filter(|step| step.changed));
@@ -102,6 +107,7 @@ impl Engine {
         }
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
         let mut steps = self.executor.run_steps(plan, dry_run)?;
+        steps.extend(self.serve_first(name, dry_run)?);
         for reference in &request.attach {
             match self.mount_for(name, reference, dry_run) {
                 Ok(more) => steps.extend(more),
@@ -161,7 +167,31 @@ impl Engine {
         let others = self.tenants()?.into_iter().any(|other| other.is_ok_and(|other| other.name != tenant.name));
         let plan = tenant::remove(self.dirs.tenant_record(&tenant.name), tenant, !others);
         steps.extend(self.executor.run_steps(plan, dry_run)?);
+        if !dry_run {
+            self.without_cpu().remove(&tenant.name);
+        }
         Ok(steps)
+    }
+
+    /// Has what serves a tenant's I/O scheduled before its processes. Where the kernel has no cpu controller, or refuses it, the
+    /// tenant does without, and its notes say why.
+    fn serve_first(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+        let refused_lately = self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_AGAIN);
+        if refused_lately || !self.host().controllers().contains(tenant::CPU) {
+            return Ok(Vec::new());
+        }
+        match self.executor.run_steps(tenant::serve_first(tenant), dry_run) {
+            Err(fault) if matches!(fault.code, Code::Unsupported | Code::InUse) => {
+                self.without_cpu().insert(tenant.clone(), WithoutCpu { fault, tried: Instant::now() });
+                Ok(Vec::new())
+            }
+            done => {
+                if !dry_run {
+                    self.without_cpu().remove(tenant);
+                }
+                done
+            }
+        }
     }
 
     /// Makes the kernel agree with a tenant's record: cgroups, weights, limits. A limit on a device that is not there is the last
@@ -174,7 +204,8 @@ impl Engine {
                 Err(fault) => absent = Some(fault),
             }
         }
-        let steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
+        let mut steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
+        steps.extend(self.serve_first(&tenant.name, false)?);
         absent.map_or(Ok(steps), Err)
     }
 
@@ -215,6 +246,16 @@ impl Engine {
         }
         if self.host().weight_files().is_empty() {
             notes.push("the kernel has no io.weight file: the share has no effect".to_owned());
+        }
+        let refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.to_string());
+        let without_cpu = match refused {
+            _ if !self.host().controllers().contains(tenant::CPU) => Some(
+                "the host has no cpu controller on cgroup v2 (`cgroup_disable=cpu`, or a cgroup v1 hierarchy has taken it)".to_owned(),
+            ),
+            refused => refused,
+        };
+        if let Some(why) = without_cpu {
+            notes.push(format!("its journal threads and block servers are scheduled like its processes: {why}"));
         }
         let volumes = self.volumes_of(tenant).unwrap_or_else(|fault| {
             notes.push(fault.to_string());

@@ -154,7 +154,11 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     let attached_wanted = views.iter().filter(|view| view.mounted_at.is_some()).filter(is_served).count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
     assert!(left.unused_layers.is_empty() && left.parts.is_empty(), "{context}: {left:?}");
-    if engine.tenant_list().unwrap().is_empty() {
+    let tenants = engine.tenant_list().unwrap();
+    for leaf in tenants.iter().flat_map(|tenant| ["journal", "server"].map(|leaf| format!("{}/{leaf}", tenant.slice))) {
+        assert_eq!(sim.cgroup_file(&leaf, "cpu.weight").as_deref(), Some("10000"), "{context}: {leaf}");
+    }
+    if tenants.is_empty() {
         assert_eq!(left.cgroups, Vec::<String>::new(), "{context}");
     }
 }
@@ -634,6 +638,75 @@ fn a_journal_thread_that_a_remount_made_anew_is_moved_again() {
     engine.tick();
     let journal = sim.journal_of(Path::new("/run/bulkhead/mnt/thin/v"));
     assert_eq!(journal.as_deref(), Some("bulkhead.slice/db.slice/journal"));
+}
+
+/// `cpu.weight` of journal, server, payload and the slice of tenant `db`, where something wrote one.
+fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
+    let slice = "bulkhead.slice/db.slice";
+    [format!("{slice}/journal"), format!("{slice}/server"), format!("{slice}/payload"), slice.to_owned()]
+        .map(|cgroup| sim.cgroup_file(&cgroup, "cpu.weight"))
+}
+
+fn without_volumes(name: &str) -> TenantCreate {
+    TenantCreate { name: name.parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] }
+}
+
+#[test]
+fn what_serves_io_is_scheduled_before_the_processes() {
+    let sim = Sim::default();
+    let mut engine = engine(&sim);
+    let wanted = [Some("10000".to_owned()), Some("10000".to_owned()), None, None];
+    let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
+    assert_eq!((cpu_weights(&sim), view.notes), (wanted.clone(), vec![]));
+    // Whoever disabled the controller, and at whatever level; so did every version before this one.
+    for cgroup in ["bulkhead.slice/db.slice", "bulkhead.slice"] {
+        sim.disable_cpu(cgroup);
+        assert_eq!(cpu_weights(&sim)[0], None);
+        engine.tick();
+        assert_eq!((cpu_weights(&sim), engine.problems().len()), (wanted.clone(), 0));
+    }
+    let changed = engine.tenant_create(&without_volumes("db"), false).unwrap().steps;
+    assert!(changed.iter().all(|step| !step.changed), "{changed:?}");
+    sim.reboot();
+    engine.reconcile();
+    assert_eq!(cpu_weights(&sim), wanted);
+}
+
+#[test]
+fn without_the_cpu_controller_a_tenant_works_and_says_why() {
+    let sim = Sim::default();
+    sim.lose_cpu();
+    let engine = engine(&sim);
+    let done = engine.tenant_create(&without_volumes("db"), false).unwrap();
+    assert!(done.steps.iter().all(|step| !matches!(step.action, Action::EnableController { .. })), "{:?}", done.steps);
+    let notes = done.object.unwrap().notes;
+    assert!(notes.len() == 1 && notes[0].contains("no cpu controller on cgroup v2"), "{notes:?}");
+    assert_eq!((cpu_weights(&sim), engine.problems().len()), ([const { None }; 4], 0));
+}
+
+#[test]
+fn a_refused_cpu_controller_is_told_and_asked_for_again() {
+    for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/db.slice"] {
+        let sim = Sim::default();
+        sim.refuse_cpu(Some(cgroup));
+        let mut engine = engine(&sim);
+        let db = "db".parse().unwrap();
+        let notes = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap().notes;
+        assert!(notes.len() == 1 && notes[0].contains("a realtime process is below it"), "{notes:?}");
+        sim.refuse_cpu(None);
+        engine.tick();
+        assert_eq!(
+            (cpu_weights(&sim)[0].as_deref(), engine.problems().len()),
+            (None, 0),
+            "it is not asked all the time"
+        );
+        engine.without_cpu().get_mut(&db).unwrap().tried -= Duration::from_secs(3600);
+        engine.tenant_set(&db, &TenantSet::default(), true).unwrap();
+        assert_eq!(engine.tenant_inspect(&db).unwrap().notes, notes, "a dry run changes nothing");
+        engine.tick();
+        assert_eq!(cpu_weights(&sim)[1].as_deref(), Some("10000"));
+        assert!(engine.tenant_inspect(&db).unwrap().notes.is_empty());
+    }
 }
 
 #[test]

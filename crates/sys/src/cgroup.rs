@@ -228,6 +228,43 @@ pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<
     make_dir(roots, path)
 }
 
+/// Enables controllers for the children of a cgroup (`cgroup.subtree_control`), all or none. Returns what was enabled before;
+/// `None` when nothing was to be done. Idempotent.
+///
+/// # Errors
+/// [`CgroupError::MissingController`], [`CgroupError::Occupied`], [`CgroupError::Refused`], or a failed read or write.
+pub fn enable(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<Option<String>, CgroupError> {
+    if controllers.is_empty() {
+        return Ok(None);
+    }
+    let available = words(&read(roots, path, "cgroup.controllers")?);
+    if let Some(&controller) = controllers.iter().find(|&&c| !available.contains(c)) {
+        return Err(CgroupError::MissingController {
+            cgroup: path.clone(),
+            controller: controller.to_owned(),
+            available: available.into_iter().collect::<Vec<_>>().join(" "),
+        });
+    }
+    let enabled = words(&read(roots, path, "cgroup.subtree_control")?);
+    let wanted: Vec<&str> = controllers.iter().copied().filter(|&c| !enabled.contains(c)).collect();
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let value: Vec<String> = wanted.iter().map(|controller| format!("+{controller}")).collect();
+    match write(roots, path, "cgroup.subtree_control", &value.join(" ")) {
+        Ok(old) => Ok(Some(old)),
+        Err(CgroupError::Write { cgroup, source, .. }) if is(&source, Errno::BUSY) => {
+            let pids = procs(roots, path).unwrap_or_default();
+            Err(CgroupError::Occupied { cgroup, pids })
+        }
+        // Available, and not taken: the processes below cannot be moved to it (kernel `cpu_cgroup_can_attach`).
+        Err(CgroupError::Write { cgroup, source, .. }) if is(&source, Errno::INVAL) => {
+            Err(CgroupError::Refused { cgroup, controllers: wanted.join(" "), source })
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Whether the cgroup exists.
 #[must_use]
 pub fn exists(roots: &Roots, path: &CgroupPath) -> bool {
@@ -560,34 +597,6 @@ fn make_dir(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
         Ok(()) => Ok(true),
         Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(source) => Err(CgroupError::Create { cgroup: path.clone(), source }),
-    }
-}
-
-/// Enables controllers for the children of `path`.
-fn enable(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<(), CgroupError> {
-    if controllers.is_empty() {
-        return Ok(());
-    }
-    let available = words(&read(roots, path, "cgroup.controllers")?);
-    if let Some(&controller) = controllers.iter().find(|&&c| !available.contains(c)) {
-        return Err(CgroupError::MissingController {
-            cgroup: path.clone(),
-            controller: controller.to_owned(),
-            available: available.into_iter().collect::<Vec<_>>().join(" "),
-        });
-    }
-    let enabled = words(&read(roots, path, "cgroup.subtree_control")?);
-    let wanted: Vec<String> = controllers.iter().filter(|&&c| !enabled.contains(c)).map(|c| format!("+{c}")).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    match write(roots, path, "cgroup.subtree_control", &wanted.join(" ")) {
-        Ok(_) => Ok(()),
-        Err(CgroupError::Write { cgroup, source, .. }) if is(&source, Errno::BUSY) => {
-            let pids = procs(roots, path).unwrap_or_default();
-            Err(CgroupError::Occupied { cgroup, pids })
-        }
-        Err(error) => Err(error),
     }
 }
 

@@ -85,7 +85,7 @@ pub struct HostFacts {
     pub is_root: bool,
     /// Where each of [`PROGRAMS`] is.
     pub programs: BTreeMap<String, Option<PathBuf>>,
-    /// What could not be read, and why.
+    /// What could not be read, and why; and what is done without.
     pub notes: Vec<String>,
 }
 
@@ -97,6 +97,11 @@ pub fn probe(roots: &Roots) -> HostFacts {
         .map(|text| text.trim().to_owned())
         .unwrap_or_default();
     let cgroup_controllers = note(&mut notes, "the cgroup controllers", cgroup::controllers(roots)).unwrap_or_default();
+    if cgroup::mode(roots) == Mode::V2 && !cgroup_controllers.is_empty() && !cgroup_controllers.contains("cpu") {
+        notes.push(
+            "no cpu controller on cgroup v2: journal threads and block servers are scheduled like processes".to_owned(),
+        );
+    }
     let modules = Modules::read(roots, &kernel_release, &mut notes);
     let filesystems =
         note(&mut notes, "the kernel's file systems", read(&roots.proc.join("filesystems"))).unwrap_or_default();
@@ -230,7 +235,7 @@ mod tests {
         put(&roots.proc.join("sys/kernel/osrelease"), "6.12.0-amd64\n");
         put(&roots.proc.join("filesystems"), "nodev\tsysfs\n\text4\n");
         put(&roots.proc.join("pressure/io"), "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
-        put(&roots.cgroup.join("cgroup.controllers"), "io memory\n");
+        put(&roots.cgroup.join("cgroup.controllers"), "cpu io memory\n");
         put(&roots.cgroup.join("io.cost.qos"), "");
         put(&roots.dev.join("loop-control"), "");
         put(&roots.sys.join("block/vda/queue/scheduler"), "none [mq-deadline] kyber\n");
@@ -258,6 +263,9 @@ mod tests {
 
         put(&roots.sys.join("block/vdb/queue/scheduler"), "[none] bfq\n");
         assert_eq!(probe(&roots).bfq, Presence::Ready);
+        put(&roots.cgroup.join("cgroup.controllers"), "io memory\n");
+        let notes = probe(&roots).notes;
+        assert!(notes.len() == 1 && notes[0].starts_with("no cpu controller on cgroup v2"), "{notes:?}");
     }
 
     #[test]

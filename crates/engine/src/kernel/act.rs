@@ -28,7 +28,8 @@ use super::image::sweep_layers;
 use crate::host::Host as _;
 use crate::store;
 
-/// Controllers that a tenant's cgroups need: io for the shares, memory so that write-back is charged to its owner.
+/// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
+/// Controller cpu is enabled by actions of its own, each of which may be refused.
 const CONTROLLERS: [&str; 2] = ["io", "memory"];
 
 /// How long unmounting waits for the journal thread to end, so that its cgroup can be removed. Requests wait meanwhile.
@@ -144,6 +145,11 @@ impl Kernel {
                 let created = cgroup::create(&self.roots, &path, &CONTROLLERS)
                     .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
                 Ok(Outcome::changed(created))
+            }
+            A::EnableController { cgroup, controller } => {
+                let old = cgroup::enable(&self.roots, &cgroup_path(cgroup)?, &[controller])
+                    .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+                Ok(Outcome { changed: old.is_some(), old })
             }
             A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
             A::SetWeight { cgroup, file, device, weight } => {

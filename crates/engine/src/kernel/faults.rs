@@ -176,6 +176,11 @@ impl Classify for CgroupError {
             CgroupError::Occupied { .. } | CgroupError::Busy { .. } | CgroupError::TimedOut { .. } => {
                 (Code::InUse, "end these processes first")
             }
+            CgroupError::Refused { .. } => (
+                Code::Unsupported,
+                "`ps -eo pid,cls,cgroup,comm | grep -w -e FF -e RR` lists realtime processes: move them to the root cgroup, or use \
+                 a kernel without CONFIG_RT_GROUP_SCHED",
+            ),
             CgroupError::NotUnified { .. } => (Code::Unsupported, "boot with systemd.unified_cgroup_hierarchy=1"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }

@@ -7,6 +7,7 @@ pub(crate) mod faults;
 mod image;
 mod siblings;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -378,6 +379,10 @@ impl Host for Kernel {
                 || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())
         };
         WEIGHT_FILES.iter().copied().filter(|file| has(file)).collect()
+    }
+
+    fn controllers(&self) -> BTreeSet<String> {
+        cgroup::controllers(&self.roots).unwrap_or_default()
     }
 
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {

@@ -45,6 +45,19 @@ pub enum CgroupError {
         /// The processes in it.
         pids: Vec<u32>,
     },
+    /// The kernel has a controller, and does not enable it for the processes below a cgroup.
+    #[error(
+        "the kernel does not enable {controllers} below cgroup {cgroup}; with CONFIG_RT_GROUP_SCHED that is so for cpu while a \
+         realtime process is below it"
+    )]
+    Refused {
+        /// The cgroup.
+        cgroup: CgroupPath,
+        /// The controllers, apart by spaces.
+        controllers: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
     /// The cgroup cannot be removed while there are processes (kernel threads included) in it or below it.
     #[error("cgroup {cgroup} is in use by processes ({})", list(.pids))]
     Busy {

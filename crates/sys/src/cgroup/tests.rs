@@ -89,6 +89,19 @@ fn create_enables_controllers_in_the_parents_only() {
 }
 
 #[test]
+fn a_controller_is_enabled_below_one_cgroup_and_the_old_value_returned() {
+    let (_base, roots) = fake(&["b.slice"]);
+    put(&roots, "b.slice", "cgroup.subtree_control", "io memory\n");
+    assert_eq!(enable(&roots, &path("b.slice"), &["cpu"]).unwrap().as_deref(), Some("io memory"));
+    assert_eq!(read(&roots, &path("b.slice"), "cgroup.subtree_control").unwrap(), "+cpu");
+    put(&roots, "b.slice", "cgroup.subtree_control", "cpu io memory\n");
+    assert_eq!(enable(&roots, &path("b.slice"), &["cpu"]).unwrap(), None);
+    assert_eq!(read(&roots, &path("/"), "cgroup.subtree_control").unwrap(), "");
+    assert!(matches!(enable(&roots, &path("b.slice"), &["rdma"]), Err(CgroupError::MissingController { .. })));
+    assert!(matches!(enable(&roots, &path("no"), &["cpu"]), Err(CgroupError::NotFound { .. })));
+}
+
+#[test]
 fn a_missing_controller_is_named() {
     let (_base, roots) = fake(&["b.slice"]);
     put(&roots, "/", "cgroup.controllers", "cpu memory\n");
