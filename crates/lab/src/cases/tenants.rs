@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "tenant_freeze_and_remove",
-        about: "a payload that writes can be frozen and thawed; a removed tenant leaves nothing",
+        about: "leaves that serve I/O have CPU weights; a payload that writes can be frozen; a removed tenant leaves nothing",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -129,6 +129,7 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["tenant", "create", "db", "--volume", &volume]).await?;
         let view = json(ctx, &["volume", "inspect", &volume]).await?;
         let at = view["mounted_at"].as_str().context("not mounted")?;
+        cpu_weights(ctx).await?;
         let payload = "/sys/fs/cgroup/bulkhead.slice/db.slice/payload";
         let script = format!(
             "echo $$ > {payload}/cgroup.procs; i=0; while :; do i=$((i + 1)); echo $i > {at}/n; sync {at}/n; done"
@@ -156,6 +157,25 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
     unmake_pools(ctx).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
+}
+
+/// The leaves whose threads serve the I/O of tenant `db` come first on the CPU, and still do after somebody disabled the controller.
+async fn cpu_weights(ctx: &Ctx) -> Result<()> {
+    let script = "cd /sys/fs/cgroup; cat cgroup.subtree_control bulkhead.slice/cgroup.subtree_control; cd bulkhead.slice/db.slice; \
+                  cat cgroup.subtree_control; cat journal/cpu.weight server/cpu.weight payload/cpu.weight cpu.weight";
+    let found = ctx.machine.sh(script).await?;
+    let lines: Vec<&str> = found.lines().map(str::trim).collect();
+    ensure!(lines.len() == 7, "{found:?}");
+    ensure!(lines[..3].iter().all(|line| line.split(' ').any(|controller| controller == "cpu")), "{found:?}");
+    ensure!(lines[3..] == ["10000", "10000", "100", "100"], "{found:?}");
+    let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
+    ctx.machine.sh(&format!("echo -cpu > {slice}/cgroup.subtree_control")).await?;
+    let files = [format!("{slice}/journal/cpu.weight"), format!("{slice}/server/cpu.weight")];
+    wait_until("the weights are put back", Duration::from_secs(30), async || {
+        let weights = ctx.machine.run(&["cat", &files[0], &files[1]]).await?.stdout;
+        Ok((weights == "10000\n10000\n").then_some(()))
+    })
+    .await
 }
 
 async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
