@@ -17,7 +17,9 @@ use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, VolumeCreate, VolumeView};
+use bulkhead_core::wire::{
+    DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate, VolumeView,
+};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::hold::STRICT;
@@ -66,11 +68,13 @@ pub enum Layout {
     Own,
     /// A volume each, the journal thread in the tenant's slice: as Bulkhead does it.
     OwnAccounted,
+    /// The same, and the CPU shares nothing out below the tenants' slices: the journal thread has no weight of its own.
+    OwnAccountedWithoutCpu,
 }
 
 impl Layout {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Shared, Self::Own, Self::OwnAccounted];
+    pub const ALL: [Self; 4] = [Self::Shared, Self::Own, Self::OwnAccounted, Self::OwnAccountedWithoutCpu];
 
     /// The word in results.
     #[must_use]
@@ -79,7 +83,13 @@ impl Layout {
             Self::Shared => "shared",
             Self::Own => "own",
             Self::OwnAccounted => "own+accounting",
+            Self::OwnAccountedWithoutCpu => "own+accounting-cpu",
         }
+    }
+
+    /// Whether the journal thread of a volume is in its tenant's slice.
+    const fn is_accounted(self) -> bool {
+        matches!(self, Self::OwnAccounted | Self::OwnAccountedWithoutCpu)
     }
 }
 
@@ -277,7 +287,11 @@ impl Bench {
             let tenant_name = name(tenant_name)?;
             let volumes = vec![reference(volume)?];
             let request = TenantCreate { name: tenant_name.clone(), share, limits: Vec::new(), volumes };
-            self.engine.tenant_create(&request, false)?;
+            let made = self.engine.tenant_create(&request, false)?;
+            if volume == "a" {
+                // What weights cannot be had for one tenant cannot be had for any.
+                self.notes.extend(made.object.into_iter().flat_map(|tenant| tenant.notes));
+            }
             let view = self.engine.volume_inspect(&reference(volume)?)?;
             let device = view.device.with_context(|| format!("volume {volume} has no device"))?;
             let found = block::by_path(&self.roots, Path::new(&device)).context("the volume's device")?;
@@ -318,11 +332,12 @@ impl Bench {
     pub fn arrange(&self, layout: Layout, controller: Controller, model: Option<&Calibration>) -> Result<Places> {
         for (index, (device, journal)) in self.journals.iter().enumerate() {
             // Index 2 is the shared volume: its thread is nobody's.
-            let accounted = layout == Layout::OwnAccounted && index < 2;
+            let accounted = layout.is_accounted() && index < 2;
             let cgroup = if accounted { journal.clone() } else { CgroupPath::root() };
             jbd2::place(&self.roots, device, &cgroup)
                 .with_context(|| format!("cannot put the journal thread of {device} into {cgroup}"))?;
         }
+        self.share_cpu(layout != Layout::OwnAccountedWithoutCpu)?;
         // Off in between, so that debts and vrate of the cell before do not reach into this one.
         iocost::disable(&self.roots, self.dev).context("cannot switch io.cost off")?;
         let policy = match controller {
@@ -344,6 +359,25 @@ impl Bench {
             iosched::set(&self.roots, self.dev, tunable, value).context("cannot tune BFQ")?;
         }
         Ok(self.places(layout).clone())
+    }
+
+    /// Disables the cpu controller below the two tenants' slices, or has the engine enable it again, with its weights.
+    fn share_cpu(&self, wanted: bool) -> Result<()> {
+        for tenant_name in self.tenants()? {
+            let slice: CgroupPath = tenant::slice(&tenant_name).parse()?;
+            let file = "cgroup.subtree_control";
+            let enabled = cgroup::read(&self.roots, &slice, file).context("a tenant's controllers")?;
+            if enabled.split_ascii_whitespace().any(|controller| controller == tenant::CPU) == wanted {
+                continue;
+            }
+            if wanted {
+                self.engine.tenant_set(&tenant_name, &TenantSet::default(), false)?;
+            } else {
+                cgroup::write(&self.roots, &slice, file, &format!("-{}", tenant::CPU))
+                    .with_context(|| format!("cannot disable controller cpu below {slice}"))?;
+            }
+        }
+        Ok(())
     }
 
     /// The tenants' directories in a layout.

@@ -1,8 +1,9 @@
 //! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
 //! One data directory for each layout, filled once; the server is started anew for each round of a cell, so that no cell inherits
-//! the other's buffer pool. Full form: 20 cells x 3 rounds, about 45 s each and 40 s more with shares held, 55 minutes with set-up;
-//! short form: only the neighbours `none` and `high-fsync`, 10 cells of about 35 s or 75 s, 9 minutes.
+//! the other's buffer pool. Alone, the database is measured without CPU weights too: what they are worth to it. Full form: 22 cells
+//! x 3 rounds, about 45 s each and 40 s more with shares held, an hour with set-up; short form: only the neighbours `none` and
+//! `high-fsync`, 12 cells of about 35 s or 75 s, 10 minutes.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -38,6 +39,9 @@ const CONFIGS: [(Layout, Controller); 4] = [
     (Layout::OwnAccounted, Controller::Bfq),
     (Layout::OwnAccounted, Controller::Iocost),
 ];
+/// Measured only without a neighbour.
+const ALONE: [(Layout, Controller); 2] =
+    [(Layout::OwnAccountedWithoutCpu, Controller::Bfq), (Layout::OwnAccountedWithoutCpu, Controller::Iocost)];
 const SHARES: (u32, u32) = (700, 300);
 const NEIGHBOURS: [&str; 4] = ["none", "no-fsync", "low-fsync", "high-fsync"];
 /// Few, so that an emulated CPU does not become the limit.
@@ -60,7 +64,7 @@ pub(super) fn cells(quick: bool) -> Vec<Plan> {
     let mut held = product(&[(Layout::OwnAccounted, Controller::Iocost)], neighbours.get(1..).unwrap_or_default());
     held.extend(product(&[(Layout::OwnAccounted, Controller::Bfq)], &["high-fsync"]));
     held.iter_mut().for_each(|plan| plan.hold = Some(Mode::Correcting));
-    [product(&CONFIGS, neighbours), held].concat()
+    [product(&CONFIGS, neighbours), product(&ALONE, &["none"]), held].concat()
 }
 
 /// One round of a cell, on average.
@@ -218,6 +222,16 @@ fn fsyncs(round: &mut Round, calls: &[FsyncCall], window_seconds: f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cpu_weights_are_worth_is_measured_without_a_neighbour() {
+        for quick in [false, true] {
+            let all: Vec<String> = cells(quick).into_iter().map(Plan::id).collect();
+            let without: Vec<&String> = all.iter().filter(|id| id.contains("-cpu")).collect();
+            assert_eq!(without, ["own+accounting-cpu/bfq/none", "own+accounting-cpu/iocost/none"]);
+            assert!(without.iter().all(|id| all.contains(&id.replace("-cpu", ""))));
+        }
+    }
 
     #[test]
     fn fsyncs_are_kept_apart_by_kind() {

@@ -7,13 +7,14 @@ use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 19] = [
+const LAYOUTS: [&str; 20] = [
     "raw",
     "lv",
     "shared",
     "shared+published",
     "shared+hold",
     "own",
+    "own+accounting-cpu",
     "own+accounting",
     "own+accounting+hold",
     "blockd",
@@ -72,6 +73,7 @@ impl<'a> Config<'a> {
             "shared" => "Shared journal",
             "own" => "Own journal",
             "own+accounting" => "Own + accounting",
+            "own+accounting-cpu" => "Own + accounting, no CPU weights",
             "shared+hold" => "Shared, held",
             "own+accounting+hold" => "Own, held",
             "shared+published" => "Shared, published correction",

@@ -27,7 +27,7 @@ impl Hue {
             "own" | "lv" | "shared+published" => Self::Amber,
             "own+accounting" | "bulkhead" | "shared+hold" | "drr" => Self::Blue,
             "blockd" | "blockd+accounting" | "base" => Self::Green,
-            "raw" => Self::Grey,
+            "raw" | "own+accounting-cpu" => Self::Grey,
             _ => Self::Purple,
         }
     }
