@@ -1,0 +1,117 @@
+//! The read buffer: what the drive has read, and what it goes on reading.
+//!
+//! Owns: the segments kept of earlier reads, and the stream: after a read the head stays on the track and goes on
+//! reading, up to a limit that moves along with the reads that follow.
+//! Does not: move the arm, or keep what was written.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use super::geometry::Geometry;
+
+#[derive(Debug)]
+pub(super) struct ReadBuffer {
+    segments: VecDeque<Range<u64>>,
+    stream: Option<Stream>,
+    read_ahead_bytes: u64,
+    n_segments: usize,
+}
+
+/// The head reads on from `from`, since `since_ns`; in the buffer is what follows `start`.
+#[derive(Debug)]
+struct Stream {
+    start: u64,
+    since_ns: u64,
+    from_pass_ns: u64,
+    limit: u64,
+    /// End of the last read that the stream has served.
+    served: u64,
+}
+
+impl ReadBuffer {
+    pub(super) fn new(read_ahead_bytes: u64, n_segments: usize) -> Self {
+        Self { segments: VecDeque::new(), stream: None, read_ahead_bytes, n_segments }
+    }
+
+    /// Serves a read that is in the buffer entirely.
+    pub(super) fn serve(&mut self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> bool {
+        if let Some(stream) = &mut self.stream
+            && stream.start <= range.start
+        {
+            let reached = stream.reached(now_ns, geometry);
+            if range.end <= reached {
+                stream.follow(range.end, reached, self.read_ahead_bytes);
+                return true;
+            }
+        }
+        self.segments.iter().any(|segment| segment.start <= range.start && range.end <= segment.end)
+    }
+
+    /// When the stream reaches the start and the end of the range, if it is going there.
+    pub(super) fn streams(&self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> Option<(u64, u64)> {
+        let stream = self.stream.as_ref()?;
+        let reached = stream.reached(now_ns, geometry);
+        let near = stream.start <= range.start && range.start <= reached + self.read_ahead_bytes;
+        (near && reached < stream.limit).then(|| {
+            let at = |offset| stream.since_ns + geometry.place(offset).pass_ns.saturating_sub(stream.from_pass_ns);
+            (at(range.start).max(now_ns), at(range.end).max(now_ns))
+        })
+    }
+
+    /// The stream goes as far as this read, and on.
+    pub(super) fn follow(&mut self, end: u64, now_ns: u64, geometry: &Geometry) {
+        if let Some(stream) = &mut self.stream {
+            let reached = stream.reached(now_ns, geometry);
+            stream.follow(end, reached, self.read_ahead_bytes);
+        }
+    }
+
+    /// Where the head is, if it reads on.
+    pub(super) fn head(&self, now_ns: u64, geometry: &Geometry) -> Option<u64> {
+        self.stream.as_ref().map(|stream| stream.reached(now_ns, geometry))
+    }
+
+    /// Where to resume a stream that has come to its limit and whose reader has used up half of what is ahead.
+    pub(super) fn resume_at(&self, now_ns: u64, geometry: &Geometry) -> Option<u64> {
+        let stream = self.stream.as_ref()?;
+        let stopped = stream.reached(now_ns, geometry) == stream.limit;
+        let used = stream.limit.saturating_sub(stream.served) <= self.read_ahead_bytes / 2;
+        (stopped && used && stream.limit < geometry.size_bytes()).then_some(stream.limit)
+    }
+
+    /// The head leaves: what it has read is kept as a segment.
+    pub(super) fn leave(&mut self, now_ns: u64, geometry: &Geometry) {
+        if let Some(stream) = self.stream.take() {
+            let end = stream.reached(now_ns, geometry);
+            let start = stream.start.max(end.saturating_sub(self.read_ahead_bytes * 2));
+            if self.segments.len() == self.n_segments {
+                self.segments.pop_front();
+            }
+            self.segments.push_back(start..end);
+        }
+    }
+
+    /// A read has ended at `now_ns`: the head reads on.
+    pub(super) fn read_on(&mut self, read: &Range<u64>, now_ns: u64, geometry: &Geometry) {
+        self.stream = Some(Stream {
+            start: read.start,
+            since_ns: now_ns,
+            from_pass_ns: geometry.place(read.end).pass_ns,
+            limit: read.end + self.read_ahead_bytes,
+            served: read.end,
+        });
+    }
+}
+
+impl Stream {
+    fn reached(&self, now_ns: u64, geometry: &Geometry) -> u64 {
+        geometry.offset_at(self.from_pass_ns + (now_ns - self.since_ns)).min(self.limit)
+    }
+
+    fn follow(&mut self, end: u64, reached: u64, read_ahead_bytes: u64) {
+        self.served = self.served.max(end);
+        if reached < self.limit {
+            self.limit = self.limit.max(end + read_ahead_bytes);
+        }
+    }
+}
