@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    CrateTool, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent, Stream,
-    cases, host_command, say,
+    Clock, CrateTool, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent,
+    Stream, cases, host_command, say,
 };
 use clap::{Args, Subcommand};
 
@@ -21,6 +21,10 @@ use clap::{Args, Subcommand};
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
 const LEAK_GRACE: Duration = Duration::from_secs(15);
+/// Machines in virtual time that run side by side: each is one thread.
+const LANES: usize = 2;
+/// How many of the slowest cases are told.
+const N_SLOWEST: usize = 10;
 /// Memory of a guest that runs experiments: MariaDB and the page cache of eight writers.
 const BENCH_MEMORY_MIB: u32 = 3072;
 /// Size of the disks that experiments run on.
@@ -43,6 +47,9 @@ pub(crate) enum Command {
         /// 6.12, backport, 6.1 or all.
         #[arg(long, default_value = "6.12")]
         kernel: String,
+        /// The clock of all machines, wall or virtual, in place of the one that each case asks for.
+        #[arg(long)]
+        clock: Option<Clock>,
         /// Only list the cases.
         #[arg(long)]
         list: bool,
@@ -115,6 +122,9 @@ pub(crate) struct MachineArgs {
     /// The kernel: 6.12, backport or 6.1.
     #[arg(long, default_value = "6.12")]
     kernel: Kernel,
+    /// What the clock runs by: wall, or virtual (counts instructions).
+    #[arg(long, default_value = "wall")]
+    clock: Clock,
     /// Memory of the guest in MiB.
     #[arg(long, default_value_t = 2048)]
     memory: u32,
@@ -126,6 +136,7 @@ pub(crate) struct MachineArgs {
 impl MachineArgs {
     fn spec(&self) -> MachineSpec {
         let mut spec = MachineSpec::new(self.kernel);
+        spec.clock = self.clock;
         spec.disks.clone_from(&self.disks);
         spec.memory_mib = self.memory;
         spec.cpus = self.cpus;
@@ -137,15 +148,15 @@ impl MachineArgs {
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
-        if let Command::Run { cases, all, kernel, list, keep, programs } = command {
-            return if list { list_cases() } else { run_cases(&cases, all, &kernel, keep, &programs).await };
+        if let Command::Run { cases, all, kernel, clock, list, keep, programs } = command {
+            return if list { list_cases() } else { run_cases(&cases, all, &kernel, clock, keep, &programs).await };
         }
         if let Command::Soak { minutes, kernel, keep, programs } = command {
             let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
             if !soak.kernels.contains(&kernel) {
                 bail!("kernel {kernel} has no block servers: choose 6.12 or backport");
             }
-            return run_plan(vec![&soak], vec![kernel], keep, &programs).await;
+            return run_plan(vec![&soak], vec![kernel], None, keep, &programs).await;
         }
         let interrupt = interrupted()?;
         tokio::select! {
@@ -171,7 +182,8 @@ pub(crate) fn bulkhead_on(
     beside: &[PathBuf],
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
-    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, memory: BENCH_MEMORY_MIB, cpus: 2 };
+    let clock = Clock::Virtual;
+    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: 2 };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
@@ -181,8 +193,8 @@ pub(crate) fn bulkhead_on(
             let lab = Lab::open(config).await?;
             let mut command = vec![format!("{GUEST_BIN}/bulkhead")];
             command.extend(arguments);
-            command.extend(["--disk".to_owned(), disk.model.describe().to_owned()]);
-            command.extend(disk.model.iocost(lab.kvm()).into_iter().flat_map(IocostLines::options));
+            command.extend(["--disk".to_owned(), disk.model.describe(clock)]);
+            command.extend(disk.model.iocost(clock, lab.kvm()).into_iter().flat_map(IocostLines::options));
             let code = exec(&lab, &machine.spec(), limit, &command).await?;
             Ok((code, lab.config().artifacts.clone()))
         };
@@ -239,7 +251,11 @@ async fn prepare(programs: &Programs) -> Result<ExitCode> {
 async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -> Result<ExitCode> {
     let mut machine = Machine::boot(lab, spec, "exec").await?;
     let (kernel, seconds) = (&machine.kernel().version, machine.boot_time().as_secs_f64());
-    let cpu = if lab.kvm() { "KVM" } else { "emulated" };
+    let cpu = match (machine.clock(), lab.kvm()) {
+        (Clock::Virtual, _) => "virtual time",
+        (Clock::Wall, true) => "KVM",
+        (Clock::Wall, false) => "emulated",
+    };
     say::progress(format!("booted {kernel} in {seconds:.1} s ({cpu})"));
     for (index, disk) in spec.disks.iter().enumerate() {
         let node = machine.disk(index).await?;
@@ -276,13 +292,26 @@ fn list_cases() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn run_cases(names: &[String], all: bool, kernel: &str, keep: bool, programs: &Programs) -> Result<ExitCode> {
+async fn run_cases(
+    names: &[String],
+    all: bool,
+    kernel: &str,
+    clock: Option<Clock>,
+    keep: bool,
+    programs: &Programs,
+) -> Result<ExitCode> {
     let cases = chosen_cases(names, all)?;
     let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
-    run_plan(cases, kernels, keep, programs).await
+    run_plan(cases, kernels, clock, keep, programs).await
 }
 
-async fn run_plan(cases: Vec<&Case>, kernels: Vec<Kernel>, keep: bool, programs: &Programs) -> Result<ExitCode> {
+async fn run_plan(
+    cases: Vec<&Case>,
+    kernels: Vec<Kernel>,
+    clock: Option<Clock>,
+    keep: bool,
+    programs: &Programs,
+) -> Result<ExitCode> {
     let interrupt = interrupted()?;
     let mut interrupt = std::pin::pin!(interrupt);
     let lab = tokio::select! {
@@ -292,6 +321,8 @@ async fn run_plan(cases: Vec<&Case>, kernels: Vec<Kernel>, keep: bool, programs:
     let plan = Plan {
         cases,
         kernels,
+        clock,
+        lanes: if keep { 1 } else { LANES },
         artifacts: lab.config().artifacts.clone(),
         leak_grace: LEAK_GRACE,
         on_failure: keep.then_some(|ctx: &mut Ctx| Box::pin(inspect(ctx)) as runner::Inspection<'_>),
@@ -299,6 +330,10 @@ async fn run_plan(cases: Vec<&Case>, kernels: Vec<Kernel>, keep: bool, programs:
     let report = runner::run(Arc::clone(&lab), &plan, interrupt).await;
     report.write_json(&lab.config().artifacts.join("report.json"), &lab)?;
     report.failures().into_iter().for_each(say::result);
+    if report.entries.len() > N_SLOWEST {
+        say::result(format!("the {N_SLOWEST} that took longest:"));
+        report.slowest(N_SLOWEST).into_iter().for_each(say::result);
+    }
     if report.not_run() > 0 {
         say::result(format!("{} not run", report.not_run()));
     }
@@ -354,6 +389,7 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     if !programs.no_build {
         let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
+        cargo.args(["--bin", "bulkhead-lab-disk"]);
         if programs.release {
             cargo.arg("--release");
         }
@@ -367,8 +403,8 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     let artifacts = runs.join(format!("{}-{}", seconds.as_secs(), std::process::id()));
     std::fs::create_dir_all(&artifacts).with_context(|| format!("cannot create {}", artifacts.display()))?;
     say::progress(format!("artifacts in {}", artifacts.display()));
-    let agent = profile.join("bulkhead-lab-agent");
-    Ok(LabConfig { agent, programs: vec![profile.join("bulkhead")], artifacts })
+    let [agent, disk] = ["bulkhead-lab-agent", "bulkhead-lab-disk"].map(|name| profile.join(name));
+    Ok(LabConfig { agent, disk, programs: vec![profile.join("bulkhead")], artifacts })
 }
 
 pub(crate) fn workspace() -> PathBuf {

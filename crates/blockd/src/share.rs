@@ -192,7 +192,7 @@ impl Share {
         let len = request.receive(socket, at..at + FOUND_BYTES, &PATIENCE).await?;
         let found = Found::decode(&request.get(at..at + len)?).ok_or_else(gone)?;
         if found.hits != 0 {
-            request.put_shared(at..at + to_usize(u64::from(read.count) * BLOCK_BYTES), &connection.memory)?;
+            request.put_shared(at..at + to_usize(u64::from(read.count) * BLOCK_BYTES), &connection.memory, 0)?;
             let blocks = u64::from((found.hits & mask(read.count)).count_ones());
             self.counts.count(HeatSource::Sibling(found.volume), blocks * BLOCK_BYTES);
         }

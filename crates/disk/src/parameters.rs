@@ -229,6 +229,33 @@ impl Parameters {
         map_save_interval_ns: 1_000_000_000,
     });
 
+    /// The disks of the lab: hdd as it is; ssd and nvme so many times slower that a guest of 10^9 instructions a second can keep
+    /// them busy at a depth of 32, and that what it takes to reach them is a small part of their latency.
+    #[must_use]
+    pub fn of_lab(name: &str) -> Option<Self> {
+        match name {
+            "hdd" => Some(Self::HDD),
+            "ssd" => Some(Self::SSD.scaled(5.0)),
+            "nvme" => Some(Self::NVME.scaled(10.0)),
+            _ => None,
+        }
+    }
+
+    /// How many commands it takes at a time.
+    #[must_use]
+    pub fn queue_depth(&self) -> usize {
+        match self {
+            Self::Hdd(table) => table.queue_depth,
+            Self::Flash(table) => table.queue_depth,
+        }
+    }
+
+    /// Whether it has an arm.
+    #[must_use]
+    pub fn is_rotational(&self) -> bool {
+        matches!(self, Self::Hdd(_))
+    }
+
     /// A disk of the same kind that is `k` times slower in every respect: times by `k`, rates by `1 / k`, sizes as they
     /// are.
     ///

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::clock::Clock;
 use crate::disk::DiskSpec;
 use crate::kernels::Kernel;
 use crate::lab::Lab;
@@ -32,6 +33,8 @@ pub enum Outcome {
 pub struct Profile {
     /// Part of log file names.
     pub name: &'static str,
+    /// What the guest's clock runs by, which each case says the reason of.
+    pub clock: Clock,
     /// The disks, in the order of their numbers. They are empty when a case begins.
     pub disks: &'static [DiskSpec],
     /// Memory of the guest.
@@ -43,6 +46,7 @@ pub struct Profile {
 impl Profile {
     fn spec(&self, kernel: Kernel) -> MachineSpec {
         MachineSpec {
+            clock: self.clock,
             disks: self.disks.to_vec(),
             memory_mib: self.memory_mib,
             cpus: self.cpus,
@@ -133,6 +137,8 @@ pub trait Guest: Sized {
     fn snapshot(&mut self) -> impl Future<Output = Result<Option<BTreeSet<String>>>>;
     /// Fetches what the case wrote for the host.
     fn collect(&mut self, artifacts: &Path) -> impl Future<Output = Result<()>>;
+    /// Ends when a disk of it does not work any more because what simulates it ended; says why.
+    fn fault(&self) -> impl Future<Output = String> + 'static;
     /// Whether its kernel died of a known fault of what emulates it, which says nothing about the case.
     fn died_of_emulation(&self) -> bool;
     /// Switches off in order.
@@ -152,10 +158,7 @@ impl Guest for Machine {
 
     async fn prepare(&mut self) -> Result<()> {
         for index in 0..self.disks().count() {
-            self.disks().clear_fault(index)?;
-            let node = self.disk(index).await?;
-            let erase = self.run(&["blkdiscard", "--force", &node]).await?;
-            erase.success(&format!("emptying {node} before the case"))?;
+            self.erase_disk(index).await?;
         }
         let settled = self.run(&["udevadm", "settle", "--timeout=60"]).await?;
         settled.success("waiting for udev")?;
@@ -170,6 +173,10 @@ impl Guest for Machine {
 
     async fn collect(&mut self, artifacts: &Path) -> Result<()> {
         self.collect_out(artifacts).await
+    }
+
+    fn fault(&self) -> impl Future<Output = String> + 'static {
+        Machine::fault(self)
     }
 
     fn died_of_emulation(&self) -> bool {

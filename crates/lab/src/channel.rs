@@ -62,8 +62,6 @@ impl Channel {
     /// Sends a request; returns its number and its events.
     pub(crate) async fn send(&self, request: Request) -> Result<(u64, Events)> {
         let id = self.shared.next_id.fetch_add(1, Ordering::Relaxed);
-        let mut line = serde_json::to_vec(&Envelope { id, request }).context("cannot encode a request to the guest")?;
-        line.push(b'\n');
         let (sender, events) = unbounded_channel();
         {
             let mut waiting = self.shared.waiting();
@@ -72,9 +70,20 @@ impl Channel {
             }
             waiting.by_id.insert(id, sender);
         }
-        let mut writer = self.shared.writer.lock().await;
-        writer.write_all(&line).await.context("cannot send to the guest: the machine has ended")?;
+        self.write(id, request).await?;
         Ok((id, events))
+    }
+
+    /// Sends a request that is not answered.
+    pub(crate) async fn tell(&self, request: Request) -> Result<()> {
+        self.write(self.shared.next_id.fetch_add(1, Ordering::Relaxed), request).await
+    }
+
+    async fn write(&self, id: u64, request: Request) -> Result<()> {
+        let mut line = serde_json::to_vec(&Envelope { id, request }).context("cannot encode a request to the guest")?;
+        line.push(b'\n');
+        let mut writer = self.shared.writer.lock().await;
+        writer.write_all(&line).await.context("cannot send to the guest: the machine has ended")
     }
 
     /// Sends a request that has exactly one reply and waits for it.

@@ -1,40 +1,38 @@
-//! Simulated disks: one nbdkit process each, on the host, attached to the machine as virtio-blk.
+//! Simulated disks: what they are called, how they are attached, and the switching of their faults.
 //!
-//! Owns the parameters of the disk models (all in [`DiskModel::filters`]) and the processes. Disks live as long as
-//! their [`Disks`], longer than a boot of the machine: what was flushed before a crash is there after it.
-//! A token bucket is not a spinning disk: say with every result which model it was.
+//! On the wall clock a disk is a program on the host ([`nbdkit`]); in virtual time it is a program in the guest, whose medium is
+//! memory of the host ([`memory`], and the crate `bulkhead-disk` for what it does). Disks live as long as their [`Disks`], longer
+//! than a boot of the machine: what was flushed before a crash is there after it.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+mod memory;
+mod nbdkit;
 
 use anyhow::{Context, Result, bail};
+use bulkhead_disk::Parameters;
 
-use crate::command::GroupKiller;
+use crate::clock::Clock;
 use crate::lab::Lab;
-use crate::wait::wait_until;
-
-const START_LIMIT: Duration = Duration::from_secs(20);
-/// How much bandwidth an idle disk saves up: 0.1 s of it. With the filter's default of 2 s a disk that idled takes 60 MB at
-/// once, so that windows of some seconds say little about it.
-const BURST: &str = "burstiness=0.1";
+use memory::Memory;
+use nbdkit::Nbdkit;
 
 /// How a disk behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskModel {
-    /// One arm, seeks by distance, 30 MB/s (125 MB/s when the CPU is not emulated). FLUSH costs nothing.
+    /// A spinning disk: one arm.
     Hdd,
-    /// 100 µs per read, 50 µs per write, 200 MB/s (500 MB/s when the CPU is not emulated).
+    /// A SATA SSD of a consumer.
     Ssd,
-    /// As fast as the host's memory and the emulation allow.
+    /// An NVMe SSD with power-loss protection. On the wall clock the same as [`DiskModel::Ssd`].
+    Nvme,
+    /// As fast as memory and the guest's processor allow.
     Fast,
-    /// Like `Fast`; all reads and writes fail with EIO while [`Disks::set_faulty`] says so.
+    /// Like `Fast`; all reads and writes fail with EIO while it is told to ([`crate::Machine::set_disk_faulty`]).
     Faulty,
 }
 
 impl DiskModel {
     /// All models.
-    pub const ALL: [Self; 4] = [Self::Hdd, Self::Ssd, Self::Fast, Self::Faulty];
+    pub const ALL: [Self; 5] = [Self::Hdd, Self::Ssd, Self::Nvme, Self::Fast, Self::Faulty];
 
     /// The name used on the command line, and in the disk's serial number.
     #[must_use]
@@ -42,6 +40,7 @@ impl DiskModel {
         match self {
             Self::Hdd => "hdd",
             Self::Ssd => "ssd",
+            Self::Nvme => "nvme",
             Self::Fast => "fast",
             Self::Faulty => "faulty",
         }
@@ -49,68 +48,31 @@ impl DiskModel {
 
     /// What it simulates, to be told with every result.
     #[must_use]
-    pub fn describe(self) -> &'static str {
-        match self {
-            Self::Hdd => {
-                "nbdkit, filters spinning (seeks 1 to 15 ms, 8 ms half-way, one arm) and rate (250 Mibit/s, 1000 under KVM, 0.1 s \
-                 of burst); a flush is free"
-            }
-            Self::Ssd => {
-                "nbdkit, filters delay (100 us a read, 50 us a write) and rate (1600 Mibit/s, 4000 under KVM, 0.1 s of burst); \
-                 a flush is free"
-            }
-            Self::Fast => "nbdkit, memory without filters",
-            Self::Faulty => "nbdkit, memory with switched errors",
+    pub fn describe(self, clock: Clock) -> String {
+        match (clock, Parameters::of_lab(self.name())) {
+            (Clock::Wall, _) => nbdkit::describe(self).to_owned(),
+            (Clock::Virtual, Some(model)) => model.describe(),
+            (Clock::Virtual, None) => "memory, without any delay".to_owned(),
         }
     }
 
-    /// What `bulkhead device calibrate` found on this disk (cases `calibrate_hdd`, `calibrate_ssd`, 6.12.107, emulated). `None`
-    /// where that was not measured: for the others, and with KVM, where the disks are faster.
+    /// What `bulkhead device calibrate` found on this disk. `None` where that was not measured.
     #[must_use]
-    pub fn iocost(self, kvm: bool) -> Option<IocostLines> {
-        if kvm {
-            return None;
-        }
-        match self {
-            // Fsync 2.0 times as long beside the writers as alone, the writers keeping all that is fair.
-            Self::Hdd => Some(IocostLines {
+    pub fn iocost(self, clock: Clock, kvm: bool) -> Option<IocostLines> {
+        match (clock, self) {
+            (Clock::Wall, _) if kvm => None,
+            // Cases `calibrate_hdd`, `calibrate_ssd`, 6.12.107, emulated. Fsync 2.0 times as long beside the writers as alone, the
+            // writers keeping all that is fair.
+            (Clock::Wall, Self::Hdd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00",
             }),
             // 3.0 times as long, the writers at 92 % of what is fair: the emulated CPUs take part in both.
-            Self::Ssd => Some(IocostLines {
+            (Clock::Wall, Self::Ssd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=211377956 rseqiops=13428 rrandiops=12394 wbps=211210495 wseqiops=8870 wrandiops=9733",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=14883 wpct=95.00 wlat=14883 min=58.00 max=78.00",
             }),
-            Self::Fast | Self::Faulty => None,
-        }
-    }
-
-    /// nbdkit filters (outermost first) and their parameters. `rate` is in bits per second.
-    fn filters(self, kvm: bool, trigger: &Path) -> (&'static [&'static str], Vec<String>) {
-        let list = |parameters: &[&str]| parameters.iter().map(|&p| p.to_owned()).collect();
-        match (self, kvm) {
-            (Self::Hdd, kvm) => {
-                // Emulated CPUs must be able to overrun the disk.
-                let rate = if kvm { "rate=1000M" } else { "rate=250M" };
-                let seek = ["min-seek-time=1ms", "half-seek-time=8ms", "max-seek-time=15ms", rate, BURST];
-                (&["spinning", "rate"], list(&seek))
-            }
-            (Self::Ssd, true) => (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=4000M", BURST])),
-            (Self::Ssd, false) => (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=1600M", BURST])),
-            (Self::Fast, _) => (&[], Vec::new()),
-            (Self::Faulty, _) => {
-                let file = format!("error-file={}", trigger.display());
-                (&["error"], vec!["error=EIO".into(), "error-rate=100%".into(), file])
-            }
-        }
-    }
-
-    /// Queues of the virtio device: one short queue for the disk with one arm.
-    fn queues(self) -> &'static str {
-        match self {
-            Self::Hdd => "num-queues=1,queue-size=64",
-            Self::Ssd | Self::Fast | Self::Faulty => "num-queues=2,queue-size=128",
+            _ => None,
         }
     }
 }
@@ -163,11 +125,14 @@ impl std::str::FromStr for DiskSpec {
         const DEFAULT_SIZE_MIB: u32 = 8192;
         let (name, size) = text.split_once(':').map_or((text, None), |(name, size)| (name, Some(size)));
         let Some(model) = DiskModel::ALL.into_iter().find(|model| model.name() == name) else {
-            bail!("unknown disk model {name:?}: choose hdd, ssd, fast or faulty");
+            bail!("unknown disk model {name:?}: choose hdd, ssd, nvme, fast or faulty");
         };
         let size_mib = match size {
             None => DEFAULT_SIZE_MIB,
-            Some(size) => size.parse().with_context(|| format!("{size:?} is not a disk size in MiB"))?,
+            Some(size) => match size.parse() {
+                Ok(size @ 1..) => size,
+                _ => bail!("{size:?} is not a disk size in MiB"),
+            },
         };
         Ok(Self { model, size_mib })
     }
@@ -183,22 +148,36 @@ pub struct Disks {
 struct Disk {
     spec: DiskSpec,
     serial: String,
-    socket: PathBuf,
-    trigger: PathBuf,
-    // Killed on drop; nbdkit also ends by itself when this process does.
-    _server: tokio::process::Child,
-    _group: GroupKiller,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Host(Nbdkit),
+    Guest(Memory),
+}
+
+/// How a disk's server is started in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GuestServer {
+    pub(crate) serial: String,
+    pub(crate) arguments: Vec<String>,
 }
 
 impl Disks {
-    /// Starts a server for each disk; returns when all accept connections.
+    /// Makes the disks of a machine with this clock; those on the host accept connections when it returns.
     ///
     /// # Errors
-    /// When a server does not start.
-    pub async fn start(lab: &Lab, specs: &[DiskSpec]) -> Result<Self> {
+    /// When a server does not start, or there is no memory.
+    pub async fn start(lab: &Lab, specs: &[DiskSpec], clock: Clock) -> Result<Self> {
         let mut disks = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
-            disks.push(Disk::start(lab, *spec, index).await?);
+            let serial = format!("{}{index}", spec.model);
+            let kind = match clock {
+                Clock::Wall => Kind::Host(Nbdkit::start(lab, *spec, &serial).await?),
+                Clock::Virtual => Kind::Guest(Memory::create(*spec, index)?),
+            };
+            disks.push(Disk { spec: *spec, serial, kind });
         }
         Ok(Self { disks })
     }
@@ -222,89 +201,46 @@ impl Disks {
         Ok(&disk.serial)
     }
 
-    /// Makes a [`DiskModel::Faulty`] disk fail from now on, or work again.
-    ///
-    /// # Errors
-    /// When the disk is of another model, or the switch cannot be set.
-    pub fn set_faulty(&self, index: usize, faulty: bool) -> Result<()> {
+    /// How the server of a disk is started in the guest; `None` for one that runs on the host. `is_new` says that nothing was ever
+    /// written to it.
+    pub(crate) fn guest_server(&self, index: usize, is_new: bool) -> Option<GuestServer> {
+        let disk = self.disks.get(index)?;
+        let Kind::Guest(memory) = &disk.kind else { return None };
+        let mut arguments = vec!["serve".to_owned(), disk.serial.clone()];
+        arguments.extend(["--model".to_owned(), disk.spec.model.name().to_owned()]);
+        arguments.extend(["--memory".to_owned(), memory.guest_path()]);
+        arguments.extend(["--bytes".to_owned(), memory.size_bytes().to_string()]);
+        arguments.extend(is_new.then(|| "--new".to_owned()));
+        Some(GuestServer { serial: disk.serial.clone(), arguments })
+    }
+
+    /// Makes a [`DiskModel::Faulty`] disk on the host fail from now on, or work again; returns whether it is one.
+    pub(crate) fn set_faulty(&self, index: usize, faulty: bool) -> Result<bool> {
         let serial = self.serial(index)?;
         let disk = &self.disks[index];
         if disk.spec.model != DiskModel::Faulty {
             bail!("disk {serial} cannot be made to fail: give the machine a disk of model faulty");
         }
-        let done = if faulty { std::fs::write(&disk.trigger, "") } else { std::fs::remove_file(&disk.trigger) };
-        match done {
-            Err(error) if faulty || error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot switch errors of disk {serial}"))
-            }
-            _ => Ok(()),
-        }
+        let Kind::Host(nbdkit) = &disk.kind else { return Ok(false) };
+        nbdkit.set_faulty(faulty).with_context(|| format!("cannot switch errors of disk {serial}"))?;
+        Ok(true)
     }
 
-    /// Makes sure that a disk does not fail, of whatever model it is.
-    pub(crate) fn clear_fault(&self, index: usize) -> Result<()> {
-        match self.spec(index) {
-            Some(DiskSpec { model: DiskModel::Faulty, .. }) => self.set_faulty(index, false),
+    /// Empties the medium of a disk that is served in the guest, whose server has to be told.
+    pub(crate) fn erase(&self, index: usize) -> Result<()> {
+        match self.disks.get(index).map(|disk| &disk.kind) {
+            Some(Kind::Guest(memory)) => memory.erase(),
             _ => Ok(()),
         }
     }
 
     /// QEMU options that attach the disks.
     pub(crate) fn qemu_options(&self) -> Vec<String> {
-        let option = |disk: &Disk| {
-            let Disk { serial, socket, spec, .. } = disk;
-            let (socket, queues) = (socket.display(), spec.model.queues());
-            [
-                "-drive".to_owned(),
-                format!(
-                    "file.driver=nbd,file.server.type=unix,file.server.path={socket},if=none,id={serial},format=raw,\
-                     cache=none,discard=unmap"
-                ),
-                "-device".to_owned(),
-                format!("virtio-blk-pci,drive={serial},serial={serial},{queues}"),
-            ]
+        let option = |disk: &Disk| match &disk.kind {
+            Kind::Host(nbdkit) => nbdkit.qemu_options(&disk.serial, disk.spec.model),
+            Kind::Guest(memory) => memory.qemu_options(&disk.serial),
         };
         self.disks.iter().flat_map(option).collect()
-    }
-}
-
-impl Disk {
-    async fn start(lab: &Lab, spec: DiskSpec, index: usize) -> Result<Self> {
-        use std::os::unix::process::CommandExt as _;
-        let serial = format!("{}{index}", spec.model);
-        let number = lab.run_dir().next_number();
-        let socket = lab.run_dir().path(&format!("{serial}-{number}.sock"));
-        let trigger = lab.run_dir().path(&format!("{serial}-{number}.fail"));
-        let modules = lab.root().libraries().join("nbdkit");
-        let (filters, parameters) = spec.model.filters(lab.kvm(), &trigger);
-
-        let mut server = lab.root().host_command("nbdkit");
-        server.args(["--exit-with-parent", "--foreground", "--unix"]).arg(&socket);
-        for filter in filters {
-            server.arg("--filter").arg(modules.join(format!("filters/nbdkit-{filter}-filter.so")));
-        }
-        server.arg(modules.join("plugins/nbdkit-memory-plugin.so")).arg(format!("{}M", spec.size_mib));
-        server.args(parameters);
-        let log_path = lab.run_dir().path(&format!("{serial}-{number}.log"));
-        let log = std::fs::File::create(&log_path).with_context(|| format!("cannot create {}", log_path.display()))?;
-        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).process_group(0);
-        let mut server = tokio::process::Command::from(server)
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("cannot start nbdkit for disk {serial}"))?;
-        let group = GroupKiller::new(server.id());
-        if let Some(pid) = server.id() {
-            lab.run_dir().record_group(pid)?;
-        }
-        wait_until(&format!("nbdkit of disk {serial} accepts connections"), START_LIMIT, async || {
-            if let Some(status) = server.try_wait().context("cannot ask for the state of nbdkit")? {
-                let log = std::fs::read_to_string(&log_path).unwrap_or_default();
-                bail!("nbdkit of disk {serial} ended at once ({status}): {}", log.trim());
-            }
-            Ok(tokio::net::UnixStream::connect(&socket).await.is_ok().then_some(()))
-        })
-        .await?;
-        Ok(Self { spec, serial, socket, trigger, _server: server, _group: group })
     }
 }
 
@@ -317,15 +253,6 @@ mod tests {
         assert_eq!("hdd".parse::<DiskSpec>().unwrap(), DiskSpec::new(DiskModel::Hdd, 8192));
         assert_eq!("fast:64".parse::<DiskSpec>().unwrap(), DiskSpec::new(DiskModel::Fast, 64));
         assert!("floppy".parse::<DiskSpec>().unwrap_err().to_string().contains("floppy"));
-        assert!("ssd:big".parse::<DiskSpec>().is_err());
-    }
-
-    #[test]
-    fn every_filter_parameter_belongs_to_its_model() {
-        let trigger = Path::new("/run/x.fail");
-        let (filters, parameters) = DiskModel::Faulty.filters(false, trigger);
-        assert_eq!(filters, ["error"]);
-        assert!(parameters.contains(&"error-file=/run/x.fail".to_owned()));
-        assert_eq!(DiskModel::Fast.filters(true, trigger), (&[][..], Vec::new()));
+        assert!("ssd:big".parse::<DiskSpec>().is_err() && "ssd:0".parse::<DiskSpec>().is_err());
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, anyhow};
 
 use crate::cache::Cache;
+use crate::clock::Clock;
 use crate::crate_tool::{self, CrateTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
@@ -20,6 +21,8 @@ use crate::{kvm, setup};
 pub struct LabConfig {
     /// The `bulkhead-lab-agent` program, built for this host.
     pub agent: PathBuf,
+    /// The `bulkhead-lab-disk` program, built for this host: serves the disks of machines in virtual time.
+    pub disk: PathBuf,
     /// Programs that guests find in /lab/bin (and in `PATH`) under their file names.
     pub programs: Vec<PathBuf>,
     /// Folder for console logs, reports and results; created if absent.
@@ -45,7 +48,7 @@ impl Lab {
     /// # Errors
     /// When the host lacks programs that cannot be installed, or a download fails.
     pub async fn open(config: LabConfig) -> Result<Self> {
-        for program in std::iter::once(&config.agent).chain(&config.programs) {
+        for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
             std::fs::metadata(program)
                 .with_context(|| format!("{} is not there: build it first", program.display()))?;
         }
@@ -122,6 +125,12 @@ impl Lab {
     #[must_use]
     pub fn kvm(&self) -> bool {
         self.kvm
+    }
+
+    /// True when guests with this clock run on the real CPU: counting instructions takes an emulated one.
+    #[must_use]
+    pub fn kvm_for(&self, clock: Clock) -> bool {
+        self.kvm && clock == Clock::Wall
     }
 
     /// What the caller brought.

@@ -11,6 +11,7 @@ mod cache;
 pub mod case;
 pub mod cases;
 mod channel;
+mod clock;
 mod command;
 mod crate_tool;
 mod disk;
@@ -33,6 +34,7 @@ mod vng;
 mod wait;
 
 pub use cache::Cache;
+pub use clock::Clock;
 pub use command::{command as host_command, output as host_output};
 pub use crate_tool::CrateTool;
 pub use disk::{DiskModel, DiskSpec, Disks, IocostLines};

@@ -3,22 +3,26 @@
 //! Owns the boot in progress (`vm`), the folder shared with the guest and the disks. Nothing of it is left when it is
 //! dropped. The disks survive [`Machine::power_off`] and [`Machine::start`].
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
+use crate::clock::Clock;
 use crate::command::{command, output};
 use crate::disk::{DiskModel, DiskSpec, Disks};
 use crate::kernels::{Kernel, KernelImage};
 use crate::lab::Lab;
-use crate::process::{Output, Process};
-use crate::protocol::{Event, Payload, Request};
+use crate::process::{Output, Process, ProcessEvent};
+use crate::protocol::{Event, Payload, Request, Stream};
 use crate::say;
 use crate::vm::Vm;
 use crate::vng::Start;
-use crate::wait::wait_until;
+use crate::wait::{self, wait_until};
 
 /// How long a request to the guest may take when the caller says nothing: emulated machines are slow.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
@@ -40,6 +44,8 @@ cp /run/lab-below/bin/PROGRAM /run/lab-bin/
 umount /run/lab-below
 rmdir /run/lab-below";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
+/// Serves the disks of machines in virtual time.
+const DISK_PROGRAM: &str = "bulkhead-lab-disk";
 /// Where programs lie in the guest.
 pub const GUEST_BIN: &str = "/lab/bin";
 /// What is written here in the guest is found on the host afterwards.
@@ -50,6 +56,8 @@ pub const GUEST_OUT: &str = "/lab/out";
 pub struct MachineSpec {
     /// The kernel to boot.
     pub kernel: Kernel,
+    /// What its clock runs by.
+    pub clock: Clock,
     /// The disks, in the order of their numbers.
     pub disks: Vec<DiskSpec>,
     /// Memory.
@@ -61,10 +69,17 @@ pub struct MachineSpec {
 }
 
 impl MachineSpec {
-    /// A machine with 2 CPUs, 2 GiB and no disk.
+    /// A machine on the wall clock with 2 CPUs, 2 GiB and no disk.
     #[must_use]
     pub fn new(kernel: Kernel) -> Self {
-        Self { kernel, disks: Vec::new(), memory_mib: 2048, cpus: 2, boot_timeout: Duration::from_secs(240) }
+        Self {
+            kernel,
+            clock: Clock::Wall,
+            disks: Vec::new(),
+            memory_mib: 2048,
+            cpus: 2,
+            boot_timeout: Duration::from_secs(240),
+        }
     }
 }
 
@@ -77,6 +92,8 @@ pub struct Machine {
     shared: SharedFolder,
     logs: PathBuf,
     is_kvm: bool,
+    /// Why a disk that is served in the guest is not any more.
+    fault: watch::Sender<Option<String>>,
     boots: u32,
     boot_time: Duration,
     // Before the disks: QEMU ends first.
@@ -89,6 +106,20 @@ pub struct Machine {
 struct Running {
     channel: Channel,
     vm: Vm,
+    /// The nodes of the disks that are served in the guest.
+    nodes: BTreeMap<usize, String>,
+    // Ends with the machine.
+    _watchers: Vec<AbortOnDrop>,
+}
+
+/// A task that is of no use any more when this is dropped.
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Machine {
@@ -99,14 +130,15 @@ impl Machine {
     /// the end of the console log.
     pub async fn boot(lab: &Lab, spec: &MachineSpec, name: &str) -> Result<Self> {
         let image = lab.kernel(spec.kernel).await?;
-        let disks = Disks::start(lab, &spec.disks).await?;
+        let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
         let mut machine = Self {
             name: name.to_owned(),
             spec: spec.clone(),
             image,
             shared: SharedFolder::create(lab)?,
             logs: lab.config().artifacts.clone(),
-            is_kvm: lab.kvm(),
+            is_kvm: lab.kvm_for(spec.clock),
+            fault: watch::Sender::default(),
             boots: 0,
             boot_time: Duration::ZERO,
             running: None,
@@ -165,16 +197,128 @@ impl Machine {
             vm.kill().await;
             bail!("machine {name} runs kernel {kernel} where {version} was asked for");
         }
-        self.running = Some(Running { channel, vm });
+        self.running = Some(Running { channel, vm, nodes: BTreeMap::new(), _watchers: Vec::new() });
         self.boot_time = begin.elapsed();
         self.sh(STATIC_NODES).await.context("cannot complete /dev in the guest")?;
         self.sh(PROGRAMS_IN_MEMORY).await.context("cannot copy the programs into the guest's memory")?;
+        self.serve_disks().await?;
         self.describe_disks().await
+    }
+
+    /// Starts the servers of the disks that are served in the guest, and watches them.
+    async fn serve_disks(&mut self) -> Result<()> {
+        self.fault.send_replace(None);
+        for index in 0..self.disks.count() {
+            let Some(server) = self.disks.guest_server(index, self.boots == 1) else { continue };
+            if index == 0 {
+                self.sh("modprobe ublk_drv").await.context("no disk can be served: the guest's kernel has no ublk")?;
+            }
+            let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
+            let argv: Vec<&str> =
+                std::iter::once(program.as_str()).chain(server.arguments.iter().map(String::as_str)).collect();
+            let mut process = self.spawn(&argv, &[]).await?;
+            let first = tokio::time::timeout(DISK_LIMIT, process.next()).await;
+            let node = match first
+                .with_context(|| format!("the server of disk {} does not answer", server.serial))??
+            {
+                ProcessEvent::Output(Stream::Stdout, line) => String::from_utf8_lossy(&line).trim().to_owned(),
+                other => {
+                    bail!("the server of disk {} ended at once: {}", server.serial, last_words(process, other).await)
+                }
+            };
+            let fault = self.fault.clone();
+            let watcher = tokio::spawn(async move {
+                if let Some(why) = process.untimed_end().await {
+                    fault.send_replace(Some(format!("the server of disk {} ended: {why}", server.serial)));
+                }
+            });
+            if let Some(running) = &mut self.running {
+                running.nodes.insert(index, node);
+                running._watchers.push(AbortOnDrop(watcher));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends when a disk that is served in the guest has lost its server, with the reason.
+    pub(crate) fn fault(&self) -> impl Future<Output = String> + 'static {
+        let mut fault = self.fault.subscribe();
+        async move {
+            match fault.wait_for(Option::is_some).await {
+                Ok(why) => why.clone().unwrap_or_default(),
+                // The machine is gone: nobody is interested any more.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Makes a disk of model [`DiskModel::Faulty`] fail from now on, or work again.
+    ///
+    /// # Errors
+    /// When the disk is of another model, or the switch cannot be set.
+    pub async fn set_disk_faulty(&self, index: usize, faulty: bool) -> Result<()> {
+        if !self.disks.set_faulty(index, faulty)? {
+            self.tell_disk(index, if faulty { "fail" } else { "work" }).await?;
+        }
+        Ok(())
+    }
+
+    /// Empties a disk, and makes it work.
+    ///
+    /// # Errors
+    /// When it is in use, or fails.
+    pub(crate) async fn erase_disk(&self, index: usize) -> Result<()> {
+        if self.disks.spec(index).is_some_and(|spec| spec.model == DiskModel::Faulty) {
+            self.set_disk_faulty(index, false).await?;
+        }
+        if self.disks.guest_server(index, false).is_some() {
+            self.tell_disk(index, "forget").await?;
+            self.disks.erase(index)?;
+        }
+        let node = self.disk(index).await?;
+        self.run(&["blkdiscard", "--force", &node]).await?.success(&format!("emptying {node}"))?;
+        Ok(())
+    }
+
+    /// Tells the server of a disk in the guest something; its answer.
+    ///
+    /// # Errors
+    /// When it does not answer, or refuses.
+    pub async fn tell_disk(&self, index: usize, word: &str) -> Result<String> {
+        let serial = self.disks.serial(index)?;
+        let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
+        let told = self.run(&[&program, "tell", serial, word]).await?;
+        Ok(told.success(&format!("telling disk {serial} to {word}"))?.stdout)
+    }
+
+    /// Waits until `probe` returns a value, at most for so long on the guest's clock.
+    ///
+    /// # Errors
+    /// When the probe fails, or with `what` in the message when the time is over.
+    pub async fn wait_until<T, F>(&self, what: &str, deadline: Duration, mut probe: F) -> Result<T>
+    where
+        F: AsyncFnMut() -> Result<Option<T>>,
+    {
+        if self.spec.clock == Clock::Wall {
+            return wait_until(what, deadline, probe).await;
+        }
+        let mut waited = Duration::ZERO;
+        loop {
+            if let Some(value) = probe().await? {
+                return Ok(value);
+            }
+            if waited >= deadline {
+                bail!("waited {:.0} s in vain: {what}", deadline.as_secs_f64());
+            }
+            let milliseconds = u64::try_from(wait::STEP.as_millis()).unwrap_or(u64::MAX);
+            self.ask(Request::Pause { milliseconds }).await?;
+            waited += wait::STEP;
+        }
     }
 
     /// Tells the guest which disks do not rotate: virtio has no way to say so.
     async fn describe_disks(&self) -> Result<()> {
-        for index in 0..self.disks.count() {
+        for index in (0..self.disks.count()).filter(|_| self.spec.clock == Clock::Wall) {
             let node = self.disk(index).await?;
             if self.disks.spec(index).is_some_and(|spec| spec.model != DiskModel::Hdd) {
                 let name = node.trim_start_matches("/dev/");
@@ -279,6 +423,9 @@ impl Machine {
     /// # Errors
     /// When there is no such disk, or it does not appear.
     pub async fn disk(&self, index: usize) -> Result<String> {
+        if let Some(node) = self.running.as_ref().and_then(|running| running.nodes.get(&index)) {
+            return Ok(node.clone());
+        }
         let serial = self.disks.serial(index)?;
         wait_until(&format!("disk {serial} appears in the guest"), DISK_LIMIT, async || {
             match self.ask(Request::Disk { serial: serial.to_owned() }).await? {
@@ -297,10 +444,16 @@ impl Machine {
         }
     }
 
-    /// The disks, for switching faults.
+    /// The disks.
     #[must_use]
     pub fn disks(&self) -> &Disks {
         &self.disks
+    }
+
+    /// What its clock runs by.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.spec.clock
     }
 
     /// The kernel it runs.
@@ -359,6 +512,18 @@ impl Machine {
     }
 }
 
+/// What a process said before it ended, `first` included.
+async fn last_words(process: Process, first: ProcessEvent) -> String {
+    let mut words = match first {
+        ProcessEvent::Output(_, data) => String::from_utf8_lossy(&data).into_owned(),
+        ProcessEvent::Exited(status) => return status.to_string(),
+    };
+    if let Ok(rest) = process.wait(DISK_LIMIT).await {
+        words.push_str(&rest.stderr);
+    }
+    words.trim().to_owned()
+}
+
 /// The host folder that a guest sees as /lab: programs in `bin`, results in `out`.
 #[derive(Debug)]
 pub(crate) struct SharedFolder {
@@ -375,7 +540,7 @@ impl SharedFolder {
         }
         let config = lab.config();
         let shared = Self { dir };
-        for program in std::iter::once(&config.agent).chain(&config.programs) {
+        for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
             shared.add(program)?;
         }
         Ok(shared)

@@ -47,6 +47,8 @@ pub struct Process {
     pid: u32,
     name: String,
     events: Events,
+    /// How many of its events were taken.
+    n_seen: u64,
 }
 
 impl Process {
@@ -59,7 +61,7 @@ impl Process {
         };
         let (id, mut events) = channel.send(request).await?;
         match events.recv().await {
-            Some(Event::Started { pid }) => Ok(Self { channel: channel.clone(), id, pid, name, events }),
+            Some(Event::Started { pid }) => Ok(Self { channel: channel.clone(), id, pid, name, events, n_seen: 1 }),
             Some(Event::Failed { message }) => bail!("the guest says: {message}"),
             Some(other) => bail!("the agent answered the start of {name} with {other:?}"),
             None => Err(gone()),
@@ -77,7 +79,15 @@ impl Process {
     /// # Errors
     /// When the machine ends first.
     pub async fn next(&mut self) -> Result<ProcessEvent> {
-        match self.events.recv().await {
+        let event = match self.events.try_recv() {
+            Ok(event) => Some(event),
+            Err(_) => {
+                self.channel.tell(Request::Await { target: self.id, seen: self.n_seen }).await?;
+                self.events.recv().await
+            }
+        };
+        self.n_seen += 1;
+        match event {
             Some(Event::Output { stream, data }) => {
                 let data = data.into_bytes().ok_or_else(|| anyhow!("output of {} came damaged", self.name))?;
                 Ok(ProcessEvent::Output(stream, data))
@@ -86,6 +96,18 @@ impl Process {
             Some(Event::Failed { message }) => bail!("the guest says: {message}"),
             Some(other) => bail!("the agent sent {other:?} while {} runs", self.name),
             None => Err(gone()),
+        }
+    }
+
+    /// Waits for its end, without the guest's time running for it; what it said, or `None` when the machine ended first.
+    pub(crate) async fn untimed_end(mut self) -> Option<String> {
+        let mut said = String::new();
+        loop {
+            match self.events.recv().await? {
+                Event::Output { data, .. } => said.push_str(&String::from_utf8_lossy(&data.into_bytes()?)),
+                Event::Exited(status) => return Some(format!("{status} {}", said.trim())),
+                _ => return Some(said),
+            }
         }
     }
 

@@ -46,6 +46,16 @@ pub(crate) enum Request {
     },
     /// What exists in the guest, for the leak check.
     Snapshot,
+    /// Answered after so many milliseconds of the guest's time.
+    Pause {
+        milliseconds: u64,
+    },
+    /// The host waits for the next event of the process that request `target` started, having seen so many. Not answered; see
+    /// [`crate::agent`] for what it does.
+    Await {
+        target: u64,
+        seen: u64,
+    },
     /// The agent ends, and with it the machine.
     Shutdown,
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::cache::write_atomically;
 use crate::case::Outcome;
+use crate::clock::Clock;
 use crate::lab::Lab;
 
 /// Raised when the form of the JSON report changes.
@@ -31,9 +32,11 @@ pub struct Entry {
     pub case: String,
     /// Name of the kernel.
     pub kernel: String,
+    /// What the guest's clock ran by.
+    pub clock: Clock,
     /// How it ended.
     pub verdict: Verdict,
-    /// How long it took, without the boot.
+    /// How long it took on the host's clock, the boot of its machine included where it was booted for it.
     pub time: Duration,
 }
 
@@ -64,6 +67,7 @@ struct JsonKernel<'a> {
 struct JsonEntry<'a> {
     case: &'a str,
     kernel: &'a str,
+    clock: Clock,
     result: &'a str,
     reason: &'a str,
     seconds: f64,
@@ -91,8 +95,8 @@ impl Entry {
     /// The line for people; a reason follows indented.
     #[must_use]
     pub fn line(&self) -> String {
-        let Self { case, kernel, verdict, time } = self;
-        let mut line = format!("{:<8} {case} [{kernel}] {:.1} s", verdict.word(), time.as_secs_f64());
+        let Self { case, kernel, clock, verdict, time } = self;
+        let mut line = format!("{:<8} {case} [{kernel}, {clock}] {:.1} s", verdict.word(), time.as_secs_f64());
         for reason in verdict.reason().lines() {
             line.push_str("\n         ");
             line.push_str(reason);
@@ -114,6 +118,14 @@ impl Report {
     pub fn failures(&self) -> Vec<String> {
         let failed = |entry: &&Entry| matches!(entry.verdict, Verdict::Ran(Outcome::Failed(_)));
         self.entries.iter().filter(failed).map(Entry::line).collect()
+    }
+
+    /// The lines of the `n` that took longest, the longest first.
+    #[must_use]
+    pub fn slowest(&self, n: usize) -> Vec<String> {
+        let mut entries: Vec<&Entry> = self.entries.iter().collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.time));
+        entries.iter().take(n).map(|entry| format!("{:7.1} s {}", entry.time.as_secs_f64(), entry.case)).collect()
     }
 
     /// How many an interrupt kept from running.
@@ -161,6 +173,7 @@ fn json_entry(entry: &Entry) -> JsonEntry<'_> {
     JsonEntry {
         case: &entry.case,
         kernel: &entry.kernel,
+        clock: entry.clock,
         result: entry.verdict.word(),
         reason: entry.verdict.reason(),
         seconds: entry.time.as_secs_f64(),
@@ -172,7 +185,13 @@ mod tests {
     use super::*;
 
     fn entry(verdict: Verdict) -> Entry {
-        Entry { case: "x".into(), kernel: "6.12".into(), verdict, time: Duration::from_millis(1500) }
+        Entry {
+            case: "x".into(),
+            kernel: "6.12".into(),
+            clock: Clock::Virtual,
+            verdict,
+            time: Duration::from_millis(1500),
+        }
     }
 
     #[test]
@@ -195,8 +214,11 @@ mod tests {
     #[test]
     fn line_shows_the_reason() {
         let failed = entry(Verdict::Ran(Outcome::Failed("left behind:\nloop0".into())));
-        let line = "failed   x [6.12] 1.5 s\n         left behind:\n         loop0";
+        let line = "failed   x [6.12, virtual] 1.5 s\n         left behind:\n         loop0";
         assert_eq!(failed.line(), line);
+        let slow = Entry { case: "y".into(), time: Duration::from_secs(60), ..entry(Verdict::NotRun) };
+        let report = Report { entries: vec![failed.clone(), slow] };
+        assert_eq!(report.slowest(1), ["   60.0 s y"]);
         assert_eq!(Report { entries: vec![entry(Verdict::Ran(Outcome::Passed)), failed] }.failures(), [line]);
     }
 }

@@ -1,9 +1,11 @@
 //! Runs cases: one boot for cases of the same profile and kernel, a time limit for each, and after each a look at what
 //! it left in the guest.
 //!
-//! A case that fails or leaves something behind costs its machine: the next one gets a fresh boot. The runner knows
-//! machines only as a [`Guest`], so its own rules are tested without any.
+//! A case that fails or leaves something behind costs its machine: the next one gets a fresh boot. Machines in virtual time run
+//! side by side, as what runs beside them makes no difference to them; one on the wall clock runs when all else has ended. The
+//! runner knows machines only as a [`Guest`], so its own rules are tested without any.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -16,6 +18,7 @@ use anyhow::{Context, Result};
 use tokio::time::Instant;
 
 use crate::case::{Case, Ctx, Guest, Outcome, Profile};
+use crate::clock::Clock;
 use crate::kernels::Kernel;
 use crate::report::{Entry, Report, Verdict};
 use crate::say;
@@ -27,8 +30,12 @@ pub struct Plan<'a, G: Guest> {
     pub cases: Vec<&'a Case<G>>,
     /// The kernels, in this order.
     pub kernels: Vec<Kernel>,
+    /// The clock of all machines, in place of the one that each case asks for.
+    pub clock: Option<Clock>,
     /// Folder for the artifacts of the cases.
     pub artifacts: PathBuf,
+    /// How many machines in virtual time run side by side, at least one.
+    pub lanes: usize,
     /// How long what a case left may take to go away.
     pub leak_grace: Duration,
     /// Called with the machine of a case that failed, before the machine ends.
@@ -40,9 +47,9 @@ pub type Inspection<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs a plan; an `interrupt` ends it, and the rest is reported as not run.
 pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, interrupt: impl Future) -> Report {
-    let mut report = Report::default();
+    let run = Run { lab, plan, report: RefCell::default(), kernel: tokio::sync::Mutex::default() };
     let finished = {
-        let work = pin!(run_all(lab, plan, &mut report));
+        let work = pin!(run.all());
         let interrupt = pin!(interrupt);
         tokio::select! {
             () = work => true,
@@ -51,32 +58,53 @@ pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, interrupt: impl
     };
     if !finished {
         let done: BTreeSet<(String, String)> =
-            report.entries.iter().map(|entry| (entry.case.clone(), entry.kernel.clone())).collect();
-        for (case, kernel) in pairs(plan) {
+            run.report.borrow().entries.iter().map(|entry| (entry.case.clone(), entry.kernel.clone())).collect();
+        for Wanted { case, kernel, profile, .. } in wanted(plan) {
             if !done.contains(&(case.name.to_owned(), kernel.name().to_owned())) {
-                record(&mut report, case, kernel, Verdict::NotRun, Duration::ZERO);
+                run.record(case, kernel, profile.clock, Verdict::NotRun, Duration::ZERO);
             }
         }
     }
-    report
+    run.report.into_inner()
+}
+
+/// A case that is to be run on a kernel.
+struct Wanted<'a, G: Guest> {
+    case: &'a Case<G>,
+    kernel: Kernel,
+    /// The machine that it is run on.
+    profile: Profile,
+    /// The name of the machine that is booted for it, if need be.
+    machine: String,
+}
+
+impl<G: Guest> Wanted<'_, G> {
+    fn suits(&self, idle: &Idle<G>) -> bool {
+        idle.profile == self.profile && idle.kernel == self.kernel
+    }
 }
 
 /// All cases with their kernels, those that share a boot beside each other.
-fn pairs<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<(&'a Case<G>, Kernel)> {
+fn wanted<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<Wanted<'a, G>> {
+    let profile = |case: &Case<G>| Profile { clock: plan.clock.unwrap_or(case.profile.clock), ..case.profile };
     let mut profiles: Vec<Profile> = Vec::new();
     for case in &plan.cases {
-        if !profiles.contains(&case.profile) {
-            profiles.push(case.profile);
+        if !profiles.contains(&profile(case)) {
+            profiles.push(profile(case));
         }
     }
-    let mut pairs = Vec::new();
+    let mut all = Vec::new();
     for kernel in &plan.kernels {
-        for profile in &profiles {
-            let wanted = plan.cases.iter().filter(|case| case.profile == *profile && case.kernels.contains(kernel));
-            pairs.extend(wanted.map(|case| (*case, *kernel)));
+        for of_machine in &profiles {
+            for case in &plan.cases {
+                if profile(case) == *of_machine && case.kernels.contains(kernel) {
+                    let machine = format!("{}-{kernel}-{}", of_machine.name, all.len());
+                    all.push(Wanted { case, kernel: *kernel, profile: *of_machine, machine });
+                }
+            }
         }
     }
-    pairs
+    all
 }
 
 /// A machine between two cases.
@@ -86,44 +114,86 @@ struct Idle<G> {
     kernel: Kernel,
 }
 
-async fn run_all<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, report: &mut Report) {
-    let mut idle: Option<Idle<G>> = None;
-    for (boots, (case, kernel)) in pairs(plan).into_iter().enumerate() {
-        if let Err(error) = G::kernel(&lab, kernel).await {
-            let why = format!("kernel {kernel} cannot be had: {error:#}");
-            record(report, case, kernel, Verdict::Ran(Outcome::Skipped(why)), Duration::ZERO);
-            continue;
+/// A run of a plan.
+struct Run<'r, 'a, G: Guest> {
+    lab: Arc<G::Lab>,
+    plan: &'r Plan<'a, G>,
+    report: RefCell<Report>,
+    /// Kernels are fetched one after the other.
+    kernel: tokio::sync::Mutex<()>,
+}
+
+impl<'a, G: Guest> Run<'_, 'a, G> {
+    async fn all(&self) {
+        let (alone, beside): (Vec<_>, Vec<_>) =
+            wanted(self.plan).into_iter().partition(|one| one.profile.clock == Clock::Wall);
+        let beside = RefCell::new(beside);
+        let mut lanes: Vec<_> = (0..self.plan.lanes).map(|_| Some(Box::pin(self.lane(&beside)))).collect();
+        std::future::poll_fn(|cx| {
+            for lane in &mut lanes {
+                if lane.as_mut().is_some_and(|lane| lane.as_mut().poll(cx).is_ready()) {
+                    *lane = None;
+                }
+            }
+            if lanes.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.lane(&RefCell::new(alone)).await;
+    }
+
+    /// Runs cases of a list, one after the other, until there are none; each on the machine of the one before, where it suits.
+    async fn lane(&self, list: &RefCell<Vec<Wanted<'a, G>>>) {
+        let mut idle: Option<Idle<G>> = None;
+        loop {
+            let next = {
+                let mut list = list.borrow_mut();
+                let place = idle.as_ref().and_then(|idle| list.iter().position(|one| one.suits(idle))).unwrap_or(0);
+                if place < list.len() { list.remove(place) } else { break }
+            };
+            idle = self.one(&next, idle).await;
         }
-        let suits = |idle: &Idle<G>| idle.profile == case.profile && idle.kernel == kernel;
-        let name = format!("{}-{kernel}-{boots}", case.profile.name);
-        let machine = match idle.take() {
-            Some(found) if suits(&found) => Ok(found.machine),
+        if let Some(idle) = idle {
+            idle.machine.end().await;
+        }
+    }
+
+    /// Runs one case; returns its machine, if that can serve another one.
+    async fn one(&self, wanted: &Wanted<'a, G>, idle: Option<Idle<G>>) -> Option<Idle<G>> {
+        let Wanted { case, kernel, profile, machine: name } = wanted;
+        let had = {
+            let _alone = self.kernel.lock().await;
+            G::kernel(&self.lab, *kernel).await
+        };
+        if let Err(error) = had {
+            let why = format!("kernel {kernel} cannot be had: {error:#}");
+            self.record(case, *kernel, profile.clock, Verdict::Ran(Outcome::Skipped(why)), Duration::ZERO);
+            return idle;
+        }
+        let machine = match idle {
+            Some(found) if wanted.suits(&found) => Ok(found.machine),
             other => {
                 if let Some(other) = other {
                     other.machine.end().await;
                 }
                 say::progress(format!("booting {name}"));
-                G::boot(&lab, kernel, &case.profile, &name).await
+                G::boot(&self.lab, *kernel, profile, name).await
             }
         };
         let begin = Instant::now();
-        let mut ran = run_on(machine, &lab, plan, case, kernel).await;
+        let mut ran = run_on(machine, &self.lab, self.plan, case, *kernel).await;
         if ran.died_of_emulation {
-            let machine = G::boot(&lab, kernel, &case.profile, &format!("{name}-again")).await;
-            ran = run_on(machine, &lab, plan, case, kernel).await;
+            let machine = G::boot(&self.lab, *kernel, profile, &format!("{name}-again")).await;
+            ran = run_on(machine, &self.lab, self.plan, case, *kernel).await;
         }
-        idle = ran.machine.map(|machine| Idle { machine, profile: case.profile, kernel });
-        record(report, case, kernel, Verdict::Ran(ran.outcome), begin.elapsed());
+        self.record(case, *kernel, profile.clock, Verdict::Ran(ran.outcome), begin.elapsed());
+        ran.machine.map(|machine| Idle { machine, profile: *profile, kernel: *kernel })
     }
-    if let Some(idle) = idle {
-        idle.machine.end().await;
-    }
-}
 
-fn record<G: Guest>(report: &mut Report, case: &Case<G>, kernel: Kernel, verdict: Verdict, time: Duration) {
-    let entry = Entry { case: case.name.to_owned(), kernel: kernel.name().to_owned(), verdict, time };
-    say::result(entry.line());
-    report.entries.push(entry);
+    fn record(&self, case: &Case<G>, kernel: Kernel, clock: Clock, verdict: Verdict, time: Duration) {
+        let entry = Entry { case: case.name.to_owned(), kernel: kernel.name().to_owned(), clock, verdict, time };
+        say::result(entry.line());
+        self.report.borrow_mut().entries.push(entry);
+    }
 }
 
 /// What became of one case.
@@ -178,7 +248,14 @@ async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>)
     std::fs::create_dir_all(&ctx.artifacts).with_context(|| format!("cannot create {}", ctx.artifacts.display()))?;
     ctx.machine.prepare().await.context("before the case")?;
     let before = ctx.machine.snapshot().await.context("before the case")?.unwrap_or_default();
-    let result = tokio::time::timeout(case.limit, guarded((case.run)(ctx))).await;
+    let fault = ctx.machine.fault();
+    let run = async {
+        tokio::select! {
+            outcome = guarded((case.run)(ctx)) => outcome,
+            why = fault => Ok(Outcome::Failed(why)),
+        }
+    };
+    let result = tokio::time::timeout(case.limit, run).await;
     let artifacts = ctx.artifacts.clone();
     let collected = ctx.machine.collect(&artifacts).await;
     let outcome = match result {

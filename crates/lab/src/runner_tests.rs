@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 
 use super::{Plan, run};
 use crate::case::{Case, Guest, Outcome, Profile};
+use crate::clock::Clock;
 use crate::kernels::Kernel;
 use crate::report::{Report, Verdict};
 
@@ -63,6 +64,10 @@ impl Guest for FakeMachine {
         Ok(())
     }
 
+    fn fault(&self) -> impl Future<Output = String> + 'static {
+        std::future::pending()
+    }
+
     fn died_of_emulation(&self) -> bool {
         self.is_broken
     }
@@ -72,7 +77,7 @@ impl Guest for FakeMachine {
     }
 }
 
-const SMALL: Profile = Profile { name: "small", disks: &[], memory_mib: 1, cpus: 1 };
+const SMALL: Profile = Profile { name: "small", clock: Clock::Virtual, disks: &[], memory_mib: 1, cpus: 1 };
 const BIG: Profile = Profile { name: "big", ..SMALL };
 
 fn case(name: &'static str, run: fn(&mut super::Ctx<FakeMachine>) -> crate::case::Running<'_>) -> Case<FakeMachine> {
@@ -89,11 +94,22 @@ async fn run_cases(cases: &[Case<FakeMachine>]) -> (Report, Vec<String>) {
 }
 
 async fn run_in(lab: FakeLab, cases: &[Case<FakeMachine>], interrupt: impl Future) -> (Report, Vec<String>) {
+    run_in_lanes(1, lab, cases, interrupt).await
+}
+
+async fn run_in_lanes(
+    lanes: usize,
+    lab: FakeLab,
+    cases: &[Case<FakeMachine>],
+    interrupt: impl Future,
+) -> (Report, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let lab = Arc::new(lab);
     let plan = Plan {
         cases: cases.iter().collect(),
         kernels: vec![Kernel::V6_12],
+        clock: None,
+        lanes,
         artifacts: dir.path().to_owned(),
         leak_grace: Duration::ZERO,
         on_failure: None,
@@ -126,6 +142,24 @@ async fn what_emulation_broke_is_run_once_more_and_no_more() {
     assert_eq!(report.summary(), "1 passed, 2 failed, 0 skipped");
     let boots = events.iter().filter(|event| event.starts_with("boot")).count();
     assert_eq!(boots, 4, "{events:?}");
+}
+
+#[tokio::test]
+async fn machines_on_the_wall_clock_run_when_all_else_has_ended() {
+    let mut alone = passing("alone");
+    alone.profile = Profile { name: "alone", clock: Clock::Wall, ..SMALL };
+    let slow = case("slow", |_| {
+        Box::pin(async {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ok(Outcome::Passed)
+        })
+    });
+    let cases = [alone, slow, passing("b"), passing("c")];
+    let (report, events) = run_in_lanes(2, FakeLab::default(), &cases, std::future::pending::<()>()).await;
+    let order: Vec<&str> = report.entries.iter().map(|entry| entry.case.as_str()).collect();
+    assert_eq!(order, ["b", "c", "slow", "alone"]);
+    let machines = ["boot small/6.12", "boot small/6.12", "end small/6.12", "end small/6.12"];
+    assert_eq!(events, [&machines[..], &["boot alone/6.12", "end alone/6.12"]].concat());
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use crate::vng::Start;
 /// When the machine cannot be started.
 pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     let image = lab.kernel(spec.kernel).await?;
-    let disks = Disks::start(lab, &spec.disks).await?;
+    let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
     let shared = SharedFolder::create(lab)?;
     let start = Start { lab, spec, image: &image, disks: &disks, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");

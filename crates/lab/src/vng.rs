@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use crate::agent::HOLD_TIME;
+use crate::clock::Clock;
 use crate::command::{command, search_path};
 use crate::disk::Disks;
 use crate::kernels::KernelImage;
@@ -26,7 +28,8 @@ const PLAIN_COPIES: [&str; 2] = ["-cpu", "max,-erms,-fsrm"];
 /// took half of a processor while the guest read files. Port 0 is that of a console.
 const FEW_PORTS: [&str; 2] = ["-global", "virtio-serial-device.max_ports=2"];
 /// Replaces the shell that virtme-ng starts, and drops the descriptors which that one inherited.
-const AGENT: &str = "exec /lab/bin/bulkhead-lab-agent 3>&- 4>&- 5>&- 6>&- 7>&- 8>&-";
+const AGENT: &str = "exec /lab/bin/bulkhead-lab-agent";
+const NO_DESCRIPTORS: &str = "3>&- 4>&- 5>&- 6>&- 7>&- 8>&-";
 
 /// A machine to be started by virtme-ng.
 #[derive(Debug)]
@@ -52,7 +55,8 @@ impl Start<'_> {
             format!("virtserialport,bus=bulkhead-serial.0,chardev=bulkhead,name={PORT_NAME}"),
         ]);
         let mut vng = self.common(&options)?;
-        vng.args(["--verbose", "--append", CONSOLE_LOG_LEVEL, "--", AGENT]);
+        let hold = if self.spec.clock == Clock::Virtual { HOLD_TIME } else { "" };
+        vng.args(["--verbose", "--append", CONSOLE_LOG_LEVEL, "--", &format!("{AGENT} {hold} {NO_DESCRIPTORS}")]);
         vng.stdin(Stdio::null());
         Ok(vng)
     }
@@ -73,7 +77,8 @@ impl Start<'_> {
         vng.env("HOME", &home).env("TMPDIR", &home).env_remove("XDG_CONFIG_HOME").env_remove("XDG_CACHE_HOME");
         let mut qemu_options = qemu_options.to_vec();
         qemu_options.extend(FEW_PORTS.map(str::to_owned));
-        if !lab.kvm() {
+        qemu_options.extend(spec.clock.qemu_options());
+        if !lab.kvm_for(spec.clock) {
             vng.args(["--disable-kvm", "--append", SAME_ADDRESSES]);
             qemu_options.extend(PLAIN_COPIES.map(str::to_owned));
         }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::Instant;
 
-const STEP: Duration = Duration::from_millis(100);
+/// Between two probes.
+pub(crate) const STEP: Duration = Duration::from_millis(100);
 
 /// Calls `probe` until it returns a value, at most until `deadline` has passed.
 ///

@@ -9,6 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, setrlimit};
 
+use crate::raw;
 use crate::roots::Roots;
 
 /// Start time of a process in clock ticks after boot; `None` when there is no such process, or it is a zombie.
@@ -27,6 +28,14 @@ pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
 pub fn raise_open_files() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+/// Has the calling thread run before all that have no or a lower real-time priority (`SCHED_FIFO`; 1 to 99).
+///
+/// # Errors
+/// The operating system's.
+pub fn set_realtime(priority: u8) -> io::Result<()> {
+    raw::set_realtime(i32::from(priority))
 }
 
 /// A process that is there, or was: another that is given its pid is not taken for it (pidfd_open(2)).

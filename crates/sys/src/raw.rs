@@ -1,5 +1,5 @@
-//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks, `signalfd(2)`, and the process group
-//! and session of a process where their leader is outside our PID namespace (`rustix` takes the kernel's 0 for impossible).
+//! The few C library calls that `rustix` does not have: `mount_setattr(2)`, signal masks, `signalfd(2)`, `sched_setscheduler(2)`,
+//! and the process group and session of a process where their leader is outside our PID namespace (`rustix` takes the kernel's 0 for impossible).
 //!
 //! Owns their declarations and the structures they take. Offers safe functions to the other modules of this crate; not public.
 
@@ -20,6 +20,8 @@ const SIG_BLOCK: c_int = 0;
 const SIG_DFL: usize = 0;
 /// `SIG_IGN` of `<signal.h>`.
 const SIG_IGN: usize = 1;
+/// `SCHED_FIFO` of `<linux/sched.h>`.
+const SCHED_FIFO: c_int = 1;
 /// `SFD_CLOEXEC | SFD_NONBLOCK` (equal to `O_CLOEXEC | O_NONBLOCK`) of `<sys/signalfd.h>`.
 const SFD_FLAGS: c_int = 0o2_000_000 | 0o4_000;
 
@@ -63,6 +65,7 @@ unsafe extern "C" {
     fn signal(signal: c_int, handler: usize) -> usize;
     fn getpgid(pid: c_int) -> c_int;
     fn getsid(pid: c_int) -> c_int;
+    fn sched_setscheduler(pid: c_int, policy: c_int, param: *const c_int) -> c_int;
 }
 
 impl fmt::Debug for SignalSet {
@@ -156,6 +159,12 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, flags: u32, attr: &MountAttr)
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Has the calling thread run before all that are of no or of lower real-time priority (`SCHED_FIFO`, 1 to 99).
+pub(crate) fn set_realtime(priority: c_int) -> io::Result<()> {
+    // SAFETY: 0 means the caller; `struct sched_param` is one int, which is live for the call and only read.
+    check(unsafe { sched_setscheduler(0, SCHED_FIFO, &raw const priority) })
 }
 
 fn check(result: c_int) -> io::Result<()> {

@@ -2,9 +2,11 @@
 //!
 //! Neither trusts what the other writes there. No reference into it is ever made: what it holds is copied.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
@@ -55,6 +57,30 @@ impl Shared {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         Self::map(fd, len)
+    }
+
+    /// The memory of a PCI device (`resourceN` of the device in sysfs): that of the host, in a virtual machine with `ivshmem`.
+    ///
+    /// # Errors
+    /// The operating system's; `InvalidInput` where the device has less.
+    pub fn of_pci(resource: &Path, len: usize) -> io::Result<Self> {
+        let file = File::options().read(true).write(true).open(resource)?;
+        if usize::try_from(file.metadata()?.len()).is_ok_and(|size| size < len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Self::map(&file, len)
+    }
+
+    /// Fills a part with zeroes.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what it does not have.
+    pub fn zero(&self, part: Range<usize>) -> io::Result<()> {
+        let len = part.len();
+        let start = self.part(part)?;
+        // SAFETY: `len` bytes are mapped at `start`, to which no reference is ever made.
+        unsafe { std::ptr::write_bytes(start.as_ptr(), 0, len) };
+        Ok(())
     }
 
     fn map(fd: impl AsFd, len: usize) -> io::Result<Self> {

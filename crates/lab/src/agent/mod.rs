@@ -3,6 +3,7 @@
 //! Owns the processes it starts. Ends, and thereby powers the machine off, when asked to or when the host goes away:
 //! no machine outlives its owner. Keeps no state on disk.
 
+mod hold;
 mod processes;
 mod snapshot;
 
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::protocol::{Envelope, Event, PORT_NAME, Payload, Reply, Request};
+use hold::{Hold, Running};
 use processes::Processes;
 
 /// Kernel messages from this level down reach the console log (warnings and worse).
@@ -35,21 +37,27 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The argument that has the agent hold the guest's time while the host thinks.
+pub(crate) const HOLD_TIME: &str = "--hold-time";
+
 /// Where replies go; one line each, from any thread.
 #[derive(Debug, Clone)]
 struct Replies {
     port: Arc<Mutex<File>>,
+    hold: Hold,
 }
 
 impl Replies {
     fn send(&self, id: u64, event: Event) {
-        let Ok(mut line) = serde_json::to_vec(&Reply { id, event }) else {
-            return;
-        };
+        let reply = Reply { id, event };
+        let Ok(mut line) = serde_json::to_vec(&reply) else { return };
+        let event = reply.event;
         line.push(b'\n');
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         // When the host is gone the reading side notices and the agent ends.
         let _ = port.write_all(&line);
+        drop(port);
+        self.hold.told(id, &event);
     }
 }
 
@@ -63,7 +71,11 @@ fn serve() -> Result<()> {
         .open(&path)
         .with_context(|| format!("cannot open the port to the host {}", path.display()))?;
     let mut lines = BufReader::new(port.try_clone().context("cannot duplicate the port's descriptor")?);
-    let replies = Replies { port: Arc::new(Mutex::new(port)) };
+    let hold = Hold::default();
+    if std::env::args().nth(1).as_deref() == Some(HOLD_TIME) {
+        hold.begin();
+    }
+    let replies = Replies { port: Arc::new(Mutex::new(port)), hold: hold.clone() };
     let processes = Processes::default();
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     replies.send(0, Event::Hello { kernel: kernel.trim().to_owned() });
@@ -88,9 +100,13 @@ fn serve() -> Result<()> {
             replies.send(id, Event::Done);
             return Ok(());
         }
-        let (replies, processes) = (replies.clone(), processes.clone());
+        if let Request::Await { target, seen } = request {
+            hold.run_until_event(target, seen);
+            continue;
+        }
+        let (replies, processes, running) = (replies.clone(), processes.clone(), hold.run());
         std::thread::spawn(move || {
-            if let Err(error) = answer(id, request, &replies, &processes) {
+            if let Err(error) = answer(id, request, &replies, &processes, running) {
                 replies.send(id, Event::Failed { message: format!("{error:#}") });
             }
         });
@@ -102,9 +118,9 @@ fn pause() {
     std::thread::park_timeout(Duration::from_millis(100));
 }
 
-fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes) -> Result<()> {
+fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes, running: Running) -> Result<()> {
     let event = match request {
-        Request::Spawn { argv, env, stdin } => return processes.run(id, &argv, env, stdin, replies),
+        Request::Spawn { argv, env, stdin } => return processes.run(id, &argv, env, stdin, replies, running),
         Request::Signal { target, signal, group } => {
             processes.signal(target, signal, group)?;
             Event::Done
@@ -120,9 +136,14 @@ fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes) -
         }
         Request::Disk { serial } => Event::Disk(find_disk(&serial)),
         Request::Snapshot => Event::Snapshot(snapshot::take()?),
-        Request::Shutdown => Event::Done,
+        Request::Pause { milliseconds } => {
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            Event::Done
+        }
+        Request::Await { .. } | Request::Shutdown => Event::Done,
     };
     replies.send(id, event);
+    drop(running);
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::Replies;
+use super::hold::Running;
 use crate::command::command;
 use crate::protocol::{Event, ExitStatus, Payload, Stream};
 
@@ -39,7 +40,7 @@ impl Processes {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a command to its end and reports everything about it as events of request `id`.
+    /// Runs a command to its end and reports everything about it as events of request `id`. Until it has started, time runs.
     pub(super) fn run(
         &self,
         id: u64,
@@ -47,6 +48,7 @@ impl Processes {
         env: Vec<(String, String)>,
         stdin: Payload,
         replies: &Replies,
+        starting: Running,
     ) -> Result<()> {
         let (program, args) = argv.split_first().ok_or_else(|| anyhow!("the command is empty"))?;
         let input = stdin.into_bytes().ok_or_else(|| anyhow!("standard input is not valid hexadecimal"))?;
@@ -64,6 +66,7 @@ impl Processes {
         let pid = Pid::from_child(&child);
         self.table().insert(id, pid);
         replies.send(id, Event::Started { pid: child.id() });
+        drop(starting);
 
         if let Some(mut pipe) = child.stdin.take() {
             // A process that does not read its input to the end is none of our business.

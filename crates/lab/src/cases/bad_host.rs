@@ -8,7 +8,6 @@ use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon, start_d
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "bad_host",
@@ -43,17 +42,19 @@ async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {
         refused_as(ctx, 8, &words, &["unshare", "--mount", "bash", "-c", &script]).await?;
     }
     // The cgroups of the cases before are gone, but the kernel still lets go of what their io controller held.
-    wait_until("the io controller can be taken", Duration::from_secs(60), async || {
-        Ok(ctx.machine.run(&["bash", "-c", WITHOUT_IO]).await?.status.success().then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the io controller can be taken", Duration::from_secs(60), async || {
+            Ok(ctx.machine.run(&["bash", "-c", WITHOUT_IO]).await?.status.success().then_some(()))
+        })
+        .await?;
     refused_as(ctx, 8, &["no io controller", "findmnt -t cgroup"], &[&program, "daemon"]).await?;
     ctx.machine.sh("umount /run/blkio; rmdir /run/blkio").await?;
-    wait_until("the io controller is back", Duration::from_secs(60), async || {
-        let controllers = ctx.machine.read_text("/sys/fs/cgroup/cgroup.controllers").await?;
-        Ok(controllers.split_whitespace().any(|controller| controller == "io").then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the io controller is back", Duration::from_secs(60), async || {
+            let controllers = ctx.machine.read_text("/sys/fs/cgroup/cgroup.controllers").await?;
+            Ok(controllers.split_whitespace().any(|controller| controller == "io").then_some(()))
+        })
+        .await?;
     let daemon = start_daemon(ctx, &[]).await?;
     let words = &["/run/bulkhead/bulkhead.sock", "run this as root"];
     refused_as(ctx, 9, words, &[&nobody[..], &["pool", "ls"]].concat()).await?;

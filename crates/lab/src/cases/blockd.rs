@@ -9,7 +9,6 @@ use super::host::{PROFILE, json, kernel_is_silent, make_pools, start_daemon, unm
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -107,11 +106,12 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
         .sh(&format!("touch {at}/while-stopped; sync -f {at}; echo {pid} > /sys/fs/cgroup/cgroup.procs"))
         .await?;
     let daemon = start_daemon(ctx, &[]).await?;
-    wait_until("the server is back in its place", TAKE_OVER_LIMIT, async || {
-        let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
-        Ok((view["accounting"]["way"] == "server" && server_pid(&view)? == pid).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the server is back in its place", TAKE_OVER_LIMIT, async || {
+            let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+            Ok((view["accounting"]["way"] == "server" && server_pid(&view)? == pid).then_some(()))
+        })
+        .await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
     ensure!(servers(ctx).await? == "0", "a server outlived its tenant");
     json(ctx, &["volume", "rm", "file/v"]).await?;
@@ -162,11 +162,12 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
         Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
     };
     let is_prepared = async || {
-        wait_until("the volume is prepared", Duration::from_secs(240), async || {
-            let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
-            Ok((!view["notes"].to_string().contains("written in advance")).then_some(()))
-        })
-        .await
+        ctx.machine
+            .wait_until("the volume is prepared", Duration::from_secs(240), async || {
+                let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+                Ok((!view["notes"].to_string().contains("written in advance")).then_some(()))
+            })
+            .await
     };
 
     json(ctx, &["volume", "create", "file/v", "--size", "1G"]).await?;
@@ -233,11 +234,13 @@ async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
             ctx.machine.sh(&kill).await?;
         }
         let old = pid;
-        pid = wait_until("another server", TAKE_OVER_LIMIT, async || {
-            let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
-            Ok(server_pid(&view).ok().filter(|pid| *pid != old))
-        })
-        .await?;
+        pid = ctx
+            .machine
+            .wait_until("another server", TAKE_OVER_LIMIT, async || {
+                let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+                Ok(server_pid(&view).ok().filter(|pid| *pid != old))
+            })
+            .await?;
     }
     ctx.machine.sh("touch /run/stop").await?;
     let ended = load.wait(Duration::from_secs(300)).await?;

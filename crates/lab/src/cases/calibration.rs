@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::host::{json, refused, start_daemon};
 use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const SOAK: &[Case] = &[
     case("calibrate_hdd", &[DiskSpec::new(DiskModel::Hdd, 8192)]),
@@ -22,7 +22,7 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
         name,
         about: "an io.cost model is measured and stored, works when it is put in force, and nothing is left of measuring it",
         kernels: &[Kernel::V6_12],
-        profile: Profile { name, disks, memory_mib: 3072, cpus: 2 },
+        profile: Profile { name, clock: Clock::Wall, disks, memory_mib: 3072, cpus: 2 },
         limit: Duration::from_secs(1800),
         run: |ctx| Box::pin(calibrate(ctx)),
     }
@@ -31,12 +31,14 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
 /// Starts a calibration and kills it as soon as both its scratch volumes are mounted: the next one removes what it left.
 async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
     let process = ctx.machine.spawn(argv, &[]).await?;
-    wait_until("both scratch volumes are mounted", Duration::from_secs(300), async || {
-        let volumes = json(ctx, &["volume", "ls"]).await?;
-        let mounted = volumes.as_array().into_iter().flatten().filter(|volume| !volume["mounted_at"].is_null()).count();
-        Ok((mounted == 2).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("both scratch volumes are mounted", Duration::from_secs(300), async || {
+            let volumes = json(ctx, &["volume", "ls"]).await?;
+            let mounted =
+                volumes.as_array().into_iter().flatten().filter(|volume| !volume["mounted_at"].is_null()).count();
+            Ok((mounted == 2).then_some(()))
+        })
+        .await?;
     process.kill(9).await?;
     process.wait(Duration::from_secs(60)).await?;
     let left = json(ctx, &["tenant", "ls"]).await?;

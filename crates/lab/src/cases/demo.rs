@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::host::refused;
 use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -14,7 +15,13 @@ pub(super) const SOAK: &[Case] = &[Case {
     name: "demo_on_directory",
     about: "the demo runs in a directory of a host's file system, writes its report, and leaves the directory as it was",
     kernels: &[Kernel::V6_12],
-    profile: Profile { name: "demo", disks: &[DiskSpec::new(DiskModel::Hdd, 8192)], memory_mib: 3072, cpus: 2 },
+    profile: Profile {
+        name: "demo",
+        clock: Clock::Wall,
+        disks: &[DiskSpec::new(DiskModel::Hdd, 8192)],
+        memory_mib: 3072,
+        cpus: 2,
+    },
     limit: Duration::from_secs(1800),
     run: |ctx| Box::pin(demo_on_directory(ctx)),
 }];
@@ -27,7 +34,7 @@ async fn demo_on_directory(ctx: &mut Ctx) -> Result<Outcome> {
 
     let program = ctx.program("bulkhead");
     let mut argv = vec![program.as_str(), "demo", "--on", "/run/host", "--report", "/run/report"];
-    let lines = DiskModel::Hdd.iocost(ctx.lab.kvm());
+    let lines = DiskModel::Hdd.iocost(ctx.machine.clock(), ctx.lab.kvm());
     if let Some(lines) = lines {
         argv.extend(["--model", lines.model, "--qos", lines.qos]);
     }

@@ -13,7 +13,6 @@ use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "volume_flushes",
@@ -128,11 +127,13 @@ async fn flushes(ctx: &mut Ctx) -> Result<Outcome> {
         let host = json(ctx, &["host"]).await?;
         ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{mark}: {}", host["problems"]);
         for volume in &volumes {
-            let at = wait_until("the volume is mounted", Duration::from_secs(30), async || {
-                let view = json(ctx, &["volume", "inspect", &format!("file/{volume}")]).await?;
-                Ok(view["mounted_at"].as_str().map(str::to_owned))
-            })
-            .await?;
+            let at = ctx
+                .machine
+                .wait_until("the volume is mounted", Duration::from_secs(30), async || {
+                    let view = json(ctx, &["volume", "inspect", &format!("file/{volume}")]).await?;
+                    Ok(view["mounted_at"].as_str().map(str::to_owned))
+                })
+                .await?;
             let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c /run/sums/{volume}.{round}")).await;
             ensure!(checked.is_ok(), "{mark}: what was synced in {volume} is not there: {checked:?}");
             json(ctx, &["tenant", "rm", volume]).await?;

@@ -12,7 +12,6 @@ use crate::disk::DiskModel;
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -68,7 +67,7 @@ const LEASE: Duration = Duration::from_secs(150);
 
 async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let Some(lines) = DiskModel::Hdd.iocost(ctx.lab.kvm()) else {
+    let Some(lines) = DiskModel::Hdd.iocost(ctx.machine.clock(), ctx.lab.kvm()) else {
         return Ok(Outcome::Skipped("this disk has no io.cost model with KVM".to_owned()));
     };
     let path = ctx.machine.disk(0).await?;
@@ -118,12 +117,13 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
 
     // Its owner and the daemon killed: the next daemon goes on with the weights that it finds, and takes them back in the end.
     let running = ctx.machine.spawn(&hold, &[]).await?;
-    wait_until("both are contenders", Duration::from_secs(60), async || {
-        let holds = json(ctx, &["hold", "ls"]).await?;
-        let standings = holds[0]["standings"].as_array().cloned().unwrap_or_default();
-        Ok((standings.len() == 2 && standings.iter().all(|one| one["contends"] == true)).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("both are contenders", Duration::from_secs(60), async || {
+            let holds = json(ctx, &["hold", "ls"]).await?;
+            let standings = holds[0]["standings"].as_array().cloned().unwrap_or_default();
+            Ok((standings.len() == 2 && standings.iter().all(|one| one["contends"] == true)).then_some(()))
+        })
+        .await?;
     ctx.machine.sh("cd /sys/fs/cgroup/test.slice; for name in a b; do echo 1 > $name/cgroup.kill; done").await?;
     running.kill(9).await?;
     running.wait(Duration::from_secs(60)).await?;
@@ -131,10 +131,11 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(!own_weights(ctx).await?.is_empty(), "no weights were set");
     let daemon = start_daemon(ctx, &[]).await?;
     ensure!(json(ctx, &["hold", "ls"]).await?[0]["device"] == disk, "the hold was forgotten");
-    wait_until("the lease ends", LEASE, async || {
-        Ok((json(ctx, &["hold", "ls"]).await? == serde_json::json!([])).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the lease ends", LEASE, async || {
+            Ok((json(ctx, &["hold", "ls"]).await? == serde_json::json!([])).then_some(()))
+        })
+        .await?;
     ensure!(own_weights(ctx).await?.is_empty(), "weights are left");
     ctx.machine
         .sh("cd /sys/fs/cgroup/test.slice; for name in a b; do until rmdir $name 2> /dev/null; do :; done; done; \
@@ -172,7 +173,7 @@ const TUNABLES: &str = "cd /sys/block/DISK/queue/iosched; echo $(cat strict_guar
 
 async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let Some(lines) = DiskModel::Hdd.iocost(ctx.lab.kvm()) else {
+    let Some(lines) = DiskModel::Hdd.iocost(ctx.machine.clock(), ctx.lab.kvm()) else {
         return Ok(Outcome::Skipped("this disk has no io.cost model with KVM".to_owned()));
     };
     let path = ctx.machine.disk(0).await?;
@@ -188,10 +189,11 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     let tunables = TUNABLES.replace("DISK", disk);
     let before = ctx.machine.sh(&tunables).await?;
     let running = ctx.machine.spawn(&hold, &[]).await?;
-    wait_until("BFQ's tunables are set", Duration::from_secs(60), async || {
-        Ok((ctx.machine.sh(&tunables).await?.trim() == "1 0 20").then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("BFQ's tunables are set", Duration::from_secs(60), async || {
+            Ok((ctx.machine.sh(&tunables).await?.trim() == "1 0 20").then_some(()))
+        })
+        .await?;
     running.kill(2).await?;
     let ended = running.wait(Duration::from_secs(60)).await?;
     ensure!(ended.status == ExitStatus::Code(0), "{ended:?}");
@@ -219,14 +221,16 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
 
     // Who was held has the disk for itself when the other one stops, and a hold that ends takes its caps along.
     json(ctx, &[&["hold", "--detach"], &tenants[..]].concat()).await?;
-    wait_until(
-        "b is held to a cap",
-        Duration::from_secs(90),
-        async || Ok((!caps(ctx).await?.is_empty()).then_some(())),
-    )
-    .await?;
+    ctx.machine
+        .wait_until("b is held to a cap", Duration::from_secs(90), async || {
+            Ok((!caps(ctx).await?.is_empty()).then_some(()))
+        })
+        .await?;
     loads.remove(0).kill(15).await?;
-    wait_until("b's cap is lifted", Duration::from_secs(60), async || Ok(caps(ctx).await?.is_empty().then_some(())))
+    ctx.machine
+        .wait_until("b's cap is lifted", Duration::from_secs(60), async || {
+            Ok(caps(ctx).await?.is_empty().then_some(()))
+        })
         .await?;
     json(ctx, &["hold", "rm", disk]).await?;
     remove_volumes(ctx, disk, loads).await?;
@@ -349,30 +353,34 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
         Ok((journal, own))
     };
     let first = weights().await?;
-    wait_until("the weight is split by what the thread does", Duration::from_secs(90), async || {
-        Ok((weights().await? != first).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the weight is split by what the thread does", Duration::from_secs(90), async || {
+            Ok((weights().await? != first).then_some(()))
+        })
+        .await?;
     let (journal, own) = weights().await?;
     // What was committed before the thread was moved was charged to nobody by the kernel: a commit after that is waited for.
     let mut a = None;
-    let charged = wait_until("a commit is charged to the container", Duration::from_secs(60), async || {
-        let top = json(ctx, &["top", "--total"]).await?;
-        let mut views = top["containers"].as_array().into_iter().flatten();
-        a = views.find(|view| view["name"].as_str().is_some_and(|name| name.ends_with("test.slice/a"))).cloned();
-        let native = a.as_ref().and_then(|a| a["journal"][0]["native_bytes"].as_u64());
-        Ok((native > Some(0)).then_some(()))
-    })
-    .await;
+    let charged = ctx
+        .machine
+        .wait_until("a commit is charged to the container", Duration::from_secs(60), async || {
+            let top = json(ctx, &["top", "--total"]).await?;
+            let mut views = top["containers"].as_array().into_iter().flatten();
+            a = views.find(|view| view["name"].as_str().is_some_and(|name| name.ends_with("test.slice/a"))).cloned();
+            let native = a.as_ref().and_then(|a| a["journal"][0]["native_bytes"].as_u64());
+            Ok((native > Some(0)).then_some(()))
+        })
+        .await;
     ctx.log(format!("weights {own} and {journal}: {}", a.as_ref().map_or(&Value::Null, |a| &a["journal"])));
     charged.with_context(|| format!("nothing of the journal is charged to the container: {a:?}"))?;
     // A remount keeps the thread, a new mount makes one: it is put in its place again.
     let pid = format!("pgrep -x jbd2/{disk}-8");
     ctx.machine.sh(&format!("echo $({pid}) > /sys/fs/cgroup/cgroup.procs")).await?;
-    wait_until("the thread is put back", Duration::from_secs(60), async || {
-        Ok(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a").then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the thread is put back", Duration::from_secs(60), async || {
+            Ok(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a").then_some(()))
+        })
+        .await?;
     json(ctx, &["hold", "rm", disk]).await?;
     ensure!(ctx.machine.sh(&thread).await?.trim().ends_with(":/"), "the thread is not where it was");
     ensure!(!ctx.machine.run(&["test", "-e", leaf]).await?.status.success(), "{leaf} is left");

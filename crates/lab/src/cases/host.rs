@@ -6,14 +6,15 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::case::{Ctx, Profile};
+use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::process::{Output, Process};
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 /// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes.
 pub(super) const PROFILE: Profile = Profile {
     name: "host",
+    clock: Clock::Wall,
     disks: &[
         DiskSpec::new(DiskModel::Fast, 4096),
         DiskSpec::new(DiskModel::Fast, 4096),
@@ -47,11 +48,12 @@ pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daem
 /// Starts the daemon by this command, and waits until it answers.
 pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str)]) -> Result<Daemon> {
     let process = ctx.machine.spawn(argv, env).await?;
-    wait_until("the daemon answers", COMMAND_LIMIT, async || {
-        let answer = cli(ctx, &["host"]).await?;
-        Ok((answer.status == ExitStatus::Code(0)).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the daemon answers", COMMAND_LIMIT, async || {
+            let answer = cli(ctx, &["host"]).await?;
+            Ok((answer.status == ExitStatus::Code(0)).then_some(()))
+        })
+        .await?;
     Ok(Daemon { process })
 }
 

@@ -9,7 +9,6 @@ use super::host::{PROFILE, cli, json, make_pools, refused, start_daemon, unmake_
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "image_import",
@@ -272,11 +271,12 @@ async fn killed(ctx: &Ctx) -> Result<()> {
     ] {
         let argv = [&program, "image", "import", &source, "file/base", "--staging", STAGING];
         let importing = ctx.machine.spawn(&argv, &[]).await?;
-        wait_until(when, Duration::from_secs(100), async || {
-            let asked = ctx.machine.run(&["bash", "-c", &reached]).await?;
-            Ok((asked.status == ExitStatus::Code(0)).then_some(()))
-        })
-        .await?;
+        ctx.machine
+            .wait_until(when, Duration::from_secs(100), async || {
+                let asked = ctx.machine.run(&["bash", "-c", &reached]).await?;
+                Ok((asked.status == ExitStatus::Code(0)).then_some(()))
+            })
+            .await?;
         importing.kill(9).await?;
         importing.wait(Duration::from_secs(60)).await?;
         ctx.log(format!("killed {when}"));

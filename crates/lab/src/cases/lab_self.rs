@@ -6,11 +6,12 @@ use anyhow::{Context, Result, ensure};
 
 use super::HDD_SSD_FAULTY;
 use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::DiskModel;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-const PROFILE: Profile = Profile { name: "lab", disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
+const PROFILE: Profile = Profile { name: "lab", clock: Clock::Wall, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(super) const CASES: &[Case] = &[
@@ -146,9 +147,9 @@ async fn faults_are_switched(ctx: &mut Ctx) -> Result<Outcome> {
     let write = format!("of={node}");
     let attempt = ["dd", "if=/dev/zero", &write, "bs=4k", "count=1", "oflag=direct"];
     ensure!(machine.run(&attempt).await?.status.success(), "the disk fails before it is told to");
-    machine.disks().set_faulty(2, true)?;
+    machine.set_disk_faulty(2, true).await?;
     let failed = machine.run(&attempt).await?;
-    machine.disks().set_faulty(2, false)?;
+    machine.set_disk_faulty(2, false).await?;
     ensure!(failed.stderr.contains("Input/output error"), "no I/O error: {failed:?}");
     ensure!(machine.run(&attempt).await?.status.success(), "the disk does not recover");
     Ok(Outcome::Passed)

@@ -11,7 +11,6 @@ use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -116,17 +115,20 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         kill_server(ctx, name).await?;
         ctx.machine.sh(&format!("fstrim {origin}; fstrim {second}; sha1sum < {first}/data | diff - /run/sum")).await?;
     }
-    let flat = wait_until("the clone lies on no layer", Duration::from_secs(240), async || {
-        let view = inspect(ctx, "second").await?;
-        let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
-        Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(view))
-    })
-    .await?;
+    let flat = ctx
+        .machine
+        .wait_until("the clone lies on no layer", Duration::from_secs(240), async || {
+            let view = inspect(ctx, "second").await?;
+            let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
+            Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(view))
+        })
+        .await?;
     ctx.log(format!("flattened: {}", flat["layers"]));
-    wait_until("each has verified what it wrote", Duration::from_secs(240), async || {
-        Ok(ctx.machine.sh("cat /run/origin.rounds /run/second.rounds").await.ok())
-    })
-    .await?;
+    ctx.machine
+        .wait_until("each has verified what it wrote", Duration::from_secs(240), async || {
+            Ok(ctx.machine.sh("cat /run/origin.rounds /run/second.rounds").await.ok())
+        })
+        .await?;
     ctx.machine.sh("touch /run/stop").await?;
     for (name, load) in loads {
         let ended = load.wait(Duration::from_secs(300)).await?;
@@ -222,10 +224,11 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
 
     let device = left().await?;
     let check = ctx.machine.spawn(&["python3", "-c", &HOLD_DEVICE.replace("DEVICE", &device)], &[]).await?;
-    wait_until("the device is in use", Duration::from_secs(60), async || {
-        Ok((!ctx.machine.sh("ls /run/held || true").await?.is_empty()).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the device is in use", Duration::from_secs(60), async || {
+            Ok((!ctx.machine.sh("ls /run/held || true").await?.is_empty()).then_some(()))
+        })
+        .await?;
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
     for command in [&["tenant", "create", "v", "--volume", "file/v"][..], &["volume", "snapshot", "file/v", "s"]] {
@@ -237,11 +240,12 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     check.kill(9).await?;
     check.wait(Duration::from_secs(60)).await?;
     ctx.machine.sh("rm /run/held").await?;
-    wait_until("the device is gone, and its image", Duration::from_secs(120), async || {
-        let gone = format!("[ -e {device} ] || [ -e {new} ] || echo gone");
-        Ok(ctx.machine.sh(&gone).await?.contains("gone").then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the device is gone, and its image", Duration::from_secs(120), async || {
+            let gone = format!("[ -e {device} ] || [ -e {new} ] || echo gone");
+            Ok(ctx.machine.sh(&gone).await?.contains("gone").then_some(()))
+        })
+        .await?;
     left().await?;
     json(ctx, &["volume", "snapshot", "file/v", "s"]).await?;
     is_v().await?;
@@ -367,11 +371,12 @@ async fn append(ctx: &Ctx, at: &str, name: &str) -> Result<Process> {
 
 /// The last number that was synced, when there is one.
 async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
-    wait_until("something was synced", Duration::from_secs(60), async || {
-        let text = ctx.machine.read_text(&format!("/run/{name}")).await.ok();
-        Ok(text.and_then(|text| text.trim().parse().ok()))
-    })
-    .await
+    ctx.machine
+        .wait_until("something was synced", Duration::from_secs(60), async || {
+            let text = ctx.machine.read_text(&format!("/run/{name}")).await.ok();
+            Ok(text.and_then(|text| text.trim().parse().ok()))
+        })
+        .await
 }
 
 /// The numbers in a volume are those that were appended, as far as this one at least.
@@ -402,10 +407,11 @@ pub(super) async fn kill_server(ctx: &Ctx, name: &str) -> Result<()> {
 pub(super) async fn kill_server_of(ctx: &Ctx, volume: &str) -> Result<()> {
     let old = server_pid(&json(ctx, &["volume", "inspect", volume]).await?)?;
     ctx.machine.sh(&format!("kill -9 {old}")).await?;
-    wait_until("another server", TAKE_OVER_LIMIT, async || {
-        let view = json(ctx, &["volume", "inspect", volume]).await?;
-        Ok(server_pid(&view).ok().filter(|pid| *pid != old))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("another server", TAKE_OVER_LIMIT, async || {
+            let view = json(ctx, &["volume", "inspect", volume]).await?;
+            Ok(server_pid(&view).ok().filter(|pid| *pid != old))
+        })
+        .await?;
     Ok(())
 }

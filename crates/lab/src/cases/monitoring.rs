@@ -11,7 +11,6 @@ use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "metrics_in_prometheus",
@@ -88,17 +87,19 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     load(ctx, "culprit", streams).await?;
 
     ctx.log("all is started");
-    wait_until("Prometheus answers", LIMIT, async || {
-        let ready = get(ctx, PROMETHEUS, "/-/ready").await?;
-        Ok(ready.contains("Prometheus Server is Ready").then_some(()))
-    })
-    .await?;
-    wait_until("there are enough scrapes", LIMIT, async || {
-        let blame = "bulkhead_fsync_blame_seconds_total{victim='victim.service',culprit='culprit.service'}";
-        let counts = query(ctx, &[&format!("count_over_time({blame}[5m])")]).await?;
-        Ok(counts.concat().first().is_some_and(|count| *count >= SCRAPES).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("Prometheus answers", LIMIT, async || {
+            let ready = get(ctx, PROMETHEUS, "/-/ready").await?;
+            Ok(ready.contains("Prometheus Server is Ready").then_some(()))
+        })
+        .await?;
+    ctx.machine
+        .wait_until("there are enough scrapes", LIMIT, async || {
+            let blame = "bulkhead_fsync_blame_seconds_total{victim='victim.service',culprit='culprit.service'}";
+            let counts = query(ctx, &[&format!("count_over_time({blame}[5m])")]).await?;
+            Ok(counts.concat().first().is_some_and(|count| *count >= SCRAPES).then_some(()))
+        })
+        .await?;
     ctx.log("there are enough scrapes");
     let firing = firing(ctx).await?;
     ctx.log(format!("firing: {}", firing["annotations"]["description"]));
@@ -163,17 +164,19 @@ async fn check_metrics(ctx: &Ctx, promtool: &str) -> Result<()> {
 
 /// Waits for the alert that names who makes whom wait.
 async fn firing(ctx: &Ctx) -> Result<Value> {
-    let alert = wait_until("an alert names victim and culprit", LIMIT, async || {
-        let alerts = api(ctx, "/api/v1/alerts").await?;
-        let found = alerts["alerts"].as_array().into_iter().flatten().find(|alert| {
-            let label = |name: &str| alert["labels"][name].as_str().unwrap_or_default();
-            label("alertname") == "BulkheadFsyncBlamed"
-                && (label("victim"), label("culprit")) == ("victim.service", "culprit.service")
-                && alert["state"] == "firing"
-        });
-        Ok(found.cloned())
-    })
-    .await?;
+    let alert = ctx
+        .machine
+        .wait_until("an alert names victim and culprit", LIMIT, async || {
+            let alerts = api(ctx, "/api/v1/alerts").await?;
+            let found = alerts["alerts"].as_array().into_iter().flatten().find(|alert| {
+                let label = |name: &str| alert["labels"][name].as_str().unwrap_or_default();
+                label("alertname") == "BulkheadFsyncBlamed"
+                    && (label("victim"), label("culprit")) == ("victim.service", "culprit.service")
+                    && alert["state"] == "firing"
+            });
+            Ok(found.cloned())
+        })
+        .await?;
     let description = alert["annotations"]["description"].as_str().context("no description")?;
     for wanted in ["unit victim.service spends", "waiting for I/O of unit culprit.service."] {
         ensure!(description.contains(wanted), "the alert does not say {wanted:?}: {description}");

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::host::{PROFILE, json, start_daemon, start_daemon_as};
 use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -32,8 +32,13 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A disk that is a bottleneck.
-pub(super) const SLOW: Profile =
-    Profile { name: "slow", disks: &[DiskSpec::new(DiskModel::Hdd, 4096)], memory_mib: 2048, cpus: 2 };
+pub(super) const SLOW: Profile = Profile {
+    name: "slow",
+    clock: Clock::Wall,
+    disks: &[DiskSpec::new(DiskModel::Hdd, 4096)],
+    memory_mib: 2048,
+    cpus: 2,
+};
 
 /// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
 const SHARED: &str = "
@@ -135,11 +140,12 @@ pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value
 /// What is observed when all commits on a file system are charged. Who waits for a commit may go on just before its end is told: the
 /// next look charges it.
 async fn settled(ctx: &Ctx, device: &str) -> Result<Value> {
-    wait_until("the last commit is charged", Duration::from_secs(60), async || {
-        let seen = json(ctx, &["top", "--total"]).await?;
-        Ok((pending(&seen, device)? == 0).then_some(seen))
-    })
-    .await
+    ctx.machine
+        .wait_until("the last commit is charged", Duration::from_secs(60), async || {
+            let seen = json(ctx, &["top", "--total"]).await?;
+            Ok((pending(&seen, device)? == 0).then_some(seen))
+        })
+        .await
 }
 
 /// Journal bytes on a file system of commits whose end was not told yet.

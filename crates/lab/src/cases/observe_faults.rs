@@ -10,7 +10,6 @@ use super::observe::{charges, loads_are_charged, make_cgroups, remove_cgroups};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -51,11 +50,12 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
         .sh(&format!("mkfs.ext4 -q {disk}; mkdir -p /run/shared; mount -o nobarrier {disk} /run/shared"))
         .await?;
     // What failed is tried again after ten seconds.
-    wait_until("the observation begins", Duration::from_secs(180), async || {
-        let answer = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
-        Ok((answer.status == ExitStatus::Code(0)).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the observation begins", Duration::from_secs(180), async || {
+            let answer = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
+            Ok((answer.status == ExitStatus::Code(0)).then_some(()))
+        })
+        .await?;
     ctx.machine
         .sh(&format!(
             "cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control; mkdir many.slice; cd many.slice; mkdir $(seq -f m%g.service \
@@ -77,13 +77,15 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
     // A commit that ended just before a look is charged at the next one, and a new cgroup may be named a look later.
     let many = async || {
         let (mut seen, mut n) = (Value::Null, 0);
-        let charged = wait_until("all cgroups are charged", Duration::from_secs(60), async || {
-            seen = json(ctx, &["top", "--total"]).await?;
-            let charges = charges(&seen, &disk)?;
-            n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
-            Ok((n == MANY).then_some(charges))
-        })
-        .await;
+        let charged = ctx
+            .machine
+            .wait_until("all cgroups are charged", Duration::from_secs(60), async || {
+                seen = json(ctx, &["top", "--total"]).await?;
+                let charges = charges(&seen, &disk)?;
+                n = charges.iter().filter(|(name, bytes)| name.starts_with('m') && **bytes > 0).count();
+                Ok((n == MANY).then_some(charges))
+            })
+            .await;
         let charges = charged.with_context(|| format!("{n} of {MANY} are, and lost is {}", seen["losses"]))?;
         ensure!(seen["partial"] == false, "figures were lost: {}", seen["losses"]);
         let (unattributed, sum) = (charges.get("").copied().unwrap_or(0), charges.values().sum::<i64>());

@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "service",
@@ -34,17 +33,19 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
     let said = async |word: &'static str| {
-        wait_until(word, Duration::from_secs(60), async || {
-            let text = ctx.machine.sh("cat /run/notified || true").await?;
-            Ok(text.contains(word).then_some(text))
-        })
-        .await
+        ctx.machine
+            .wait_until(word, Duration::from_secs(60), async || {
+                let text = ctx.machine.sh("cat /run/notified || true").await?;
+                Ok(text.contains(word).then_some(text))
+            })
+            .await
     };
-    wait_until("the supervisor listens", Duration::from_secs(60), async || {
-        let found = ctx.machine.run(&["test", "-S", "/run/notify"]).await?;
-        Ok(found.status.success().then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the supervisor listens", Duration::from_secs(60), async || {
+            let found = ctx.machine.run(&["test", "-S", "/run/notify"]).await?;
+            Ok(found.status.success().then_some(()))
+        })
+        .await?;
     // Half of the watchdog's time is between two signs of life.
     let daemon = start_daemon(ctx, &[("NOTIFY_SOCKET", "/run/notify"), ("WATCHDOG_USEC", "1000000")]).await?;
     said("READY=1").await?;
@@ -56,11 +57,12 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", "thick/v"]).await?;
     let program = ctx.program("bulkhead");
     let running = ctx.machine.spawn(&[&program, "run", "--tenant", "db", "--", "sleep", "1000"], &[]).await?;
-    wait_until("the command runs", Duration::from_secs(60), async || {
-        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
-        Ok((view["n_processes"] == 1).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the command runs", Duration::from_secs(60), async || {
+            let view = json(ctx, &["tenant", "inspect", "db"]).await?;
+            Ok((view["n_processes"] == 1).then_some(()))
+        })
+        .await?;
     let state = "findmnt -no SOURCE /run/bulkhead/mnt/thick/v; cd /sys/fs/cgroup/bulkhead.slice/db.slice; cat io.weight journal/cgroup.procs \
                  payload/run-*/cgroup.procs";
     let before = ctx.machine.sh(state).await?;

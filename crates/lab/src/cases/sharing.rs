@@ -11,11 +11,11 @@ use super::host::{
 };
 use super::layers::{POOL, attach, inspect, kill_server};
 use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -52,6 +52,7 @@ pub(super) const SOAK: &[Case] = &[Case {
 /// The pool is on a slow disk, so that reads can be caught under way.
 const SLOW: Profile = Profile {
     name: "siblings",
+    clock: Clock::Wall,
     disks: &[
         DiskSpec::new(DiskModel::Hdd, 4096),
         DiskSpec::new(DiskModel::Fast, 1024),
@@ -135,14 +136,15 @@ pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
     };
     let sum = |heat: &Heat| heat.disk + heat.cache + heat.sibling;
     let mut before = settled().await?;
-    wait_until("no more is counted", Duration::from_secs(30), async || {
-        ctx.machine.sh("sleep 1.5").await?;
-        let now = settled().await?;
-        let same = sum(&now) == sum(&before) && sum(&now) > 0;
-        before = now;
-        Ok(same.then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("no more is counted", Duration::from_secs(30), async || {
+            ctx.machine.sh("sleep 1.5").await?;
+            let now = settled().await?;
+            let same = sum(&now) == sum(&before) && sum(&now) > 0;
+            before = now;
+            Ok(same.then_some(()))
+        })
+        .await?;
     Ok(before)
 }
 
@@ -282,13 +284,14 @@ async fn changed_files(ctx: &Ctx) -> Result<()> {
     for name in ["one", "two"] {
         comparing.push((name, compare(ctx, name).await?));
     }
-    wait_until("files were changed and compared", Duration::from_secs(300), async || {
-        let text = ctx.machine.sh("cat /run/changes /run/one.rounds /run/two.rounds 2> /dev/null || true").await?;
-        let counts: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-        let some = counts.len() == 3 && counts.iter().all(|n| *n >= 5);
-        Ok(some.then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("files were changed and compared", Duration::from_secs(300), async || {
+            let text = ctx.machine.sh("cat /run/changes /run/one.rounds /run/two.rounds 2> /dev/null || true").await?;
+            let counts: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+            let some = counts.len() == 3 && counts.iter().all(|n| *n >= 5);
+            Ok(some.then_some(()))
+        })
+        .await?;
     // A server dies meanwhile.
     kill_server(ctx, "changed").await?;
     kill_server(ctx, "one").await?;
@@ -340,10 +343,11 @@ async fn unmounted_and_killed(ctx: &Ctx) -> Result<()> {
         attach(ctx, "one").await?;
         verify(ctx, "one").await?;
         ctx.machine.sh("pkill -9 -f 'exe siblings$'").await?;
-        wait_until("the reader is there again", Duration::from_secs(60), async || {
-            Ok(ctx.machine.sh("pgrep -f 'exe siblings$'").await.ok())
-        })
-        .await?;
+        ctx.machine
+            .wait_until("the reader is there again", Duration::from_secs(60), async || {
+                Ok(ctx.machine.sh("pgrep -f 'exe siblings$'").await.ok())
+            })
+            .await?;
     }
     ctx.machine.sh("touch /run/stop").await?;
     let ended = comparing.wait(Duration::from_secs(120)).await?;

@@ -8,7 +8,6 @@ use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, start_daemon, 
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -98,19 +97,21 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.machine
             .sh(&format!("mount -o remount,ro {at}; mount -o remount,rw {at}; touch {at}/again; sync -f {at}"))
             .await?;
-        wait_until("the journal thread is in its place", Duration::from_secs(30), async || {
-            let view = json(ctx, &["volume", "inspect", &volume]).await?;
-            Ok((view["accounting"]["way"] == "journal_thread").then_some(()))
-        })
-        .await?;
+        ctx.machine
+            .wait_until("the journal thread is in its place", Duration::from_secs(30), async || {
+                let view = json(ctx, &["volume", "inspect", &volume]).await?;
+                Ok((view["accounting"]["way"] == "journal_thread").then_some(()))
+            })
+            .await?;
         // Moved away by somebody else: put back.
         let pid = view["accounting"]["pid"].as_u64().context("no pid")?;
         ctx.machine.sh(&format!("echo {pid} > /sys/fs/cgroup/cgroup.procs")).await?;
-        wait_until("the journal thread is put back", Duration::from_secs(30), async || {
-            let procs = ctx.machine.read_text(&format!("{slice}/journal/cgroup.procs")).await?;
-            Ok(procs.lines().any(|line| line == pid.to_string()).then_some(()))
-        })
-        .await?;
+        ctx.machine
+            .wait_until("the journal thread is put back", Duration::from_secs(30), async || {
+                let procs = ctx.machine.read_text(&format!("{slice}/journal/cgroup.procs")).await?;
+                Ok(procs.lines().any(|line| line == pid.to_string()).then_some(()))
+            })
+            .await?;
         json(ctx, &["tenant", "rm", "db"]).await?;
         json(ctx, &["volume", "rm", &volume]).await?;
     }
@@ -135,17 +136,19 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
             "echo $$ > {payload}/cgroup.procs; i=0; while :; do i=$((i + 1)); echo $i > {at}/n; sync {at}/n; done"
         );
         let writer = ctx.machine.spawn(&["bash", "-c", &script], &[]).await?;
-        wait_until("the payload writes", Duration::from_secs(60), async || {
-            let text = ctx.machine.run(&["cat", &format!("{at}/n")]).await?.stdout;
-            Ok(text.trim().parse::<u64>().is_ok_and(|n| n > 3).then_some(()))
-        })
-        .await?;
+        ctx.machine
+            .wait_until("the payload writes", Duration::from_secs(60), async || {
+                let text = ctx.machine.run(&["cat", &format!("{at}/n")]).await?.stdout;
+                Ok(text.trim().parse::<u64>().is_ok_and(|n| n > 3).then_some(()))
+            })
+            .await?;
         ctx.machine.sh(&format!("echo 1 > {payload}/cgroup.freeze")).await?;
-        wait_until("the payload is frozen", Duration::from_secs(30), async || {
-            let events = ctx.machine.read_text(&format!("{payload}/cgroup.events")).await?;
-            Ok(events.contains("frozen 1").then_some(()))
-        })
-        .await?;
+        ctx.machine
+            .wait_until("the payload is frozen", Duration::from_secs(30), async || {
+                let events = ctx.machine.read_text(&format!("{payload}/cgroup.events")).await?;
+                Ok(events.contains("frozen 1").then_some(()))
+            })
+            .await?;
         ctx.machine.sh(&format!("echo 0 > {payload}/cgroup.freeze")).await?;
         refused(ctx, 5, &["processes run in it"], &["tenant", "rm", "db"]).await?;
         json(ctx, &["tenant", "rm", "db", "--force"]).await?;
@@ -171,11 +174,12 @@ async fn cpu_weights(ctx: &Ctx) -> Result<()> {
     let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
     ctx.machine.sh(&format!("echo -cpu > {slice}/cgroup.subtree_control")).await?;
     let files = [format!("{slice}/journal/cpu.weight"), format!("{slice}/server/cpu.weight")];
-    wait_until("the weights are put back", Duration::from_secs(30), async || {
-        let weights = ctx.machine.run(&["cat", &files[0], &files[1]]).await?.stdout;
-        Ok((weights == "10000\n10000\n").then_some(()))
-    })
-    .await
+    ctx.machine
+        .wait_until("the weights are put back", Duration::from_secs(30), async || {
+            let weights = ctx.machine.run(&["cat", &files[0], &files[1]]).await?.stdout;
+            Ok((weights == "10000\n10000\n").then_some(()))
+        })
+        .await
 }
 
 async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
@@ -217,11 +221,12 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     command_runs(ctx).await?;
     running.kill(9).await?;
     running.wait(Duration::from_secs(60)).await?;
-    wait_until("the volume is taken back", Duration::from_secs(60), async || {
-        let view = json(ctx, &["volume", "inspect", "thick/data"]).await?;
-        Ok(view["mounted_at"].is_null().then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("the volume is taken back", Duration::from_secs(60), async || {
+            let view = json(ctx, &["volume", "inspect", "thick/data"]).await?;
+            Ok(view["mounted_at"].is_null().then_some(()))
+        })
+        .await?;
     ctx.machine.sh("rmdir /run/target").await?;
     json(ctx, &["tenant", "rm", "db", "--force"]).await?;
     json(ctx, &["volume", "rm", "thick/data"]).await?;
@@ -232,11 +237,12 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
 
 /// Waits until the tenant has a command and what it started.
 async fn command_runs(ctx: &Ctx) -> Result<()> {
-    wait_until("the command holds its volume", Duration::from_secs(60), async || {
-        let view = json(ctx, &["tenant", "inspect", "db"]).await?;
-        Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
-    })
-    .await
+    ctx.machine
+        .wait_until("the command holds its volume", Duration::from_secs(60), async || {
+            let view = json(ctx, &["tenant", "inspect", "db"]).await?;
+            Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
+        })
+        .await
 }
 
 async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {

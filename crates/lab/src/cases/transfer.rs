@@ -8,7 +8,6 @@ use super::host::{PROFILE, cli, json, make_pools, refused, refused_as, start_dae
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "send_receive",
@@ -123,12 +122,13 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     let fed =
         format!("(head -c 20000000 {STREAMS}/whole; tail -f /dev/null) | exec {program} volume receive other/again");
     let feeding = ctx.machine.spawn(&["bash", "-c", &fed], &[]).await?;
-    wait_until("a part", Duration::from_secs(60), async || {
-        let blocks = format!("[ $(stat -c %b {OTHER}/again.part) -gt 2048 ]");
-        let asked = ctx.machine.run(&["bash", "-c", &blocks]).await?;
-        Ok((asked.status == ExitStatus::Code(0)).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("a part", Duration::from_secs(60), async || {
+            let blocks = format!("[ $(stat -c %b {OTHER}/again.part) -gt 2048 ]");
+            let asked = ctx.machine.run(&["bash", "-c", &blocks]).await?;
+            Ok((asked.status == ExitStatus::Code(0)).then_some(()))
+        })
+        .await?;
     let second = receive(&format!("cat {STREAMS}/whole"));
     refused_as(ctx, 5, &["another process receives into", "again.part"], &["bash", "-c", &second]).await?;
     refused(ctx, 5, &["another process receives into"], &["volume", "receive", "other/again", "--abort"]).await?;
@@ -294,7 +294,7 @@ async fn pipe(ctx: &Ctx, snapshot: &str, options: &str, to: &str) -> Result<u64>
         "set -o pipefail; {program} volume send {snapshot} {options} | tee >(wc -c > /run/sent) | {program} volume receive {to}"
     );
     ctx.machine.sh(&command).await?;
-    let counted = wait_until("the count", Duration::from_secs(10), async || {
+    let counted = ctx.machine.wait_until("the count", Duration::from_secs(10), async || {
         Ok(ctx.machine.sh("cat /run/sent").await?.trim().parse().ok())
     });
     let sent = counted.await?;

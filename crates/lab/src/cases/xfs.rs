@@ -11,7 +11,6 @@ use super::host::{PROFILE, json, start_daemon};
 use super::observe::charges;
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
-use crate::wait::wait_until;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "xfs_attribution",
@@ -171,12 +170,13 @@ async fn btrfs(ctx: &Ctx, device: &str) -> Result<()> {
     ctx.machine.sh(&format!("mkfs.btrfs -q -f {device}; mkdir -p /run/btrfs; mount {device} /run/btrfs")).await?;
     let note = "btrfs: not attributed (copy-on-write log trees are not journal commits): /run/btrfs";
     let noted = async |wanted: bool| {
-        wait_until("the note about btrfs", Duration::from_secs(60), async || {
-            let seen = json(ctx, &["top", "--total"]).await?;
-            let notes = seen["notes"].as_array().context("no notes")?;
-            Ok((notes.iter().any(|other| other == note) == wanted).then_some(()))
-        })
-        .await
+        ctx.machine
+            .wait_until("the note about btrfs", Duration::from_secs(60), async || {
+                let seen = json(ctx, &["top", "--total"]).await?;
+                let notes = seen["notes"].as_array().context("no notes")?;
+                Ok((notes.iter().any(|other| other == note) == wanted).then_some(()))
+            })
+            .await
     };
     noted(true).await?;
     ctx.machine.sh("umount /run/btrfs; rmdir /run/btrfs").await?;

@@ -26,7 +26,8 @@ pub enum LayerKind {
     Loop,
     /// Software RAID.
     Md,
-    /// Served by a program through ublk.
+    /// Served by a program through ublk: one of ours leads to its image; that of another program counts as a disk, as its queue is the
+    /// last one that the kernel schedules.
     Ublk,
     /// Served over the network; counts as a disk because its queue is here.
     Nbd,
@@ -106,8 +107,9 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
                 Holder::None { reason: why } => reason = Some(why),
             },
             LayerKind::Ublk if below.is_empty() => match ublk_holder(roots, &device)? {
-                Holder::Devices(devices) => below.extend(devices),
-                Holder::None { reason: why } => reason = Some(why),
+                Some(Holder::Devices(devices)) => below.extend(devices),
+                Some(Holder::None { reason: why }) => reason = Some(why),
+                None => stack.physical.push(dev),
             },
             LayerKind::Memory => reason = Some("it lives in memory".into()),
             LayerKind::Dm if below.is_empty() => reason = Some("its dm table has no device below it".into()),
@@ -170,13 +172,12 @@ fn loop_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError
     }
 }
 
-fn ublk_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError> {
+/// Where the image of a device of ours lies; `None` for one that another program serves.
+fn ublk_holder(roots: &Roots, device: &BlockDevice) -> Result<Option<Holder>, BlockError> {
     match ublk::service::of(roots, &device.name).map(|service| service.image) {
-        Some(image) if image.exists() => holder_of(roots, &image),
-        Some(image) => Ok(Holder::None { reason: format!("its image {} is not there", image.display()) }),
-        None => Ok(Holder::None {
-            reason: "it is served by a program through ublk: the kernel does not know its backing store".into(),
-        }),
+        Some(image) if image.exists() => holder_of(roots, &image).map(Some),
+        Some(image) => Ok(Some(Holder::None { reason: format!("its image {} is not there", image.display()) })),
+        None => Ok(None),
     }
 }
 

@@ -162,14 +162,19 @@ fn a_loop_device_leads_to_the_device_of_its_image() {
 }
 
 #[test]
-fn memory_and_ublk_are_dead_ends_with_a_reason() {
+fn memory_is_a_dead_end_with_a_reason() {
     let fake = Fake::new();
     fake.device("virtual/block/zram0", "251:0", true);
+    let stack = stack(&fake.roots, DevNo::new(251, 0)).unwrap();
+    assert!(stack.physical.is_empty() && stack.dead_ends[0].reason.contains("memory"), "{stack:?}");
+}
+
+#[test]
+fn a_ublk_device_of_another_program_counts_as_a_disk() {
+    let fake = Fake::new();
     fake.device("virtual/block/ublkb0", "259:0", true);
-    for (dev, part) in [(DevNo::new(251, 0), "memory"), (DevNo::new(259, 0), "ublk")] {
-        let stack = stack(&fake.roots, dev).unwrap();
-        assert!(stack.physical.is_empty() && stack.dead_ends[0].reason.contains(part), "{stack:?}");
-    }
+    let stack = stack(&fake.roots, DevNo::new(259, 0)).unwrap();
+    assert_eq!((stack.physical, stack.dead_ends), (vec![DevNo::new(259, 0)], vec![]));
 }
 
 #[test]

@@ -54,6 +54,12 @@ pub enum Op {
 pub trait Target {
     /// Serves a request: all of it, or none that counts.
     fn serve(&self, request: &Request<'_>) -> impl Future<Output = io::Result<()>>;
+
+    /// Called before each wait of the queue, for targets whose requests end at a time of their own: pushes the tags whose requests
+    /// are to be polled again, and returns how long to wait for other things at most.
+    fn turn(&self, _ready: &mut Vec<u16>) -> Option<Duration> {
+        None
+    }
 }
 
 /// One queue.
@@ -182,6 +188,7 @@ impl Queue<'_> {
         let mut tasks: Vec<Option<Pin<Box<dyn Future<Output = ()> + '_>>>> =
             (0..self.depth).map(|tag| Some(Box::pin(self.serve_tag(tag, target)) as Pin<Box<_>>)).collect();
         let mut ready: Vec<usize> = (0..tasks.len()).collect();
+        let mut due = Vec::new();
         let mut living = tasks.len();
         let mut context = Context::from_waker(Waker::noop());
         while living > 0 {
@@ -194,9 +201,12 @@ impl Queue<'_> {
             if living == 0 {
                 break;
             }
-            if let Err(error) = self.ring.borrow().submit_and_wait(1) {
-                // EBUSY and EAGAIN: completions have to be taken first.
-                if !matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::BUSY | Errno::AGAIN)) {
+            let limit = target.turn(&mut due);
+            ready.extend(due.drain(..).map(usize::from));
+            if let Err(error) = self.submit_and_wait(if ready.is_empty() { limit } else { Some(Duration::ZERO) }) {
+                // EBUSY and EAGAIN: completions have to be taken first. ETIME: the limit has passed.
+                let harmless = [Errno::INTR, Errno::BUSY, Errno::AGAIN, Errno::TIME];
+                if !Errno::from_io_error(&error).is_some_and(|errno| harmless.contains(&errno)) {
                     self.die(&error);
                 }
             }
@@ -213,6 +223,18 @@ impl Queue<'_> {
                     *result = Some(entry.result());
                 }
                 ready.push(tag);
+            }
+        }
+    }
+
+    /// Submits what is in the ring and waits for a completion, at most for `limit`; not at all when that is zero.
+    fn submit_and_wait(&self, limit: Option<Duration>) -> io::Result<usize> {
+        let ring = self.ring.borrow();
+        match limit {
+            None => ring.submit_and_wait(1),
+            Some(Duration::ZERO) => ring.submit(),
+            Some(limit) => {
+                ring.submitter().submit_with_args(1, &types::SubmitArgs::new().timespec(&types::Timespec::from(limit)))
             }
         }
     }
@@ -460,16 +482,34 @@ impl Request<'_> {
         Ok(())
     }
 
-    /// Writes to the buffer what the beginning of memory holds that another process may write to.
+    /// The number by which [`Target::turn`] knows the request.
+    #[must_use]
+    pub fn tag(&self) -> u16 {
+        self.tag
+    }
+
+    /// Writes to the buffer what memory holds from `at` on that another process may write to.
     ///
     /// # Errors
     /// `InvalidInput` for a part that the buffer or the memory does not have.
-    pub fn put_shared(&self, part: Range<usize>, memory: &Shared) -> io::Result<()> {
+    pub fn put_shared(&self, part: Range<usize>, memory: &Shared, at: usize) -> io::Result<()> {
         let (start, len) = self.part(part)?;
-        let from = memory.part(0..len as usize)?;
+        let from = memory.part(at..at.saturating_add(len as usize))?;
         // SAFETY: `len` bytes at both places, each a mapping of its own, to neither of which a reference is ever made. What the
         // other process writes meanwhile decides only what the part holds.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start, len as usize) };
+        Ok(())
+    }
+
+    /// Writes a part of the buffer to memory, from `at` on, that another process may write to.
+    ///
+    /// # Errors
+    /// As [`Request::put_shared`].
+    pub fn get_shared(&self, part: Range<usize>, memory: &Shared, at: usize) -> io::Result<()> {
+        let (start, len) = self.part(part)?;
+        let to = memory.part(at..at.saturating_add(len as usize))?;
+        // SAFETY: as in `put_shared`.
+        unsafe { std::ptr::copy_nonoverlapping(start.cast_const(), to.as_ptr(), len as usize) };
         Ok(())
     }
 

@@ -13,7 +13,6 @@ use crate::cases::host::{PROFILE, json, make_file_pool, start_daemon, unmake_fil
 use crate::cases::layers::kill_server;
 use crate::kernels::Kernel;
 use crate::say;
-use crate::wait::wait_until;
 
 /// The suites are this much longer than in the case.
 const LENGTH: u32 = 2;
@@ -129,12 +128,13 @@ async fn round(ctx: &Ctx, origin: &Place, seed: u64, tally: &mut Tally) -> Resul
         Ok(())
     };
     let ((), snapshots) = tokio::try_join!(suites, disturb(ctx, places, flattened, &is_over, tally))?;
-    wait_until("a volume lies on no layer", FLATTEN_LIMIT, async || {
-        let view = json(ctx, &["volume", "inspect", &flattened.volume()]).await?;
-        let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
-        Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(()))
-    })
-    .await?;
+    ctx.machine
+        .wait_until("a volume lies on no layer", FLATTEN_LIMIT, async || {
+            let view = json(ctx, &["volume", "inspect", &flattened.volume()]).await?;
+            let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
+            Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(()))
+        })
+        .await?;
     tally.flattened += 1;
     for place in places {
         super::check(ctx, place).await?;

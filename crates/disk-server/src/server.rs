@@ -1,0 +1,303 @@
+//! The server of a disk: a ublk device whose requests take as long as the model says.
+//!
+//! Owns the device, its queue's thread and the socket by which it is told things. What takes how long is the model's
+//! ([`bulkhead_disk`]), where bytes lie is `medium`'s. It depends on nothing that could wait for the disk: memory is locked, and
+//! its thread runs before all others.
+
+mod medium;
+
+use std::future::poll_fn;
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_core::units::Bytes;
+use bulkhead_disk::{Disk, Event, Kind, Nanos, Parameters};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::ublk::queue::{Op, Prepared, Request, Target};
+use bulkhead_sys::ublk::{self, Control, DeviceInfo, Params, Spec};
+use bulkhead_sys::{background, process};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::Serve;
+use medium::Medium;
+
+/// Before everything but the kernel's own threads of real time.
+const PRIORITY: u8 = 50;
+/// Smallest unit that can be written.
+const BLOCK_BYTES: u32 = 512;
+/// Requests under way at most, and the size of the largest: their buffers take 64 MiB.
+const MAX_DEPTH: u16 = 128;
+const MAX_IO_BYTES: u32 = 512 << 10;
+/// Where the platter starts, and what is random in a model.
+const SEED: u64 = 1;
+/// What a request and its completion take from the block layer to the model and back, in nanoseconds of virtual time (measured on a
+/// disk without delay). Published latencies were measured on hosts to which their disks are nearer: completions come so much earlier.
+const PATH_NANOS: u64 = 0;
+/// The largest range that one request discards.
+const MAX_DISCARD: Bytes = Bytes::mib(1024);
+/// Where servers listen.
+const SOCKETS: &str = "/run/bulkhead-lab-disk";
+/// How long a server may take to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a server can be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Word {
+    /// Fail all requests with EIO from now on.
+    Fail,
+    /// Fail none.
+    Work,
+    /// The medium was emptied: it reads as zeroes.
+    Forget,
+    /// Tell what was served.
+    Stats,
+}
+
+impl Word {
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Fail, "fail"), (Self::Work, "work"), (Self::Forget, "forget"), (Self::Stats, "stats")];
+}
+
+/// Serves until it is killed.
+pub(crate) fn serve(what: &Serve) -> Result<()> {
+    let roots = Roots::host();
+    let model = match what.model.as_str() {
+        "fast" | "faulty" => None,
+        name => Some(Parameters::of_lab(name).with_context(|| format!("there is no model {name}"))?),
+    };
+    let medium = Medium::open(&what.memory, what.bytes, what.new)
+        .with_context(|| format!("cannot use {} as the medium of {}", what.memory.display(), what.name))?;
+    let listener = listen(&what.name)?;
+    background::become_server(&roots)?;
+    let depth = model.as_ref().map_or(MAX_DEPTH, |model| model.queue_depth().try_into().unwrap_or(MAX_DEPTH));
+    let depth = depth.min(MAX_DEPTH);
+    let mut control = Control::open(&roots)?;
+    let features = control.features()?;
+    let device = control.add(&Spec { owner: 0, queues: 1, depth, max_io_bytes: MAX_IO_BYTES }, features)?;
+    let params = Params {
+        size: Bytes(what.bytes),
+        block_bytes: BLOCK_BYTES,
+        read_only: false,
+        rotational: model.as_ref().is_some_and(Parameters::is_rotational),
+        max_discard: MAX_DISCARD,
+        max_zeroes: MAX_DISCARD,
+    };
+    control.set_params(&device, &params)?;
+    let shared = Arc::new(Server {
+        medium,
+        started: Instant::now(),
+        state: Mutex::new(State {
+            disk: model.map(|model| Disk::new(&model, what.bytes, SEED)),
+            modelled_until: Nanos(0),
+            is_faulty: false,
+            done: vec![false; usize::from(depth)],
+            events: Vec::new(),
+            served: Served::default(),
+        }),
+    });
+    let (ready, is_ready) = channel();
+    let (target, opened) = (Arc::clone(&shared), ublk::open_device(&roots, device.id)?);
+    let queue = thread::Builder::new()
+        .name("queue".to_owned())
+        .spawn(move || run_queue(&opened, &device, target.as_ref(), &ready))
+        .context("cannot start the thread of the queue")?;
+    is_ready.recv().context("the queue's thread ended")??;
+    control.start(device.id)?;
+    writeln!(io::stdout(), "{}", device.node(&roots).display()).context("cannot say what is served")?;
+    thread::spawn(move || listener.incoming().flatten().for_each(|stream| answer(stream, &shared)));
+    match queue.join() {
+        Ok(()) => bail!("the device was stopped"),
+        Err(_) => bail!("the queue's thread panicked"),
+    }
+}
+
+fn run_queue(node: &std::fs::File, device: &DeviceInfo, target: &Server, ready: &Sender<Result<()>>) {
+    let prepared = process::set_realtime(PRIORITY)
+        .context("cannot run at real-time priority")
+        .and_then(|()| Ok(background::check_flusher()?))
+        .and_then(|()| Ok(Prepared::new(device)?.attach(node, device, 0)?));
+    match prepared {
+        Ok(queue) => {
+            // Whoever starts the device waits until requests are fetched.
+            let _ = ready.send(Ok(()));
+            queue.run(target);
+        }
+        Err(error) => drop(ready.send(Err(error))),
+    }
+}
+
+/// One disk.
+#[derive(Debug)]
+struct Server {
+    medium: Medium,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` for one that takes no time.
+    disk: Option<Disk>,
+    /// Up to when the model was asked for events.
+    modelled_until: Nanos,
+    is_faulty: bool,
+    /// By tag: whether its request is done.
+    done: Vec<bool>,
+    events: Vec<Event>,
+    served: Served,
+}
+
+/// What was served.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    reads: u64,
+    writes: u64,
+    flushes: u64,
+    read_bytes: u64,
+    write_bytes: u64,
+}
+
+impl Server {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Hands a request to the model; returns whether it takes time.
+    fn submit(&self, request: &Request<'_>) -> io::Result<bool> {
+        let mut state = self.state();
+        if state.is_faulty {
+            return Err(Errno::IO.into());
+        }
+        let kind = match request.op {
+            Op::Read => {
+                state.served.reads += 1;
+                state.served.read_bytes += request.len;
+                Kind::Read
+            }
+            Op::Write => {
+                state.served.writes += 1;
+                state.served.write_bytes += request.len;
+                Kind::Write { fua: request.fua }
+            }
+            Op::Flush => {
+                state.served.flushes += 1;
+                Kind::Flush
+            }
+            Op::Discard | Op::WriteZeroes => Kind::Discard,
+            Op::Other(_) => return Err(Errno::OPNOTSUPP.into()),
+        };
+        let now = self.now().max(state.modelled_until);
+        let Some(disk) = &mut state.disk else { return Ok(false) };
+        let (tag, offset, len) = (request.tag(), request.offset, request.len);
+        disk.submit(now, bulkhead_disk::Request { tag, kind, offset, len });
+        Ok(true)
+    }
+}
+
+impl Target for Server {
+    async fn serve(&self, request: &Request<'_>) -> io::Result<()> {
+        let takes_time = self.submit(request)?;
+        // What the copying takes is part of the time that the model says.
+        match request.op {
+            Op::Read => self.medium.read(request)?,
+            Op::Write => self.medium.write(request)?,
+            Op::Discard | Op::WriteZeroes => self.medium.zero(request.offset, request.len)?,
+            Op::Flush | Op::Other(_) => {}
+        }
+        if takes_time {
+            let tag = usize::from(request.tag());
+            poll_fn(|_| if std::mem::take(&mut self.state().done[tag]) { Poll::Ready(()) } else { Poll::Pending })
+                .await;
+        }
+        Ok(())
+    }
+
+    fn turn(&self, ready: &mut Vec<u16>) -> Option<Duration> {
+        let mut state = self.state();
+        let State { disk: Some(disk), done, events, modelled_until, .. } = &mut *state else { return None };
+        *modelled_until = Nanos(self.now().0 + PATH_NANOS).max(*modelled_until);
+        disk.advance(*modelled_until, events);
+        for event in events.drain(..) {
+            if let Event::Completed { tag } = event {
+                done[usize::from(tag)] = true;
+                ready.push(tag);
+            }
+        }
+        let next = disk.next_event()?;
+        // Zero would be taken for not to wait at all.
+        Some(Duration::from_nanos(next.0.saturating_sub(self.now().0 + PATH_NANOS).max(1)))
+    }
+}
+
+fn socket(name: &str) -> PathBuf {
+    Path::new(SOCKETS).join(format!("{name}.sock"))
+}
+
+fn listen(name: &str) -> Result<UnixListener> {
+    std::fs::create_dir_all(SOCKETS).with_context(|| format!("cannot make {SOCKETS}"))?;
+    let path = socket(name);
+    UnixListener::bind(&path).with_context(|| format!("cannot listen on {}: is {name} served already?", path.display()))
+}
+
+/// Answers one who tells something.
+fn answer(mut stream: UnixStream, server: &Server) {
+    let mut word = String::new();
+    if (&stream).take(64).read_to_string(&mut word).is_err() {
+        return;
+    }
+    let known = Word::ALL.into_iter().find(|(_, known)| *known == word);
+    let said = match known.map(|(word, _)| word) {
+        Some(Word::Forget) => {
+            server.medium.forget();
+            String::new()
+        }
+        Some(Word::Stats) => stats(server),
+        Some(word) => {
+            server.state().is_faulty = word == Word::Fail;
+            String::new()
+        }
+        None => "unknown word".to_owned(),
+    };
+    // Who asked may be gone.
+    let _ = stream.write_all(said.as_bytes());
+}
+
+fn stats(server: &Server) -> String {
+    let cpu = clock_gettime(ClockId::ProcessCPUTime);
+    let Served { reads, writes, flushes, read_bytes, write_bytes } = server.state().served;
+    let seconds = server.started.elapsed().as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "seconds of processor time are few")]
+    let cpu = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+    format!(
+        "{{\"seconds\":{seconds:.3},\"cpu_seconds\":{cpu:.3},\"reads\":{reads},\"read_bytes\":{read_bytes},\
+         \"writes\":{writes},\"write_bytes\":{write_bytes},\"flushes\":{flushes}}}"
+    )
+}
+
+/// Tells a server something, and prints what it answers.
+pub(crate) fn tell(name: &str, word: Word) -> Result<()> {
+    let path = socket(name);
+    let known = Word::ALL.into_iter().find(|(known, _)| *known == word).map_or("", |(_, word)| word);
+    let mut stream = UnixStream::connect(&path).with_context(|| format!("disk {name} is not served here"))?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).context("cannot limit the waiting")?;
+    stream.write_all(known.as_bytes()).and_then(|()| stream.shutdown(Shutdown::Write)).context("cannot tell it")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).with_context(|| format!("the server of {name} does not answer"))?;
+    if said == "unknown word" {
+        bail!("the server of {name} does not know {known}");
+    }
+    writeln!(io::stdout(), "{said}").context("cannot print the answer")
+}
