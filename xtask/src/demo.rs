@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// # Errors
 /// When the machine does not boot, or the demo fails.
 pub(crate) fn run() -> Result<ExitCode> {
-    let words = ["demo", "--report", "/lab/out/demo", "--device", "/dev/vda", "--erase", "/dev/vda"].map(str::to_owned);
+    let words = ["demo", "--report", "/lab/out/demo", "--device", lab::DISK, "--erase", lab::DISK].map(str::to_owned);
     let disk = DiskSpec::new(DiskModel::Hdd, lab::BENCH_DISK_MIB);
     let (code, artifacts) = lab::bulkhead_on(disk, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
     let out = artifacts.join("out/demo");

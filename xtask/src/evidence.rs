@@ -95,7 +95,7 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {
-        let mut words = ["__experiment", name, "--device", "/dev/vda", "--out", "/lab/out"].map(str::to_owned).to_vec();
+        let mut words = ["__experiment", name, "--device", lab::DISK, "--out", "/lab/out"].map(str::to_owned).to_vec();
         words.extend(arguments.quick.then(|| "--quick".to_owned()));
         for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
             words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));

@@ -27,6 +27,11 @@ const LANES: usize = 2;
 const N_SLOWEST: usize = 10;
 /// Memory of a guest that runs experiments: MariaDB and the page cache of eight writers.
 const BENCH_MEMORY_MIB: u32 = 3072;
+/// Stands for the node of the first disk in a command for a machine.
+pub(crate) const DISK: &str = "{disk}";
+/// Processors of a guest that runs experiments: with several, those of one machine take turns, and whatever one wakes on another
+/// waits for the end of the turn.
+const BENCH_CPUS: u32 = 1;
 /// Size of the disks that experiments run on.
 pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
@@ -116,7 +121,7 @@ impl Programs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MachineArgs {
-    /// Adds a disk: hdd, ssd, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
+    /// Adds a disk: hdd, ssd, nvme, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
     #[arg(long = "disk", value_name = "MODEL[:MIB]")]
     disks: Vec<DiskSpec>,
     /// The kernel: 6.12, backport or 6.1.
@@ -183,7 +188,8 @@ pub(crate) fn bulkhead_on(
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
     let clock = Clock::Virtual;
-    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: 2 };
+    let machine =
+        MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: BENCH_CPUS };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
@@ -193,7 +199,12 @@ pub(crate) fn bulkhead_on(
             let lab = Lab::open(config).await?;
             let mut command = vec![format!("{GUEST_BIN}/bulkhead")];
             command.extend(arguments);
+            let rate = clock
+                .instructions_per_second()
+                .map_or_else(String::new, |rate| format!(": {rate} instructions a second, of all processors together"));
             command.extend(["--disk".to_owned(), disk.model.describe(clock)]);
+            command.extend(["--disk-model", disk.model.name(), "--clock"].map(str::to_owned));
+            command.push(format!("{clock}{rate}"));
             command.extend(disk.model.iocost(clock, lab.kvm()).into_iter().flat_map(IocostLines::options));
             let code = exec(&lab, &machine.spec(), limit, &command).await?;
             Ok((code, lab.config().artifacts.clone()))
@@ -261,18 +272,29 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
         let node = machine.disk(index).await?;
         say::progress(format!("disk {index}: {node}, {} {} MiB", disk.model, disk.size_mib));
     }
-    let words: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let first = if spec.disks.is_empty() { String::new() } else { machine.disk(0).await? };
+    let words: Vec<&str> = argv.iter().map(|word| if word == DISK { first.as_str() } else { word.as_str() }).collect();
     let mut process = machine.spawn(&words, &[]).await?;
-    let outcome = tokio::time::timeout(limit, async {
+    let fault = machine.fault();
+    let run = async {
         loop {
             match process.next().await? {
                 ProcessEvent::Output(stream, data) => say::pass_on(stream, &data),
                 ProcessEvent::Exited(status) => return anyhow::Ok(status),
             }
         }
+    };
+    let outcome = tokio::time::timeout(limit, async {
+        tokio::select! {
+            status = run => status,
+            why = fault => bail!("{why}"),
+        }
     })
     .await;
     machine.collect_out(&lab.config().artifacts.join("out")).await?;
+    for index in (0..spec.disks.len()).filter(|_| machine.clock() == Clock::Virtual) {
+        say::progress(format!("disk {index} served {}", machine.tell_disk(index, "stats").await?.trim()));
+    }
     machine.shutdown().await;
     let Ok(status) = outcome else {
         bail!("the command did not end within {} s", limit.as_secs());

@@ -43,6 +43,9 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// `tcg`, `kvm`, another hypervisor, or `none`.
     pub virtualisation: String,
+    /// What its clock runs by, in words, where that is not time: empty for results from before there was such a clock.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub clock: String,
     /// Versions of the programs that were measured or used to measure.
     pub programs: BTreeMap<String, String>,
 }

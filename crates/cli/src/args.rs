@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bulkhead_bench::experiment::Simulated;
 use bulkhead_bench::journal_cost::{self, Features};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
@@ -276,9 +277,29 @@ pub(crate) struct DemoArgs {
     pub(crate) report: PathBuf,
     #[command(flatten)]
     pub(crate) iocost: IocostLines,
+    #[command(flatten)]
+    pub(crate) simulated: SimulatedArgs,
+}
+
+/// What the lab says of a machine that it simulates.
+#[derive(Debug, Args)]
+pub(crate) struct SimulatedArgs {
     /// What a simulated disk simulates, in words
     #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
-    pub(crate) disk: String,
+    disk: String,
+    /// The name of its model
+    #[arg(long, hide = true, default_value = "", value_name = "NAME")]
+    disk_model: String,
+    /// What the machine's clock runs by, in words
+    #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
+    clock: String,
+}
+
+impl SimulatedArgs {
+    pub(crate) fn simulated(&self) -> Simulated {
+        let Self { disk, disk_model, clock } = self;
+        Simulated { disk: disk.clone(), disk_model: disk_model.clone(), clock: clock.clone() }
+    }
 }
 
 /// What io.cost is told about a device.
@@ -324,9 +345,8 @@ pub(crate) struct ExperimentArgs {
     pub(crate) neighbours: Vec<String>,
     #[command(flatten)]
     pub(crate) iocost: IocostLines,
-    /// What the disk simulates, in words
-    #[arg(long, default_value = "")]
-    pub(crate) disk: String,
+    #[command(flatten)]
+    pub(crate) simulated: SimulatedArgs,
 }
 
 #[derive(Debug, Args)]

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
     options.out_dir = Some(args.report.clone());
     options.model = args.iocost.calibration();
-    options.disk_parameters.clone_from(&args.disk);
+    options.simulated = args.simulated.simulated();
     let controller = if options.model.is_some() {
         "iocost"
     } else {
@@ -86,7 +86,7 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
         neighbours: args.neighbours.clone(),
         out_dir: Some(args.out.clone()),
         model: args.iocost.calibration(),
-        disk_parameters: args.disk.clone(),
+        simulated: args.simulated.simulated(),
         ..Options::new(target)
     };
     options.cancel.on_signals().map_err(|error| fault("experiment", error))?;

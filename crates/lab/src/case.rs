@@ -138,7 +138,7 @@ pub trait Guest: Sized {
     /// Fetches what the case wrote for the host.
     fn collect(&mut self, artifacts: &Path) -> impl Future<Output = Result<()>>;
     /// Ends when a disk of it does not work any more because what simulates it ended; says why.
-    fn fault(&self) -> impl Future<Output = String> + 'static;
+    fn fault(&self) -> impl Future<Output = String> + 'static + use<Self>;
     /// Whether its kernel died of a known fault of what emulates it, which says nothing about the case.
     fn died_of_emulation(&self) -> bool;
     /// Switches off in order.
@@ -175,7 +175,7 @@ impl Guest for Machine {
         self.collect_out(artifacts).await
     }
 
-    fn fault(&self) -> impl Future<Output = String> + 'static {
+    fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
         Machine::fault(self)
     }
 

@@ -241,7 +241,7 @@ impl Machine {
     }
 
     /// Ends when a disk that is served in the guest has lost its server, with the reason.
-    pub(crate) fn fault(&self) -> impl Future<Output = String> + 'static {
+    pub fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
         let mut fault = self.fault.subscribe();
         async move {
             match fault.wait_for(Option::is_some).await {

@@ -2,8 +2,9 @@
 
 use std::process::ExitStatus;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
+use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::lab::Lab;
 use crate::machine::{MachineSpec, SharedFolder};
@@ -15,6 +16,9 @@ use crate::vng::Start;
 /// # Errors
 /// When the machine cannot be started.
 pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
+    if spec.clock == Clock::Virtual {
+        bail!("a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`");
+    }
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
     let shared = SharedFolder::create(lab)?;

@@ -16,6 +16,9 @@ use crate::lab::Lab;
 use crate::protocol::Event;
 use crate::wait::wait_until;
 
+/// How nice machines are to the rest of the host.
+const NICE: i32 = 5;
+
 /// A started virtme-ng with its QEMU.
 #[derive(Debug)]
 pub(crate) struct Vm {
@@ -44,6 +47,9 @@ impl Vm {
         let group = GroupKiller::new(child.id());
         if let Some(pid) = child.id() {
             lab.run_dir().record_group(pid)?;
+            // What waits for an answer of this program comes before what computes: QEMU, when virtme-ng starts it, inherits this.
+            let of = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+            let _ = rustix::process::setpriority_process(of, NICE);
         }
         let mut logs = Vec::new();
         if let Some(pipe) = child.stdout.take() {

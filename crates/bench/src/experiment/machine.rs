@@ -15,8 +15,19 @@ use crate::result::{Disk, Machine};
 const PROGRAMS: [(&str, &str); 4] =
     [("mkfs.ext4", "-V"), ("mariadbd", "--version"), ("sysbench", "--version"), ("lvm", "version")];
 
+/// What is simulated of the machine that an experiment runs on, which it cannot find out itself. Empty on a real one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Simulated {
+    /// What the disk simulates, in words.
+    pub disk: String,
+    /// The name of its model: `hdd`, `ssd`, `nvme`, `fast`.
+    pub disk_model: String,
+    /// What the clock runs by, in words.
+    pub clock: String,
+}
+
 /// The machine that this runs on.
-pub(super) fn machine() -> Machine {
+pub(super) fn machine(simulated: &Simulated) -> Machine {
     let system = rustix::system::uname();
     let memory = text("/proc/meminfo");
     let kib = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
@@ -35,12 +46,13 @@ pub(super) fn machine() -> Machine {
         n_cpus: std::thread::available_parallelism().map_or(0, |n| u32::try_from(n.get()).unwrap_or(u32::MAX)),
         memory_bytes: kib.unwrap_or(0u64).saturating_mul(1024),
         virtualisation: virtualisation(),
+        clock: simulated.clock.clone(),
         programs,
     }
 }
 
 /// The physical device: what it calls itself, and its queue as found.
-pub(super) fn disk(device: &str, dev: DevNo, parameters: &str) -> Disk {
+pub(super) fn disk(device: &str, dev: DevNo, simulated: &Simulated) -> Disk {
     let base = format!("/sys/block/{device}");
     let serial = text(&format!("{base}/serial"));
     let found = block::inspect(&Roots::host(), dev).ok();
@@ -53,17 +65,15 @@ pub(super) fn disk(device: &str, dev: DevNo, parameters: &str) -> Disk {
         })
         .collect();
     Disk {
-        model: lab_model(&serial).map_or(own_name, str::to_owned),
-        parameters: if parameters.is_empty() { format!("serial {:?}", serial.trim()) } else { parameters.to_owned() },
+        model: if simulated.disk_model.is_empty() { own_name } else { simulated.disk_model.clone() },
+        parameters: if simulated.disk.is_empty() {
+            format!("serial {:?}", serial.trim())
+        } else {
+            simulated.disk.clone()
+        },
         size_bytes: found.map_or(0, |found| found.size.0),
         queue,
     }
-}
-
-/// The lab's disks carry their model in the serial number, as `hdd0`.
-fn lab_model(serial: &str) -> Option<&str> {
-    let word = serial.trim().trim_end_matches(|c: char| c.is_ascii_digit());
-    ["hdd", "ssd", "fast"].into_iter().find(|model| *model == word)
 }
 
 fn virtualisation() -> String {
@@ -92,16 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_labs_disks_are_known_by_their_serial() {
-        assert_eq!(lab_model("hdd0\n"), Some("hdd"));
-        assert_eq!(lab_model("ssd"), Some("ssd"));
-        assert_eq!(lab_model("WD-WX11"), None);
-        assert_eq!(lab_model(""), None);
-    }
-
-    #[test]
     fn this_machine_has_a_kernel_and_memory() {
-        let machine = machine();
+        let simulated = Simulated { clock: "virtual".into(), ..Simulated::default() };
+        let machine = machine(&simulated);
+        assert_eq!(machine.clock, "virtual");
         assert!(!machine.kernel.is_empty() && machine.memory_bytes > 0 && machine.n_cpus > 0, "{machine:?}");
     }
 }

@@ -31,6 +31,7 @@ use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
+pub use machine::Simulated;
 
 /// The experiments that can be run.
 pub const NAMES: [&str; 10] = [
@@ -79,8 +80,8 @@ pub struct Options {
     pub out_dir: Option<PathBuf>,
     /// The `bulkhead` program, for the loads.
     pub program: PathBuf,
-    /// What the disk simulates, in words; what it calls itself when empty.
-    pub disk_parameters: String,
+    /// What is simulated of the machine.
+    pub simulated: Simulated,
     /// Calls the experiment off.
     pub cancel: Cancel,
 }
@@ -98,7 +99,7 @@ impl Options {
             model: None,
             out_dir: None,
             program: "/proc/self/exe".into(),
-            disk_parameters: String::new(),
+            simulated: Simulated::default(),
             cancel: Cancel::new(),
         }
     }
@@ -257,7 +258,7 @@ impl<'a, 'p> Frame<'a, 'p> {
             name: name.to_owned(),
             about: about.to_owned(),
             quick: options.quick,
-            machine: machine::machine(),
+            machine: machine::machine(&options.simulated),
             disk: crate::result::Disk::default(),
             commands: Vec::new(),
             cells: Vec::new(),
@@ -283,7 +284,7 @@ impl<'a, 'p> Frame<'a, 'p> {
         self.say("setting up pool, volumes and tenants");
         let shares = (Share::try_from(shares.0)?, Share::try_from(shares.1)?);
         let bench = Bench::set_up(&self.options.target, shares, shared_journal)?;
-        self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.disk_parameters);
+        self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.simulated);
         self.experiment.notes.extend_from_slice(bench.notes());
         let shared = match self.options.target {
             Target::Device { .. } => "a shared one of twice that",

@@ -36,7 +36,7 @@ impl Frame<'_, '_> {
         let options = self.options;
         let clones = Clones::set_up(&options.target, &options.program, &options.cancel)?;
         let (device, dev) = clones.device();
-        self.experiment.disk = super::machine::disk(device, dev, &options.disk_parameters);
+        self.experiment.disk = super::machine::disk(device, dev, &options.simulated);
         let worked = work(&mut self, &clones);
         crate::cleanup::with_removal(worked, clones.remove())?;
         self.write()?;

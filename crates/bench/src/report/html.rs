@@ -220,6 +220,7 @@ fn conditions(experiment: &Experiment) -> String {
                 machine.virtualisation
             ),
         ),
+        ("Clock", machine.clock.clone()),
         ("Kernel", machine.kernel.clone()),
         ("Programs", list(&machine.programs)),
         ("Disk", words::disk(experiment)),

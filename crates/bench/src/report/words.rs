@@ -206,8 +206,14 @@ pub(crate) fn source(experiment: &Experiment) -> String {
         other => format!("Virtual machine ({other})"),
     };
     let kernel = if machine.kernel.is_empty() { "unknown" } else { &machine.kernel };
-    let cpus = if machine.n_cpus == 0 { String::new() } else { format!(", {} CPUs", machine.n_cpus) };
-    format!("{virtualisation}{cpus}, Linux {kernel}. Disk: {}. {}.", disk(experiment), rounds_said(experiment))
+    let cpus = match machine.n_cpus {
+        0 => String::new(),
+        1 => ", 1 CPU".to_owned(),
+        n => format!(", {n} CPUs"),
+    };
+    let clock = if machine.clock.is_empty() { String::new() } else { format!(" Clock: {}.", machine.clock) };
+    let (disk, rounds) = (disk(experiment), rounds_said(experiment));
+    format!("{virtualisation}{cpus}, Linux {kernel}.{clock} Disk: {disk}. {rounds}.")
 }
 
 /// `3 interleaved rounds`, and whether it was the short form.

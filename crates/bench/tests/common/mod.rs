@@ -55,6 +55,7 @@ fn experiment(name: &str, about: &str, disk: &str, cells: Vec<Cell>) -> Experime
             n_cpus: 2,
             memory_bytes: 2 << 30,
             virtualisation: "tcg".into(),
+            clock: String::new(),
             programs: [("mkfs.ext4".to_owned(), "1.47.2".to_owned()), ("qemu".to_owned(), "7.2.19".to_owned())].into(),
         },
         disk: Disk {

@@ -1,7 +1,7 @@
 //! The medium of a simulated disk in virtual time: memory of the host that the guest has as that of a PCI device (ivshmem).
 //!
-//! The disk's server runs in the guest (`bulkhead-lab-disk`), so that its times are the guest's; only what has reached the medium
-//! lies here, and outlives the machine. The memory belongs to this process and goes with it, whatever ends it.
+//! The disk's server runs in the guest (`bulkhead-lab-disk`), so that its times are the guest's. What was written lies here, and
+//! outlives the machine, also what was never flushed. The memory belongs to this process and goes with it, whatever ends it.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
