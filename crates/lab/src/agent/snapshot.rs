@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::command;
 
 /// Daemons that belong to the guest, that LVM starts and keeps by design, and that serve the lab's own disks.
-const EXPECTED_DAEMONS: [&str; 3] = ["/usr/bin/udevadm", "/usr/sbin/dmeventd", "/run/lab-bin/bulkhead-lab-disk"];
+const EXPECTED_DAEMONS: [&str; 3] = ["/usr/bin/udevadm", "/usr/sbin/dmeventd", "/lab/bin/bulkhead-lab-disk"];
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// Takes a snapshot.
