@@ -153,7 +153,7 @@ struct Disk {
 
 #[derive(Debug)]
 enum Kind {
-    Host(Nbdkit),
+    Host(Box<Nbdkit>),
     Guest(Memory),
 }
 
@@ -174,7 +174,7 @@ impl Disks {
         for (index, spec) in specs.iter().enumerate() {
             let serial = format!("{}{index}", spec.model);
             let kind = match clock {
-                Clock::Wall => Kind::Host(Nbdkit::start(lab, *spec, &serial).await?),
+                Clock::Wall => Kind::Host(Box::new(Nbdkit::start(lab, *spec, &serial).await?)),
                 Clock::Virtual => Kind::Guest(Memory::create(*spec, index)?),
             };
             disks.push(Disk { spec: *spec, serial, kind });

@@ -64,7 +64,7 @@ impl Guest for FakeMachine {
         Ok(())
     }
 
-    fn fault(&self) -> impl Future<Output = String> + 'static {
+    fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
         std::future::pending()
     }
 

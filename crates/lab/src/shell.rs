@@ -17,7 +17,9 @@ use crate::vng::Start;
 /// When the machine cannot be started.
 pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     if spec.clock == Clock::Virtual {
-        bail!("a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`");
+        bail!(
+            "a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`"
+        );
     }
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;

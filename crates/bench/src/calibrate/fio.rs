@@ -4,6 +4,7 @@
 //! Owns: fio's command lines and what is read from its JSON. Direct I/O to files that were written before, so that no file
 //! system metadata is measured. Random I/O goes to a file on each volume, so that an arm has to travel between them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -44,20 +45,38 @@ pub(super) const N_STEPS: usize = KINDS.len() + 1;
 
 /// fio's JSON, as far as it is needed.
 #[derive(Debug, Deserialize)]
-struct Report {
-    jobs: Vec<Job>,
+pub(crate) struct Report {
+    pub(crate) jobs: Vec<Job>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Job {
-    read: Side,
-    write: Side,
+pub(crate) struct Job {
+    pub(crate) read: Side,
+    pub(crate) write: Side,
 }
 
 #[derive(Debug, Deserialize)]
-struct Side {
-    bw_bytes: f64,
-    iops: f64,
+pub(crate) struct Side {
+    pub(crate) bw_bytes: f64,
+    pub(crate) iops: f64,
+    /// From the submission of a request to its completion.
+    #[serde(default)]
+    pub(crate) clat_ns: Latency,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) mean: Option<f64>,
+    /// By their numbers, as `99.000000`.
+    #[serde(default)]
+    percentile: BTreeMap<String, f64>,
+}
+
+impl Latency {
+    /// One of the percentiles that fio reports.
+    pub(crate) fn percentile(&self, number: &str) -> Option<f64> {
+        self.percentile.get(number).copied()
+    }
 }
 
 /// Measures with files of `file_bytes` in both directories; `on_step` is called before each step and may call it off.
@@ -127,7 +146,34 @@ fn fio(files: &[PathBuf], file_bytes: u64) -> Tool {
     ])
 }
 
-fn run(tool: &Tool) -> Result<Report> {
+/// A load on a whole device, the same in every run: ramp and window in seconds. What it does is left to the caller.
+pub(crate) fn on_device(device: &Path, (ramp, window): (u32, u32)) -> Tool {
+    let name = device.display().to_string().replace(':', "\\:");
+    Tool::new("fio").limit(LIMIT).args([
+        "--name=disk".to_owned(),
+        "--output-format=json".to_owned(),
+        "--ioengine=libaio".to_owned(),
+        "--direct=1".to_owned(),
+        format!("--filename={name}"),
+        "--randrepeat=1".to_owned(),
+        "--allrandrepeat=1".to_owned(),
+        "--norandommap".to_owned(),
+        "--time_based".to_owned(),
+        format!("--runtime={window}"),
+        format!("--ramp_time={ramp}"),
+    ])
+}
+
+/// What fio calls itself, as `fio-3.39`.
+pub(crate) fn version() -> Option<String> {
+    Some(Tool::new("fio").arg("--version").run().ok()?.stdout.trim().to_owned())
+}
+
+/// Runs fio.
+///
+/// # Errors
+/// Without fio, when it fails, or reports nothing.
+pub(crate) fn run(tool: &Tool) -> Result<Report> {
     let output = tool.run().context("the device cannot be measured")?;
     // Warnings come before the JSON.
     let json = output.stdout.find('{').map_or("", |begin| &output.stdout[begin..]);

@@ -6,7 +6,7 @@
 //! the device's time that the small load needs.
 //! [`verify`] shows what a stored calibration does. Does not: store the result (the daemon does), or put it in force.
 
-mod fio;
+pub(crate) mod fio;
 mod queue;
 mod scratch;
 mod search;

@@ -8,6 +8,7 @@ pub(crate) mod attribution;
 mod churn;
 mod clone_read;
 mod dbms_consolidation;
+pub(crate) mod disk_models;
 pub(crate) mod fsync_probe;
 mod held;
 mod journal_cost;
@@ -34,7 +35,7 @@ use crate::result::{Cell, Experiment, FORMAT, Round};
 pub use machine::Simulated;
 
 /// The experiments that can be run.
-pub const NAMES: [&str; 10] = [
+pub const NAMES: [&str; 11] = [
     "fsync-probe",
     "dbms-consolidation",
     "journal-fsync",
@@ -45,6 +46,7 @@ pub const NAMES: [&str; 10] = [
     "share-correction",
     "clone-read",
     "launch-storm",
+    disk_models::NAME,
 ];
 
 /// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
@@ -54,6 +56,7 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
+        disk_models::NAME => &["hdd", "ssd", "nvme"],
         "fsync-probe" | "volume-overhead" | "share-correction" | "clone-read" => &["hdd", "ssd"],
         // They work in memory.
         "journal-cost" | "attribution" | "churn" => &["fast"],
@@ -140,6 +143,7 @@ pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Ex
         "share-correction" => share_correction::run(options, progress),
         "clone-read" => clone_read::run(options, progress),
         "launch-storm" => launch_storm::run(options, progress),
+        disk_models::NAME => disk_models::run(options, progress),
         _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
     }
 }
@@ -168,6 +172,7 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         }
         "clone-read" => (clone_read::N_CELLS, clone_read::SECONDS),
         "launch-storm" => (launch_storm::N_CELLS, launch_storm::SECONDS),
+        disk_models::NAME => (disk_models::N_CELLS, disk_models::seconds(options.quick)),
         _ => return None,
     };
     let set_up = match name {
@@ -175,6 +180,7 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
         "volume-overhead" => volume_overhead::SET_UP_SECONDS,
         "clone-read" => clone_read::SET_UP_SECONDS,
         "launch-storm" => launch_storm::SET_UP_SECONDS,
+        disk_models::NAME => disk_models::SET_UP_SECONDS,
         _ => 45.0,
     };
     let steps = rounds.saturating_mul(u64::try_from(n_cells).unwrap_or(u64::MAX));

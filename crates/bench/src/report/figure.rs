@@ -104,6 +104,15 @@ pub const LAUNCH_DISK_BYTES: &str = "launch_disk_bytes";
 /// What the index of a base takes of memory, percent of the data that is used.
 pub const INDEX_PCT: &str = "index_pct";
 
+/// Operations in a second of a disk that nothing else uses.
+pub const IOPS: &str = "iops";
+/// The same in bytes.
+pub const BYTES_PER_S: &str = "bytes_per_s";
+/// How long an operation takes on average, its flush included where there is one.
+pub const LATENCY_MEAN_US: &str = "latency_mean_us";
+/// 99th percentile of the same.
+pub const LATENCY_P99_US: &str = "latency_p99_us";
+
 /// How far a container's charge is from its Shapley value, percent of that.
 #[must_use]
 pub fn off_shapley(container: &str) -> String {
@@ -132,7 +141,7 @@ pub fn moved_mib(tenant: usize) -> String {
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 36] = [
+pub(crate) const KNOWN: [&str; 38] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -169,4 +178,6 @@ pub(crate) const KNOWN: [&str; 36] = [
     READY_SECONDS,
     LAUNCH_DISK_READS,
     LAUNCH_DISK_BYTES,
+    IOPS,
+    BYTES_PER_S,
 ];

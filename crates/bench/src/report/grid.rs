@@ -8,6 +8,7 @@ use super::text::{digits, ends, factor, number, percent, percent_exact};
 use super::words::{self, Config};
 use super::{paper, text};
 use crate::experiment::attribution::PLAYERS;
+use crate::experiment::disk_models::published::{self, Mark};
 use crate::journal_cost::{MAX_CALLS, N_FEW};
 use crate::result::{Cell, Experiment, Round, Spread, spread};
 
@@ -147,7 +148,7 @@ fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
     Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
 }
 
-const COLUMNS: [Column; 61] = [
+const COLUMNS: [Column; 67] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -224,6 +225,21 @@ const COLUMNS: [Column; 61] = [
     column("disk", "MB", false, |_, c| shown(c.figure(f::LAUNCH_DISK_BYTES), |v| digits(v / 1e6))),
     column("copies", "in memory", false, |_, c| shown(c.figure(f::COPIES_IN_MEMORY), number)),
     column("index", "of hot", false, |_, c| shown(c.figure(f::INDEX_PCT), percent_exact)),
+    column("", "IOPS", true, |_, c| shown(c.figure(f::IOPS), digits)),
+    column("", "MB/s", false, |_, c| shown(c.figure(f::BYTES_PER_S), |v| digits(v / 1e6))),
+    column("mean", "us", false, |_, c| shown(c.figure(f::LATENCY_MEAN_US), digits)),
+    column("p99", "us", false, |_, c| shown(c.figure(f::LATENCY_P99_US), digits)),
+    column("published,", "by k", false, |e, c| {
+        let (drive, figure) = published::of(e, c)?;
+        let is_rate = published::name_of(figure.operation) == f::BYTES_PER_S;
+        let (unit, word) = if is_rate { (1e6, " MB/s") } else { (1.0, "") };
+        let mark = if figure.mark == Mark::Derived { " d" } else { "" };
+        Some(Value { middle: format!("{}{word}{mark}", figure.scaled(drive.slowdown, unit)), ends: None })
+    }),
+    column("off", "published", true, |e, c| {
+        let (drive, figure) = published::of(e, c)?;
+        plain(figure.measured(e).map(|found| figure.off_pct(found.median, drive.slowdown)), published::signed)
+    }),
     column("verified", "instructions", false, |_, c| shown(c.figure(f::VERIFIED_INSTRUCTIONS), digits)),
 ];
 

@@ -9,6 +9,7 @@ use super::text::{factor, number, percent, percent_exact, rate, short, spoken_ms
 use super::words::{self, Config};
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{PLAYERS, cell_of_all};
+use crate::experiment::disk_models::published;
 use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::result::{Cell, Experiment, Spread, spread};
@@ -46,6 +47,8 @@ pub(crate) fn of(experiment: &Experiment) -> Headline {
         overhead(experiment)
     } else if has(f::SECOND_CLONE_BYTES_PER_S) {
         clones(experiment)
+    } else if has(f::IOPS) {
+        disk_models(experiment)
     } else if has(f::READY_SECONDS) {
         launches(experiment)
     } else {
@@ -340,6 +343,19 @@ fn clones(experiment: &Experiment) -> Headline {
     Headline {
         before: format!("A second clone reads what the first one has read. Nothing shared: {}.", said("off")),
         after: format!("Through the host's cache: {}. From siblings' caches: {}.", said("base"), said("drr")),
+    }
+}
+
+fn disk_models(experiment: &Experiment) -> Headline {
+    match published::drive(&experiment.disk.model) {
+        Some(drive) => Headline {
+            before: format!("The lab's {} is a {}, {} times slower.", drive.model, drive.name, drive.slowdown),
+            after: format!("Measured in the guest: {}.", published::compare(drive, experiment).sentence()),
+        },
+        None => Headline {
+            before: "This disk is none of the lab's models: there is nothing published to compare with.".into(),
+            after: "The figures that there are stand below.".into(),
+        },
     }
 }
 

@@ -80,6 +80,7 @@ fn question(name: &str) -> &str {
         "journal-cost" => "What does a system call cost in journal bytes?",
         "churn" => "Does observing stay exact and small while containers come and go?",
         "attribution" => "Is each container charged for the journal that it caused?",
+        "disk-models" => "Do the lab's disks behave like the drives they are models of?",
         other => other,
     }
 }

@@ -1,9 +1,11 @@
 //! docs/evidence/NAME.md: the result in short, with links to the pictures and the raw figures.
 
 use super::grid::{self, Grid};
-use super::{headline, paper, svg, text, words};
+use super::words::Config;
+use super::{figure as f, headline, paper, svg, text, words};
+use crate::experiment::disk_models::{NAME, published};
 use crate::judge::{Outcome, Verdict};
-use crate::result::Experiment;
+use crate::result::{Experiment, Spread};
 
 /// The page for the evidence `name`. Pictures are linked under the names that [`svg::files`] gives them.
 #[must_use]
@@ -22,7 +24,10 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
             out += &format!("![{stem}]({stem}.svg)\n\n");
         }
         let grid = grid::of(experiment);
-        if !grid.heads.is_empty() {
+        if let Some(table) = compared(experiment) {
+            out += &table;
+            out += "\nMiddle of the rounds; in brackets the smallest and the largest.\n";
+        } else if !grid.heads.is_empty() {
             out += &table(&grid);
             out += "\nMiddle of the rounds; in brackets the smallest and the largest.\n";
         }
@@ -57,6 +62,49 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
     }
     out += &format!("\nEvery figure of every round: [{name}.json]({name}.json).\n", name = safe(name));
     out
+}
+
+/// A disk beside the published figures of its drive, with their sources.
+fn compared(experiment: &Experiment) -> Option<String> {
+    let drive = published::drive(&experiment.disk.model).filter(|_| experiment.name == NAME)?;
+    let mut out = format!(
+        "| operation | depth | measured | mean us | p99 us | published | published / {} | off | known | source |\n",
+        drive.slowdown
+    );
+    out += "|---|---:|---:|---:|---:|---:|---:|---:|---|---|\n";
+    for config in words::configs(&experiment.cells) {
+        for cell in experiment.cells.iter().filter(|cell| Config::of(cell) == config) {
+            let is_rate = published::name_of(&cell.layout) == f::BYTES_PER_S;
+            let (unit, word) = if is_rate { (1e6, " MB/s") } else { (1.0, "/s") };
+            let found = cell.figure(published::name_of(&cell.layout));
+            let found = found.map(|s| Spread { min: s.min / unit, median: s.median / unit, max: s.max / unit });
+            let measured = found
+                .map_or_else(|| text::ABSENT.to_owned(), |s| format!("{}{word}", text::with_ends(s, text::number)));
+            let us = |name| cell.figure(name).map_or_else(|| text::ABSENT.to_owned(), |s| text::digits(s.median));
+            let known = match published::of(experiment, cell) {
+                Some((_, figure)) => {
+                    let off = figure.measured(experiment).map(|s| figure.off_pct(s.median, drive.slowdown));
+                    format!(
+                        "{} | {} | {} | {} | {}",
+                        figure.scaled(1.0, unit),
+                        figure.scaled(drive.slowdown, unit),
+                        off.map_or_else(|| text::ABSENT.to_owned(), published::signed),
+                        figure.mark.as_str(),
+                        safe(figure.source)
+                    )
+                }
+                None => [text::ABSENT; 5].join(" | "),
+            };
+            out += &format!(
+                "| {} | {} | {measured} | {} | {} | {known} |\n",
+                safe(&config.label()),
+                safe(cell.neighbour.trim_start_matches("depth-")),
+                us(f::LATENCY_MEAN_US),
+                us(f::LATENCY_P99_US)
+            );
+        }
+    }
+    Some(out)
 }
 
 fn table(grid: &Grid) -> String {

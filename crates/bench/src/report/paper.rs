@@ -99,6 +99,12 @@ pub(crate) fn says(experiment: &str) -> &'static [&'static str] {
              47 % less time on a SATA disk, with two thirds fewer reads of the disk; on a PCIe SSD slightly faster.",
             "They estimate 100 to 400 MB of memory for the records of a 50 GB image with 10 % hot data: 2 to 8 % of that.",
         ],
+        "disk-models" => &[
+            "Published figures are of the drives' data sheets and of measurements by others; those marked d are derived from them, not published. \
+             No drive has all depths published in one place: Exos X24, Exos M and WD DC HC580 stand in for the spinning disk at depths 16 and 32, \
+             the 860 EVO for the flushes of the 870 EVO, the 850 EVO for its sequential rates at depth 1.",
+            "The spinning disk's sequential rate is recalled from its data sheet, which was not at hand.",
+        ],
         _ => &[],
     }
 }

@@ -19,6 +19,7 @@ use super::text::{factor, number, percent, percent_exact, rate, spoken_ms};
 use super::words::{self, Config};
 use super::{grid, paper};
 use crate::experiment::attribution::{CONTAINERS, PLAYERS, cell_of_all};
+use crate::experiment::disk_models::published::{self, name_of};
 use crate::judge;
 use crate::result::{Cell, Experiment, Spread};
 
@@ -57,7 +58,7 @@ pub fn files(name: &str, experiments: &[Experiment]) -> Vec<(String, String)> {
 pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, String)> {
     let stem = |kind: &str| stem_of(&[&experiment.name, &experiment.disk.model, kind]);
     let mut pictures = Vec::new();
-    let charts: [(&str, Option<Chart>); 11] = [
+    let charts: [(&str, Option<Chart>); 12] = [
         ("slowdown", slowdown(experiment)),
         ("database", database(experiment)),
         ("latencies", pair(experiment)),
@@ -69,6 +70,7 @@ pub(crate) fn pictures_at(experiment: &Experiment, width: f64) -> Vec<(String, S
         ("held", held(experiment)),
         ("clones", clone_reads(experiment)),
         ("launches", launches(experiment)),
+        ("published", disk_models(experiment)),
     ];
     for (kind, chart) in charts {
         if let Some(chart) = chart {
@@ -515,6 +517,59 @@ fn launches(experiment: &Experiment) -> Option<Chart> {
             band("seconds until all are ready", f::READY_SECONDS, 1.0, true),
             band("MiB read from the disk", f::LAUNCH_DISK_BYTES, 1_048_576.0, false),
         ],
+    })
+}
+
+fn disk_models(experiment: &Experiment) -> Option<Chart> {
+    let panel = |operation: &str| {
+        let cells = experiment.cells.iter().filter(|cell| cell.layout == operation);
+        let unit = if name_of(operation) == f::BYTES_PER_S { 1e6 } else { 1.0 };
+        let row = |cell: &Cell| {
+            let Spread { min, median, max } = cell.figure(name_of(operation))?;
+            let content = Content::Bar(Hue::Blue, Spread { min: min / unit, median: median / unit, max: max / unit });
+            let figure = published::of(experiment, cell);
+            let paper = figure.map(|(drive, figure)| f64::midpoint(figure.low, figure.high) / drive.slowdown / unit);
+            Some(Row { label: words::neighbour_heading(&cell.neighbour), ours: false, content, paper })
+        };
+        let heading = Config { layout: operation, controller: "" }.label();
+        Panel { heading, rows: cells.filter_map(row).collect(), target: None }
+    };
+    let band = |axis: &str, operations: &[&str]| {
+        let panels: Vec<Panel> = operations.iter().map(|operation| panel(operation)).collect();
+        // Names of rows stand at the first panel only.
+        let same = panels
+            .iter()
+            .all(|panel| panel.rows.iter().map(|row| &row.label).eq(panels[0].rows.iter().map(|row| &row.label)));
+        let apart = if same { vec![panels] } else { panels.into_iter().map(|panel| vec![panel]).collect() };
+        let apart = apart.into_iter().filter(|panels| panels.iter().any(|panel| !panel.rows.is_empty()));
+        let band = |panels| Band {
+            axis: axis.to_owned(),
+            log_from: None,
+            until: None,
+            write: number,
+            tick: number,
+            headed: true,
+            panels,
+        };
+        apart.map(band).collect::<Vec<_>>()
+    };
+    let bands = [
+        band("operations per second", &[published::RANDOM_READ, published::RANDOM_WRITE]),
+        band("MB per second", &[published::SEQUENTIAL_READ, published::SEQUENTIAL_WRITE]),
+        band("operations per second", &[published::SMALL_SEQUENTIAL_READ, published::SMALL_SEQUENTIAL_WRITE]),
+        band("operations per second", &[published::RANDOM_FLUSH, published::SEQUENTIAL_FLUSH]),
+        band("operations per second", &[published::OUTER_FLUSH]),
+    ];
+    let bands: Vec<Band> = bands.into_iter().flatten().collect();
+    let slowdown = published::drive(&experiment.disk.model).map_or(1.0, |drive| drive.slowdown);
+    (!bands.is_empty()).then(|| Chart {
+        title: "A disk of the lab beside the drive that it is a model of".into(),
+        subtitle: "fio on the whole device. Where two figures are published, their middle is shown.".into(),
+        legend: vec![
+            (Key::Box(Hue::Blue), "measured".into()),
+            (Key::Hollow, format!("published or derived, divided by {slowdown}")),
+        ],
+        bands,
     })
 }
 

@@ -71,7 +71,8 @@ fn table(grid: &Grid, lines: &mut Vec<String>) {
             let width = width(idx, ends[idx]);
             line += &format!("{:GAP$}{cell:>width$}", "");
         }
-        line
+        // Without any spread, absurd figures can still be too wide.
+        cut(&line, WIDTH)
     };
     let heads =
         |half: fn(&grid::Head) -> &'static str| grid.heads.iter().map(|h| half(h).to_owned()).collect::<Vec<_>>();

@@ -2,12 +2,13 @@
 
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PROGRAMS};
+use crate::experiment::disk_models::published;
 use crate::experiment::{launch_storm, share_correction};
 use crate::journal_cost::Features;
 use crate::result::{Cell, Experiment};
 
 /// Orders of what is known; others follow in the order they were measured.
-const LAYOUTS: [&str; 20] = [
+const LAYOUTS: [&str; 29] = [
     "raw",
     "lv",
     "shared",
@@ -28,9 +29,18 @@ const LAYOUTS: [&str; 20] = [
     "base",
     "drr",
     "both",
+    published::RANDOM_READ,
+    published::RANDOM_WRITE,
+    published::SEQUENTIAL_READ,
+    published::SEQUENTIAL_WRITE,
+    published::SMALL_SEQUENTIAL_READ,
+    published::SMALL_SEQUENTIAL_WRITE,
+    published::RANDOM_FLUSH,
+    published::OUTER_FLUSH,
+    published::SEQUENTIAL_FLUSH,
 ];
 const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
-const NEIGHBOURS: [&str; 13] = [
+const NEIGHBOURS: [&str; 19] = [
     "idle",
     "streams",
     "fsyncs",
@@ -44,6 +54,12 @@ const NEIGHBOURS: [&str; 13] = [
     share_correction::JOURNAL_ONLY,
     launch_storm::UNBOUNDED,
     launch_storm::BOUNDED,
+    "depth-1",
+    "depth-2",
+    "depth-4",
+    "depth-8",
+    "depth-16",
+    "depth-32",
 ];
 
 /// Layouts that are Bulkhead at work, the preferred first. The choice is fixed here, never made by results.
@@ -88,6 +104,15 @@ impl<'a> Config<'a> {
             "base" => "Base in the host's cache",
             "drr" => "From siblings' caches",
             "both" => "From siblings, else base",
+            published::RANDOM_READ => "Random read, 4 KiB",
+            published::RANDOM_WRITE => "Random write, 4 KiB",
+            published::SEQUENTIAL_READ => "Sequential read, 128 KiB",
+            published::SEQUENTIAL_WRITE => "Sequential write, 128 KiB",
+            published::SMALL_SEQUENTIAL_READ => "Sequential read, 4 KiB",
+            published::SMALL_SEQUENTIAL_WRITE => "Sequential write, 4 KiB",
+            published::RANDOM_FLUSH => "Random write + flush, 4 KiB",
+            published::OUTER_FLUSH => "The same, outer 44 % of the stroke",
+            published::SEQUENTIAL_FLUSH => "Sequential write + flush, 4 KiB",
             other => other,
         };
         match self.controller {
@@ -185,6 +210,7 @@ pub(crate) fn neighbour_heading(name: &str) -> String {
         launch_storm::BOUNDED => "memory bounded".to_owned(),
         share_correction::JOURNAL_ONLY => "A makes directories and reads nothing".to_owned(),
         known if neighbour(known) != known => format!("beside {}", neighbour(known)),
+        depth if depth.starts_with("depth-") => depth.replacen('-', " ", 1),
         other => format!("neighbour: {other}"),
     }
 }

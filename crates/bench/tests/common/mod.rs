@@ -272,6 +272,65 @@ pub(crate) fn synthetic_launch_storm() -> Experiment {
     experiment("launch-storm", "Ten clones of one image.", "hdd", cells)
 }
 
+/// A disk model; some figures are as published, one is not.
+pub(crate) fn synthetic_disk_model(disk: &str) -> Experiment {
+    let all: &[(&str, u32, f64)] = match disk {
+        "hdd" => &[
+            ("random-read", 1, 84.0),
+            ("random-read", 16, 173.0),
+            ("random-read", 32, 210.0),
+            ("random-write", 1, 190.0),
+            ("sequential-read", 1, 222e6),
+            ("sequential-read", 32, 222e6),
+            ("sequential-write", 1, 221e6),
+            ("sequential-write", 32, 221e6),
+            ("random-write-flush", 1, 79.0),
+            ("random-write-flush-outer", 1, 97.0),
+            ("sequential-write-flush", 1, 110.0),
+        ],
+        "ssd" => &[
+            ("random-read", 1, 2580.0),
+            ("random-read", 32, 19_300.0),
+            ("random-write", 1, 7100.0),
+            ("random-write", 32, 17_500.0),
+            ("sequential-read", 1, 107e6),
+            ("sequential-read", 8, 111e6),
+            ("sequential-read", 32, 112e6),
+            ("sequential-write", 1, 98e6),
+            ("sequential-write", 32, 106e6),
+            ("sequential-read-4k", 32, 19_500.0),
+            ("sequential-write-4k", 32, 17_600.0),
+            ("sequential-write-flush", 1, 98.0),
+        ],
+        _ => &[
+            ("random-read", 1, 1125.0),
+            ("random-read", 32, 25_400.0),
+            ("random-write", 1, 4180.0),
+            ("sequential-read", 1, 88e6),
+            ("sequential-read", 32, 238e6),
+            ("sequential-write", 1, 104e6),
+            ("sequential-write", 32, 130e6),
+            ("sequential-write-flush", 1, 3390.0),
+        ],
+    };
+    let of = |&(operation, depth, value): &(&str, u32, f64)| {
+        let (block, name) = match operation {
+            "sequential-read" | "sequential-write" => (131_072.0, "bytes_per_s"),
+            _ => (4096.0, "iops"),
+        };
+        let iops = if name == "iops" { value } else { value / block };
+        let mean_us = f64::from(depth) * 1e6 / iops;
+        let figures = [
+            ("iops", iops),
+            ("bytes_per_s", iops * block),
+            ("latency_mean_us", mean_us),
+            ("latency_p99_us", mean_us * 2.0),
+        ];
+        cell(operation, "", &format!("depth-{depth}"), &figures)
+    };
+    experiment("disk-models", "fio on the whole device.", disk, all.iter().map(of).collect())
+}
+
 /// All of them.
 pub(crate) fn all_synthetic() -> Vec<Experiment> {
     vec![
@@ -284,6 +343,9 @@ pub(crate) fn all_synthetic() -> Vec<Experiment> {
         synthetic_clone_read("hdd"),
         synthetic_clone_read("ssd"),
         synthetic_launch_storm(),
+        synthetic_disk_model("hdd"),
+        synthetic_disk_model("ssd"),
+        synthetic_disk_model("nvme"),
         synthetic_costs(),
         synthetic_attribution(),
         synthetic_churn(),

@@ -25,6 +25,9 @@ const CONSOLE_LOG_LEVEL: &str = "5";
 /// How long the port may say "host not connected" before the first request.
 const FIRST_CONTACT: Duration = Duration::from_secs(60);
 
+/// Between two looks for the host.
+const CONTACT_PAUSE: Duration = Duration::from_millis(100);
+
 /// The agent's program: never returns while the host is there.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -89,7 +92,8 @@ fn serve() -> Result<()> {
             if in_contact || started.elapsed() > FIRST_CONTACT {
                 return Ok(());
             }
-            pause();
+            // The host has not connected yet.
+            pause(CONTACT_PAUSE);
             continue;
         }
         in_contact = true;
@@ -113,9 +117,9 @@ fn serve() -> Result<()> {
     }
 }
 
-/// A moment's pause while the host has not connected yet.
-fn pause() {
-    std::thread::park_timeout(Duration::from_millis(100));
+#[expect(clippy::disallowed_methods, reason = "what is polled for is the host's, which asks for the pause")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
 }
 
 fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes, running: Running) -> Result<()> {
@@ -137,7 +141,7 @@ fn answer(id: u64, request: Request, replies: &Replies, processes: &Processes, r
         Request::Disk { serial } => Event::Disk(find_disk(&serial)),
         Request::Snapshot => Event::Snapshot(snapshot::take()?),
         Request::Pause { milliseconds } => {
-            std::thread::sleep(Duration::from_millis(milliseconds));
+            pause(Duration::from_millis(milliseconds));
             Event::Done
         }
         Request::Await { .. } | Request::Shutdown => Event::Done,
