@@ -65,7 +65,8 @@ impl Guest for FakeMachine {
     }
 
     fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
-        std::future::pending()
+        let is_faulty = self.name.starts_with("faulty/");
+        async move { if is_faulty { "the disk is gone".to_owned() } else { std::future::pending().await } }
     }
 
     fn died_of_emulation(&self) -> bool {
@@ -160,6 +161,15 @@ async fn machines_on_the_wall_clock_run_when_all_else_has_ended() {
     assert_eq!(order, ["b", "c", "slow", "alone"]);
     let machines = ["boot small/6.12", "boot small/6.12", "end small/6.12", "end small/6.12"];
     assert_eq!(events, [&machines[..], &["boot alone/6.12", "end alone/6.12"]].concat());
+}
+
+#[tokio::test]
+async fn a_disk_without_its_server_is_a_failure() {
+    let mut stuck = case("stuck", |_| Box::pin(std::future::pending()));
+    stuck.profile = Profile { name: "faulty", ..SMALL };
+    let (report, _) = run_cases(&[stuck, passing("next")]).await;
+    assert_eq!(failure(&report, 0), "the disk is gone");
+    assert_eq!(report.summary(), "1 passed, 1 failed, 0 skipped");
 }
 
 #[tokio::test]

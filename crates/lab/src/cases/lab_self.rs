@@ -1,18 +1,26 @@
 //! The lab tests itself: the guest is what other cases rely on, disks are what they claim to be and survive a crash.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::HDD_SSD_FAULTY;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
-use crate::disk::DiskModel;
+use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
 const PROFILE: Profile = Profile { name: "lab", clock: Clock::Wall, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
+/// One processor, as for what is measured.
+const VIRTUAL: Profile = Profile {
+    name: "virtual",
+    clock: Clock::Virtual,
+    disks: &[DiskSpec::new(DiskModel::Hdd, 1024), DiskSpec::new(DiskModel::Fast, 64)],
+    memory_mib: 1024,
+    cpus: 1,
+};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -38,6 +46,15 @@ pub(super) const CASES: &[Case] = &[
         profile: PROFILE,
         limit: LIMIT,
         run: |ctx| Box::pin(faults_are_switched(ctx)),
+    },
+    Case {
+        name: "lab_self_virtual",
+        about: "in virtual time idle time costs nothing, the same work takes the same time, and a disk takes what its model says",
+        kernels: &[Kernel::V6_12, Kernel::Backport],
+        // It is about that clock.
+        profile: VIRTUAL,
+        limit: LIMIT,
+        run: |ctx| Box::pin(virtual_time_is_exact(ctx)),
     },
     Case {
         name: "lab_self_crash",
@@ -152,6 +169,41 @@ async fn faults_are_switched(ctx: &mut Ctx) -> Result<Outcome> {
     machine.set_disk_faulty(2, false).await?;
     ensure!(failed.stderr.contains("Input/output error"), "no I/O error: {failed:?}");
     ensure!(machine.run(&attempt).await?.status.success(), "the disk does not recover");
+    Ok(Outcome::Passed)
+}
+
+/// Random reads of the whole disk, one at a time; prints their mean latency in nanoseconds.
+const RANDOM_READS: &str = "
+fio --name=r --filename=DISK --direct=1 --rw=randread --bs=4k --randrepeat=1 --norandommap --time_based --runtime=20 \
+    --output-format=json | python3 -c 'import json, sys; print(json.load(sys.stdin)[\"jobs\"][0][\"read\"][\"clat_ns\"][\"mean\"])'";
+
+async fn virtual_time_is_exact(ctx: &mut Ctx) -> Result<Outcome> {
+    let machine = &ctx.machine;
+    let uptime = async || -> Result<f64> {
+        let text = machine.read_text("/proc/uptime").await?;
+        Ok(text.split(' ').next().context("no uptime")?.parse()?)
+    };
+    let (before, begin) = (uptime().await?, Instant::now());
+    machine.sh_within("sleep 3000", Duration::from_secs(200)).await?;
+    let (slept, took) = (uptime().await? - before, begin.elapsed().as_secs_f64());
+    ctx.log(format!("{slept:.0} s of the guest took {took:.1} s"));
+    ensure!((3000.0..3060.0).contains(&slept), "a sleep of 3000 s took {slept} s of the guest's time");
+
+    // Between two requests the host thinks, and the guest must not get far.
+    let before = uptime().await?;
+    let idle = uptime().await? - before;
+    ensure!(idle < 5.0, "{idle} s passed in the guest between two requests");
+
+    let reads = RANDOM_READS.replace("DISK", &machine.disk(0).await?);
+    let mut means = Vec::new();
+    for _ in 0..2 {
+        means.push(machine.sh(&reads).await?.trim().parse::<f64>()? / 1e6);
+    }
+    let (mean, again) = (means[0], means[1]);
+    ctx.log(format!("random reads take {mean:.3} and {again:.3} ms; {}", machine.tell_disk(0, "stats").await?.trim()));
+    // 7.4 ms of seeking, half a revolution, 0.5 ms of overhead: crates/disk/src/parameters.rs.
+    ensure!((11.0..13.2).contains(&mean), "a random read takes {mean} ms");
+    ensure!((mean / again - 1.0).abs() < 0.02, "the same reads take {mean} and {again} ms");
     Ok(Outcome::Passed)
 }
 
