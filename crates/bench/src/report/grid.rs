@@ -95,12 +95,18 @@ pub(crate) fn gain(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
     part_of(cell, shared_cell(experiment, cell), f::INSERTS_PER_S, 1.0)
 }
 
+/// No measured journal comes near 1 PiB: more is a damaged figure, of which sums could overflow.
+const JOURNAL_BYTES_MAX: f64 = (1u64 << 50) as f64;
+
 /// What a call costs, from the rounds of its cell.
 pub(crate) fn call_cost(cell: &Cell) -> Option<CallCost> {
     let call = Call::ALL.into_iter().find(|call| call.word() == cell.layout)?;
     let run = |round: &Round| {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes of a file system in memory")]
-        let of = |name| round.figures.get(name).filter(|bytes| **bytes >= 0.0).map(|bytes| bytes.round() as u64);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 2^50")]
+        let of = |name| {
+            let bytes = round.figures.get(name).filter(|bytes| (0.0..JOURNAL_BYTES_MAX).contains(*bytes));
+            bytes.map(|bytes| bytes.round() as u64)
+        };
         Some(CostRun { few_bytes: of(f::JOURNAL_BYTES_OF_FEW)?, bytes: of(f::JOURNAL_BYTES)? })
     };
     let runs = cell.rounds.iter().filter_map(run).collect();

@@ -35,11 +35,9 @@ impl ReadBuffer {
 
     /// Serves a read that is in the buffer entirely.
     pub(super) fn serve(&mut self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> bool {
-        if let Some(stream) = &mut self.stream
-            && stream.start <= range.start
-        {
+        if let Some(stream) = &mut self.stream {
             let reached = stream.reached(now_ns, geometry);
-            if range.end <= reached {
+            if stream.oldest(reached, self.read_ahead_bytes) <= range.start && range.end <= reached {
                 stream.follow(range.end, reached, self.read_ahead_bytes);
                 return true;
             }
@@ -51,7 +49,8 @@ impl ReadBuffer {
     pub(super) fn streams(&self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> Option<(u64, u64)> {
         let stream = self.stream.as_ref()?;
         let reached = stream.reached(now_ns, geometry);
-        let near = stream.start <= range.start && range.start <= reached + self.read_ahead_bytes;
+        let oldest = stream.oldest(reached, self.read_ahead_bytes);
+        let near = oldest <= range.start && range.start <= reached + self.read_ahead_bytes;
         (near && reached < stream.limit).then(|| {
             let at = |offset| stream.since_ns + geometry.place(offset).pass_ns.saturating_sub(stream.from_pass_ns);
             (at(range.start).max(now_ns), at(range.end).max(now_ns))
@@ -83,7 +82,7 @@ impl ReadBuffer {
     pub(super) fn leave(&mut self, now_ns: u64, geometry: &Geometry) {
         if let Some(stream) = self.stream.take() {
             let end = stream.reached(now_ns, geometry);
-            let start = stream.start.max(end.saturating_sub(self.read_ahead_bytes * 2));
+            let start = stream.oldest(end, self.read_ahead_bytes);
             if self.segments.len() == self.n_segments {
                 self.segments.pop_front();
             }
@@ -106,6 +105,11 @@ impl ReadBuffer {
 impl Stream {
     fn reached(&self, now_ns: u64, geometry: &Geometry) -> u64 {
         geometry.offset_at(self.from_pass_ns + (now_ns - self.since_ns)).min(self.limit)
+    }
+
+    /// Where what is still in the buffer begins: as much as is read ahead is kept behind the head, twice in all.
+    fn oldest(&self, reached: u64, read_ahead_bytes: u64) -> u64 {
+        self.start.max(reached.saturating_sub(read_ahead_bytes * 2))
     }
 
     fn follow(&mut self, end: u64, reached: u64, read_ahead_bytes: u64) {
