@@ -14,7 +14,7 @@ use bulkhead_bench::judge::{Verdict, judge};
 use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
-use bulkhead_lab::say;
+use bulkhead_lab::{Clock, say};
 use clap::Args;
 
 use crate::{check, lab};
@@ -102,7 +102,7 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
         }
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
-        let (_, artifacts) = lab::bulkhead_on(disk, &lab::Programs::RELEASE, words, &beside, LIMIT)?;
+        let (_, artifacts) = lab::bulkhead_on(disk, Clock::Virtual, &lab::Programs::RELEASE, words, &beside, LIMIT)?;
         // One that was cut short has written what it had after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -29,7 +29,7 @@ const N_SLOWEST: usize = 10;
 const BENCH_MEMORY_MIB: u32 = 3072;
 /// Stands for the node of the first disk in a command for a machine.
 pub(crate) const DISK: &str = "{disk}";
-/// Processors of a guest that runs experiments: with several, those of one machine take turns, and whatever one wakes on another
+/// Processors of a guest that runs experiments in virtual time: with several, those of one machine take turns, and whatever one wakes on another
 /// waits for the end of the turn.
 const BENCH_CPUS: u32 = 1;
 /// Size of the disks that experiments run on.
@@ -182,14 +182,14 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
 /// does; returns its exit code and the artifacts folder. `beside` are further programs that it finds in its own folder.
 pub(crate) fn bulkhead_on(
     disk: DiskSpec,
+    clock: Clock,
     programs: &Programs,
     arguments: Vec<String>,
     beside: &[PathBuf],
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
-    let clock = Clock::Virtual;
-    let machine =
-        MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: BENCH_CPUS };
+    let cpus = if clock == Clock::Virtual { BENCH_CPUS } else { 2 };
+    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
