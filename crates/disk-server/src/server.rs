@@ -24,6 +24,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::queue::{Op, Prepared, Request, Target};
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Params, Spec};
 use bulkhead_sys::{background, process};
+use clap::ValueEnum as _;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -60,11 +61,6 @@ pub(crate) enum Word {
     Forget,
     /// Tell what was served.
     Stats,
-}
-
-impl Word {
-    const ALL: [(Self, &'static str); 4] =
-        [(Self::Fail, "fail"), (Self::Work, "work"), (Self::Forget, "forget"), (Self::Stats, "stats")];
 }
 
 /// Serves until it is killed.
@@ -258,8 +254,7 @@ fn answer(mut stream: UnixStream, server: &Server) {
     if (&stream).take(64).read_to_string(&mut word).is_err() {
         return;
     }
-    let known = Word::ALL.into_iter().find(|(_, known)| *known == word);
-    let said = match known.map(|(word, _)| word) {
+    let said = match Word::from_str(&word, false).ok() {
         Some(Word::Forget) => {
             server.medium.forget();
             String::new()
@@ -290,14 +285,17 @@ fn stats(server: &Server) -> String {
 /// Tells a server something, and prints what it answers.
 pub(crate) fn tell(name: &str, word: Word) -> Result<()> {
     let path = socket(name);
-    let known = Word::ALL.into_iter().find(|(known, _)| *known == word).map_or("", |(_, word)| word);
+    let word = word.to_possible_value().context("a word that cannot be said")?;
     let mut stream = UnixStream::connect(&path).with_context(|| format!("disk {name} is not served here"))?;
     stream.set_read_timeout(Some(ANSWER_LIMIT)).context("cannot limit the waiting")?;
-    stream.write_all(known.as_bytes()).and_then(|()| stream.shutdown(Shutdown::Write)).context("cannot tell it")?;
+    stream
+        .write_all(word.get_name().as_bytes())
+        .and_then(|()| stream.shutdown(Shutdown::Write))
+        .context("cannot tell it")?;
     let mut said = String::new();
     stream.read_to_string(&mut said).with_context(|| format!("the server of {name} does not answer"))?;
     if said == "unknown word" {
-        bail!("the server of {name} does not know {known}");
+        bail!("the server of {name} does not know {}", word.get_name());
     }
     writeln!(io::stdout(), "{said}").context("cannot print the answer")
 }
