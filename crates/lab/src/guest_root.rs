@@ -53,6 +53,7 @@ const PACKAGES: [&str; 25] = [
 /// A complete guest root.
 #[derive(Debug)]
 pub struct GuestRoot {
+    name: String,
     dir: PathBuf,
     _in_use: CacheLock,
 }
@@ -67,7 +68,12 @@ impl GuestRoot {
             build(cache, &name, &dir).await?;
             cache.remove_unused("guest-root-", &name)?;
         }
-        Ok(Self { dir, _in_use: in_use })
+        Ok(Self { name, dir, _in_use: in_use })
+    }
+
+    /// The folder's name: another one whenever it is built from something else.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The folder on the host.

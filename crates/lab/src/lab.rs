@@ -13,6 +13,7 @@ use crate::crate_tool::{self, CrateTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
 use crate::package::{self, GuestPackage};
+use crate::root_image::RootImage;
 use crate::run_dir::RunDir;
 use crate::{kvm, setup};
 
@@ -81,6 +82,16 @@ impl Lab {
         let image = kernels::provide(&self.cache, &self.root, kernel).await?;
         self.kernel_table()?.push((kernel, image.clone()));
         Ok(image)
+    }
+
+    /// The guest root as an image for a kernel, made if need be.
+    ///
+    /// # Errors
+    /// When the kernel cannot be had, or the image cannot be made.
+    pub(crate) async fn root_image(&self, kernel: Kernel) -> Result<RootImage> {
+        self.kernel(kernel).await?;
+        let _building = self.cache.lock_for_building()?;
+        RootImage::provide(&self.cache, &self.root, kernel).await
     }
 
     /// A Debian package whose programs guests can run, downloaded if need be. Guests that run already have it too.

@@ -24,6 +24,7 @@ mod package;
 mod process;
 mod protocol;
 mod report;
+mod root_image;
 mod run_dir;
 pub mod runner;
 pub mod say;

@@ -19,6 +19,7 @@ use crate::kernels::{Kernel, KernelImage};
 use crate::lab::Lab;
 use crate::process::{Output, Process, ProcessEvent};
 use crate::protocol::{Event, Payload, Request, Stream};
+use crate::root_image::{CHANGE_ROOT, RootImage};
 use crate::say;
 use crate::vm::Vm;
 use crate::vng::Start;
@@ -89,6 +90,7 @@ pub struct Machine {
     name: String,
     spec: MachineSpec,
     image: KernelImage,
+    root_image: Option<RootImage>,
     shared: SharedFolder,
     logs: PathBuf,
     is_kvm: bool,
@@ -130,11 +132,16 @@ impl Machine {
     /// the end of the console log.
     pub async fn boot(lab: &Lab, spec: &MachineSpec, name: &str) -> Result<Self> {
         let image = lab.kernel(spec.kernel).await?;
+        let root_image = match spec.clock {
+            Clock::Wall => None,
+            Clock::Virtual => Some(lab.root_image(spec.kernel).await?),
+        };
         let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
         let mut machine = Self {
             name: name.to_owned(),
             spec: spec.clone(),
             image,
+            root_image,
             shared: SharedFolder::create(lab)?,
             logs: lab.config().artifacts.clone(),
             is_kvm: lab.kvm_for(spec.clock),
@@ -183,7 +190,14 @@ impl Machine {
         let (name, version) = (&self.name, &self.image.version);
         let log = self.console_log();
         let socket = lab.run_dir().path(&format!("agent-{}.sock", lab.run_dir().next_number()));
-        let start = Start { lab, spec: &self.spec, image: &self.image, disks: &self.disks, shared: &self.shared.dir };
+        let start = Start {
+            lab,
+            spec: &self.spec,
+            image: &self.image,
+            disks: &self.disks,
+            root_image: self.root_image.as_ref(),
+            shared: &self.shared.dir,
+        };
         let mut vm = Vm::launch(start.with_agent(&socket)?, lab, &log)?;
         let (channel, kernel) = match vm.agent(&socket, self.spec.boot_timeout).await {
             Ok(agent) => agent,
@@ -199,6 +213,9 @@ impl Machine {
         }
         self.running = Some(Running { channel, vm, nodes: BTreeMap::new(), _watchers: Vec::new() });
         self.boot_time = begin.elapsed();
+        if self.root_image.is_some() {
+            self.sh(CHANGE_ROOT).await.context("the guest cannot change over to the image of its root")?;
+        }
         self.sh(STATIC_NODES).await.context("cannot complete /dev in the guest")?;
         self.sh(PROGRAMS_IN_MEMORY).await.context("cannot copy the programs into the guest's memory")?;
         self.serve_disks().await?;

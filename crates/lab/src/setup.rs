@@ -33,7 +33,7 @@ enum Wanted {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 9] = [
+const NEEDS: [Need; 10] = [
     Need { wanted: Wanted::Program("qemu-system-x86_64"), package: "qemu-system-x86" },
     Need { wanted: Wanted::Program("mmdebstrap"), package: "mmdebstrap" },
     // virtme-ng looks for the modules of the guest's kernel with modprobe ...
@@ -43,6 +43,7 @@ const NEEDS: [Need; 9] = [
     Need { wanted: Wanted::Program("python3"), package: "python3" },
     Need { wanted: Wanted::PythonModule("ensurepip"), package: "python3-venv" },
     Need { wanted: Wanted::Program("dpkg-deb"), package: "dpkg" },
+    Need { wanted: Wanted::Program("mke2fs"), package: "e2fsprogs" },
     Need { wanted: Wanted::Program("apt-get"), package: "apt" },
     Need { wanted: Wanted::File(crate::guest_root::DEBIAN_KEYRING), package: "debian-archive-keyring" },
 ];

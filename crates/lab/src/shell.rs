@@ -24,7 +24,7 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
     let shared = SharedFolder::create(lab)?;
-    let start = Start { lab, spec, image: &image, disks: &disks, shared: &shared.dir };
+    let start = Start { lab, spec, image: &image, disks: &disks, root_image: None, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
     // In the caller's process group: only that one may read from the terminal.
     let mut vng = tokio::process::Command::from(start.with_console()?)

@@ -15,6 +15,7 @@ use crate::kernels::KernelImage;
 use crate::lab::Lab;
 use crate::machine::MachineSpec;
 use crate::protocol::PORT_NAME;
+use crate::root_image::RootImage;
 
 /// Warnings and worse reach the console from the start; all of it would slow an emulated machine down.
 const CONSOLE_LOG_LEVEL: &str = "loglevel=5";
@@ -38,6 +39,8 @@ pub(crate) struct Start<'a> {
     pub(crate) spec: &'a MachineSpec,
     pub(crate) image: &'a KernelImage,
     pub(crate) disks: &'a Disks,
+    /// The root that the guest changes over to; its folder stays what it boots from.
+    pub(crate) root_image: Option<&'a RootImage>,
     /// The host folder that the guest sees as /lab.
     pub(crate) shared: &'a Path,
 }
@@ -78,6 +81,7 @@ impl Start<'_> {
         let mut qemu_options = qemu_options.to_vec();
         qemu_options.extend(FEW_PORTS.map(str::to_owned));
         qemu_options.extend(spec.clock.qemu_options());
+        qemu_options.extend(self.root_image.iter().flat_map(|root| root.qemu_options(spec.memory_mib)));
         if !lab.kvm_for(spec.clock) {
             vng.args(["--disable-kvm", "--append", SAME_ADDRESSES]);
             qemu_options.extend(PLAIN_COPIES.map(str::to_owned));
