@@ -106,10 +106,10 @@ pub(crate) enum Command {
 pub(crate) struct Programs {
     /// Use optimised programs.
     #[arg(long)]
-    release: bool,
+    pub(crate) release: bool,
     /// Use the programs as they are in the target folder.
     #[arg(long)]
-    no_build: bool,
+    pub(crate) no_build: bool,
 }
 
 impl Programs {
@@ -121,7 +121,7 @@ impl Programs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MachineArgs {
-    /// Adds a disk: hdd, ssd, nvme, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
+    /// Adds a disk: hdd, hdd-nocache, ssd, nvme, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
     #[arg(long = "disk", value_name = "MODEL[:MIB]")]
     disks: Vec<DiskSpec>,
     /// The kernel: 6.12, backport or 6.1.

@@ -117,6 +117,7 @@ impl Image {
             block_bytes: BLOCK_BYTES,
             read_only: false,
             rotational: self.rotational,
+            volatile_cache: true,
             max_discard: if discards { MAX_RANGE } else { Bytes(0) },
             max_zeroes: MAX_RANGE,
         }

@@ -34,7 +34,7 @@ enum Command {
 struct Serve {
     /// By which it is told things.
     name: String,
-    /// hdd, ssd, nvme, fast or faulty.
+    /// hdd, hdd-nocache, ssd, nvme, fast or faulty.
     #[arg(long)]
     model: String,
     /// The medium: memory of a PCI device, as resourceN in sysfs.

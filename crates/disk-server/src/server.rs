@@ -84,6 +84,7 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
         block_bytes: BLOCK_BYTES,
         read_only: false,
         rotational: model.as_ref().is_some_and(Parameters::is_rotational),
+        volatile_cache: model.as_ref().is_none_or(Parameters::has_volatile_cache),
         max_discard: MAX_DISCARD,
         max_zeroes: MAX_DISCARD,
     };

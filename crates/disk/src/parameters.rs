@@ -129,7 +129,8 @@ impl Parameters {
         interface_bytes_per_s: 600_000_000,
         // SATA: tags 0 to 31.
         queue_depth: 32,
-        // Assumed: seven times the mean response at depth 32.
+        // Assumed: seven times the mean response at depth 32. Drives were seen to delay a queued command for 1 to 2 s (Google, 2008, by the
+        // article on NCQ of Wikipedia), and to starve those that lie far from a stream (Yu et al., ACM TOS 6(1), 2010; recalled).
         command_age_limit_ns: 1_000_000_000,
         turn_accesses: 8,
         // 128 MB of memory (recalled, DS7K6000), shared out by assumption: 16 read segments of 2 MiB, 96 MiB for
@@ -229,12 +230,13 @@ impl Parameters {
         map_save_interval_ns: 1_000_000_000,
     });
 
-    /// The disks of the lab: hdd as it is; ssd and nvme so many times slower that a guest of 10^9 instructions a second can keep
+    /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times slower that a guest of 10^9 instructions a second can keep
     /// them busy at a depth of 32, and that what it takes to reach them is a small part of their latency.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {
             "hdd" => Some(Self::HDD),
+            "hdd-nocache" => Some(Self::HDD.without_write_cache()),
             "ssd" => Some(Self::SSD.scaled(5.0)),
             "nvme" => Some(Self::NVME.scaled(10.0)),
             _ => None,
@@ -254,6 +256,24 @@ impl Parameters {
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         matches!(self, Self::Hdd(_))
+    }
+
+    /// Whether it loses what it has taken and not flushed when it loses power; a drive says so itself.
+    #[must_use]
+    pub fn has_volatile_cache(&self) -> bool {
+        match self {
+            Self::Hdd(table) => table.write_cache,
+            Self::Flash(_) => true,
+        }
+    }
+
+    /// The same hard disk with its write cache switched off; other disks stay as they are.
+    #[must_use]
+    pub fn without_write_cache(&self) -> Self {
+        match *self {
+            Self::Hdd(table) => Self::Hdd(HddParameters { write_cache: false, ..table }),
+            Self::Flash(_) => *self,
+        }
     }
 
     /// A disk of the same kind that is `k` times slower in every respect: times by `k`, rates by `1 / k`, sizes as they

@@ -337,7 +337,7 @@ impl Machine {
     async fn describe_disks(&self) -> Result<()> {
         for index in (0..self.disks.count()).filter(|_| self.spec.clock == Clock::Wall) {
             let node = self.disk(index).await?;
-            if self.disks.spec(index).is_some_and(|spec| spec.model != DiskModel::Hdd) {
+            if self.disks.spec(index).is_some_and(|spec| !spec.model.is_rotational()) {
                 let name = node.trim_start_matches("/dev/");
                 self.write_file(&format!("/sys/block/{name}/queue/rotational"), b"0").await?;
             }

@@ -209,6 +209,8 @@ pub struct Params {
     pub read_only: bool,
     /// It lies on a rotating disk.
     pub rotational: bool,
+    /// What it has taken may be lost unless it is flushed or written with FUA.
+    pub volatile_cache: bool,
     /// The largest range that one request discards; zero when it cannot.
     pub max_discard: Bytes,
     /// The largest range that one request zeroes; zero when it cannot.

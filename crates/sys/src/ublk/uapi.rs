@@ -165,8 +165,7 @@ impl Descriptor {
 
 /// `struct ublk_params` for a device of ours.
 pub(super) fn params(params: &super::Params, max_io_bytes: u32) -> Params {
-    let attrs = ATTR_VOLATILE_CACHE
-        | ATTR_FUA
+    let attrs = if params.volatile_cache { ATTR_VOLATILE_CACHE | ATTR_FUA } else { 0 }
         | if params.read_only { ATTR_READ_ONLY } else { 0 }
         | if params.rotational { ATTR_ROTATIONAL } else { 0 };
     let block_shift = params.block_bytes.ilog2().to_le_bytes()[0];
@@ -228,12 +227,15 @@ mod tests {
             block_bytes: 4096,
             read_only: false,
             rotational: true,
+            volatile_cache: true,
             max_discard: Bytes(0),
             max_zeroes: Bytes::mib(1),
         };
         let bytes = params(&device, 1 << 17);
         assert_eq!(u32::from_ne_bytes(at(&bytes, 8)), 0b1110, "rotating, volatile cache, FUA");
         assert_eq!(bytes[12], 12, "4096-byte blocks");
+        let without = params(&super::super::Params { volatile_cache: false, ..device }, 1 << 17);
+        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b1000, "no flush is asked for");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 16)), 256, "largest request in sectors");
         assert_eq!(u64::from_ne_bytes(at(&bytes, 24)), 131_072, "size in sectors");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 48)), 0, "no discard");
