@@ -1,5 +1,7 @@
 //! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
+//! A run on one disk replaces what is stored of that disk. What is less than the full form, or only some of its cells, is written to
+//! `target/evidence` instead.
 //! With `--here` the part that needs no machine runs on this one's own kernel, and is added to what is stored.
 //! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
 //! `--render` its report and pictures are written again, too.
@@ -24,6 +26,8 @@ use crate::{check, lab};
 const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-default-features"]);
 /// How long one experiment on one disk may take.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
+/// What TARGETS asks for.
+const MIN_ROUNDS: u32 = 3;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -33,7 +37,7 @@ pub(crate) struct Arguments {
     /// Name the experiments.
     #[arg(long)]
     list: bool,
-    /// The short form, at most 10 minutes without KVM.
+    /// The short form: one round, short windows, at most 10 minutes a disk on the guest's clock; goes to target/evidence.
     #[arg(long)]
     quick: bool,
     /// Only read the stored JSON and judge it.
@@ -45,18 +49,30 @@ pub(crate) struct Arguments {
     /// Only what observing costs, on this machine's own kernel; the rest stays as it is stored. For attribution.
     #[arg(long, conflicts_with_all = ["judge", "render", "disk", "configs", "neighbours"])]
     here: bool,
-    /// Only this disk model, instead of all that the target names.
+    /// Only this disk model, instead of all that the target names; what is stored of the others stays.
     #[arg(long, value_name = "MODEL")]
     disk: Option<String>,
-    /// Only these configurations, as `shared/none`.
+    /// Only these configurations, as `shared/none`; goes to target/evidence.
     #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
     configs: Vec<String>,
-    /// Only these neighbours.
+    /// Only these neighbours; goes to target/evidence.
     #[arg(long = "neighbour", value_name = "KIND")]
     neighbours: Vec<String>,
-    /// Number of rounds.
+    /// Number of rounds; fewer than 3 go to target/evidence.
     #[arg(long)]
     rounds: Option<u32>,
+    /// Use the release programs as they are in the target folder.
+    #[arg(long)]
+    no_build: bool,
+}
+
+impl Arguments {
+    /// Whether what it measures is all that is stored of an experiment on a disk.
+    fn is_full(&self, name: &str) -> bool {
+        let chosen = !self.configs.is_empty() || !self.neighbours.is_empty();
+        let wanted = self.disk.as_deref().is_none_or(|disk| disks(name).contains(&disk));
+        !self.quick && !chosen && wanted && self.rounds.is_none_or(|rounds| rounds >= MIN_ROUNDS)
+    }
 }
 
 /// Runs or judges one experiment; exit code 0 when its target is met, 1 when it is short.
@@ -71,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !NAMES.contains(&name) {
         bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
     }
-    let stored = folder().join(format!("{name}.json"));
+    let stored = stored_folder().join(format!("{name}.json"));
     let experiments = match arguments {
         Arguments { judge: true, .. } | Arguments { render: true, .. } => read(&stored)?,
         Arguments { here: true, .. } => {
@@ -80,11 +96,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             experiments.push(own);
             experiments
         }
-        _ => measure(name, arguments)?,
+        _ => {
+            let measured = measure(name, arguments)?;
+            match arguments.disk {
+                Some(_) if arguments.is_full(name) && stored.exists() => merged(name, read(&stored)?, measured),
+                _ => measured,
+            }
+        }
     };
     let verdict = judge(name, &experiments);
     if !arguments.judge {
-        write(name, &experiments, &verdict)?;
+        let folder = if arguments.render || arguments.here || arguments.is_full(name) {
+            stored_folder()
+        } else {
+            lab::target_dir().join("evidence")
+        };
+        say::progress(format!("writing {}", folder.join(name).display()));
+        write(&folder, name, &experiments, &verdict)?;
     }
     say::result(&verdict.line);
     Ok(if verdict.met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -102,7 +130,8 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
         }
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
-        let (_, artifacts) = lab::bulkhead_on(disk, Clock::Virtual, &lab::Programs::RELEASE, words, &beside, LIMIT)?;
+        let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
+        let (_, artifacts) = lab::bulkhead_on(disk, Clock::Virtual, &programs, words, &beside, LIMIT)?;
         // One that was cut short has written what it had after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -143,12 +172,21 @@ fn read(path: &Path) -> Result<Vec<Experiment>> {
     serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
 }
 
-fn write(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
+/// What is stored, with what was measured in place of the same disk's; disks that are not asked for any more go, and all that was
+/// stored under another clock.
+fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec<Experiment> {
+    let clock = measured.first().map(|experiment| experiment.machine.clock.clone());
+    let of = |all: &[Experiment], disk: &str| all.iter().find(|one| one.disk.model == disk).cloned();
+    let kept = |one: &Experiment| Some(&one.machine.clock) == clock.as_ref();
+    disks(name).iter().filter_map(|disk| of(&measured, disk).or_else(|| of(&stored, disk).filter(kept))).collect()
+}
+
+fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
     let put = |file: String, text: String| {
-        let path = folder().join(file);
+        let path = folder.join(file);
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     };
-    std::fs::create_dir_all(folder()).context("cannot create docs/evidence")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     put(format!("{name}.json"), serde_json::to_string_pretty(experiments)? + "\n")?;
     for (stem, svg) in report::svg::files(name, experiments) {
         put(format!("{stem}.svg"), svg)?;
@@ -156,6 +194,33 @@ fn write(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()
     put(format!("{name}.md"), report::markdown::render(name, experiments, verdict))
 }
 
-fn folder() -> PathBuf {
+fn stored_folder() -> PathBuf {
     lab::workspace().join("docs/evidence")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(disk: &str, clock: &str, about: &str) -> Experiment {
+        let text = format!(
+            r#"{{"format": 1, "name": "fsync-probe", "about": "{about}", "quick": false, "commands": [], "cells": [], "notes": [],
+                "machine": {{"kernel": "", "n_cpus": 1, "memory_bytes": 0, "virtualisation": "", "clock": "{clock}", "programs": {{}}}},
+                "disk": {{"model": "{disk}", "parameters": "", "size_bytes": 0, "queue": {{}}}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_run_on_one_disk_leaves_what_is_stored_of_the_others() {
+        let stored = vec![
+            on("hdd", "virtual", "old"),
+            on("ssd", "virtual", "old"),
+            on("nvme", "wall", "old"),
+            on("tape", "virtual", "old"),
+        ];
+        let all = merged("fsync-probe", stored, vec![on("ssd", "virtual", "new")]);
+        let found: Vec<_> = all.iter().map(|one| (one.disk.model.as_str(), one.about.as_str())).collect();
+        assert_eq!(found, [("hdd", "old"), ("ssd", "new")], "in order, without another clock's and unknown ones");
+    }
 }

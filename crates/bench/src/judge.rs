@@ -10,12 +10,13 @@ use bulkhead_core::observe::cost::CallCost;
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PLAYERS, cell_of_all, name_of};
 use crate::experiment::disk_models::{self, published};
+use crate::experiment::disks;
 use crate::experiment::launch_storm::{BOUNDED, UNBOUNDED};
 use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::experiment::volume_overhead::due_commits_per_s;
 use crate::report::figure as f;
 use crate::report::grid;
-use crate::report::headline::{hardest_neighbour, kept_pct};
+use crate::report::headline::kept_pct;
 use crate::report::text::{factor, number, percent, percent_exact, rounds, with_ends};
 use crate::report::words::{self, Config};
 use crate::result::{Cell, Experiment, Spread, spread};
@@ -53,23 +54,37 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
 }
 
 /// All thresholds, from the column "target" of TARGETS.md.
-const THRESHOLDS: [Threshold; 73] = [
-    // "loaded/idle mean <= 1.5 and p99 <= 3 in (a), <= 2.0 and p99 <= 4 in (b) and (c), HDD and SSD"
-    demand("fsync-probe", "streams mean", Bound::AtMost(1.5)),
-    demand("fsync-probe", "streams p99", Bound::AtMost(3.0)),
-    demand("fsync-probe", "fsyncs mean", Bound::AtMost(2.0)),
-    demand("fsync-probe", "fsyncs p99", Bound::AtMost(4.0)),
-    demand("fsync-probe", "storm mean", Bound::AtMost(2.0)),
-    demand("fsync-probe", "storm p99", Bound::AtMost(4.0)),
-    // "B's throughput >= 90 % of (B alone x (1 - A's share of device time))"
-    demand("fsync-probe", "streams neighbour", Bound::AtLeast(90.0)),
-    demand("fsync-probe", "fsyncs neighbour", Bound::AtLeast(90.0)),
-    demand("fsync-probe", "storm neighbour", Bound::AtLeast(90.0)),
-    // "same three steps; >= x3.4 throughput and <= 1/5 fsync latency in the worst neighbour case; share within 1 point of 70/30"
-    demand("dbms-consolidation", "three steps", Bound::AtMost(1.0)),
-    demand("dbms-consolidation", "throughput", Bound::AtLeast(3.4)),
-    demand("dbms-consolidation", "fsync latency", Bound::AtMost(0.2)),
+const THRESHOLDS: [Threshold; 84] = [
+    // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
+    demand("fsync-probe", "streams mean", Bound::AtMost(1.4)),
+    demand("fsync-probe", "streams p99", Bound::AtMost(2.0)),
+    demand("fsync-probe", "fsyncs mean", Bound::AtMost(1.6)),
+    demand("fsync-probe", "fsyncs p99", Bound::AtMost(2.0)),
+    demand("fsync-probe", "storm mean", Bound::AtMost(1.6)),
+    demand("fsync-probe", "storm p99", Bound::AtMost(2.0)),
+    // "ssd, nvme: <= 1.3x, p99 <= 2x everywhere"
+    demand("fsync-probe", "streams mean on flash", Bound::AtMost(1.3)),
+    demand("fsync-probe", "streams p99 on flash", Bound::AtMost(2.0)),
+    demand("fsync-probe", "fsyncs mean on flash", Bound::AtMost(1.3)),
+    demand("fsync-probe", "fsyncs p99 on flash", Bound::AtMost(2.0)),
+    demand("fsync-probe", "storm mean on flash", Bound::AtMost(1.3)),
+    demand("fsync-probe", "storm p99 on flash", Bound::AtMost(2.0)),
+    // "B >= 95 % of its fair rest and >= 100 % of what it gets first come, first served"
+    demand("fsync-probe", "streams neighbour", Bound::AtLeast(95.0)),
+    demand("fsync-probe", "fsyncs neighbour", Bound::AtLeast(95.0)),
+    demand("fsync-probe", "storm neighbour", Bound::AtLeast(95.0)),
+    demand("fsync-probe", "streams neighbour of first come", Bound::AtLeast(100.0)),
+    demand("fsync-probe", "fsyncs neighbour of first come", Bound::AtLeast(100.0)),
+    demand("fsync-probe", "storm neighbour of first come", Bound::AtLeast(100.0)),
+    // "held: >= 95 % of 70 % of the lone throughput beside every neighbour, fsync <= 2x alone (>= 10x, 2.6x, 1.8x the shared journal
+    // by the figures by hand below); alone >= 97 % of the shared journal; no neighbour worse than shared in any step; share within 1
+    // point of 70/30"
+    demand("dbms-consolidation", "throughput of alone", Bound::AtLeast(0.95 * 70.0)),
+    demand("dbms-consolidation", "fsync of alone", Bound::AtMost(2.0)),
+    demand("dbms-consolidation", "throughput of shared", Bound::Reported),
+    demand("dbms-consolidation", "worst step of shared", Bound::AtLeast(1.0)),
     demand("dbms-consolidation", "share", Bound::Within(70.0, 1.0)),
+    demand("dbms-consolidation", "alone of shared", Bound::AtLeast(97.0)),
     // "latency ratio of the two tenants = inverse share ratio within 10 %"; the shares are 70/30
     demand("journal-fsync", "latency B/A", Bound::Within(70.0 / 30.0, 7.0 / 30.0)),
     // "LV <= 3 %; blockd: 0 host commits, bandwidth >= 95 %, IOPS >= 80 % of raw on the HDD/SSD models; CPU per I/O reported"
@@ -144,9 +159,6 @@ const THRESHOLDS: [Threshold; 73] = [
     demand("churn", "memory, last third / second", Bound::AtMost(1.05)),
     demand("churn", "table entries, last third / second", Bound::AtMost(1.5)),
 ];
-
-/// The disk models of "HDD and SSD".
-const DISKS: [&str; 2] = ["hdd", "ssd"];
 
 /// What became of one demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -356,16 +368,16 @@ fn complete_rounds(experiment: &Experiment) -> usize {
 
 /// The experiments of one disk model.
 fn on<'a>(experiments: &[&'a Experiment], model: &str) -> Vec<&'a Experiment> {
-    experiments.iter().copied().filter(|e| e.disk.model.to_ascii_lowercase().starts_with(model)).collect()
+    experiments.iter().copied().filter(|e| e.disk.model.eq_ignore_ascii_case(model)).collect()
 }
 
-/// The experiments of every disk that is asked for; `None` stands for one that is missing.
-fn by_disk<'a>(experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
+/// The experiments of every disk that is asked for under this name; `None` stands for one that is missing.
+fn by_disk<'a>(name: &str, experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
     let found = |model: &'static str| match on(experiments, model).as_slice() {
         [] => vec![(model, None)],
         all => all.iter().map(|experiment| (model, Some(*experiment))).collect(),
     };
-    DISKS.into_iter().flat_map(found).collect()
+    disks(name).iter().copied().flat_map(found).collect()
 }
 
 fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
@@ -373,7 +385,7 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     if let Some(config) = ours {
         case.figures.push(config.id());
     }
-    for (disk, experiment) in by_disk(experiments) {
+    for (disk, experiment) in by_disk(case.name, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -388,9 +400,13 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
             } else {
                 "of alone; A's share of device time not measured, taken as 0"
             };
-            case.row(disk, &format!("{neighbour} mean"), mean, factor, "");
-            case.row(disk, &format!("{neighbour} p99"), p99, factor, "");
+            let first_come = cell.zip(experiment).and_then(|(cell, experiment)| first_come_pct(experiment, cell));
+            let on = on_flash(disk);
+            case.row(disk, &format!("{neighbour} mean{on}"), mean, factor, "");
+            case.row(disk, &format!("{neighbour} p99{on}"), p99, factor, "");
             case.row(disk, &format!("{neighbour} neighbour"), kept, percent, remark);
+            let remark = "of what it gets beside A on a shared file system without control";
+            case.row(disk, &format!("{neighbour} neighbour of first come"), first_come, percent, remark);
             let said = [
                 mean.map(|s| format!("mean {}", factor(s.median))),
                 p99.map(|s| format!("p99 {}", factor(s.median))),
@@ -399,6 +415,20 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
             case.tell(&format!("{disk} {neighbour}"), said);
         }
     }
+}
+
+/// Ends the name of what is asked differently of flash.
+fn on_flash(disk: &str) -> &'static str {
+    if disk.starts_with("hdd") { "" } else { " on flash" }
+}
+
+/// The neighbour's throughput in percent of what it gets beside A where nobody holds anything.
+fn first_come_pct(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
+    let free = experiment.cell("shared", "none", &cell.neighbour)?;
+    [f::NEIGHBOUR_BYTES_PER_S, f::NEIGHBOUR_OPS_PER_S]
+        .into_iter()
+        .find_map(|name| quotient(cell, free, name))
+        .map(percents)
 }
 
 /// The neighbour's throughput in percent of what A's share of the device leaves it.
@@ -421,41 +451,51 @@ fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
         return;
     };
     case.figures.push(ours.id());
-    for experiment in experiments {
-        let disk = experiment.disk.model.as_str();
-        let shared = words::like(experiment, "shared", ours);
-        let hardest = shared.and_then(|shared| hardest_neighbour(experiment, shared));
-        let cell = |config: Option<Config<'_>>, neighbour: Option<&str>| {
-            let config = config?;
-            experiment.cell(config.layout, config.controller, neighbour?)
+    for (disk, experiment) in by_disk(case.name, experiments) {
+        let Some(experiment) = experiment else {
+            case.absent.push(disk);
+            continue;
         };
-        let steps = [shared, words::like(experiment, "own", ours), Some(ours)].map(|config| cell(config, hardest));
-        let beside = format!("beside {}", hardest.unwrap_or("any neighbour"));
-        let latencies: Vec<f64> =
-            steps.iter().filter_map(|cell| Some(cell.as_ref()?.figure(f::FSYNC_MEAN_MS)?.median)).collect();
-        // The largest latency of a step as part of the step before it.
-        let steepest =
-            (latencies.len() == 3).then(|| latencies.windows(2).map(|pair| pair[1] / pair[0]).fold(0.0, f64::max));
-        let path = latencies.iter().map(|ms| number(*ms)).collect::<Vec<_>>().join(" -> ");
-        let least = steepest.and_then(|part| spread([part]));
-        case.row(disk, "three steps", least, factor, &format!("fsync {path} ms {beside}"));
-        let gain = steps[2].and_then(|cell| grid::gain(experiment, cell));
-        case.row(disk, "throughput", gain, factor, &beside);
-        let left = steps[0].zip(steps[2]).and_then(|(before, after)| quotient(after, before, f::FSYNC_MEAN_MS));
-        case.row(disk, "fsync latency", left, factor, &beside);
-        let said = [
-            gain.map(|s| format!("throughput {}", factor(s.median))),
-            (!path.is_empty()).then(|| format!("fsync {path} ms")),
-        ];
-        case.tell(&format!("{disk} {beside}"), said);
+        let cell = |config: Option<Config<'_>>, neighbour: &str| {
+            let config = config?;
+            experiment.cell(config.layout, config.controller, neighbour)
+        };
+        let shared = words::like(experiment, "shared", ours);
+        let unheld = words::unheld(ours);
+        let alone = cell(Some(unheld), "none");
+        let part = |of: Option<&Cell>, whole: Option<&Cell>, name: &str| quotient(of?, whole?, name);
+        let of_shared = part(alone, cell(shared, "none"), f::INSERTS_PER_S).map(percents);
+        case.row(disk, "alone of shared", of_shared, percent_exact, "of the shared journal's throughput");
         for neighbour in ["no-fsync", "low-fsync", "high-fsync"] {
-            let share = cell(Some(ours), Some(neighbour)).and_then(|cell| cell.figure(f::SHARE_A_PCT));
-            case.row(&format!("{disk} {neighbour}"), "share", share, percent_exact, "");
-            if let Some(share) = share {
-                case.figures.push(format!("{disk} {neighbour} share {}", percent_exact(share.median)));
-            }
+            let place = format!("{disk} {neighbour}");
+            let held = cell(Some(ours), neighbour);
+            let of_alone = part(held, alone, f::INSERTS_PER_S).map(percents);
+            let fsync = part(held, alone, f::FSYNC_MEAN_MS);
+            let gain = part(held, cell(shared, neighbour), f::INSERTS_PER_S);
+            let steps = [words::like(experiment, "own", ours), Some(unheld), Some(ours)];
+            let gains = steps.map(|step| part(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
+            // A step that was not measured is none that was not worse.
+            let worst = gains.into_iter().collect::<Option<Vec<_>>>();
+            let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
+            let share = held.and_then(|cell| cell.figure(f::SHARE_A_PCT));
+            case.row(&place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
+            case.row(&place, "fsync of alone", fsync, factor, "");
+            case.row(&place, "throughput of shared", gain, factor, "");
+            case.row(&place, "worst step of shared", worst, factor, "own, with accounting, held");
+            case.row(&place, "share", share, percent_exact, "");
+            let said = [
+                of_alone.map(|s| format!("{} of alone", percent_exact(s.median))),
+                gain.map(|s| format!("{} of shared", factor(s.median))),
+                fsync.map(|s| format!("fsync {} of alone", factor(s.median))),
+                share.map(|s| format!("share {}", percent_exact(s.median))),
+            ];
+            case.tell(&place, said);
         }
     }
+}
+
+fn percents(part: Spread) -> Spread {
+    Spread { median: 100.0 * part.median, min: 100.0 * part.min, max: 100.0 * part.max }
 }
 
 /// A figure of one cell over the middle of the same figure of another.
@@ -482,7 +522,7 @@ fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
 }
 
 fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(experiments) {
+    for (disk, experiment) in by_disk(case.name, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -544,7 +584,7 @@ fn journal_cost(case: &mut Case<'_>, experiments: &[&Experiment]) {
 }
 
 fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(experiments) {
+    for (disk, experiment) in by_disk(case.name, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -574,7 +614,7 @@ fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
 }
 
 fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(experiments) {
+    for (disk, experiment) in by_disk(case.name, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -584,10 +624,9 @@ fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let part = cell.and_then(|c| grid::ratio_pct(c, f::SECOND_CLONE_BYTES_PER_S, f::CACHE_HIT_BYTES_PER_S));
             let reads = cell.and_then(|cell| cell.figure(f::SECOND_CLONE_DISK_READS));
             let copies = cell.and_then(|cell| cell.figure(f::COPIES_IN_MEMORY));
-            let on = if disk == "hdd" { "" } else { " on flash" };
             case.row(
                 disk,
-                &format!("{mode} gain{on}"),
+                &format!("{mode} gain{}", on_flash(disk)),
                 gain,
                 factor,
                 "second clone's first read over the first clone's",
@@ -762,9 +801,9 @@ pub(crate) fn probe_bounds(neighbour: &str) -> Option<[f64; 3]> {
     Some([of("mean")?, of("p99")?, of("neighbour")?])
 }
 
-/// How many times the shared journal's throughput the database must reach.
-pub(crate) fn dbms_gain_bound() -> Option<f64> {
-    limit("dbms-consolidation", "throughput")
+/// How much of its lone throughput the database must have beside a neighbour, percent.
+pub(crate) fn dbms_bound_pct() -> Option<f64> {
+    limit("dbms-consolidation", "throughput of alone")
 }
 
 fn limit(row: &str, what: &str) -> Option<f64> {

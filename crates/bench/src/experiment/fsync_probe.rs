@@ -1,8 +1,8 @@
 //! `fsync-probe`: what a small fsync costs beside a noisy neighbour (TARGETS.md, first row).
 //!
 //! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
-//! warm-up: until the page cache holds as much dirty data as it may, the disk is not their limit. Full form: 21 cells x
-//! 3 rounds, 56 minutes on an emulated machine; short form: 6 cells, one round, 4 minutes.
+//! warm-up: until the page cache holds as much dirty data as it may, 0.5 GB of the lab's 3, the disk is not their limit. Full form:
+//! 21 cells x 3 rounds, 45 minutes for a disk on the guest's clock; short form: 6 cells, one round, 4 minutes.
 
 use anyhow::Result;
 use bulkhead_core::units::Bytes;
@@ -52,7 +52,7 @@ const BETWEEN_SECONDS: f64 = 5.0;
 
 fn times(kind: LoadKind, quick: bool) -> Times {
     match (kind, quick) {
-        (LoadKind::Streams, false) => Times { idle: (1.0, 8.0), alone: (12.0, 10.0), loaded: (12.0, 20.0) },
+        (LoadKind::Streams, false) => Times { idle: (1.0, 8.0), alone: (6.0, 8.0), loaded: (6.0, 16.0) },
         (LoadKind::Streams, true) => Times { idle: (1.0, 4.0), alone: (8.0, 5.0), loaded: (8.0, 10.0) },
         (_, false) => Times { idle: (1.0, 8.0), alone: (3.0, 8.0), loaded: (3.0, 17.0) },
         (_, true) => Times { idle: (1.0, 4.0), alone: (1.0, 4.0), loaded: (1.0, 7.0) },

@@ -229,12 +229,12 @@ fn times(value: f64) -> String {
 }
 
 fn database(experiment: &Experiment) -> Option<Chart> {
-    let shared = words::ours([experiment]).and_then(|ours| words::like(experiment, "shared", ours));
-    // The gain that is asked for, from what the shared journal gave beside the same neighbour.
+    let ours = words::ours([experiment]).map(words::unheld);
+    // What is asked for beside a neighbour, from what the database does alone.
     let goal = |neighbour: &str| {
-        let shared = experiment.cell(shared?.layout, shared?.controller, neighbour)?.figure(f::INSERTS_PER_S)?;
-        let gain = judge::dbms_gain_bound()?;
-        Some((gain * shared.median, format!("{} the shared journal", times(gain))))
+        let alone = experiment.cell(ours?.layout, ours?.controller, "none")?.figure(f::INSERTS_PER_S)?;
+        let part = judge::dbms_bound_pct().filter(|_| neighbour != "none")?;
+        Some((part / 100.0 * alone.median, format!("{part} % of alone")))
     };
     let band = |axis: &str, name: &'static str, published: fn(&Cell) -> Option<f64>, goals: bool| {
         let goal = |neighbour: &str| goal(neighbour).filter(|_| goals);

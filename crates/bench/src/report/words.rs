@@ -40,7 +40,8 @@ const LAYOUTS: [&str; 29] = [
     published::SEQUENTIAL_FLUSH,
 ];
 const CONTROLLERS: [&str; 3] = ["none", "bfq", "iocost"];
-const NEIGHBOURS: [&str; 19] = [
+const NEIGHBOURS: [&str; 20] = [
+    "none",
     "idle",
     "streams",
     "fsyncs",
@@ -168,6 +169,11 @@ pub(crate) fn ours<'a>(experiments: impl IntoIterator<Item = &'a Experiment>) ->
     all.first().copied()
 }
 
+/// The same without shares being held: alone there is nothing to hold.
+pub(crate) fn unheld(config: Config<'_>) -> Config<'_> {
+    Config { layout: config.layout.trim_end_matches("+hold"), ..config }
+}
+
 /// A configuration of a layout that is best compared with `beside`: the same controller, or else the least control.
 pub(crate) fn like<'a>(experiment: &'a Experiment, layout: &str, beside: Config<'_>) -> Option<Config<'a>> {
     let all = configs(experiment.cells.iter().filter(|cell| cell.layout == layout));
@@ -202,7 +208,7 @@ pub(crate) fn neighbour_heading(name: &str) -> String {
         return features.title();
     }
     match name {
-        "" => "no neighbour".to_owned(),
+        "" | "none" => "no neighbour".to_owned(),
         CONTAINERS => "containers on one journal".to_owned(),
         METADATA | OTHER => name.to_owned(),
         PROGRAMS => "each BPF program".to_owned(),

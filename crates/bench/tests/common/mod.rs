@@ -127,6 +127,8 @@ pub(crate) fn synthetic_dbms() -> Experiment {
         cell(layout, "iocost", neighbour, &figures)
     };
     let cells = vec![
+        step("shared", "none", [151.0, 14.0, 98.0, 0.0]),
+        step("own+accounting", "none", [149.0, 13.9, 98.0, 0.0]),
         step("shared", "no-fsync", [41.0, 131.0, 27.0, 52.0]),
         step("own", "no-fsync", [52.0, 98.0, 33.0, 51.0]),
         step("own+accounting", "no-fsync", [148.0, 22.0, 69.7, 30.1]),
@@ -335,7 +337,9 @@ pub(crate) fn synthetic_disk_model(disk: &str) -> Experiment {
 pub(crate) fn all_synthetic() -> Vec<Experiment> {
     vec![
         synthetic_fsync_probe("hdd"),
+        synthetic_fsync_probe("hdd-nocache"),
         synthetic_fsync_probe("ssd"),
+        synthetic_fsync_probe("nvme"),
         synthetic_dbms(),
         synthetic_pair(),
         synthetic_overhead("hdd"),
