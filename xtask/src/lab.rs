@@ -13,7 +13,7 @@ use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
     Clock, CrateTool, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent,
-    Stream, cases, host_command, say,
+    SealedSpec, Stream, cases, host_command, run_sealed, say,
 };
 use clap::{Args, Subcommand};
 
@@ -29,9 +29,6 @@ const N_SLOWEST: usize = 10;
 const BENCH_MEMORY_MIB: u32 = 3072;
 /// Stands for the node of the first disk in a command for a machine.
 pub(crate) const DISK: &str = "{disk}";
-/// Processors of a guest that runs experiments in virtual time: with several, those of one machine take turns, and whatever one wakes on another
-/// waits for the end of the turn.
-const BENCH_CPUS: u32 = 1;
 /// Size of the disks that experiments run on.
 pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
@@ -188,8 +185,7 @@ pub(crate) fn bulkhead_on(
     beside: &[PathBuf],
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
-    let cpus = if clock == Clock::Virtual { BENCH_CPUS } else { 2 };
-    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus };
+    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: 2 };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
@@ -206,7 +202,14 @@ pub(crate) fn bulkhead_on(
             command.extend(["--disk-model", disk.model.name(), "--clock"].map(str::to_owned));
             command.push(format!("{clock}{rate}"));
             command.extend(disk.model.iocost(clock, lab.kvm()).into_iter().flat_map(IocostLines::options));
-            let code = exec(&lab, &machine.spec(), limit, &command).await?;
+            let code = match clock {
+                Clock::Wall => exec(&lab, &machine.spec(), limit, &command).await?,
+                Clock::Virtual => {
+                    let (kernel, memory_mib) = (Kernel::V6_12, BENCH_MEMORY_MIB);
+                    let spec = SealedSpec { kernel, disk, memory_mib, command, limit };
+                    exit_code(run_sealed(&lab, &spec, &lab.config().artifacts).await?.code)
+                }
+            };
             Ok((code, lab.config().artifacts.clone()))
         };
         tokio::select! {
@@ -299,8 +302,11 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
     let Ok(status) = outcome else {
         bail!("the command did not end within {} s", limit.as_secs());
     };
-    let code = status?.shell_code();
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)))
+    Ok(exit_code(status?.shell_code()))
+}
+
+fn exit_code(code: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX))
 }
 
 fn list_cases() -> Result<ExitCode> {

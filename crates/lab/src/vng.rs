@@ -24,7 +24,7 @@ const CONSOLE_LOG_LEVEL: &str = "loglevel=5";
 const SAME_ADDRESSES: &str = "norandmaps";
 /// An emulated processor copies byte by byte where it says that this is fast: without the flags, memory is copied 1.5 to 4 times
 /// as fast.
-const PLAIN_COPIES: [&str; 2] = ["-cpu", "max,-erms,-fsrm"];
+pub(crate) const PLAIN_COPIES: [&str; 2] = ["-cpu", "max,-erms,-fsrm"];
 /// virtme-ng has six serial devices with a port each. Of the 31 that they could have, QEMU polls the queues of all, which
 /// took half of a processor while the guest read files. Port 0 is that of a console.
 const FEW_PORTS: [&str; 2] = ["-global", "virtio-serial-device.max_ports=2"];

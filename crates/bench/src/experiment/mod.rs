@@ -56,7 +56,7 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
-        disk_models::NAME | "dbms-consolidation" => &["hdd", "ssd", "nvme"],
+        disk_models::NAME | "dbms-consolidation" | "journal-fsync" => &["hdd", "ssd", "nvme"],
         // What a flush costs decides here.
         "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme"],
         "volume-overhead" | "share-correction" | "clone-read" => &["hdd", "ssd"],

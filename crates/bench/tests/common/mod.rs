@@ -178,7 +178,7 @@ pub(crate) fn synthetic_overhead(disk: &str) -> Experiment {
     let cells = vec![
         volume("raw", [118.0, 29.8, 0.0, 61.0]),
         volume("lv", [117.0, 29.7, 0.0, 62.0]),
-        volume("blockd", [101.0, 29.1, 0.002, 118.0]),
+        volume("blockd", [114.0, 29.1, 0.002, 118.0]),
         volume("loop", [43.0, 27.0, 1.98, 143.0]),
     ];
     experiment("volume-overhead", "fio, 60 s each, direct I/O.", disk, cells)

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
+use crate::sealed::{SealedSpec, run_sealed};
 
 const PROFILE: Profile = Profile { name: "lab", clock: Clock::Wall, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
@@ -57,6 +58,15 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(virtual_time_is_exact(ctx)),
     },
     Case {
+        name: "lab_self_sealed",
+        about: "a machine that nobody speaks to does the same in each run, to the nanosecond and to the random number",
+        kernels: &[Kernel::V6_12],
+        // It is about that clock; the machine of the case itself only waits.
+        profile: VIRTUAL,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(sealed_machines_repeat(ctx)),
+    },
+    Case {
         name: "lab_self_crash",
         about: "what was flushed before a power cut is on the disk after it",
         kernels: &[Kernel::V6_12],
@@ -100,6 +110,33 @@ async fn guest_is_complete(ctx: &mut Ctx) -> Result<Outcome> {
     machine.sh(&script).await?;
     machine.sh(LVM_SCRIPT.replace("DISK", &machine.disk(1).await?).as_str()).await?;
     machine.sh(LOOP_SCRIPT).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Random numbers, a file system's random UUID, and how long what takes the disk's time takes. Fails after it, with a result to fetch.
+const SEALED_SCRIPT: &str = "
+head -c 16 /dev/urandom | od -An -tx1
+mke2fs -q -t ext4 \"$1\"
+blkid \"$1\"
+fio --name=x --filename=\"$1\" --size=64m --rw=randwrite --bs=4k --fsync=4 --numjobs=2 --time_based --runtime=3 --output-format=json >/tmp/fio
+md5sum /tmp/fio /proc/stat
+grep -m 2 iops /tmp/fio
+date +%s.%N
+echo result >/lab/out/result
+exit 7
+";
+
+async fn sealed_machines_repeat(ctx: &mut Ctx) -> Result<Outcome> {
+    let command = ["bash", "-c", SEALED_SCRIPT, "bash", "{disk}"].map(str::to_owned).to_vec();
+    let disk = DiskSpec::new(DiskModel::Hdd, 1024);
+    let spec = SealedSpec { kernel: Kernel::V6_12, disk, memory_mib: 1024, command, limit: LIMIT };
+    let first = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
+    let result = std::fs::read_to_string(ctx.artifacts.join("out/result")).context("what the command left")?;
+    ensure!((first.code, result.as_str()) == (7, "result\n"), "exit code {}, {result:?}", first.code);
+    ensure!(first.said.contains("\"iops\""), "fio said nothing: {}", first.said);
+    let second = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
+    let differs = first.said.lines().zip(second.said.lines()).find(|(one, other)| one != other);
+    ensure!(first == second, "two runs differ: {differs:?}");
     Ok(Outcome::Passed)
 }
 

@@ -1,0 +1,14 @@
+#!/bin/busybox sh
+# In the initramfs of a sealed machine: the guest's root from its image, with /lab from here.
+busybox=/bin/busybox
+$busybox mount -t proc proc /proc
+$busybox mount -t sysfs sys /sys
+$busybox mount -t devtmpfs dev /dev
+for module in /mod/*; do $busybox insmod "$module"; done
+$busybox mount -t tmpfs root /mnt
+$busybox mkdir /mnt/image /mnt/upper /mnt/work
+$busybox mount -t ext4 -o ro,dax=always /dev/pmem0 /mnt/image
+$busybox mount -t overlay -o lowerdir=/mnt/image,upperdir=/mnt/upper,workdir=/mnt/work overlay /new
+for kept in dev proc sys; do $busybox mount --move /$kept /new/$kept; done
+$busybox cp -a /lab/. /new/lab/
+exec $busybox switch_root /new /bin/bash /lab/main.sh
