@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(u32::from_ne_bytes(at(&bytes, 8)), 0b1110, "rotating, volatile cache, FUA");
         assert_eq!(bytes[12], 12, "4096-byte blocks");
         let without = params(&super::super::Params { volatile_cache: false, ..device }, 1 << 17);
-        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b1000, "no flush is asked for");
+        assert_eq!(u32::from_ne_bytes(at(&without, 8)), 0b0010, "no flush is asked for");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 16)), 256, "largest request in sectors");
         assert_eq!(u64::from_ne_bytes(at(&bytes, 24)), 131_072, "size in sectors");
         assert_eq!(u32::from_ne_bytes(at(&bytes, 48)), 0, "no discard");
