@@ -43,7 +43,7 @@ pub use disk::{DiskModel, DiskSpec, Disks, IocostLines};
 pub use guest_root::GuestRoot;
 pub use kernels::{Kernel, KernelImage};
 pub use lab::{Lab, LabConfig};
-pub use machine::{DEFAULT_DEADLINE, GUEST_BIN, GUEST_OUT, Machine, MachineSpec};
+pub use machine::{DEFAULT_DEADLINE, DISK_WORD, GUEST_BIN, GUEST_OUT, Machine, MachineSpec};
 pub use package::GuestPackage;
 pub use process::{Output, Process, ProcessEvent};
 pub use protocol::{ExitStatus, Stream};

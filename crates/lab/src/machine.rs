@@ -29,7 +29,7 @@ use crate::wait::{self, wait_until};
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
 /// Nodes like /dev/loop-control, whose use loads their module: systemd makes them on a real host, virtme-ng does not.
-const STATIC_NODES: &str = "
+pub(crate) const STATIC_NODES: &str = "
 kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
 systemd-tmpfiles --create --boot /run/static-nodes.conf";
 /// Programs from the memory of the guest: read through 9p at each start, they would take seconds under emulation.
@@ -47,6 +47,8 @@ rmdir /run/lab-below";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
 /// Serves the disks of machines in virtual time.
 const DISK_PROGRAM: &str = "bulkhead-lab-disk";
+/// A word of a command that stands for the node of the first disk.
+pub const DISK_WORD: &str = "{disk}";
 /// Where programs lie in the guest.
 pub const GUEST_BIN: &str = "/lab/bin";
 /// What is written here in the guest is found on the host afterwards.

@@ -1,9 +1,9 @@
-//! A machine in virtual time that nobody speaks to: what it is to do is in its initramfs, and the host only listens.
+//! A sealed machine: a machine in virtual time without any input from the host. Its initramfs holds the command; the host only listens.
 //!
-//! Nothing from outside reaches it, so that it does the same in each run, to the instruction: clock, random numbers and serial ports are
-//! QEMU's own, `virtio-pmem` and `ivshmem` are memory, and the one device that answers late (`virtio-serial`) is not used before the end.
-//! Two runs of one build differ in nothing, whatever else the host does. Owns the initramfs and the QEMU process; the disks and the root
-//! are those of any machine in virtual time.
+//! It executes the same instructions in each run: clock, random numbers and serial ports are QEMU's own, `virtio-pmem` and `ivshmem` are
+//! memory, and the one asynchronous device (`virtio-serial`) is unused before the end. Two runs of one build are identical, whatever the
+//! load of the host. Owns the initramfs and the QEMU process. Does not own the disks and the root: they are those of any machine in virtual
+//! time.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,16 +18,16 @@ use crate::command::{GroupKiller, command, find_program, last_lines, output};
 use crate::disk::{DiskSpec, Disks};
 use crate::kernels::Kernel;
 use crate::lab::Lab;
-use crate::machine::SharedFolder;
+use crate::machine::{DISK_WORD, STATIC_NODES, SharedFolder};
 use crate::root_image::RootImage;
 use crate::say;
 use crate::vng::PLAIN_COPIES;
 
-/// What mounts the root, in the order of their needs; dependencies come before each.
+/// Modules that mounting the root needs, besides their dependencies.
 const MODULES: [&str; 5] = ["crc32c_generic", "virtio_pmem", "nd_pmem", "ext4", "overlay"];
 /// Starts in the initramfs: changes over to the root image and takes /lab along.
 const INIT: &str = include_str!("sealed/init.sh");
-/// Starts in the root image: what an init system does, then the disk, the command, and the results.
+/// Process 1 in the root image: the work of an init system, then the disk, the command, and the results.
 const MAIN: &str = include_str!("sealed/main.sh");
 /// Kernel command line: the same addresses in each process and run, warnings on the console, no reboot but an end.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr random.trust_cpu=on panic=-1";
@@ -35,15 +35,17 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr rand
 const SEED: &str = "1";
 /// When the guest's clock begins.
 const CLOCK: &str = "base=2026-01-01,clock=vm";
-/// Begins the last line that a guest says, with the exit code of the command.
+/// Prefix of the last line of a guest; the exit code of the command follows.
 const ENDED: &str = "sealed: exit code ";
+/// Line of a guest whose disk has lost its server.
+const LOST: &str = "sealed: the disk server ended";
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// Of the `newc` format: a magic of 6 digits, and 13 fields of 8.
 const HEADER_BYTES: usize = 110;
-/// How often the host looks for what the guest has said.
+/// Interval at which the host reads the serial port.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A machine to be run once.
+/// A sealed machine.
 #[derive(Debug, Clone)]
 pub struct SealedSpec {
     /// The kernel.
@@ -52,26 +54,26 @@ pub struct SealedSpec {
     pub disk: DiskSpec,
     /// Memory.
     pub memory_mib: u32,
-    /// The command, by words; `{disk}` stands for the node of the disk.
+    /// The command, by words; [`DISK_WORD`] stands for the node of the disk.
     pub command: Vec<String>,
     /// How long it may take on the host's clock.
     pub limit: Duration,
 }
 
-/// What became of a run.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedEnd {
-    /// The command's exit code, or 125 when the disk's server ended.
+    /// The command's exit code.
     pub code: i32,
-    /// All that the guest has said, with what the command printed.
+    /// Output of the guest, the command's included.
     pub said: String,
 }
 
-/// Boots, runs the command to its end, and puts what it left in the guest's /lab/out into `out` in `artifacts`, beside `sealed.log` and
+/// Boots, runs the command to its end, and unpacks the guest's /lab/out into `out` in `artifacts`, beside `sealed.log` and
 /// `sealed.console.log`.
 ///
 /// # Errors
-/// When the machine does not start, ends early or too late, or the disk's server ends; with the end of what it said.
+/// When the machine does not start, ends early or too late, or the disk server ends.
 pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Result<SealedEnd> {
     let image = lab.kernel(spec.kernel).await?;
     let root = lab.root_image(spec.kernel).await?;
@@ -131,6 +133,9 @@ async fn watch(
         for line in String::from_utf8_lossy(&text[told..complete.max(told)]).lines() {
             match line.strip_prefix(ENDED) {
                 Some(number) => code = number.trim().parse().ok(),
+                None if line.trim_end() == LOST => {
+                    bail!("the disk server in the machine ended, see {}", said.display())
+                }
                 None => say::progress(line.trim_end()),
             }
         }
@@ -163,7 +168,7 @@ fn qemu_options(root: &RootImage, disks: &Disks, memory_mib: u32) -> Vec<String>
     options
 }
 
-/// Makes the initramfs: busybox, the modules of the root, and /lab with the programs and what is to be done.
+/// Makes the initramfs: busybox, the modules for the root, and /lab with the programs and the command.
 async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, stage: &Path) -> Result<PathBuf> {
     let tree = stage.join("tree");
     for folder in ["bin", "dev", "proc", "sys", "mnt", "new", "mod"] {
@@ -195,10 +200,12 @@ async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, s
     let server = disks.guest_server(0, true).context("a disk on the host")?;
     let script = MAIN
         .replace("@DISK@", &quoted(&server.arguments))
-        .replace("@COMMAND@", &quoted(&spec.command).replace("'{disk}'", "\"$disk\""))
+        .replace("@COMMAND@", &quoted(&spec.command).replace(&format!("'{DISK_WORD}'"), "\"$disk\""))
+        .replace("@STATIC_NODES@", STATIC_NODES)
+        .replace("@LOST@", LOST)
         .replace("@NAME@", &server.serial)
         .replace("@ENDED@", ENDED);
-    std::fs::write(tree.join("lab/main.sh"), script).context("cannot write what the guest is to do")?;
+    std::fs::write(tree.join("lab/main.sh"), script).context("cannot write the script of the guest")?;
     let init = tree.join("init");
     std::fs::write(&init, INIT).with_context(|| format!("cannot write {}", init.display()))?;
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);

@@ -59,7 +59,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "lab_self_sealed",
-        about: "a machine that nobody speaks to does the same in each run, to the nanosecond and to the random number",
+        about: "two runs of a sealed machine are identical, to the nanosecond and to the random number; without its disk server it ends with the reason",
         kernels: &[Kernel::V6_12],
         // It is about that clock; the machine of the case itself is not used.
         profile: VIRTUAL,
@@ -113,7 +113,7 @@ async fn guest_is_complete(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Random numbers, a file system's random UUID, and how long what takes the disk's time takes. Fails after it, with a result to fetch.
+/// Random numbers, a random UUID, and times that depend on the disk; then a result, and an exit code other than 0.
 const SEALED_SCRIPT: &str = "
 head -c 16 /dev/urandom | od -An -tx1
 mke2fs -q -t ext4 \"$1\"
@@ -127,7 +127,7 @@ exit 7
 ";
 
 async fn sealed_machines_repeat(ctx: &mut Ctx) -> Result<Outcome> {
-    // Held as long as the host waits, it would only take a processor of the host.
+    // Held while the host waits, it would occupy a processor of the host.
     ctx.machine.power_off().await;
     let command = ["bash", "-c", SEALED_SCRIPT, "bash", "{disk}"].map(str::to_owned).to_vec();
     let disk = DiskSpec::new(DiskModel::Hdd, 1024);
@@ -139,6 +139,11 @@ async fn sealed_machines_repeat(ctx: &mut Ctx) -> Result<Outcome> {
     let second = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
     let differs = first.said.lines().zip(second.said.lines()).find(|(one, other)| one != other);
     ensure!(first == second, "two runs differ: {differs:?}");
+
+    let command = ["bash", "-c", "pkill -KILL -f '[b]ulkhead-lab-disk serve'; sleep 600"].map(str::to_owned).to_vec();
+    let lost = run_sealed(&ctx.lab, &SealedSpec { command, ..spec }, &ctx.artifacts).await;
+    let why = lost.err().context("a sealed machine goes on without its disk server")?.to_string();
+    ensure!(why.starts_with("the disk server in the machine ended"), "{why}");
     Ok(Outcome::Passed)
 }
 

@@ -11,16 +11,17 @@ mount -t tracefs tracefs /sys/kernel/tracing
 mount -t securityfs securityfs /sys/kernel/security
 mkdir -p /run/lock /run/udev /lab/out
 ip link set lo up
-kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
-systemd-tmpfiles --create --boot /run/static-nodes.conf
+@STATIC_NODES@
 /usr/lib/systemd/systemd-udevd --daemon
 udevadm trigger --action=add
 udevadm settle
 
 modprobe ublk_drv
 mkfifo /run/disk
-bulkhead-lab-disk @DISK@ >/run/disk &
-server=$!
+{
+    bulkhead-lab-disk @DISK@ >/run/disk
+    echo "@LOST@"
+} &
 read -r disk </run/disk
 read -r boot _ </proc/uptime
 echo "booted $(uname -r) in $boot s of its time; disk $disk"
@@ -28,11 +29,7 @@ echo "booted $(uname -r) in $boot s of its time; disk $disk"
 # Through a pipe: programs draw on a terminal.
 @COMMAND@ 2>&1 | cat
 code=${PIPESTATUS[0]}
-if ! kill -0 "$server"; then
-    echo "the server of the disk has ended"
-    code=125
-fi
-bulkhead-lab-disk tell @NAME@ stats
+echo "disk served $(bulkhead-lab-disk tell @NAME@ stats)"
 tar --create --directory /lab/out --file /run/out.tar .
 cat /run/out.tar >/dev/virtio-ports/out
 echo "@ENDED@$code"
