@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bulkhead_lab::{Clock, DiskModel, DiskSpec};
+use bulkhead_lab::{Clock, DISK_WORD, DiskModel, DiskSpec};
 
 use crate::lab;
 
@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// # Errors
 /// When the machine does not boot, or the demo fails.
 pub(crate) fn run() -> Result<ExitCode> {
-    let words = ["demo", "--report", "/lab/out/demo", "--device", lab::DISK, "--erase", lab::DISK].map(str::to_owned);
+    let words = ["demo", "--report", "/lab/out/demo", "--device", DISK_WORD, "--erase", DISK_WORD].map(str::to_owned);
     let disk = DiskSpec::new(DiskModel::Hdd, lab::BENCH_DISK_MIB);
     // Until io.cost is calibrated on the disks of virtual time.
     let (code, artifacts) = lab::bulkhead_on(disk, Clock::Wall, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_bench::experiment::{self, NAMES, OVERHEAD, Options, disks};
-use bulkhead_bench::judge::{Verdict, judge};
+use bulkhead_bench::judge::{MIN_ROUNDS, Verdict, judge};
 use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
-use bulkhead_lab::{Clock, say};
+use bulkhead_lab::{Clock, DISK_WORD, say};
 use clap::Args;
 
 use crate::{check, lab};
@@ -26,8 +26,6 @@ use crate::{check, lab};
 const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-default-features"]);
 /// How long one experiment on one disk may take.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
-/// What TARGETS asks for.
-const MIN_ROUNDS: u32 = 3;
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -71,7 +69,10 @@ impl Arguments {
     fn is_full(&self, name: &str) -> bool {
         let chosen = !self.configs.is_empty() || !self.neighbours.is_empty();
         let wanted = self.disk.as_deref().is_none_or(|disk| disks(name).contains(&disk));
-        !self.quick && !chosen && wanted && self.rounds.is_none_or(|rounds| rounds >= MIN_ROUNDS)
+        !self.quick
+            && !chosen
+            && wanted
+            && self.rounds.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n >= MIN_ROUNDS))
     }
 }
 
@@ -123,7 +124,7 @@ fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {
-        let mut words = ["__experiment", name, "--device", lab::DISK, "--out", "/lab/out"].map(str::to_owned).to_vec();
+        let mut words = ["__experiment", name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
         words.extend(arguments.quick.then(|| "--quick".to_owned()));
         for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
             words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    Clock, CrateTool, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec, ProcessEvent,
-    SealedSpec, Stream, cases, host_command, run_sealed, say,
+    Clock, CrateTool, DISK_WORD, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec,
+    ProcessEvent, SealedSpec, Stream, cases, host_command, run_sealed, say,
 };
 use clap::{Args, Subcommand};
 
@@ -27,8 +27,6 @@ const LANES: usize = 2;
 const N_SLOWEST: usize = 10;
 /// Memory of a guest that runs experiments: MariaDB and the page cache of eight writers.
 const BENCH_MEMORY_MIB: u32 = 3072;
-/// Stands for the node of the first disk in a command for a machine.
-pub(crate) const DISK: &str = "{disk}";
 /// Size of the disks that experiments run on.
 pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
@@ -185,7 +183,6 @@ pub(crate) fn bulkhead_on(
     beside: &[PathBuf],
     limit: Duration,
 ) -> Result<(ExitCode, PathBuf)> {
-    let machine = MachineArgs { disks: vec![disk], kernel: Kernel::V6_12, clock, memory: BENCH_MEMORY_MIB, cpus: 2 };
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
@@ -202,10 +199,13 @@ pub(crate) fn bulkhead_on(
             command.extend(["--disk-model", disk.model.name(), "--clock"].map(str::to_owned));
             command.push(format!("{clock}{rate}"));
             command.extend(disk.model.iocost(clock, lab.kvm()).into_iter().flat_map(IocostLines::options));
+            let (kernel, memory_mib) = (Kernel::V6_12, BENCH_MEMORY_MIB);
             let code = match clock {
-                Clock::Wall => exec(&lab, &machine.spec(), limit, &command).await?,
+                Clock::Wall => {
+                    let spec = MachineSpec { disks: vec![disk], memory_mib, ..MachineSpec::new(kernel) };
+                    exec(&lab, &spec, limit, &command).await?
+                }
                 Clock::Virtual => {
-                    let (kernel, memory_mib) = (Kernel::V6_12, BENCH_MEMORY_MIB);
                     let spec = SealedSpec { kernel, disk, memory_mib, command, limit };
                     exit_code(run_sealed(&lab, &spec, &lab.config().artifacts).await?.code)
                 }
@@ -276,7 +276,8 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
         say::progress(format!("disk {index}: {node}, {} {} MiB", disk.model, disk.size_mib));
     }
     let first = if spec.disks.is_empty() { String::new() } else { machine.disk(0).await? };
-    let words: Vec<&str> = argv.iter().map(|word| if word == DISK { first.as_str() } else { word.as_str() }).collect();
+    let words: Vec<&str> =
+        argv.iter().map(|word| if word == DISK_WORD { first.as_str() } else { word.as_str() }).collect();
     let mut process = machine.spawn(&words, &[]).await?;
     let fault = machine.fault();
     let run = async {

@@ -23,7 +23,7 @@ use crate::result::{Cell, Experiment, Spread, spread};
 use crate::shapley;
 
 /// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
-const MIN_ROUNDS: usize = 3;
+pub const MIN_ROUNDS: usize = 3;
 
 /// Shares are equal in the probe: however busy A keeps the device alone, B may expect the other half of it.
 const A_FAIR_SHARE: f64 = 0.5;
