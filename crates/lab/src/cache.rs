@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use rustix::fs::FlockOperation;
@@ -14,12 +15,21 @@ use crate::say;
 #[derive(Debug, Clone)]
 pub struct Cache {
     dir: PathBuf,
+    /// Which task of this process builds.
+    building: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Held while something in the cache is built or used; the kernel releases it when the process ends.
 #[derive(Debug)]
 pub(crate) struct CacheLock {
     _file: File,
+}
+
+/// Held while something in the cache is built. The other runs' lock is given back first.
+#[derive(Debug)]
+pub(crate) struct BuildLock {
+    _run: CacheLock,
+    _task: tokio::sync::OwnedMutexGuard<()>,
 }
 
 impl Cache {
@@ -51,7 +61,7 @@ impl Cache {
 
     fn at(dir: &Path) -> Result<Self> {
         let dir = dir.canonicalize().with_context(|| format!("cannot resolve {}", dir.display()))?;
-        Ok(Self { dir })
+        Ok(Self { dir, building: Arc::default() })
     }
 
     /// A path inside the cache.
@@ -60,15 +70,21 @@ impl Cache {
         self.dir.join(name)
     }
 
-    /// Waits until nobody else builds in the cache. Blocks: call it before anything else runs.
-    pub(crate) fn lock_for_building(&self) -> Result<CacheLock> {
+    /// Waits until nobody else builds in the cache: no other task of this process, and no other run.
+    pub(crate) async fn lock_for_building(&self) -> Result<BuildLock> {
+        let task = Arc::clone(&self.building).lock_owned().await;
         let file = self.lock_file("build.lock")?;
-        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let file = if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            file
+        } else {
             say::progress(format!("waiting for another run that builds in {}", self.dir.display()));
-            rustix::fs::flock(&file, FlockOperation::LockExclusive)
-                .with_context(|| format!("cannot lock {}", self.dir.display()))?;
-        }
-        Ok(CacheLock { _file: file })
+            let locked = tokio::task::spawn_blocking(move || {
+                rustix::fs::flock(&file, FlockOperation::LockExclusive).map(|()| file)
+            });
+            let locked = locked.await.context("the thread that waits for the lock died")?;
+            locked.with_context(|| format!("cannot lock {}", self.dir.display()))?
+        };
+        Ok(BuildLock { _run: CacheLock { _file: file }, _task: task })
     }
 
     /// Marks `name` as used by this process, so that no other run removes it.
@@ -112,4 +128,33 @@ pub(crate) fn write_atomically(path: &Path, contents: &str) -> Result<()> {
     let temporary = PathBuf::from(temporary);
     std::fs::write(&temporary, contents).with_context(|| format!("cannot write {}", temporary.display()))?;
     std::fs::rename(&temporary, path).with_context(|| format!("cannot rename to {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn tasks_of_one_thread_build_one_after_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache::at(dir.path()).unwrap();
+        let first = cache.lock_for_building().await.unwrap();
+        let other = cache.clone();
+        let waits = tokio::spawn(async move { other.lock_for_building().await.map(drop) });
+        tokio::task::yield_now().await;
+        assert!(!waits.is_finished());
+        drop(first);
+        waits.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn another_run_is_waited_for_beside_what_else_there_is_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = [(), ()].map(|()| Cache::at(dir.path()).unwrap());
+        let first = one.lock_for_building().await.unwrap();
+        let waits = tokio::spawn(async move { other.lock_for_building().await.map(drop) });
+        tokio::task::yield_now().await;
+        drop(first);
+        waits.await.unwrap().unwrap();
+    }
 }

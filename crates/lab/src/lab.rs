@@ -57,7 +57,7 @@ impl Lab {
             .with_context(|| format!("cannot create {}", config.artifacts.display()))?;
         let run_dir = RunDir::create()?;
         let cache = Cache::locate()?;
-        let building = cache.lock_for_building()?;
+        let building = cache.lock_for_building().await?;
         setup::host_programs().await?;
         let tools = setup::virtme_ng(&cache).await?;
         let root = GuestRoot::provide(&cache).await?;
@@ -78,7 +78,10 @@ impl Lab {
         if let Some(known) = self.known_kernel(kernel)? {
             return Ok(known);
         }
-        let _building = self.cache.lock_for_building()?;
+        let _building = self.cache.lock_for_building().await?;
+        if let Some(known) = self.known_kernel(kernel)? {
+            return Ok(known);
+        }
         let image = kernels::provide(&self.cache, &self.root, kernel).await?;
         self.kernel_table()?.push((kernel, image.clone()));
         Ok(image)
@@ -90,7 +93,7 @@ impl Lab {
     /// When the kernel cannot be had, or the image cannot be made.
     pub(crate) async fn root_image(&self, kernel: Kernel) -> Result<RootImage> {
         self.kernel(kernel).await?;
-        let _building = self.cache.lock_for_building()?;
+        let _building = self.cache.lock_for_building().await?;
         RootImage::provide(&self.cache, &self.root, kernel).await
     }
 
@@ -99,7 +102,7 @@ impl Lab {
     /// # Errors
     /// When it cannot be had; cases that want it are then skipped.
     pub async fn package(&self, name: &'static str) -> Result<GuestPackage> {
-        let _building = self.cache.lock_for_building()?;
+        let _building = self.cache.lock_for_building().await?;
         package::provide(&self.cache, &self.root, name).await
     }
 
@@ -108,7 +111,7 @@ impl Lab {
     /// # Errors
     /// When it cannot be had; cases that want it are then skipped.
     pub async fn crate_tool(&self, tool: CrateTool) -> Result<PathBuf> {
-        let _building = self.cache.lock_for_building()?;
+        let _building = self.cache.lock_for_building().await?;
         crate_tool::provide(&self.cache, tool).await
     }
 

@@ -30,7 +30,7 @@ pub struct Plan<'a, G: Guest> {
     pub cases: Vec<&'a Case<G>>,
     /// The kernels, in this order.
     pub kernels: Vec<Kernel>,
-    /// The clock of all machines, in place of the one that each case asks for.
+    /// The clock of all machines, in place of the one that each case asks for. A kernel without ublk has the wall clock only.
     pub clock: Option<Clock>,
     /// Folder for the artifacts of the cases.
     pub artifacts: PathBuf,
@@ -47,7 +47,7 @@ pub type Inspection<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 /// Runs a plan; an `interrupt` ends it, and the rest is reported as not run.
 pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, interrupt: impl Future) -> Report {
-    let run = Run { lab, plan, report: RefCell::default(), kernel: tokio::sync::Mutex::default() };
+    let run = Run { lab, plan, report: RefCell::default() };
     let finished = {
         let work = pin!(run.all());
         let interrupt = pin!(interrupt);
@@ -160,11 +160,7 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
     /// Runs one case; returns its machine, if that can serve another one.
     async fn one(&self, wanted: &Wanted<'a, G>, idle: Option<Idle<G>>) -> Option<Idle<G>> {
         let Wanted { case, kernel, profile, machine: name } = wanted;
-        let had = {
-            let _alone = self.kernel.lock().await;
-            G::kernel(&self.lab, *kernel).await
-        };
-        if let Err(error) = had {
+        if let Err(error) = G::kernel(&self.lab, *kernel).await {
             let why = format!("kernel {kernel} cannot be had: {error:#}");
             self.record(case, *kernel, profile.clock, Verdict::Ran(Outcome::Skipped(why)), Duration::ZERO);
             return idle;
