@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
@@ -56,6 +57,7 @@ fn cargo(args: &[&str]) -> Result<()> {
 #[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
 pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()> {
     let shown = format!("{} {}", program.display(), args.join(" "));
+    let began = Instant::now();
     let status = Command::new(program)
         .args(args)
         .stdin(Stdio::null())
@@ -64,5 +66,6 @@ pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()
     if !status.success() {
         bail!("`{shown}` failed ({status})");
     }
+    bulkhead_lab::say::progress(format!("`{shown}` took {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
 }
