@@ -42,6 +42,11 @@ impl Kernel {
         }
     }
 
+    /// Whether disks can be served in the guest, as virtual time needs it.
+    pub(crate) fn has_ublk(self) -> bool {
+        self != Self::V6_1
+    }
+
     /// The Debian suite to download from; `None` for the kernel of the guest root itself.
     fn suite(self) -> Option<&'static str> {
         match self {

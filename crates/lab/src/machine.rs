@@ -45,6 +45,7 @@ cp /run/lab-below/bin/PROGRAM /run/lab-bin/
 umount /run/lab-below
 rmdir /run/lab-below";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
+const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// Serves the disks of machines in virtual time.
 const DISK_PROGRAM: &str = "bulkhead-lab-disk";
 /// A word of a command that stands for the node of the first disk.
@@ -144,7 +145,7 @@ impl Machine {
             spec: spec.clone(),
             image,
             root_image,
-            shared: SharedFolder::create(lab)?,
+            shared: SharedFolder::create(lab).await?,
             logs: lab.config().artifacts.clone(),
             is_kvm: lab.kvm_for(spec.clock),
             fault: watch::Sender::default(),
@@ -432,7 +433,7 @@ impl Machine {
     /// # Errors
     /// When it cannot be copied.
     pub async fn bring(&self, program: &Path) -> Result<()> {
-        let name = self.shared.add(program)?;
+        let name = self.shared.add(program).await?;
         self.sh(&BRING.replace("PROGRAM", &name)).await.with_context(|| format!("cannot bring {name} to the guest"))?;
         Ok(())
     }
@@ -551,7 +552,7 @@ pub(crate) struct SharedFolder {
 
 impl SharedFolder {
     /// A new one in the run's folder (removed with it), with copies of the programs.
-    pub(crate) fn create(lab: &Lab) -> Result<Self> {
+    pub(crate) async fn create(lab: &Lab) -> Result<Self> {
         let dir = lab.run_dir().path(&format!("shared-{}", lab.run_dir().next_number()));
         let bin = dir.join("bin");
         for sub in [&bin, &dir.join("out")] {
@@ -560,16 +561,17 @@ impl SharedFolder {
         let config = lab.config();
         let shared = Self { dir };
         for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
-            shared.add(program)?;
+            shared.add(program).await?;
         }
         Ok(shared)
     }
 
-    /// Copies a program into `bin`; returns its name.
-    fn add(&self, program: &Path) -> Result<String> {
+    /// Copies a program into `bin`, without its debugging information, which would take memory of the guest; returns its name.
+    async fn add(&self, program: &Path) -> Result<String> {
         let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
-        let copied = std::fs::copy(program, self.dir.join("bin").join(name));
-        copied.with_context(|| format!("cannot copy {} for the guest", program.display()))?;
+        let mut strip = command("strip");
+        strip.arg("--strip-debug").arg("-o").arg(self.dir.join("bin").join(name)).arg(program);
+        output(strip, &format!("copying {} for the guest", program.display()), COPY_LIMIT).await?;
         Ok(name.to_string_lossy().into_owned())
     }
 

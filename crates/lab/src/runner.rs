@@ -86,15 +86,18 @@ impl<G: Guest> Wanted<'_, G> {
 
 /// All cases with their kernels, those that share a boot beside each other.
 fn wanted<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<Wanted<'a, G>> {
-    let profile = |case: &Case<G>| Profile { clock: plan.clock.unwrap_or(case.profile.clock), ..case.profile };
-    let mut profiles: Vec<Profile> = Vec::new();
-    for case in &plan.cases {
-        if !profiles.contains(&profile(case)) {
-            profiles.push(profile(case));
-        }
-    }
     let mut all = Vec::new();
     for kernel in &plan.kernels {
+        let profile = |case: &Case<G>| {
+            let own = if kernel.has_ublk() { case.profile.clock } else { Clock::Wall };
+            Profile { clock: plan.clock.unwrap_or(own), ..case.profile }
+        };
+        let mut profiles: Vec<Profile> = Vec::new();
+        for case in &plan.cases {
+            if !profiles.contains(&profile(case)) {
+                profiles.push(profile(case));
+            }
+        }
         for of_machine in &profiles {
             for case in &plan.cases {
                 if profile(case) == *of_machine && case.kernels.contains(kernel) {
@@ -119,8 +122,6 @@ struct Run<'r, 'a, G: Guest> {
     lab: Arc<G::Lab>,
     plan: &'r Plan<'a, G>,
     report: RefCell<Report>,
-    /// Kernels are fetched one after the other.
-    kernel: tokio::sync::Mutex<()>,
 }
 
 impl<'a, G: Guest> Run<'_, 'a, G> {

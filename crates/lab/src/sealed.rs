@@ -195,7 +195,7 @@ async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, s
         }
     }
     // The folder has the layout of /lab in other machines.
-    let shared = SharedFolder::create(lab)?;
+    let shared = SharedFolder::create(lab).await?;
     std::fs::rename(&shared.dir, tree.join("lab")).context("cannot move the guest's programs")?;
     let server = disks.guest_server(0, true).context("a disk on the host")?;
     let script = MAIN

@@ -33,7 +33,7 @@ enum Wanted {
     PythonModule(&'static str),
 }
 
-const NEEDS: [Need; 10] = [
+const NEEDS: [Need; 11] = [
     Need { wanted: Wanted::Program("qemu-system-x86_64"), package: "qemu-system-x86" },
     Need { wanted: Wanted::Program("mmdebstrap"), package: "mmdebstrap" },
     // virtme-ng looks for the modules of the guest's kernel with modprobe ...
@@ -45,6 +45,7 @@ const NEEDS: [Need; 10] = [
     Need { wanted: Wanted::Program("dpkg-deb"), package: "dpkg" },
     Need { wanted: Wanted::Program("mke2fs"), package: "e2fsprogs" },
     Need { wanted: Wanted::Program("apt-get"), package: "apt" },
+    Need { wanted: Wanted::Program("strip"), package: "binutils" },
     Need { wanted: Wanted::File(crate::guest_root::DEBIAN_KEYRING), package: "debian-archive-keyring" },
 ];
 

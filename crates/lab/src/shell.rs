@@ -23,7 +23,7 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     }
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
-    let shared = SharedFolder::create(lab)?;
+    let shared = SharedFolder::create(lab).await?;
     let start = Start { lab, spec, image: &image, disks: &disks, root_image: None, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
     // In the caller's process group: only that one may read from the terminal.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{PROFILE, cli, json, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, SMP, cli, json, make_pools, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -22,7 +22,7 @@ pub(super) const CASES: &[Case] = &[
         name: "crash_at_random",
         about: "kill -9 of the daemon at 20 random moments of create, run, resize and rm: nothing lost, nothing leaked",
         kernels: &[Kernel::V6_12],
-        profile: PROFILE,
+        profile: SMP,
         limit: Duration::from_secs(1500),
         run: |ctx| Box::pin(crash_at_random(ctx, 20)),
     },
@@ -41,7 +41,7 @@ pub(super) const SOAK: &[Case] = &[
         name: "crash_at_random_200",
         about: "the same as crash_at_random at 200 moments",
         kernels: &[Kernel::V6_12],
-        profile: PROFILE,
+        profile: SMP,
         limit: Duration::from_secs(3600),
         run: |ctx| Box::pin(crash_at_random(ctx, 200)),
     },

@@ -20,7 +20,7 @@ pub(super) const CASES: &[Case] = &[Case {
             flushed by then, and the file systems are in order (dm-log-writes)",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
-    limit: Duration::from_secs(700),
+    limit: Duration::from_secs(1200),
     run: |ctx| Box::pin(flushes(ctx)),
 }];
 

@@ -11,18 +11,23 @@ use crate::disk::{DiskModel, DiskSpec};
 use crate::process::{Output, Process};
 use crate::protocol::ExitStatus;
 
-/// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes.
+/// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes. In virtual time: one
+/// command after the other, and what they wait for costs nothing.
 pub(super) const PROFILE: Profile = Profile {
     name: "host",
-    clock: Clock::Wall,
+    clock: Clock::Virtual,
     disks: &[
         DiskSpec::new(DiskModel::Fast, 4096),
         DiskSpec::new(DiskModel::Fast, 4096),
         DiskSpec::new(DiskModel::Fast, 4096),
     ],
     memory_mib: 2048,
-    cpus: 2,
+    cpus: 1,
 };
+
+/// The same on the wall clock, with processors that run at the same time: for races between servers, writers and what kills them,
+/// and for loads that are to run at the same time.
+pub(super) const SMP: Profile = Profile { name: "smp", clock: Clock::Wall, cpus: 2, ..PROFILE };
 
 /// Directory of the file pool.
 pub(super) const FILE_POOL: &str = "/run/filepool/pool";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, cli, json, refused, refused_as, start_daemon};
+use super::host::{PROFILE, SMP, cli, json, refused, refused_as, start_daemon};
 use super::observe::{charges, loads_are_charged, make_cgroups, remove_cgroups};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[
         name: "observation_under_stress",
         about: "ext4 loaded late, 1000 cgroups, a file system unmounted and a ring buffer that overruns while observed",
         kernels: &[Kernel::V6_12],
-        profile: PROFILE,
+        profile: SMP,
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(observation_under_stress(ctx)),
     },

@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
                 from another domain; the heat map says so, and nothing is left",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
-        limit: Duration::from_secs(400),
+        limit: Duration::from_secs(1200),
         run: |ctx| Box::pin(share(ctx)),
     },
     Case {
@@ -53,6 +53,7 @@ pub(super) const SOAK: &[Case] = &[Case {
 const SLOW: Profile = Profile {
     name: "siblings",
     clock: Clock::Wall,
+    cpus: 2,
     disks: &[
         DiskSpec::new(DiskModel::Hdd, 4096),
         DiskSpec::new(DiskModel::Fast, 1024),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 pub(super) use self::soak::soak;
-use super::host::{FILE_POOL, PROFILE, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
+use super::host::{FILE_POOL, SMP, json, kernel_is_silent, make_file_pool, start_daemon, unmake_file_pool};
 use crate::case::{Case, Ctx, Outcome};
 use crate::crate_tool::CrateTool;
 use crate::kernels::Kernel;
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[Case {
     about: "fsx, pjdfstest, fio --verify and stress-ng --verify pass on a volume, its clone, the clone's clone and an XFS volume at the same \
             time; pjdfstest as on a disk",
     kernels: &[Kernel::V6_12],
-    profile: PROFILE,
+    profile: SMP,
     limit: Duration::from_secs(1200),
     run: |ctx| Box::pin(suites_on_volumes(ctx)),
 }];

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{SMP, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
 use super::layers::kill_server_of;
 use super::sharing::{DATA, TREE, heat_of};
 use crate::case::{Case, Ctx, Outcome};
@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[Case {
     about: "clones on a thin pool read what they have in common with their snapshot from one copy in memory, and what they have written from \
             their own volume: under kill -9, growth, snapshots of them, and when the snapshot goes",
     kernels: &[Kernel::V6_12],
-    profile: PROFILE,
+    profile: SMP,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(share(ctx)),
 }];

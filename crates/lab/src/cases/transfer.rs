@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[Case {
             a transfer that is killed, cut off or damaged goes on where it was, and what is no such stream changes nothing",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
-    limit: Duration::from_secs(900),
+    limit: Duration::from_secs(1800),
     run: |ctx| Box::pin(send_receive(ctx)),
 }];
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, json, start_daemon};
+use super::host::{SMP, json, start_daemon};
 use super::observe::charges;
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[Case {
     name: "xfs_attribution",
     about: "what containers on a shared XFS are charged is what its log saw, to the byte, and near what each causes alone",
     kernels: &Kernel::ALL,
-    profile: PROFILE,
+    profile: SMP,
     limit: Duration::from_secs(840),
     run: |ctx| Box::pin(xfs_attribution(ctx)),
 }];
