@@ -14,7 +14,7 @@ check: needs
 lab: needs
 	cargo xtask lab run --all
 
-# The before/after experiment on a simulated spinning disk in a virtual machine: table, JSON, plots and an HTML report.
+# The before/after experiment in a virtual machine, on the model of an SSD: table, JSON, plots and an HTML report.
 demo: needs
 	cargo xtask demo
 

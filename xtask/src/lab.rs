@@ -422,6 +422,10 @@ fn config(programs: &Programs) -> Result<LabConfig> {
         if programs.release {
             cargo.arg("--release");
         }
+        say::progress(format!(
+            "building the programs, {}",
+            if programs.release { "optimised" } else { "not optimised" }
+        ));
         let status = cargo.status().context("cannot start cargo to build the programs under test")?;
         if !status.success() {
             bail!("the programs under test do not build ({status}); --no-build takes the last ones that did");

@@ -20,6 +20,9 @@ use crate::progress::Steps;
 /// What the database part needs beside Bulkhead.
 const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
 
+/// The paper's: one that calls fsync for each MiB, and for each 4 KiB, beside which a database gains least.
+const DATABASE_NEIGHBOURS: [&str; 2] = ["low-fsync", "high-fsync"];
+
 /// Said when io.cost cannot be used.
 const WITHOUT_MODEL: &str = "without `--model` and `--qos` BFQ holds the shares, which it does badly on some disks: \
     `bulkhead device calibrate` finds the lines for this one";
@@ -50,18 +53,25 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
         output.say(WITHOUT_MODEL);
         "bfq"
     };
-    let ours = format!("own+accounting/{controller}");
+    let (ours, held) = (format!("own+accounting/{controller}"), format!("own+accounting+hold/{controller}"));
 
-    options.neighbours = vec!["streams".to_owned()];
-    options.configs = vec!["shared/none".to_owned(), ours.clone()];
-    let mut experiments = vec![one("fsync-probe", &options, output)?];
+    let mut parts = Vec::new();
     let missing: Vec<&str> = DATABASE_PROGRAMS.into_iter().filter(|name| find_program(name).is_none()).collect();
     if missing.is_empty() {
-        options.neighbours = vec!["high-fsync".to_owned()];
-        options.configs = vec!["shared/bfq".to_owned(), ours];
-        experiments.push(one("dbms-consolidation", &options, output)?);
+        // Under BFQ shares are held beside the last one only.
+        let neighbours = DATABASE_NEIGHBOURS.get(usize::from(options.model.is_none())..).unwrap_or_default();
+        parts.push(("dbms-consolidation", neighbours, ["shared/bfq", &held]));
     } else {
         output.say(&format!("the database part is skipped: {} not installed", missing.join(" and ")));
+    }
+    parts.push(("fsync-probe", &["streams"], ["shared/none", &ours]));
+    let mut experiments = Vec::new();
+    for (name, neighbours, configs) in parts {
+        options.neighbours = neighbours.iter().map(|&name| name.to_owned()).collect();
+        options.configs = configs.map(str::to_owned).to_vec();
+        let minutes = experiment::expected_duration(name, &options).map_or(0, |time| time.as_secs().div_ceil(60));
+        output.say(&format!("{name}: about {minutes} minutes on this machine's clock"));
+        experiments.push(one(name, &options, output)?);
     }
     write_report(&args.report, &experiments)?;
     if output.is_json() {

@@ -35,6 +35,8 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr rand
 const SEED: &str = "1";
 /// When the guest's clock begins.
 const CLOCK: &str = "base=2026-01-01,clock=vm";
+/// Prefix of what the guest says besides the output of the command.
+const SAYS: &str = "sealed: ";
 /// Prefix of the last line of a guest; the exit code of the command follows.
 const ENDED: &str = "sealed: exit code ";
 /// Line of a guest whose disk has lost its server.
@@ -84,6 +86,7 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
         (artifacts.join("sealed.console.log"), artifacts.join("sealed.log"), stage.join("out.tar"));
     std::fs::write(&said, "").with_context(|| format!("cannot create {}", said.display()))?;
 
+    say::progress(format!("booting {}, sealed, in virtual time", image.version));
     let mut qemu = command("setpriv");
     // Ends with this process, whatever ends that.
     qemu.args(["--pdeathsig", "KILL", "--"]);
@@ -136,7 +139,10 @@ async fn watch(
                 None if line.trim_end() == LOST => {
                     bail!("the disk server in the machine ended, see {}", said.display())
                 }
-                None => say::progress(line.trim_end()),
+                None => match line.trim_end().strip_prefix(SAYS) {
+                    Some(own) => say::progress(own),
+                    None => say::result(line.trim_end()),
+                },
             }
         }
         told = complete.max(told);
@@ -204,6 +210,7 @@ async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, s
         .replace("@STATIC_NODES@", STATIC_NODES)
         .replace("@LOST@", LOST)
         .replace("@NAME@", &server.serial)
+        .replace("@SAYS@", SAYS)
         .replace("@ENDED@", ENDED);
     std::fs::write(tree.join("lab/main.sh"), script).context("cannot write the script of the guest")?;
     let init = tree.join("init");

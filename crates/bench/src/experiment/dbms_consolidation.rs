@@ -57,9 +57,10 @@ fn times(quick: bool) -> (u32, u32) {
     if quick { QUICK } else { FULL }
 }
 
-/// All cells.
-pub(super) fn cells(quick: bool) -> Vec<Plan> {
-    let neighbours: &[&str] = if quick { &["none", "high-fsync"] } else { &NEIGHBOURS };
+/// All cells; of the short form those of two neighbours, unless the options name some.
+pub(super) fn cells(options: &Options) -> Vec<Plan> {
+    let few = options.quick && options.neighbours.is_empty();
+    let neighbours: &[&str] = if few { &["none", "high-fsync"] } else { &NEIGHBOURS };
     // With shares held: under io.cost beside every neighbour, under BFQ beside the one that calls fsync most.
     let mut held = product(&[(Layout::OwnAccounted, Controller::Iocost)], neighbours.get(1..).unwrap_or_default());
     held.extend(product(&[(Layout::OwnAccounted, Controller::Bfq)], &["high-fsync"]));
@@ -68,11 +69,13 @@ pub(super) fn cells(quick: bool) -> Vec<Plan> {
 }
 
 /// One round of a cell, on average.
-pub(super) fn seconds(quick: bool) -> f64 {
-    let (warm_up, window) = times(quick);
-    let cells = cells(quick);
+pub(super) fn seconds(options: &Options) -> f64 {
+    let (warm_up, window) = times(options.quick);
+    let cells = chosen(&cells(options), options);
     let n_held = cells.iter().filter(|plan| plan.hold.is_some()).count();
-    f64::from(warm_up + window) + BETWEEN_SECONDS + f64::from(SETTLE - warm_up) * n_held as f64 / cells.len() as f64
+    f64::from(warm_up + window)
+        + BETWEEN_SECONDS
+        + f64::from(SETTLE - warm_up) * n_held as f64 / cells.len().max(1) as f64
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
@@ -82,7 +85,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
     let options = frame.options;
-    let plans = chosen(&cells(options.quick), options);
+    let plans = chosen(&cells(options), options);
     for (layout, what) in [(Layout::Shared, "shared"), (Layout::OwnAccounted, "own")] {
         if plans.iter().any(|plan| (plan.layout == Layout::Shared) == (layout == Layout::Shared)) {
             frame.say(&format!("filling the database on the {what} volume"));
@@ -226,7 +229,8 @@ mod tests {
     #[test]
     fn what_cpu_weights_are_worth_is_measured_without_a_neighbour() {
         for quick in [false, true] {
-            let all: Vec<String> = cells(quick).into_iter().map(Plan::id).collect();
+            let options = Options { quick, ..Options::new(crate::layout::Target::Directory("/".into())) };
+            let all: Vec<String> = cells(&options).into_iter().map(Plan::id).collect();
             let without: Vec<&String> = all.iter().filter(|id| id.contains("-cpu")).collect();
             assert_eq!(without, ["own+accounting-cpu/bfq/none", "own+accounting-cpu/iocost/none"]);
             assert!(without.iter().all(|id| all.contains(&id.replace("-cpu", ""))));

@@ -160,10 +160,9 @@ pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
     });
     let (n_cells, windows) = match name {
         "fsync-probe" => (chosen(&fsync_probe::cells(options), options).len(), fsync_probe::seconds(options.quick)),
-        "dbms-consolidation" => (
-            chosen(&dbms_consolidation::cells(options.quick), options).len(),
-            dbms_consolidation::seconds(options.quick),
-        ),
+        "dbms-consolidation" => {
+            (chosen(&dbms_consolidation::cells(options), options).len(), dbms_consolidation::seconds(options))
+        }
         "journal-fsync" => (chosen(&journal_fsync::cells(), options).len(), journal_fsync::seconds(options.quick)),
         "volume-overhead" => (volume_overhead::N_CELLS, volume_overhead::seconds(options.quick)),
         "journal-cost" => (journal_cost::N_CELLS, journal_cost::SECONDS),

@@ -14,6 +14,8 @@ use crate::experiment::launch_storm::UNBOUNDED;
 use crate::experiment::share_correction;
 use crate::result::{Cell, Experiment, Spread, spread};
 
+/// The neighbour of a cell without one.
+const ALONE: &str = "none";
 /// A slowdown below this is called none.
 const NO_SLOWDOWN: f64 = 1.15;
 /// What is left of a slowdown must be this much smaller to be called better.
@@ -203,30 +205,57 @@ fn dbms(experiment: &Experiment) -> Headline {
             cell.figure(f::SHARE_A_PCT).map(|s| format!("{} of the disk (70 % promised)", percent_exact(s.median)));
         [inserts, fsync, share].into_iter().flatten().collect::<Vec<_>>().join(", ")
     };
-    let change = [f::INSERTS_PER_S, f::FSYNC_MEAN_MS].map(|name| {
-        let quotient = after.figure(name)?.median / before.figure(name)?.median;
-        quotient.is_finite().then_some(quotient)
-    });
-    let throughput = match change[0] {
-        Some(gain) if gain > 1.0 / CLEARLY => format!("{} the throughput", factor(gain)),
-        Some(gain) if gain < CLEARLY => format!("less throughput ({})", factor(gain)),
-        Some(gain) => format!("no change in throughput ({})", factor(gain)),
-        None => "throughput not compared".into(),
-    };
-    let latency = match change[1] {
-        Some(left) if left < CLEARLY => format!("fsync in 1/{} of the time", short(1.0 / left)),
-        Some(left) if left > 1.0 / CLEARLY => format!("but fsync takes longer ({})", factor(left)),
-        Some(left) => format!("no change in fsync latency ({})", factor(left)),
-        None => "fsync latency not compared".into(),
-    };
+    let least = least_gain(experiment, [shared, ours], neighbour);
     Headline {
         before: format!(
             "Beside {}, the database with a shared journal had {}.",
             words::neighbour(neighbour),
             describe(before)
         ),
-        after: format!("With Bulkhead: {}: {throughput}, {latency}.", describe(after)),
+        after: format!("With Bulkhead: {}: {}.{}", describe(after), gained(before, after), least.unwrap_or_default()),
     }
+}
+
+/// The quotient of a figure of two cells.
+fn quotient(name: &str, before: &Cell, after: &Cell) -> Option<f64> {
+    let quotient = after.figure(name)?.median / before.figure(name)?.median;
+    quotient.is_finite().then_some(quotient)
+}
+
+/// What became of throughput and fsync.
+fn gained(before: &Cell, after: &Cell) -> String {
+    let throughput = match quotient(f::INSERTS_PER_S, before, after) {
+        Some(gain) if gain > 1.0 / CLEARLY => format!("{} the throughput", factor(gain)),
+        Some(gain) if gain < CLEARLY => format!("less throughput ({})", factor(gain)),
+        Some(gain) => format!("no change in throughput ({})", factor(gain)),
+        None => "throughput not compared".into(),
+    };
+    let latency = match quotient(f::FSYNC_MEAN_MS, before, after) {
+        Some(left) if left < CLEARLY => format!("fsync in 1/{} of the time", short(1.0 / left)),
+        Some(left) if left > 1.0 / CLEARLY => format!("but fsync takes longer ({})", factor(left)),
+        Some(left) => format!("no change in fsync latency ({})", factor(left)),
+        None => "fsync latency not compared".into(),
+    };
+    format!("{throughput}, {latency}")
+}
+
+/// Says beside which other neighbour the database gains least, when that is clearly less.
+fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], told: &str) -> Option<String> {
+    let cells = |neighbour: &str| {
+        let [before, after] = configs.map(|config| experiment.cell(config.layout, config.controller, neighbour));
+        Some((before?, after?))
+    };
+    let gain = |neighbour: &str| {
+        let (before, after) = cells(neighbour)?;
+        quotient(f::INSERTS_PER_S, before, after)
+    };
+    let others = words::neighbours(&experiment.cells).into_iter().filter(|other| *other != told && *other != ALONE);
+    let (least, other) = others.filter_map(|other| Some((gain(other)?, other))).min_by(|a, b| a.0.total_cmp(&b.0))?;
+    if least > gain(told)? * CLEARLY {
+        return None;
+    }
+    let (before, after) = cells(other)?;
+    Some(format!(" It gains least beside {}: {}.", words::neighbour(other), gained(before, after)))
 }
 
 /// The neighbour beside which a database fares worst: fewest inserts, or else the longest fsync.

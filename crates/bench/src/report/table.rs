@@ -11,7 +11,7 @@ const WIDTH: usize = 100;
 /// Space between columns.
 const GAP: usize = 2;
 /// Widest first column.
-const LABEL: usize = 26;
+const LABEL: usize = 28;
 
 /// The table, ending in a newline.
 #[must_use]

@@ -12,7 +12,7 @@ mount -t securityfs securityfs /sys/kernel/security
 mkdir -p /run/lock /run/udev /lab/out
 ip link set lo up
 @STATIC_NODES@
-/usr/lib/systemd/systemd-udevd --daemon
+/usr/lib/systemd/systemd-udevd --daemon >/dev/ttyS0 2>&1
 udevadm trigger --action=add
 udevadm settle
 
@@ -24,12 +24,12 @@ mkfifo /run/disk
 } &
 read -r disk </run/disk
 read -r boot _ </proc/uptime
-echo "booted $(uname -r) in $boot s of its time; disk $disk"
+echo "@SAYS@booted $(uname -r) in $boot s of its time; disk $disk"
 
 # Through a pipe: programs draw on a terminal.
 @COMMAND@ 2>&1 | cat
 code=${PIPESTATUS[0]}
-echo "disk served $(bulkhead-lab-disk tell @NAME@ stats)"
+echo "@SAYS@disk served $(bulkhead-lab-disk tell @NAME@ stats)"
 tar --create --directory /lab/out --file /run/out.tar .
 cat /run/out.tar >/dev/virtio-ports/out
 echo "@ENDED@$code"
