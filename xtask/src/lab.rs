@@ -206,7 +206,7 @@ pub(crate) fn bulkhead_on(
                     exec(&lab, &spec, limit, &command).await?
                 }
                 Clock::Virtual => {
-                    let spec = SealedSpec { kernel, disk, memory_mib, command, limit };
+                    let spec = SealedSpec { kernel, disk, memory_mib, command, limit, shown: true };
                     exit_code(run_sealed(&lab, &spec, &lab.config().artifacts).await?.code)
                 }
             };

@@ -83,10 +83,10 @@ fn table_of_the_database() {
         &synthetic_dbms(),
         expect![[r#"
             Beside a neighbour with few fsyncs, the database with a shared journal had 33 inserts/s, 158 ms for
-            an fsync, 25.0 % of the disk (70 % promised).
-            With Bulkhead: 121 inserts/s, 24 ms for an fsync, 70.2 % of the disk (70 % promised): 3.7x the
-            throughput, fsync in 1/6.4 of the time. It gains least beside a neighbour with many fsyncs: 2.5x the
-            throughput, fsync in 1/3.9 of the time.
+            an fsync, 25.0 % of the disk's bytes (70 % promised).
+            With Bulkhead: 121 inserts/s, 24 ms for an fsync, 70.2 % of the disk's bytes (70 % promised): 3.7x
+            the throughput, fsync in 1/6.4 of the time. It gains least beside a neighbour with many fsyncs: 2.5x
+            the throughput, fsync in 1/3.9 of the time.
 
                                       database       of shared             fsync   paper's  share A  paper's
             configuration            inserts/s         journal           mean ms  fsync ms  of 70 %  share A
@@ -259,9 +259,9 @@ fn headline_when_the_database_gains_nothing() {
     set(&mut experiment, "own+accounting/iocost/low-fsync", "fsync_mean_ms", 190.0);
     expect![[r#"
         Beside a neighbour with few fsyncs, the database with a shared journal had 33 inserts/s, 158 ms for
-        an fsync, 25.0 % of the disk (70 % promised).
-        With Bulkhead: 31 inserts/s, 190 ms for an fsync, 70.2 % of the disk (70 % promised): no change in
-        throughput (0.94x), but fsync takes longer (1.2x)."#]]
+        an fsync, 25.0 % of the disk's bytes (70 % promised).
+        With Bulkhead: 31 inserts/s, 190 ms for an fsync, 70.2 % of the disk's bytes (70 % promised): no
+        change in throughput (0.94x), but fsync takes longer (1.2x)."#]]
     .assert_eq(&headline(&experiment));
 }
 
@@ -273,8 +273,8 @@ fn headline_says_beside_whom_the_database_gains_least() {
     set(&mut experiment, "own+accounting/iocost/high-fsync", "inserts_per_s", 66.0);
     expect![[r#"
         Beside a neighbour with few fsyncs, the database with a shared journal had 33 inserts/s, 158 ms for
-        an fsync, 25.0 % of the disk (70 % promised).
-        With Bulkhead: 99 inserts/s, 24 ms for an fsync, 70.2 % of the disk (70 % promised): 3x the
+        an fsync, 25.0 % of the disk's bytes (70 % promised).
+        With Bulkhead: 99 inserts/s, 24 ms for an fsync, 70.2 % of the disk's bytes (70 % promised): 3x the
         throughput, fsync in 1/6.4 of the time. It gains least beside a neighbour with many fsyncs: 1.4x the
         throughput, fsync in 1/3.9 of the time."#]]
     .assert_eq(&headline(&experiment));

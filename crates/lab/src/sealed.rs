@@ -60,6 +60,8 @@ pub struct SealedSpec {
     pub command: Vec<String>,
     /// How long it may take on the host's clock.
     pub limit: Duration,
+    /// Whether the command's output goes to standard output as it comes.
+    pub shown: bool,
 }
 
 /// Result of a run.
@@ -101,7 +103,7 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     // Without ioeventfd its queues are served at once, by the thread that runs the guest.
     qemu.args(["-device", "virtio-serial-pci,ioeventfd=off,max_ports=2"]);
     qemu.args(["-device", "virtserialport,chardev=out,nr=1,name=out"]);
-    let end = watch(lab, qemu, &said, &console, spec.limit).await?;
+    let end = watch(lab, qemu, &said, &console, spec).await?;
     let out = artifacts.join("out");
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut unpack = command("tar");
@@ -117,7 +119,7 @@ async fn watch(
     mut qemu: std::process::Command,
     said: &Path,
     console: &Path,
-    limit: Duration,
+    spec: &SealedSpec,
 ) -> Result<SealedEnd> {
     use std::os::unix::process::CommandExt as _;
     qemu.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -141,7 +143,8 @@ async fn watch(
                 }
                 None => match line.trim_end().strip_prefix(SAYS) {
                     Some(own) => say::progress(own),
-                    None => say::result(line.trim_end()),
+                    None if spec.shown => say::result(line.trim_end()),
+                    None => {}
                 },
             }
         }
@@ -149,8 +152,8 @@ async fn watch(
         if let Some(status) = status {
             break (status, text);
         }
-        if started.elapsed() > limit {
-            bail!("the machine did not end within {} s", limit.as_secs());
+        if started.elapsed() > spec.limit {
+            bail!("the machine did not end within {} s", spec.limit.as_secs());
         }
         tokio::time::sleep(LOOK).await;
     };

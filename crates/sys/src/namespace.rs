@@ -430,8 +430,14 @@ mod tests {
         let mut command = Command::new("/proc/self/exe");
         command.args(["--exact", "namespace::tests::helper", "--nocapture"]).env(ROLE, role);
         command.process_group(0).stdout(Stdio::piped());
-        // SAFETY: the closure makes one system call between fork and exec; it neither allocates, locks nor unwinds.
-        unsafe { command.pre_exec(move || blocked.install()) };
+        // SAFETY: the closure makes a few system calls between fork and exec; it neither allocates, locks nor unwinds.
+        unsafe {
+            command.pre_exec(move || {
+                // A shell's background job ignores some, and what a shell ignores at its start it cannot trap.
+                FORWARDED.into_iter().try_for_each(raw::reset_disposition)?;
+                blocked.install()
+            })
+        };
         command.spawn().unwrap()
     }
 

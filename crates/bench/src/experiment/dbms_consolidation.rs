@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
 use bulkhead_core::units::DevNo;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
-use super::held::{SETTLE, while_held};
+use super::held::{Holding, SETTLE, while_held};
 use super::journal_fsync::shares;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::cgroup_run::{Load, Starter, wait_until};
@@ -31,7 +32,7 @@ use crate::sample::Activity;
 const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) in tenant A with a share of 70, beside a sequential writer \
     (4 threads) in tenant B with a share of 30. fsync_mean_ms is over all fsync and fdatasync calls of the server in ext4 (its own \
     tracepoints), binary log, redo log and data files alike; the paper's figure is MySQL 5.7's. Shares are bytes of the device \
-    charged to each slice, journal included.";
+    charged to each slice, journal included; where they are held, device time, as the controller measured it in the last 15 s.";
 
 const CONFIGS: [(Layout, Controller); 4] = [
     (Layout::Shared, Controller::Bfq),
@@ -143,7 +144,11 @@ fn round(
     let mut round = Round::default();
     let seen = match plan.hold {
         None => work()?,
-        Some(mode) => while_held(bench, observatory, SHARES, mode, &mut round, work)?,
+        Some(mode) => {
+            // Of the device's time: by bytes, what a database writes in small pieces would hold a stream to as little.
+            let holding = Holding { shares: SHARES, unit: Unit::Time, mode };
+            while_held(bench, observatory, holding, &mut round, work)?
+        }
     };
     server.stop()?;
     calm(&starter, &pair)?;

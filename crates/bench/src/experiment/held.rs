@@ -13,10 +13,22 @@ use bulkhead_sys::bpf;
 
 use super::put;
 use crate::layout::Bench;
+use crate::report::figure as f;
 use crate::result::Round;
 
 /// How long shares are held before a window, s: until it shows that weights do nothing, and caps are where they belong.
 pub(super) const SETTLE: u32 = 45;
+
+/// How shares are held.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holding {
+    /// Shares of A and B.
+    pub(super) shares: (u32, u32),
+    /// What they are parts of.
+    pub(super) unit: Unit,
+    /// How weights are corrected.
+    pub(super) mode: Mode,
+}
 
 /// Does something while the shares of the two tenants are held. It begins while nothing goes on; to how many operations B is held in
 /// the end is put into `round`.
@@ -26,16 +38,16 @@ pub(super) const SETTLE: u32 = 45;
 pub(super) fn while_held<T>(
     bench: &Bench,
     observatory: &Observatory,
-    shares: (u32, u32),
-    mode: Mode,
+    holding: Holding,
     round: &mut Round,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
+    let Holding { shares, unit, mode } = holding;
     observatory.observe(Duration::ZERO)?;
     let shares = bench.tenants()?.into_iter().zip([shares.0, shares.1]);
     let tenants = shares.map(|(name, share)| HoldTenant::new(name.as_str(), f64::from(share))).collect();
     let device = Some(bench.device().to_owned());
-    let request = HoldStart { device, unit: Unit::Bytes, mode, tenants, lease_seconds: None };
+    let request = HoldStart { device, unit, mode, tenants, lease_seconds: None };
     let engine = bench.engine();
     let hold = engine.hold_start(&request, false)?.object.context("nothing is held")?;
     let device = hold.device.clone();
@@ -59,6 +71,9 @@ pub(super) fn while_held<T>(
     engine.hold_stop(&device, false)?;
     let done = done?;
     let view = view.context("the hold ended by itself")?;
+    if unit == Unit::Time {
+        put(round, f::TIME_SHARE_A_PCT, view.standings.first().map(|standing| 100.0 * standing.achieved_share));
+    }
     put(round, "cap_b_iops", view.standings.get(1).and_then(|standing| standing.cap).map(f64::from));
     Ok(done)
 }

@@ -5,10 +5,11 @@
 
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 
-use super::held::{SETTLE, while_held};
+use super::held::{Holding, SETTLE, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
@@ -82,7 +83,8 @@ fn round(
         None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
         Some(mode) => {
             let work = || measure(&starter, &pair, Some(&a), Some(&b), (f64::from(SETTLE), times.1));
-            while_held(bench, observatory, SHARES, mode, &mut round, work)?
+            let holding = Holding { shares: SHARES, unit: Unit::Bytes, mode };
+            while_held(bench, observatory, holding, &mut round, work)?
         }
     };
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);

@@ -26,6 +26,8 @@ pub const INSERTS_PER_S: &str = "inserts_per_s";
 pub const FSYNC_MEAN_MS: &str = "fsync_mean_ms";
 /// Tenant A's part of the device, percent.
 pub const SHARE_A_PCT: &str = "share_a_pct";
+/// A's share of the device's time at the end of a hold, as its controller measured it over the last 15 s.
+pub const TIME_SHARE_A_PCT: &str = "time_share_a_pct";
 /// Tenant B's part of the device, percent.
 pub const SHARE_B_PCT: &str = "share_b_pct";
 /// Mean latency of fsync in tenant A, where both tenants are measured.
@@ -141,7 +143,7 @@ pub fn moved_mib(tenant: usize) -> String {
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 38] = [
+pub(crate) const KNOWN: [&str; 39] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -155,6 +157,7 @@ pub(crate) const KNOWN: [&str; 38] = [
     INSERTS_PER_S,
     FSYNC_MEAN_MS,
     SHARE_A_PCT,
+    TIME_SHARE_A_PCT,
     SHARE_B_PCT,
     FSYNC_A_MEAN_MS,
     FSYNC_B_MEAN_MS,

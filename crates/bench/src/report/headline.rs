@@ -201,8 +201,12 @@ fn dbms(experiment: &Experiment) -> Headline {
     let describe = |cell: &Cell| {
         let inserts = cell.figure(f::INSERTS_PER_S).map(|s| format!("{} inserts/s", number(s.median)));
         let fsync = cell.figure(f::FSYNC_MEAN_MS).map(|s| format!("{} for an fsync", spoken_ms(s.median)));
-        let share =
-            cell.figure(f::SHARE_A_PCT).map(|s| format!("{} of the disk (70 % promised)", percent_exact(s.median)));
+        let share = match (cell.figure(f::TIME_SHARE_A_PCT), cell.figure(f::SHARE_A_PCT)) {
+            (Some(of_time), _) => Some(format!("{} of the disk's time (70 % promised)", percent_exact(of_time.median))),
+            (None, of_bytes) => {
+                of_bytes.map(|s| format!("{} of the disk's bytes (70 % promised)", percent_exact(s.median)))
+            }
+        };
         [inserts, fsync, share].into_iter().flatten().collect::<Vec<_>>().join(", ")
     };
     let least = least_gain(experiment, [shared, ours], neighbour);
@@ -236,7 +240,9 @@ fn gained(before: &Cell, after: &Cell) -> String {
         Some(left) => format!("no change in fsync latency ({})", factor(left)),
         None => "fsync latency not compared".into(),
     };
-    format!("{throughput}, {latency}")
+    let kept = quotient(f::NEIGHBOUR_BYTES_PER_S, before, after)
+        .map_or_else(String::new, |kept| format!("; the neighbour has {} of what it had", percent(100.0 * kept)));
+    format!("{throughput}, {latency}{kept}")
 }
 
 /// Says beside which other neighbour the database gains least, when that is clearly less.

@@ -18,9 +18,10 @@ pub(super) const CASES: &[Case] = &[Case {
     run: |ctx| Box::pin(bad_host(ctx)),
 }];
 
-/// A host that mounts its cgroup hierarchies as systemd does with `systemd.unified_cgroup_hierarchy=0`.
+/// A host that mounts its cgroup hierarchies as systemd does with `systemd.unified_cgroup_hierarchy=0`. Under a name of its own each
+/// time: while one of the same name is being taken down, the kernel restarts fsconfig(2), which then fails with EBUSY.
 const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/systemd; \
-    mount -t cgroup -o none,name=lab none /sys/fs/cgroup/systemd";
+    mount -t cgroup -o none,name=lab$$ none /sys/fs/cgroup/systemd";
 /// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
 const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
 /// A v1 hierarchy elsewhere that has taken the io controller (its v1 name is blkio).

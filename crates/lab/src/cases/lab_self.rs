@@ -131,7 +131,7 @@ async fn sealed_machines_repeat(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.power_off().await;
     let command = ["bash", "-c", SEALED_SCRIPT, "bash", "{disk}"].map(str::to_owned).to_vec();
     let disk = DiskSpec::new(DiskModel::Hdd, 1024);
-    let spec = SealedSpec { kernel: Kernel::V6_12, disk, memory_mib: 1024, command, limit: LIMIT };
+    let spec = SealedSpec { kernel: Kernel::V6_12, disk, memory_mib: 1024, command, limit: LIMIT, shown: false };
     let first = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
     let result = std::fs::read_to_string(ctx.artifacts.join("out/result")).context("what the command left")?;
     ensure!((first.code, result.as_str()) == (7, "result\n"), "exit code {}, {result:?}", first.code);
