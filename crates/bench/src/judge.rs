@@ -478,7 +478,7 @@ fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             // A step that was not measured is none that was not worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
             let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
-            let share = held.and_then(|cell| cell.figure(f::TIME_SHARE_A_PCT).or_else(|| cell.figure(f::SHARE_A_PCT)));
+            let share = held.and_then(f::share_a).map(|(share, _)| share);
             case.row(&place, "throughput of alone", of_alone, percent_exact, "with 70 % of the disk");
             case.row(&place, "fsync of alone", fsync, factor, "");
             case.row(&place, "throughput of shared", gain, factor, "");

@@ -45,7 +45,6 @@ cp /run/lab-below/bin/PROGRAM /run/lab-bin/
 umount /run/lab-below
 rmdir /run/lab-below";
 const DISK_LIMIT: Duration = Duration::from_secs(30);
-const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// Serves the disks of machines in virtual time.
 const DISK_PROGRAM: &str = "bulkhead-lab-disk";
 /// A word of a command that stands for the node of the first disk.
@@ -571,7 +570,7 @@ impl SharedFolder {
         let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
         let mut strip = command("strip");
         strip.arg("--strip-debug").arg("-o").arg(self.dir.join("bin").join(name)).arg(program);
-        output(strip, &format!("copying {} for the guest", program.display()), COPY_LIMIT).await?;
+        output(strip, &format!("copying {} for the guest", program.display()), DEFAULT_DEADLINE).await?;
         Ok(name.to_string_lossy().into_owned())
     }
 

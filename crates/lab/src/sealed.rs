@@ -35,12 +35,12 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr rand
 const SEED: &str = "1";
 /// When the guest's clock begins.
 const CLOCK: &str = "base=2026-01-01,clock=vm";
-/// Prefix of what the guest says besides the output of the command.
-const SAYS: &str = "sealed: ";
-/// Prefix of the last line of a guest; the exit code of the command follows.
-const ENDED: &str = "sealed: exit code ";
+/// Prefix of the guest's own lines, between those of the command.
+const OWN: &str = "sealed: ";
+/// Begin of its last line; the exit code of the command follows.
+const ENDED: &str = "exit code ";
 /// Line of a guest whose disk has lost its server.
-const LOST: &str = "sealed: the disk server ended";
+const LOST: &str = "the disk server ended";
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// Of the `newc` format: a magic of 6 digits, and 13 fields of 8.
 const HEADER_BYTES: usize = 110;
@@ -136,16 +136,15 @@ async fn watch(
         let text = std::fs::read(said).with_context(|| format!("cannot read {}", said.display()))?;
         let complete = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         for line in String::from_utf8_lossy(&text[told..complete.max(told)]).lines() {
-            match line.strip_prefix(ENDED) {
-                Some(number) => code = number.trim().parse().ok(),
-                None if line.trim_end() == LOST => {
-                    bail!("the disk server in the machine ended, see {}", said.display())
-                }
-                None => match line.trim_end().strip_prefix(SAYS) {
-                    Some(own) => say::progress(own),
-                    None if spec.shown => say::result(line.trim_end()),
-                    None => {}
+            let line = line.trim_end();
+            match line.strip_prefix(OWN) {
+                Some(LOST) => bail!("the disk server in the machine ended, see {}", said.display()),
+                Some(own) => match own.strip_prefix(ENDED) {
+                    Some(number) => code = number.parse().ok(),
+                    None => say::progress(own),
                 },
+                None if spec.shown => say::result(line),
+                None => {}
             }
         }
         told = complete.max(told);
@@ -213,7 +212,7 @@ async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, s
         .replace("@STATIC_NODES@", STATIC_NODES)
         .replace("@LOST@", LOST)
         .replace("@NAME@", &server.serial)
-        .replace("@SAYS@", SAYS)
+        .replace("@OWN@", OWN)
         .replace("@ENDED@", ENDED);
     std::fs::write(tree.join("lab/main.sh"), script).context("cannot write the script of the guest")?;
     let init = tree.join("init");

@@ -30,8 +30,8 @@ pub(super) struct Holding {
     pub(super) mode: Mode,
 }
 
-/// Does something while the shares of the two tenants are held. It begins while nothing goes on; to how many operations B is held in
-/// the end is put into `round`.
+/// Does something while the shares of the two tenants are held. It begins while nothing goes on; what is put into `round` is to
+/// how many operations B is held in the end, and A's share of the device's time, if that is held.
 ///
 /// # Errors
 /// Those of the hold, and of what is done.

@@ -1,5 +1,7 @@
 //! Names of the figures and series that judge and reports know. An experiment may have more; those are kept in the JSON.
 
+use crate::result::{Cell, Spread};
+
 /// Mean latency of the probe's fsync with an idle neighbour, in the same round.
 pub const FSYNC_IDLE_MEAN_MS: &str = "fsync_idle_mean_ms";
 /// 99th percentile of the probe's fsync with an idle neighbour.
@@ -141,6 +143,12 @@ pub fn moved_mib(tenant: usize) -> String {
 
 /// Series: every latency of the probe beside the busy neighbour.
 pub const FSYNC_LOADED_SERIES_MS: &str = "fsync_loaded_ms";
+
+/// A's share, and of what it is one: of the device's time where that was held, else of its bytes.
+pub(crate) fn share_a(cell: &Cell) -> Option<(Spread, &'static str)> {
+    let of_time = cell.figure(TIME_SHARE_A_PCT).map(|share| (share, "time"));
+    of_time.or_else(|| Some((cell.figure(SHARE_A_PCT)?, "bytes")))
+}
 
 /// All figures that are judged or stand in a column.
 pub(crate) const KNOWN: [&str; 39] = [

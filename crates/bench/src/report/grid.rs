@@ -174,9 +174,7 @@ const COLUMNS: [Column; 67] = [
         let (a, b) = paper::pair_fsync_ms(&c.layout).filter(|_| c.figure(f::FSYNC_A_MEAN_MS).is_some())?;
         Some(Value { middle: format!("{} / {}", number(a), number(b)), ends: None })
     }),
-    column("share A", "of 70 %", true, |_, c| {
-        shown(c.figure(f::TIME_SHARE_A_PCT).or_else(|| c.figure(f::SHARE_A_PCT)), percent_exact)
-    }),
+    column("share A", "of 70 %", true, |_, c| shown(f::share_a(c).map(|(share, _)| share), percent_exact)),
     column("paper's", "share A", false, |_, c| {
         let paper = paper::dbms_share_a_pct(&c.layout, &c.neighbour);
         c.figure(f::SHARE_A_PCT).filter(|_| c.figure(f::FSYNC_MEAN_MS).is_some()).and(plain(paper, percent))

@@ -201,12 +201,8 @@ fn dbms(experiment: &Experiment) -> Headline {
     let describe = |cell: &Cell| {
         let inserts = cell.figure(f::INSERTS_PER_S).map(|s| format!("{} inserts/s", number(s.median)));
         let fsync = cell.figure(f::FSYNC_MEAN_MS).map(|s| format!("{} for an fsync", spoken_ms(s.median)));
-        let share = match (cell.figure(f::TIME_SHARE_A_PCT), cell.figure(f::SHARE_A_PCT)) {
-            (Some(of_time), _) => Some(format!("{} of the disk's time (70 % promised)", percent_exact(of_time.median))),
-            (None, of_bytes) => {
-                of_bytes.map(|s| format!("{} of the disk's bytes (70 % promised)", percent_exact(s.median)))
-            }
-        };
+        let share = f::share_a(cell)
+            .map(|(share, of)| format!("{} of the disk's {of} (70 % promised)", percent_exact(share.median)));
         [inserts, fsync, share].into_iter().flatten().collect::<Vec<_>>().join(", ")
     };
     let least = least_gain(experiment, [shared, ours], neighbour);
@@ -226,7 +222,7 @@ fn quotient(name: &str, before: &Cell, after: &Cell) -> Option<f64> {
     quotient.is_finite().then_some(quotient)
 }
 
-/// What became of throughput and fsync.
+/// What became of throughput and fsync, and what the neighbour has left.
 fn gained(before: &Cell, after: &Cell) -> String {
     let throughput = match quotient(f::INSERTS_PER_S, before, after) {
         Some(gain) if gain > 1.0 / CLEARLY => format!("{} the throughput", factor(gain)),

@@ -20,19 +20,19 @@ modprobe ublk_drv
 mkfifo /run/disk
 {
     bulkhead-lab-disk @DISK@ >/run/disk
-    echo "@LOST@"
+    echo "@OWN@@LOST@"
 } &
 read -r disk </run/disk
 read -r boot _ </proc/uptime
-echo "@SAYS@booted $(uname -r) in $boot s of its time; disk $disk"
+echo "@OWN@booted $(uname -r) in $boot s of its time; disk $disk"
 
 # Through a pipe: programs draw on a terminal.
 @COMMAND@ 2>&1 | cat
 code=${PIPESTATUS[0]}
-echo "@SAYS@disk served $(bulkhead-lab-disk tell @NAME@ stats)"
+echo "@OWN@disk served $(bulkhead-lab-disk tell @NAME@ stats)"
 tar --create --directory /lab/out --file /run/out.tar .
 cat /run/out.tar >/dev/virtio-ports/out
-echo "@ENDED@$code"
+echo "@OWN@@ENDED@$code"
 sync
 echo o >/proc/sysrq-trigger
 sleep 60
