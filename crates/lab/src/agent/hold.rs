@@ -77,7 +77,7 @@ impl Hold {
         }
     }
 
-    /// The host was told this of a request.
+    /// The host is about to be told this of a request.
     pub(super) fn told(&self, id: u64, event: &Event) {
         let mut processes = self.shared.lock();
         match event {
@@ -85,7 +85,6 @@ impl Hold {
             Event::Output { .. } => {
                 if let Some(progress) = processes.get_mut(&id) {
                     progress.events += 1;
-                    // The host may have had this event, and wait for the next one, before it is counted here.
                     if progress.awaited.take_if(|seen| progress.events > *seen).is_some() {
                         self.one_less();
                     }
@@ -97,6 +96,11 @@ impl Hold {
                 }
             }
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_running(&self) -> bool {
+        self.shared.reasons.load(Ordering::Relaxed) > 0
     }
 
     /// With `processes` locked.

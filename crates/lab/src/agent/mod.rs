@@ -54,13 +54,12 @@ impl Replies {
     fn send(&self, id: u64, event: Event) {
         let reply = Reply { id, event };
         let Ok(mut line) = serde_json::to_vec(&reply) else { return };
-        let event = reply.event;
         line.push(b'\n');
+        // Before the host can answer to it: it may wait for a process at once, and time must run then.
+        self.hold.told(id, &reply.event);
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         // When the host is gone the reading side notices and the agent ends.
         let _ = port.write_all(&line);
-        drop(port);
-        self.hold.told(id, &event);
     }
 }
 
@@ -161,4 +160,29 @@ fn find_disk(serial: &str) -> Option<String> {
     let node = PathBuf::from("/dev").join(entry.file_name());
     let is_block = std::fs::metadata(&node).is_ok_and(|meta| meta.file_type().is_block_device());
     is_block.then(|| node.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_can_be_waited_for_before_its_start_is_told_in_full() {
+        let (reader, writer) = rustix::pipe::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).unwrap();
+        let hold = Hold::default();
+        let replies = Replies { port: Arc::new(Mutex::new(File::from(writer))), hold: hold.clone() };
+        let sender = std::thread::spawn(move || replies.send(7, Event::Started { pid: 1 }));
+        let end = Instant::now() + Duration::from_secs(10);
+        while !hold.is_running() {
+            assert!(Instant::now() < end, "the host waits for a process that is not known yet");
+            hold.run_until_event(7, 1);
+            std::thread::yield_now();
+        }
+        // The reader goes first: the sender's write ends.
+        drop(reader);
+        sender.join().unwrap();
+    }
 }
