@@ -126,8 +126,10 @@ struct Run<'r, 'a, G: Guest> {
 
 impl<'a, G: Guest> Run<'_, 'a, G> {
     async fn all(&self) {
-        let (alone, beside): (Vec<_>, Vec<_>) =
+        let (alone, mut beside): (Vec<_>, Vec<_>) =
             wanted(self.plan).into_iter().partition(|one| one.profile.clock == Clock::Wall);
+        // The longest first, or one lane would wait for the other at the end.
+        beside.sort_by_key(|one| std::cmp::Reverse(one.case.limit));
         let beside = RefCell::new(beside);
         let mut lanes: Vec<_> = (0..self.plan.lanes).map(|_| Some(Box::pin(self.lane(&beside)))).collect();
         std::future::poll_fn(|cx| {

@@ -146,6 +146,15 @@ async fn what_emulation_broke_is_run_once_more_and_no_more() {
 }
 
 #[tokio::test]
+async fn what_may_take_longest_begins_first() {
+    let mut long = passing("long");
+    long.limit *= 2;
+    let (report, _) = run_cases(&[passing("a"), long, passing("b")]).await;
+    let order: Vec<&str> = report.entries.iter().map(|entry| entry.case.as_str()).collect();
+    assert_eq!(order, ["long", "a", "b"]);
+}
+
+#[tokio::test]
 async fn machines_on_the_wall_clock_run_when_all_else_has_ended() {
     let mut alone = passing("alone");
     alone.profile = Profile { name: "alone", clock: Clock::Wall, ..SMALL };
