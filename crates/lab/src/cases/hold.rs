@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::host::{json, refused, start_daemon};
-use super::observe::SLOW;
+use super::observe::{BUSY, SLOW};
 use crate::case::{Case, Ctx, Outcome};
 use crate::disk::DiskModel;
 use crate::kernels::Kernel;
@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = &[
         name: "shares_held_with_journal",
         about: "a container that journals beside its reads is held to its share; weights are as before whoever is killed",
         kernels: &[Kernel::V6_12],
-        profile: SLOW,
+        profile: BUSY,
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(shares_held_with_journal(ctx)),
     },

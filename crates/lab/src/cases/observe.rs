@@ -25,21 +25,23 @@ pub(super) const CASES: &[Case] = &[
         name: "blame_known_culprit",
         about: "the container that makes another one's fsync slow is named, and an innocent one is not",
         kernels: &[Kernel::V6_12],
-        profile: SLOW,
+        profile: BUSY,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(blame_known_culprit(ctx)),
     },
 ];
 
-/// A disk that is a bottleneck, beside loads that write all the time: on the wall clock, where what they write costs nothing once the
-/// disk is busy. A second of virtual time of eight writers takes two of the host's, and more with a second machine beside it.
+/// A disk that is a bottleneck, in virtual time: shares and waits are those of the drive's model, whatever the host does.
 pub(super) const SLOW: Profile = Profile {
     name: "slow",
-    clock: Clock::Wall,
+    clock: Clock::Virtual,
     disks: &[DiskSpec::new(DiskModel::Hdd, 4096)],
     memory_mib: 2048,
-    cpus: 2,
+    cpus: 1,
 };
+
+/// The same on the wall clock, for loads that compute all the time: a second of theirs takes four of the host's in virtual time.
+pub(super) const BUSY: Profile = Profile { name: "busy", clock: Clock::Wall, cpus: 2, ..SLOW };
 
 /// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
 const SHARED: &str = "
