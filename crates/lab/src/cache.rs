@@ -1,4 +1,4 @@
-//! Where the lab keeps what is dear to build: the guest root with its kernels, virtme-ng, the answer about KVM.
+//! Where the lab keeps what is dear to build: the guest root with its kernels, the answer about KVM.
 //!
 //! Owns the choice of the folder and its locks. Does not know what is in it.
 

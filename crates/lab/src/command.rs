@@ -4,7 +4,7 @@
 //! Does not decide what to run. No shell is involved unless a caller names one.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -28,15 +28,10 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// `PATH` with the system folders appended and `first` in front.
-pub(crate) fn search_path(first: Option<&Path>) -> std::ffi::OsString {
+/// `PATH` with the system folders appended.
+fn search_path() -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let dirs: Vec<PathBuf> = first
-        .map(Path::to_path_buf)
-        .into_iter()
-        .chain(std::env::split_paths(&path))
-        .chain(SYSTEM_DIRS.iter().map(PathBuf::from))
-        .collect();
+    let dirs: Vec<PathBuf> = std::env::split_paths(&path).chain(SYSTEM_DIRS.iter().map(PathBuf::from)).collect();
     std::env::join_paths(dirs).unwrap_or(path)
 }
 
@@ -79,7 +74,7 @@ fn command_path(command: &Command) -> std::ffi::OsString {
     let own = command.get_envs().find(|(key, _)| *key == OsStr::new("PATH"));
     match own {
         Some((_, Some(path))) => path.to_owned(),
-        _ => search_path(None),
+        _ => search_path(),
     }
 }
 

@@ -1,8 +1,8 @@
-//! The prepared lab: host programs, virtme-ng, guest root, the answer about KVM, and this run's temporary folder.
+//! The prepared lab: host programs, guest root, the answer about KVM, and this run's temporary folder.
 //!
 //! Everything that boots a machine takes a [`Lab`]. Dropping it removes the temporary folder.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result, anyhow};
@@ -13,6 +13,7 @@ use crate::crate_tool::{self, CrateTool};
 use crate::guest_root::GuestRoot;
 use crate::kernels::{self, Kernel, KernelImage};
 use crate::package::{self, GuestPackage};
+use crate::programs::stripped;
 use crate::root_image::RootImage;
 use crate::run_dir::RunDir;
 use crate::{kvm, setup};
@@ -35,9 +36,10 @@ pub struct LabConfig {
 pub struct Lab {
     cache: Cache,
     root: GuestRoot,
-    tools: PathBuf,
     kvm: bool,
     config: LabConfig,
+    /// Copies of the programs, for guests.
+    programs: Vec<PathBuf>,
     kernels: Mutex<Vec<(Kernel, KernelImage)>>,
     // Last, so that the folder is removed after everything that may use it.
     run_dir: RunDir,
@@ -59,14 +61,20 @@ impl Lab {
         let cache = Cache::locate()?;
         let building = cache.lock_for_building().await?;
         setup::host_programs().await?;
-        let tools = setup::virtme_ng(&cache).await?;
         let root = GuestRoot::provide(&cache).await?;
         let main_kernel = kernels::provide(&cache, &root, Kernel::V6_12).await?;
         let kernels = Mutex::new(vec![(Kernel::V6_12, main_kernel)]);
-        let mut lab = Self { cache, root, tools, kvm: false, config, kernels, run_dir };
+        let folder = run_dir.path("programs");
+        std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let mut programs = Vec::new();
+        for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
+            programs.push(stripped(program, &folder).await?);
+        }
+        let mut lab = Self { cache, root, kvm: false, config, programs, kernels, run_dir };
+        // The trial boot makes an image of the root.
+        drop(building);
         let kvm = kvm::usable(&mut lab).await?;
         lab.set_kvm(kvm);
-        drop(building);
         Ok(lab)
     }
 
@@ -153,6 +161,11 @@ impl Lab {
         &self.config
     }
 
+    /// The programs for guests.
+    pub(crate) fn programs(&self) -> &[PathBuf] {
+        &self.programs
+    }
+
     /// The same lab with KVM switched on or off.
     pub(crate) fn set_kvm(&mut self, kvm: bool) {
         self.kvm = kvm;
@@ -160,11 +173,6 @@ impl Lab {
 
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
-    }
-
-    /// Folder with the `vng` program.
-    pub(crate) fn tools(&self) -> &Path {
-        &self.tools
     }
 
     pub(crate) fn run_dir(&self) -> &RunDir {

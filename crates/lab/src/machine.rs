@@ -18,26 +18,18 @@ use crate::disk::{DiskModel, DiskSpec, Disks};
 use crate::kernels::{Kernel, KernelImage};
 use crate::lab::Lab;
 use crate::process::{Output, Process, ProcessEvent};
+use crate::programs::stripped;
 use crate::protocol::{Event, Payload, Request, Stream};
-use crate::root_image::{CHANGE_ROOT, RootImage};
+use crate::qemu::Start;
+use crate::root_image::RootImage;
 use crate::say;
 use crate::vm::Vm;
-use crate::vng::Start;
 use crate::wait::{self, wait_until};
 
 /// How long a request to the guest may take when the caller says nothing: emulated machines are slow.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
-/// Nodes like /dev/loop-control, whose use loads their module: systemd makes them on a real host, virtme-ng does not.
-pub(crate) const STATIC_NODES: &str = "
-kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
-systemd-tmpfiles --create --boot /run/static-nodes.conf";
-/// Programs from the memory of the guest: read through 9p at each start, they would take seconds under emulation.
-const PROGRAMS_IN_MEMORY: &str = "
-mkdir /run/lab-bin
-cp /lab/bin/* /run/lab-bin/
-mount --bind /run/lab-bin /lab/bin";
-/// Programs that came later: the folder of the host lies below the one in memory.
+/// Programs that come later: the folder of the host lies below the one in memory.
 const BRING: &str = "
 mkdir /run/lab-below
 mount --bind /lab /run/lab-below
@@ -92,7 +84,7 @@ pub struct Machine {
     name: String,
     spec: MachineSpec,
     image: KernelImage,
-    root_image: Option<RootImage>,
+    root: RootImage,
     shared: SharedFolder,
     logs: PathBuf,
     is_kvm: bool,
@@ -134,17 +126,14 @@ impl Machine {
     /// the end of the console log.
     pub async fn boot(lab: &Lab, spec: &MachineSpec, name: &str) -> Result<Self> {
         let image = lab.kernel(spec.kernel).await?;
-        let root_image = match spec.clock {
-            Clock::Wall => None,
-            Clock::Virtual => Some(lab.root_image(spec.kernel).await?),
-        };
+        let root = lab.root_image(spec.kernel).await?;
         let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
         let mut machine = Self {
             name: name.to_owned(),
             spec: spec.clone(),
             image,
-            root_image,
-            shared: SharedFolder::create(lab).await?,
+            root,
+            shared: SharedFolder::create(lab)?,
             logs: lab.config().artifacts.clone(),
             is_kvm: lab.kvm_for(spec.clock),
             fault: watch::Sender::default(),
@@ -197,10 +186,10 @@ impl Machine {
             spec: &self.spec,
             image: &self.image,
             disks: &self.disks,
-            root_image: self.root_image.as_ref(),
+            root: &self.root,
             shared: &self.shared.dir,
         };
-        let mut vm = Vm::launch(start.with_agent(&socket)?, lab, &log)?;
+        let mut vm = Vm::launch(start.with_agent(&socket, &log).await?, lab, &log)?;
         let (channel, kernel) = match vm.agent(&socket, self.spec.boot_timeout).await {
             Ok(agent) => agent,
             Err(error) => {
@@ -215,11 +204,6 @@ impl Machine {
         }
         self.running = Some(Running { channel, vm, nodes: BTreeMap::new(), _watchers: Vec::new() });
         self.boot_time = begin.elapsed();
-        if self.root_image.is_some() {
-            self.sh(CHANGE_ROOT).await.context("the guest cannot change over to the image of its root")?;
-        }
-        self.sh(STATIC_NODES).await.context("cannot complete /dev in the guest")?;
-        self.sh(PROGRAMS_IN_MEMORY).await.context("cannot copy the programs into the guest's memory")?;
         self.serve_disks().await?;
         self.describe_disks().await
     }
@@ -543,34 +527,26 @@ async fn last_words(process: Process, first: ProcessEvent) -> String {
     words.trim().to_owned()
 }
 
-/// The host folder that a guest sees as /lab: programs in `bin`, results in `out`.
+/// The host folder that a guest sees as /lab: programs that come later in `bin`, results in `out`.
 #[derive(Debug)]
 pub(crate) struct SharedFolder {
     pub(crate) dir: PathBuf,
 }
 
 impl SharedFolder {
-    /// A new one in the run's folder (removed with it), with copies of the programs.
-    pub(crate) async fn create(lab: &Lab) -> Result<Self> {
+    /// A new one in the run's folder (removed with it).
+    pub(crate) fn create(lab: &Lab) -> Result<Self> {
         let dir = lab.run_dir().path(&format!("shared-{}", lab.run_dir().next_number()));
-        let bin = dir.join("bin");
-        for sub in [&bin, &dir.join("out")] {
-            std::fs::create_dir_all(sub).with_context(|| format!("cannot create {}", sub.display()))?;
+        for sub in ["bin", "out"].map(|name| dir.join(name)) {
+            std::fs::create_dir_all(&sub).with_context(|| format!("cannot create {}", sub.display()))?;
         }
-        let config = lab.config();
-        let shared = Self { dir };
-        for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
-            shared.add(program).await?;
-        }
-        Ok(shared)
+        Ok(Self { dir })
     }
 
-    /// Copies a program into `bin`, without its debugging information, which would take memory of the guest; returns its name.
+    /// Puts a program into `bin`; returns its name.
     async fn add(&self, program: &Path) -> Result<String> {
-        let name = program.file_name().with_context(|| format!("{} names no program", program.display()))?;
-        let mut strip = command("strip");
-        strip.arg("--strip-debug").arg("-o").arg(self.dir.join("bin").join(name)).arg(program);
-        output(strip, &format!("copying {} for the guest", program.display()), DEFAULT_DEADLINE).await?;
+        let copied = stripped(program, &self.dir.join("bin")).await?;
+        let name = copied.file_name().with_context(|| format!("{} names no program", program.display()))?;
         Ok(name.to_string_lossy().into_owned())
     }
 

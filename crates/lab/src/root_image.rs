@@ -1,8 +1,8 @@
-//! The guest's root as a file system in the memory of a device (virtio-pmem), for machines in virtual time.
+//! The guest's root as a file system in the memory of a device (virtio-pmem).
 //!
-//! While a guest waits for a file of the host, its clock leaps: with its root on 9p the start of a program takes 10 to 50 ms of its
-//! time, and no two alike. From this image, mapped where it lies (DAX), it takes 2. The host's page cache holds it once for all
-//! machines. Owns the images in the cache, one for each kernel; does not boot.
+//! While a guest in virtual time waits for a file of the host, its clock leaps: with its root on 9p the start of a program takes 10 to
+//! 50 ms of its time, and no two alike. From this image, mapped where it lies (DAX), it takes 2. The host's page cache holds it once
+//! for all machines. Owns the images in the cache, one for each kernel; does not boot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,23 +18,6 @@ use crate::say;
 const BUILD_LIMIT: Duration = Duration::from_secs(600);
 /// Sizes are a multiple of this: Linux adds memory of a device in blocks.
 const ALIGNMENT_MIB: u64 = 128;
-/// The agent and what it starts change over to the image; what comes from the host later (/lab, /opt) stays with the host, and the
-/// changes that virtme-ng made to /etc are kept.
-pub(crate) const CHANGE_ROOT: &str = "
-modprobe --all virtio_pmem nd_pmem
-mount -t tmpfs root /mnt
-mkdir /mnt/image /mnt/upper /mnt/work /mnt/root
-mount -t ext4 -o ro,dax=always /dev/pmem0 /mnt/image
-etc=$(sed -n 's|^[^ ]* /etc overlay .*upperdir=\\([^,]*\\).*|\\1|p' /proc/mounts)
-cp -a \"$etc\" /mnt/upper/etc
-mount -t overlay -o lowerdir=/mnt/image,upperdir=/mnt/upper,workdir=/mnt/work overlay /mnt/root
-for kept in dev proc sys run lab opt; do mount --rbind /$kept /mnt/root/$kept; done
-cd /mnt/root
-mkdir old
-pivot_root . old
-umount --lazy /old
-rmdir /old";
-
 /// An image in the cache.
 #[derive(Debug)]
 pub(crate) struct RootImage {

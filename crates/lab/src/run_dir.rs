@@ -31,7 +31,7 @@ impl RunDir {
         let pid = std::process::id();
         let dir = base.join(format!("{PREFIX}{pid}"));
         let text = dir.to_string_lossy();
-        // The path becomes part of QEMU options that virtme-ng passes through a shell, and of a socket's address.
+        // The path becomes part of QEMU options, and of a socket's address.
         if text.len() > 70 || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b)) {
             bail!("{text} cannot hold the lab's sockets: set TMPDIR to a short path without special characters");
         }

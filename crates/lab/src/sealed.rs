@@ -5,30 +5,26 @@
 //! load of the host. Owns the initramfs and the QEMU process. Does not own the disks and the root: they are those of any machine in virtual
 //! time.
 
-use std::io::Write;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
 use crate::clock::Clock;
-use crate::command::{GroupKiller, command, find_program, last_lines, output};
+use crate::command::{GroupKiller, command, last_lines, output};
 use crate::disk::{DiskSpec, Disks};
+use crate::initramfs::{self, Script};
 use crate::kernels::Kernel;
 use crate::lab::Lab;
-use crate::machine::{DISK_WORD, STATIC_NODES, SharedFolder};
-use crate::root_image::RootImage;
+use crate::machine::{DISK_WORD, MachineSpec};
+use crate::qemu::{hardware, qemu};
 use crate::say;
-use crate::vng::PLAIN_COPIES;
 
-/// Modules that mounting the root needs, besides their dependencies.
-const MODULES: [&str; 5] = ["crc32c_generic", "virtio_pmem", "nd_pmem", "ext4", "overlay"];
-/// Starts in the initramfs: changes over to the root image and takes /lab along.
-const INIT: &str = include_str!("sealed/init.sh");
-/// Process 1 in the root image: the work of an init system, then the disk, the command, and the results.
-const MAIN: &str = include_str!("sealed/main.sh");
+/// All output goes to the second serial port.
+const BEFORE: &str = "exec </dev/null >/dev/ttyS1 2>&1\n";
+/// The disk, the command, and the results.
+const WORK: &str = include_str!("boot/sealed.sh");
 /// Kernel command line: the same addresses in each process and run, warnings on the console, no reboot but an end.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr random.trust_cpu=on panic=-1";
 /// Seed of the random numbers of QEMU and, through RDRAND, of the guest.
@@ -42,8 +38,6 @@ const ENDED: &str = "exit code ";
 /// Line of a guest whose disk has lost its server.
 const LOST: &str = "the disk server ended";
 const STEP_LIMIT: Duration = Duration::from_secs(120);
-/// Of the `newc` format: a magic of 6 digits, and 13 fields of 8.
-const HEADER_BYTES: usize = 110;
 /// Interval at which the host reads the serial port.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -83,17 +77,18 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     let root = lab.root_image(spec.kernel).await?;
     let disks = Disks::start(lab, &[spec.disk], Clock::Virtual).await?;
     let stage = lab.run_dir().path(&format!("sealed-{}", lab.run_dir().next_number()));
-    let initramfs = initramfs(lab, spec, &disks, &image.version, &stage).await?;
+    let script = work(spec, &disks)?;
+    let script = Script { before: BEFORE, work: &script };
+    let initramfs = initramfs::make(lab, &image.version, script, &stage).await?;
     let (console, said, results) =
         (artifacts.join("sealed.console.log"), artifacts.join("sealed.log"), stage.join("out.tar"));
     std::fs::write(&said, "").with_context(|| format!("cannot create {}", said.display()))?;
 
     say::progress(format!("booting {}, sealed, in virtual time", image.version));
-    let mut qemu = command("setpriv");
-    // Ends with this process, whatever ends that.
-    qemu.args(["--pdeathsig", "KILL", "--"]);
-    qemu.arg(find_program("qemu-system-x86_64").context("there is no qemu-system-x86_64")?);
-    qemu.args(qemu_options(&root, &disks, spec.memory_mib));
+    let machine =
+        MachineSpec { clock: Clock::Virtual, cpus: 1, memory_mib: spec.memory_mib, ..MachineSpec::new(spec.kernel) };
+    let mut qemu = qemu()?;
+    qemu.args(hardware(&machine, false, &root, &disks));
     qemu.arg("-kernel").arg(image.path(lab.root())).arg("-initrd").arg(&initramfs);
     qemu.args(["-append", KERNEL_ARGUMENTS, "-seed", SEED, "-rtc", CLOCK]);
     for port in [&console, &said] {
@@ -167,124 +162,16 @@ async fn watch(
     Ok(SealedEnd { code, said: String::from_utf8_lossy(&text).into_owned() })
 }
 
-fn qemu_options(root: &RootImage, disks: &Disks, memory_mib: u32) -> Vec<String> {
-    let fixed = ["-machine", "q35,accel=tcg", "-smp", "1", "-nodefaults", "-display", "none", "-no-reboot"];
-    let mut options: Vec<String> = fixed.into_iter().chain(PLAIN_COPIES).map(str::to_owned).collect();
-    options.extend(Clock::Virtual.qemu_options());
-    options.extend(root.qemu_options(memory_mib));
-    options.extend(disks.qemu_options());
-    options
-}
-
-/// Makes the initramfs: busybox, the modules for the root, and /lab with the programs and the command.
-async fn initramfs(lab: &Lab, spec: &SealedSpec, disks: &Disks, version: &str, stage: &Path) -> Result<PathBuf> {
-    let tree = stage.join("tree");
-    for folder in ["bin", "dev", "proc", "sys", "mnt", "new", "mod"] {
-        let path = tree.join(folder);
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
-    }
-    let copy = |from: &Path, to: PathBuf| {
-        std::fs::copy(from, &to)
-            .map(drop)
-            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
-    };
-    copy(&find_program("busybox").context("there is no busybox")?, tree.join("bin/busybox"))?;
-    let modules = lab.root().dir().join("usr/lib/modules").join(version);
-    let listed = modules.join("modules.dep");
-    let listed = std::fs::read_to_string(&listed).with_context(|| format!("cannot read {}", listed.display()))?;
-    for (number, module) in load_order(&listed)?.into_iter().enumerate() {
-        let name = Path::new(module).file_name().context("a module without a name")?.to_string_lossy();
-        let to = tree.join("mod").join(format!("{number:02}-{name}"));
-        copy(&modules.join(module), to.clone())?;
-        if name.ends_with(".xz") {
-            let mut unpack = command("busybox");
-            unpack.arg("unxz").arg(&to);
-            output(unpack, "unpacking a module of the guest's kernel", STEP_LIMIT).await?;
-        }
-    }
-    // The folder has the layout of /lab in other machines.
-    let shared = SharedFolder::create(lab).await?;
-    std::fs::rename(&shared.dir, tree.join("lab")).context("cannot move the guest's programs")?;
+/// Work of the guest: the disk, the command, and the results.
+fn work(spec: &SealedSpec, disks: &Disks) -> Result<String> {
     let server = disks.guest_server(0, true).context("a disk on the host")?;
-    let script = MAIN
+    Ok(WORK
         .replace("@DISK@", &quoted(&server.arguments))
         .replace("@COMMAND@", &quoted(&spec.command).replace(&format!("'{DISK_WORD}'"), "\"$disk\""))
-        .replace("@STATIC_NODES@", STATIC_NODES)
         .replace("@LOST@", LOST)
         .replace("@NAME@", &server.serial)
         .replace("@OWN@", OWN)
-        .replace("@ENDED@", ENDED);
-    std::fs::write(tree.join("lab/main.sh"), script).context("cannot write the script of the guest")?;
-    let init = tree.join("init");
-    std::fs::write(&init, INIT).with_context(|| format!("cannot write {}", init.display()))?;
-    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(&init, executable).with_context(|| format!("cannot change {}", init.display()))?;
-    let initramfs = stage.join("initramfs");
-    pack(&tree, &initramfs)?;
-    std::fs::remove_dir_all(&tree).with_context(|| format!("cannot remove {}", tree.display()))?;
-    Ok(initramfs)
-}
-
-/// The files of [`MODULES`] and of what they depend on, each after what it needs, from a modules.dep.
-fn load_order(listed: &str) -> Result<Vec<&str>> {
-    let mut order: Vec<&str> = Vec::new();
-    for module in MODULES {
-        let entry = listed.lines().find_map(|line| {
-            let (file, needs) = line.split_once(':')?;
-            let name = file.rsplit('/').next()?.split('.').next()?;
-            (name.replace('-', "_") == module).then_some((file, needs))
-        });
-        let (file, needs) = entry.with_context(|| format!("the guest's kernel has no module {module}"))?;
-        // depmod lists the deepest need last.
-        for path in needs.split_whitespace().rev().chain([file]) {
-            if !order.contains(&path) {
-                order.push(path);
-            }
-        }
-    }
-    Ok(order)
-}
-
-/// Writes a folder as an archive that the kernel unpacks (`newc`, Documentation/driver-api/early-userspace/buffer-format.rst). Numbers
-/// and times of the host's files are left out: a digit more to read, and the guest would not do the same to the instruction.
-fn pack(tree: &Path, archive: &Path) -> Result<()> {
-    let context = || format!("cannot write {}", archive.display());
-    let mut file = std::io::BufWriter::new(std::fs::File::create(archive).with_context(context)?);
-    let mut paths = vec![tree.to_owned()];
-    let mut number = 1;
-    // Folders before what is in them, in order.
-    while let Some(path) = paths.pop() {
-        let about = std::fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let mut data = Vec::new();
-        if about.is_dir() {
-            let mut inside: Vec<PathBuf> = std::fs::read_dir(&path)
-                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
-                .with_context(|| format!("cannot list {}", path.display()))?;
-            inside.sort();
-            paths.extend(inside.into_iter().rev());
-        } else {
-            data = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        }
-        let name = path.strip_prefix(tree).ok().filter(|name| !name.as_os_str().is_empty());
-        let name = name.map_or_else(|| ".".into(), |name| name.to_string_lossy());
-        entry(&mut file, number, about.mode(), &name, &data).with_context(context)?;
-        number += 1;
-    }
-    entry(&mut file, 0, 0, "TRAILER!!!", &[]).and_then(|()| file.flush()).with_context(context)
-}
-
-fn entry(to: &mut impl Write, number: u32, mode: u32, name: &str, data: &[u8]) -> std::io::Result<()> {
-    let len = |of: usize| u32::try_from(of).map_err(std::io::Error::other);
-    // Number, mode, owner, group, links, time, size, device and special device by halves, length of the name, no checksum.
-    let fields = [number, mode, 0, 0, 1, 0, len(data.len())?, 0, 0, 0, 0, len(name.len() + 1)?, 0];
-    write!(to, "070701")?;
-    fields.iter().try_for_each(|field| write!(to, "{field:08x}"))?;
-    let pad = |len: usize| [0; 3].get(..(4 - len % 4) % 4).unwrap_or_default().to_vec();
-    to.write_all(name.as_bytes())?;
-    to.write_all(&[0])?;
-    to.write_all(&pad(HEADER_BYTES + name.len() + 1))?;
-    to.write_all(data)?;
-    to.write_all(&pad(data.len()))
+        .replace("@ENDED@", ENDED))
 }
 
 /// Words for a shell, each taken literally.
@@ -300,36 +187,5 @@ mod tests {
     fn words_are_taken_literally() {
         let words = ["a b", "it's", "$x", "{disk}"].map(str::to_owned);
         assert_eq!(quoted(&words), r"'a b' 'it'\''s' '$x' '{disk}'");
-    }
-
-    #[test]
-    fn an_archive_has_nothing_of_the_hosts_files_but_names_modes_and_contents() {
-        let dir = tempfile::tempdir().unwrap();
-        let made = ["a", "b"].map(|name| {
-            let tree = dir.path().join(name);
-            std::fs::create_dir_all(tree.join("bin")).unwrap();
-            std::fs::write(tree.join("bin/tool"), "12345").unwrap();
-            std::fs::write(tree.join("init"), "x").unwrap();
-            let archive = dir.path().join(format!("{name}.cpio"));
-            pack(&tree, &archive).unwrap();
-            std::fs::read(archive).unwrap()
-        });
-        assert!(made[0] == made[1] && made[0].len().is_multiple_of(4));
-        let text = String::from_utf8_lossy(&made[0]);
-        let places =
-            [".\0", "bin\0", "bin/tool\0", "12345", "init\0", "TRAILER!!!"].map(|part| text.find(part).unwrap());
-        assert!(places.is_sorted(), "{places:?}");
-        assert_eq!(places[3] % 4, 0, "contents begin at a multiple of 4");
-    }
-
-    #[test]
-    fn modules_come_after_what_they_need() {
-        let listed = "k/crc32c_generic.ko.xz:\nk/nd_virtio.ko.xz: k/libnvdimm.ko.xz\n\
-            k/virtio_pmem.ko.xz: k/nd_virtio.ko.xz k/libnvdimm.ko.xz\nk/nd_pmem.ko.xz: k/nd_btt.ko.xz k/libnvdimm.ko.xz\n\
-            k/ext4.ko.xz: k/jbd2.ko.xz\nk/overlay.ko.xz:\n";
-        let order = load_order(listed).unwrap();
-        assert_eq!(order.len(), 9);
-        assert_eq!(order[1..4], ["k/libnvdimm.ko.xz", "k/nd_virtio.ko.xz", "k/virtio_pmem.ko.xz"]);
-        assert!(load_order("").unwrap_err().to_string().contains("crc32c_generic"));
     }
 }

@@ -8,8 +8,8 @@ use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::lab::Lab;
 use crate::machine::{MachineSpec, SharedFolder};
+use crate::qemu::Start;
 use crate::say;
-use crate::vng::Start;
 
 /// Boots and waits until the shell in the guest is left (or the caller goes away, which kills the machine).
 ///
@@ -21,17 +21,22 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
             "a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`"
         );
     }
+    let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdin()) else {
+        bail!("a shell needs a terminal: run a command with `lab exec`, or under `script`");
+    };
+    let size = (size.ws_row, size.ws_col);
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
-    let shared = SharedFolder::create(lab).await?;
-    let start = Start { lab, spec, image: &image, disks: &disks, root_image: None, shared: &shared.dir };
+    let shared = SharedFolder::create(lab)?;
+    let root = lab.root_image(spec.kernel).await?;
+    let start = Start { lab, spec, image: &image, disks: &disks, root: &root, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
     // In the caller's process group: only that one may read from the terminal.
-    let mut vng = tokio::process::Command::from(start.with_console()?)
+    let mut qemu = tokio::process::Command::from(start.with_console(size).await?)
         .kill_on_drop(true)
         .spawn()
-        .context("cannot start virtme-ng: is its venv damaged? remove it from the cache")?;
-    let status = vng.wait().await.context("cannot wait for virtme-ng")?;
+        .context("cannot start QEMU")?;
+    let status = qemu.wait().await.context("cannot wait for QEMU")?;
     shared.collect_out(&lab.config().artifacts.join("out")).await?;
     Ok(status)
 }

@@ -1,4 +1,4 @@
-//! The agent: runs in the guest as the only program that virtme-ng starts, obeys the host over a virtio-serial port.
+//! The agent: runs in the guest beside what an init system does, obeys the host over a virtio-serial port.
 //!
 //! Owns the processes it starts. Ends, and thereby powers the machine off, when asked to or when the host goes away:
 //! no machine outlives its owner. Keeps no state on disk.
@@ -40,6 +40,8 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The program's name.
+pub(crate) const PROGRAM: &str = "bulkhead-lab-agent";
 /// The argument that has the agent hold the guest's time while the host thinks.
 pub(crate) const HOLD_TIME: &str = "--hold-time";
 

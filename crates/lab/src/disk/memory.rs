@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 
 use super::DiskSpec;
 
-/// The PCI slot of the first disk; QEMU and virtme-ng use those below.
+/// The PCI slot of the first disk; QEMU gives those below to other devices.
 const FIRST_SLOT: usize = 0x10;
 /// Slots of a PCI bus.
 const SLOTS: usize = 0x1f;

@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# In the initramfs of a sealed machine: the guest's root from its image, with /lab from here.
+# In the initramfs: the guest's root from its image, with the programs of the lab; then /main.sh as process 1.
 busybox=/bin/busybox
 $busybox mount -t proc proc /proc
 $busybox mount -t sysfs sys /sys
@@ -11,4 +11,5 @@ $busybox mount -t ext4 -o ro,dax=always /dev/pmem0 /mnt/image
 $busybox mount -t overlay -o lowerdir=/mnt/image,upperdir=/mnt/upper,workdir=/mnt/work overlay /new
 for kept in dev proc sys; do $busybox mount --move /$kept /new/$kept; done
 $busybox cp -a /lab/. /new/lab/
-exec $busybox switch_root /new /bin/bash /lab/main.sh
+$busybox cp /main.sh /new/main.sh
+exec $busybox switch_root /new /bin/bash /main.sh

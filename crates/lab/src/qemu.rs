@@ -1,0 +1,127 @@
+//! The command line of QEMU, for all machines.
+//!
+//! Does not talk to the guest.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::agent::{self, HOLD_TIME};
+use crate::clock::Clock;
+use crate::command::{command, find_program};
+use crate::disk::Disks;
+use crate::initramfs::{self, Script};
+use crate::kernels::KernelImage;
+use crate::lab::Lab;
+use crate::machine::MachineSpec;
+use crate::protocol::PORT_NAME;
+use crate::root_image::RootImage;
+
+/// Warnings and worse reach the console from the start; all of it would slow an emulated machine down.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1";
+/// Emulation translates code anew for each address at which it is met: with programs at the same addresses in each process,
+/// starting one takes 12 ms in place of 33.
+const SAME_ADDRESSES: &str = "norandmaps";
+/// Debian's kernels clear each page that they give out; what needs it clear does that in any case.
+const PAGES_NOT_CLEARED: &str = "init_on_alloc=0";
+/// An emulated processor copies byte by byte where it says that this is fast: without the flags, memory is copied 1.5 to 4 times
+/// as fast.
+const PLAIN_COPIES: &str = "max,-erms,-fsrm";
+/// How nice machines are to the rest of the host: what waits for an answer of the lab comes before what computes.
+const NICE: &str = "5";
+/// Folders of the host in a machine that the host talks to.
+const HOST_FOLDERS: &str = include_str!("boot/host.sh");
+
+/// QEMU, to be started; it ends with the process that starts it, whatever ends that.
+pub(crate) fn qemu() -> Result<Command> {
+    let program = find_program("qemu-system-x86_64").context("there is no qemu-system-x86_64")?;
+    let mut qemu = command("setpriv");
+    qemu.args(["--pdeathsig", "KILL", "--", "nice", "-n", NICE]).arg(program);
+    Ok(qemu)
+}
+
+/// Processors, memory, root and disks of a machine.
+pub(crate) fn hardware(spec: &MachineSpec, kvm: bool, root: &RootImage, disks: &Disks) -> Vec<String> {
+    let (machine, cpu) = if kvm { ("q35,accel=kvm", "host") } else { ("q35,accel=tcg", PLAIN_COPIES) };
+    let cpus = spec.cpus.to_string();
+    let fixed = ["-machine", machine, "-cpu", cpu, "-smp", &cpus, "-nodefaults", "-display", "none", "-no-reboot"];
+    let mut options: Vec<String> = fixed.map(str::to_owned).to_vec();
+    options.extend(spec.clock.qemu_options());
+    options.extend(root.qemu_options(spec.memory_mib));
+    options.extend(disks.qemu_options());
+    options
+}
+
+/// A machine that the host talks to, to be started.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) spec: &'a MachineSpec,
+    pub(crate) image: &'a KernelImage,
+    pub(crate) disks: &'a Disks,
+    pub(crate) root: &'a RootImage,
+    /// The host folder that the guest sees as /lab.
+    pub(crate) shared: &'a Path,
+}
+
+impl Start<'_> {
+    /// With the agent, which listens on `socket`; the console is appended to `log`.
+    pub(crate) async fn with_agent(&self, socket: &Path, log: &Path) -> Result<Command> {
+        let hold = if self.spec.clock == Clock::Virtual { HOLD_TIME } else { "" };
+        let work = format!("{HOST_FOLDERS}{} {hold}\n", agent::PROGRAM);
+        let mut qemu = self.common("agent", Script { before: "exec </dev/null\n", work: &work }).await?;
+        // In an option a comma is written twice.
+        let log = log.display().to_string().replace(',', ",,");
+        qemu.args(["-chardev", &format!("file,id=console,path={log},append=on"), "-serial", "chardev:console"]);
+        // QEMU polls the queues of all ports that there could be. Port 0 is that of a console.
+        qemu.args(["-device", "virtio-serial-pci,id=agent,max_ports=2"]);
+        qemu.args(["-chardev", &format!("socket,id=agent,path={},server=on,wait=off", socket.display())]);
+        qemu.args(["-device", &format!("virtserialport,bus=agent.0,nr=1,chardev=agent,name={PORT_NAME}")]);
+        qemu.stdin(Stdio::null()).stdout(Stdio::null());
+        Ok(qemu)
+    }
+
+    /// With a shell on the caller's terminal of so many rows and columns.
+    pub(crate) async fn with_console(&self, (rows, columns): (u16, u16)) -> Result<Command> {
+        let work = format!(
+            "{HOST_FOLDERS}stty rows {rows} columns {columns} </dev/ttyS0\ncd /root\n\
+             setsid --ctty bash --login </dev/ttyS0 >/dev/ttyS0 2>&1\n"
+        );
+        let mut qemu = self.common("console", Script { before: "", work: &work }).await?;
+        // Ctrl-C is the guest's.
+        qemu.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
+        Ok(qemu)
+    }
+
+    async fn common(&self, kind: &str, script: Script<'_>) -> Result<Command> {
+        let Self { lab, spec, image, disks, root, shared } = self;
+        let kvm = lab.kvm_for(spec.clock);
+        let mut qemu = qemu()?;
+        qemu.args(hardware(spec, kvm, root, disks));
+        for (tag, folder, access) in
+            [("lab", shared.to_path_buf(), ""), ("opt", lab.root().dir().join("opt"), ",readonly=on")]
+        {
+            let about = format!("local,id={tag},path={},security_model=none,multidevs=remap{access}", folder.display());
+            qemu.args(["-fsdev", &about, "-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
+        }
+        let initramfs = self.initramfs(kind, script).await?;
+        qemu.arg("-kernel").arg(image.path(lab.root())).arg("-initrd").arg(initramfs);
+        let emulated = if kvm { String::new() } else { format!("{SAME_ADDRESSES} {PAGES_NOT_CLEARED}") };
+        qemu.args(["-append", &format!("{KERNEL_ARGUMENTS} {emulated}")]);
+        Ok(qemu)
+    }
+
+    /// One for all machines of a kind.
+    async fn initramfs(&self, kind: &str, script: Script<'_>) -> Result<PathBuf> {
+        let Self { lab, spec, image, .. } = self;
+        let path = lab.run_dir().path(&format!("initramfs-{}-{}-{kind}", image.version, spec.clock));
+        if !path.exists() {
+            let stage = lab.run_dir().path(&format!("boot-{}", lab.run_dir().next_number()));
+            let made = initramfs::make(lab, &image.version, script, &stage).await?;
+            std::fs::rename(&made, &path).with_context(|| format!("cannot rename to {}", path.display()))?;
+            std::fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
+        }
+        Ok(path)
+    }
+}
