@@ -5,6 +5,9 @@ $busybox mount -t proc proc /proc
 $busybox mount -t sysfs sys /sys
 $busybox mount -t devtmpfs dev /dev
 for module in /mod/*; do $busybox insmod "$module"; done
+# It is probed in the background.
+n=0
+until [ -b /dev/pmem0 ] || [ $n = 600 ]; do $busybox sleep 0.05; n=$((n + 1)); done
 $busybox mount -t tmpfs root /mnt
 $busybox mkdir /mnt/image /mnt/upper /mnt/work
 $busybox mount -t ext4 -o ro,dax=always /dev/pmem0 /mnt/image
