@@ -19,6 +19,8 @@ use crate::report::{Report, Verdict};
 struct FakeLab {
     events: Mutex<Vec<String>>,
     missing_kernel: Option<Kernel>,
+    /// Told when a case does not end.
+    endless: Arc<tokio::sync::Notify>,
 }
 
 #[derive(Debug)]
@@ -248,10 +250,15 @@ async fn a_kernel_that_cannot_be_had_skips_its_cases() {
 
 #[tokio::test]
 async fn an_interrupt_leaves_the_rest_not_run() {
-    let mut long = case("long", |_| Box::pin(std::future::pending()));
-    long.limit = Duration::from_secs(600);
-    let soon = tokio::time::sleep(Duration::from_millis(50));
-    let (report, _) = run_in(FakeLab::default(), &[passing("first"), long, passing("last")], soon).await;
+    let mut cases = [passing("first"), passing("endless"), passing("last")];
+    cases[1].run = |ctx| {
+        ctx.lab.endless.notify_one();
+        Box::pin(std::future::pending())
+    };
+    cases.iter_mut().for_each(|case| case.limit = Duration::from_secs(600));
+    let lab = FakeLab::default();
+    let endless = Arc::clone(&lab.endless);
+    let (report, _) = run_in(lab, &cases, endless.notified()).await;
     assert_eq!(report.summary(), "1 passed, 0 failed, 0 skipped");
     assert_eq!(report.not_run(), 2);
 }
