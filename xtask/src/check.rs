@@ -23,7 +23,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn deny() -> Result<()> {
-    // Not optimised: it is built in a third of the time, and reads a few hundred manifests.
+    // Building it takes longer than it runs: not optimised.
     let program = installed("cargo-deny", CARGO_DENY_VERSION, &["--locked", "--debug"])?;
     // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
     cargo(&["fetch", "--locked"])?;

@@ -16,8 +16,8 @@ use crate::lab::Lab;
 
 /// Modules that mounting the root needs, besides their dependencies.
 const MODULES: [&str; 4] = ["virtio_pmem", "nd_pmem", "ext4", "overlay"];
-/// What has to be there for them, in kernels that have it as a module and not built in.
-const MAYBE: [&str; 2] = ["virtio_pci", "crc32c_generic"];
+/// Further modules, in kernels where they are not built in.
+const OPTIONAL_MODULES: [&str; 2] = ["virtio_pci", "crc32c_generic"];
 /// Process 1 of the initramfs.
 const INIT: &str = include_str!("boot/init.sh");
 /// Begin of process 1 in the root image.
@@ -86,13 +86,13 @@ pub(crate) async fn make(lab: &Lab, version: &str, script: Script<'_>, stage: &P
 /// The files of [`MODULES`] and of what they depend on, each after what it needs, from a modules.dep.
 fn load_order(listed: &str) -> Result<Vec<&str>> {
     let mut order: Vec<&str> = Vec::new();
-    for module in MAYBE.into_iter().chain(MODULES) {
+    for module in OPTIONAL_MODULES.into_iter().chain(MODULES) {
         let entry = listed.lines().find_map(|line| {
             let (file, needs) = line.split_once(':')?;
             let name = file.rsplit('/').next()?.split('.').next()?;
             (name.replace('-', "_") == module).then_some((file, needs))
         });
-        if entry.is_none() && MAYBE.contains(&module) {
+        if entry.is_none() && OPTIONAL_MODULES.contains(&module) {
             continue;
         }
         let (file, needs) = entry.with_context(|| format!("the guest's kernel has no module {module}"))?;

@@ -64,6 +64,8 @@ impl Lab {
         let root = GuestRoot::provide(&cache).await?;
         let main_kernel = kernels::provide(&cache, &root, Kernel::V6_12).await?;
         let kernels = Mutex::new(vec![(Kernel::V6_12, main_kernel)]);
+        // A trial of KVM makes an image of the root, and takes the lock for that.
+        drop(building);
         let folder = run_dir.path("programs");
         std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let mut programs = Vec::new();
@@ -71,8 +73,6 @@ impl Lab {
             programs.push(stripped(program, &folder).await?);
         }
         let mut lab = Self { cache, root, kvm: false, config, programs, kernels, run_dir };
-        // The trial boot makes an image of the root.
-        drop(building);
         let kvm = kvm::usable(&mut lab).await?;
         lab.set_kvm(kvm);
         Ok(lab)

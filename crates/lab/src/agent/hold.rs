@@ -99,8 +99,8 @@ impl Hold {
     }
 
     #[cfg(test)]
-    pub(super) fn is_running(&self) -> bool {
-        self.shared.reasons.load(Ordering::Relaxed) > 0
+    pub(super) fn reasons(&self) -> u32 {
+        self.shared.reasons.load(Ordering::Relaxed)
     }
 
     /// With `processes` locked.
@@ -134,33 +134,29 @@ mod tests {
     use super::*;
     use crate::protocol::{ExitStatus, Payload, Stream};
 
-    fn reasons(hold: &Hold) -> u32 {
-        hold.shared.reasons.load(Ordering::Relaxed)
-    }
-
     #[test]
     fn time_runs_for_requests_and_until_awaited_processes_speak() {
         let hold = Hold::default();
         let request = hold.run();
         hold.told(7, &Event::Started { pid: 1 });
         drop(request);
-        assert_eq!(reasons(&hold), 0, "a process that nobody waits for is no reason");
+        assert_eq!(hold.reasons(), 0, "a process that nobody waits for is no reason");
         hold.run_until_event(7, 1);
         hold.run_until_event(7, 1);
-        assert_eq!(reasons(&hold), 1);
+        assert_eq!(hold.reasons(), 1);
         hold.told(7, &Event::Output { stream: Stream::Stdout, data: Payload::new(b"x") });
-        assert_eq!(reasons(&hold), 0);
+        assert_eq!(hold.reasons(), 0);
         hold.run_until_event(7, 1);
-        assert_eq!(reasons(&hold), 0, "what the host waits for is on its way");
+        assert_eq!(hold.reasons(), 0, "what the host waits for is on its way");
         let output = || Event::Output { stream: Stream::Stdout, data: Payload::new(b"x") };
         hold.run_until_event(7, 3);
         hold.told(7, &output());
-        assert_eq!(reasons(&hold), 1, "the host has seen this one already");
+        assert_eq!(hold.reasons(), 1, "the host has seen this one already");
         hold.told(7, &output());
-        assert_eq!(reasons(&hold), 0);
+        assert_eq!(hold.reasons(), 0);
         hold.run_until_event(7, 4);
         hold.told(7, &Event::Exited(ExitStatus::Code(0)));
         hold.run_until_event(7, 5);
-        assert_eq!(reasons(&hold), 0, "nothing more comes of a process that has ended");
+        assert_eq!(hold.reasons(), 0, "nothing more comes of a process that has ended");
     }
 }

@@ -1,4 +1,4 @@
-//! The agent: runs in the guest beside what an init system does, obeys the host over a virtio-serial port.
+//! The agent: runs in the guest as a child of process 1, obeys the host over a virtio-serial port.
 //!
 //! Owns the processes it starts. Ends, and thereby powers the machine off, when asked to or when the host goes away:
 //! no machine outlives its owner. Keeps no state on disk.
@@ -57,7 +57,7 @@ impl Replies {
         let reply = Reply { id, event };
         let Ok(mut line) = serde_json::to_vec(&reply) else { return };
         line.push(b'\n');
-        // Before the host can answer to it: it may wait for a process at once, and time must run then.
+        // Counted before it is sent: the host may wait for the process as soon as it has read this.
         self.hold.told(id, &reply.event);
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
         // When the host is gone the reading side notices and the agent ends.
@@ -178,7 +178,7 @@ mod tests {
         let replies = Replies { port: Arc::new(Mutex::new(File::from(writer))), hold: hold.clone() };
         let sender = std::thread::spawn(move || replies.send(7, Event::Started { pid: 1 }));
         let end = Instant::now() + Duration::from_secs(10);
-        while !hold.is_running() {
+        while hold.reasons() == 0 {
             assert!(Instant::now() < end, "the host waits for a process that is not known yet");
             hold.run_until_event(7, 1);
             std::thread::yield_now();
