@@ -24,9 +24,10 @@ const WAIT_HEADERS: [&str; 11] =
 /// # Errors
 /// Those of the source, `NotFound` when the victim is not there.
 pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<(), Fault> {
-    if args.total {
+    if args.total || args.last.is_some() {
         source.has_past()?;
-        let waits = if args.waits { Duration::from_nanos(MEMORY_NS) } else { Duration::ZERO };
+        let remembered = args.last.map_or(Duration::from_nanos(MEMORY_NS), Duration::from_secs_f64);
+        let waits = if args.waits { remembered } else { Duration::ZERO };
         return print(args, source.observe(waits)?, output);
     }
     loop {

@@ -59,10 +59,10 @@ impl Source {
             Self::Daemon(_) => Ok(()),
             Self::Here(_) => Err(Fault::new(
                 Code::InvalidArgument,
-                "--total",
-                "a total is of what the daemon has observed, and none runs",
+                "the past",
+                "`--total` and `--last` tell what the daemon has observed, and none runs",
             )
-            .cure("start it (`bulkhead daemon`), or leave `--total` out")),
+            .cure("start it (`bulkhead daemon`), or watch from now on: without `--total` and `--last`")),
         }
     }
 

@@ -3,10 +3,12 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{IoLimit, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::observe::waits::MEMORY_NS;
 use bulkhead_core::units::{Bytes, Share};
 
 /// An argument is wrong.
@@ -172,9 +174,25 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Seconds that the daemon remembers waits for, or fewer.
+pub(crate) fn remembered_seconds(text: &str) -> Result<f64, String> {
+    let memory = Duration::from_nanos(MEMORY_NS).as_secs_f64();
+    match seconds(text)? {
+        seconds if seconds <= memory => Ok(seconds),
+        _ => Err(format!("waits are remembered for {memory} seconds")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_seconds_of_the_past_are_taken_than_are_remembered() {
+        assert_eq!(remembered_seconds("300"), Ok(300.0));
+        assert_eq!(remembered_seconds("300.1"), Err("waits are remembered for 300 seconds".to_owned()));
+        assert_eq!(remembered_seconds("0"), seconds("0"));
+    }
 
     #[test]
     fn limits_are_read_as_io_max_writes_them() {

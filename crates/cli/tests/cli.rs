@@ -1105,7 +1105,7 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     "#]],
     );
     check(
-        &["blame", "--waits", "--total", "db"],
+        &["blame", "--waits", "--last", "60", "db"],
         expect![[r#"
         exit 0
         ----- stdout
@@ -1114,6 +1114,29 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
                                                   4711         200 us  125 ms    350 ms   itself (journal 10 %)
         ----- stderr
         9 more waits of all containers are left out, of at most 30.0 ms
+    "#]],
+    );
+    check(
+        &["blame", "--waits", "--last", "301"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: invalid value '301' for '--last <SECONDS>': waits are remembered for 300 seconds
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["blame", "--last", "5"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          --waits
+
+        Usage: bulkhead blame --waits --last <SECONDS> --socket <PATH> [VICTIM]
+
+        For more information, try '--help'.
     "#]],
     );
     check(

@@ -229,10 +229,11 @@ const WATCH_SECONDS: f64 = 15.0;
 /// The longest wait has its commit, the needed one last, and its parts; the culprit is the first of those to blame.
 fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
     let number = |value: &Value| value.as_f64().context("no number");
-    // Longer ones may be of the scenario before.
     let waits = list["waits"].as_array().context("no list of waits")?;
+    // One that ended in this time may have begun in the scenario before.
     let is_recent = |wait: &&Value| wait["began_seconds_ago"].as_f64().is_some_and(|seconds| seconds < WATCH_SECONDS);
-    let wait = waits.iter().find(is_recent).context("no wait is listed")?;
+    let wait =
+        waits.iter().find(is_recent).with_context(|| format!("{name}: no wait of this time is listed: {list}"))?;
     let (seconds, mut parts) = (number(&wait["seconds"])?, number(&wait["others"]["seconds"])?);
     for view in wait["culprits"].as_array().context("no culprits")? {
         parts += number(&view["seconds"])?;
@@ -275,7 +276,7 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
     for (name, script) in SCENARIOS {
         load("culprit", script).await?;
         let seen = json(ctx, &["blame", "--for", &WATCH_SECONDS.to_string(), "victim.service"]).await?;
-        let waits = json(ctx, &["blame", "--waits", "--total", "victim.service"]).await?;
+        let waits = json(ctx, &["blame", "--waits", "--last", &WATCH_SECONDS.to_string(), "victim.service"]).await?;
         ctx.save(&format!("{name}-waits.json"), &serde_json::to_string_pretty(&waits)?)?;
         let top = json(ctx, &["top", "--interval", "3"]).await?;
         ctx.save(&format!("{name}.json"), &serde_json::to_string_pretty(&top)?)?;
