@@ -90,7 +90,7 @@ impl<'a> Config<'a> {
             "shared" => "Shared journal",
             "own" => "Own journal",
             "own+accounting" => "Own + accounting",
-            "own+accounting-cpu" => "Own + accounting, no CPU weights",
+            "own+accounting-cpu" => "Own + acc., no cpu",
             "shared+hold" => "Shared, held",
             "own+accounting+hold" => "Own, held",
             "shared+published" => "Shared, published correction",
@@ -121,6 +121,7 @@ impl<'a> Config<'a> {
             "" => layout.to_owned(),
             "none" => format!("{layout}, no control"),
             "bfq" => format!("{layout}, BFQ"),
+            "iocost" => format!("{layout}, io.cost"),
             other => format!("{layout}, {other}"),
         }
     }

@@ -5,6 +5,7 @@ use super::canvas::{
     TICK, VALUE, fit, text_width,
 };
 use super::scale::Scale;
+use crate::report::text::wrap_by;
 use crate::result::Spread;
 
 /// Space between panels.
@@ -166,7 +167,7 @@ fn panel_at(card: &mut Card, band: &Band, panel: &Panel, area: &Area) -> f64 {
     }
     let scale = band.scale(area.left, area.right - band.value_width());
     let bottom = top + 8.0 + area.row_height * panel.rows.len() as f64;
-    axis(card, band, &scale, area, top, bottom);
+    let below = axis(card, band, &scale, area, top, bottom);
     let stacked = panel.rows.iter().any(|row| matches!(row.content, Content::Stack(_)));
     if let Some((value, words)) = &panel.target {
         let at = scale.at(*value);
@@ -202,7 +203,7 @@ fn panel_at(card: &mut Card, band: &Band, panel: &Panel, area: &Area) -> f64 {
         let at = scale.at(*value);
         card.line([at, top - 2.0, at, bottom], "mark", 2.0, "4 3");
     }
-    bottom + 42.0
+    below + 9.0
 }
 
 /// How many ticks of some width have room.
@@ -211,10 +212,11 @@ fn ticks_in(width: f64, each: f64) -> usize {
 }
 
 fn lines(heading: &str, width: f64) -> Vec<String> {
-    crate::report::text::wrap_by(heading, |line| text_width(line, HEADING) <= width)
+    wrap_by(heading, |line| text_width(line, HEADING) <= width)
 }
 
-fn axis(card: &mut Card, band: &Band, scale: &Scale, area: &Area, top: f64, bottom: f64) {
+/// Draws an axis with its title, on as many lines as it needs; returns the lower end of the last one.
+fn axis(card: &mut Card, band: &Band, scale: &Scale, area: &Area, top: f64, bottom: f64) -> f64 {
     let mut last = f64::NEG_INFINITY;
     let room = text_width(&(band.tick)(1000.0), TICK).clamp(30.0, 60.0) + 8.0;
     for tick in scale.ticks(ticks_in(area.right - area.left - band.value_width(), room)) {
@@ -230,8 +232,13 @@ fn axis(card: &mut Card, band: &Band, scale: &Scale, area: &Area, top: f64, bott
     }
     let base = scale.at(band.log_from.unwrap_or(0.0));
     card.line([base, top, base, bottom], "axis", 1.0, "");
-    let axis = fit(&band.axis, SMALL, area.right - area.left);
-    card.text((area.left + area.right - band.value_width()) / 2.0, bottom + 33.0, Anchor::Middle, SMALL, &axis);
+    let middle = (area.left + area.right - band.value_width()) / 2.0;
+    let mut y = bottom + 19.0;
+    for line in wrap_by(&band.axis, |line| text_width(line, SMALL) <= area.right - area.left) {
+        y += 14.0;
+        card.text(middle, y, Anchor::Middle, SMALL, &line);
+    }
+    y
 }
 
 /// Where a row is drawn, and the target line that its words avoid.
