@@ -1,7 +1,7 @@
 //! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
-//! A run on one disk replaces what is stored of that disk. What is less than the full form, or only some of its cells, is written to
-//! `target/evidence` instead.
+//! A run on one disk replaces what is stored of that disk, and one of some of its cells only these, if all else was the same: so an
+//! experiment of many hours can be run in parts. What is less than the full form is written to `target/evidence` instead.
 //! With `--here` the part that needs no machine runs on this one's own kernel, and is added to what is stored.
 //! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
 //! `--render` its report and pictures are written again, too.
@@ -15,7 +15,7 @@ use bulkhead_bench::experiment::{self, NAMES, OVERHEAD, Options, disks};
 use bulkhead_bench::judge::{MIN_ROUNDS, Verdict, judge};
 use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
-use bulkhead_bench::result::Experiment;
+use bulkhead_bench::result::{Cell, Experiment};
 use bulkhead_lab::{Clock, DISK_WORD, say};
 use clap::Args;
 
@@ -50,10 +50,10 @@ pub(crate) struct Arguments {
     /// Only this disk model, instead of all that the target names; what is stored of the others stays.
     #[arg(long, value_name = "MODEL")]
     disk: Option<String>,
-    /// Only these configurations, as `shared/none`; goes to target/evidence.
+    /// Only these configurations, as `shared/none`; with --disk the other cells that are stored stay.
     #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
     configs: Vec<String>,
-    /// Only these neighbours; goes to target/evidence.
+    /// Only these neighbours; with --disk the other cells that are stored stay.
     #[arg(long = "neighbour", value_name = "KIND")]
     neighbours: Vec<String>,
     /// Number of rounds; fewer than 3 go to target/evidence.
@@ -65,14 +65,15 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether what it measures is all that is stored of an experiment on a disk.
+    /// Whether what it measures can be stored: the full form, on a disk that the target names.
     fn is_full(&self, name: &str) -> bool {
-        let chosen = !self.configs.is_empty() || !self.neighbours.is_empty();
-        let wanted = self.disk.as_deref().is_none_or(|disk| disks(name).contains(&disk));
-        !self.quick
-            && !chosen
-            && wanted
-            && self.rounds.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n >= MIN_ROUNDS))
+        let wanted = self.disk.as_deref().map_or(!self.has_chosen(), |disk| disks(name).contains(&disk));
+        !self.quick && wanted && self.rounds.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n >= MIN_ROUNDS))
+    }
+
+    /// Whether it measures some of the cells only.
+    fn has_chosen(&self) -> bool {
+        !self.configs.is_empty() || !self.neighbours.is_empty()
     }
 }
 
@@ -98,9 +99,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             experiments
         }
         _ => {
-            let measured = measure(name, arguments)?;
+            let mut measured = measure(name, arguments)?;
             match arguments.disk {
-                Some(_) if arguments.is_full(name) && stored.exists() => merged(name, read(&stored)?, measured),
+                Some(_) if arguments.is_full(name) && stored.exists() => {
+                    let stored = read(&stored)?;
+                    if arguments.has_chosen() {
+                        measured.iter_mut().try_for_each(|one| keep_other_cells(one, &stored))?;
+                    }
+                    merged(name, stored, measured)
+                }
                 _ => measured,
             }
         }
@@ -182,6 +189,28 @@ fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec
     disks(name).iter().filter_map(|disk| of(&measured, disk).or_else(|| of(&stored, disk).filter(kept))).collect()
 }
 
+/// Adds the cells that are stored and were not measured this time.
+///
+/// # Errors
+/// When what is stored of this disk was measured otherwise, so that its cells cannot be compared with these.
+fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> Result<()> {
+    let Some(before) = stored.iter().find(|one| one.disk.model == measured.disk.model) else { return Ok(()) };
+    let same =
+        (&before.machine, &before.disk, &before.commands) == (&measured.machine, &measured.disk, &measured.commands);
+    if !same {
+        bail!(
+            "what is stored of {} on {} was measured on another machine, disk or with other commands: run all cells, or with \
+             --quick to look only",
+            measured.name,
+            measured.disk.model
+        );
+    }
+    let has = |cell: &Cell| measured.cells.iter().any(|own| own.id() == cell.id());
+    let kept: Vec<Cell> = before.cells.iter().filter(|cell| !has(cell)).cloned().collect();
+    measured.cells.extend(kept);
+    Ok(())
+}
+
 fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
     let put = |file: String, text: String| {
         let path = folder.join(file);
@@ -201,6 +230,8 @@ fn stored_folder() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_bench::result::Round;
+
     use super::*;
 
     fn on(disk: &str, clock: &str, about: &str) -> Experiment {
@@ -210,6 +241,34 @@ mod tests {
                 "disk": {{"model": "{disk}", "parameters": "", "size_bytes": 0, "queue": {{}}}}}}"#
         );
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_run_of_some_cells_leaves_the_others_if_all_else_is_the_same() {
+        let with = |mut experiment: Experiment, cells: &[(&str, usize)]| {
+            experiment.cells = cells
+                .iter()
+                .map(|&(layout, n)| Cell {
+                    layout: layout.to_owned(),
+                    controller: String::new(),
+                    neighbour: String::new(),
+                    rounds: vec![Round::default(); n],
+                })
+                .collect();
+            experiment
+        };
+        let stored = [with(on("hdd", "virtual", ""), &[("own", 3), ("shared", 3)])];
+        let mut measured = with(on("hdd", "virtual", ""), &[("shared", 4)]);
+        keep_other_cells(&mut measured, &stored).unwrap();
+        let cells = |one: &Experiment| -> Vec<(String, usize)> {
+            one.cells.iter().map(|cell| (cell.layout.clone(), cell.rounds.len())).collect()
+        };
+        assert_eq!(cells(&measured), [("shared".to_owned(), 4), ("own".to_owned(), 3)]);
+        let mut first = with(on("nvme", "virtual", ""), &[("own", 3)]);
+        keep_other_cells(&mut first, &stored).unwrap();
+        assert_eq!(cells(&first), [("own".to_owned(), 3)]);
+        let error = keep_other_cells(&mut on("hdd", "wall", ""), &stored).unwrap_err();
+        assert!(error.to_string().contains("run all cells"), "{error}");
     }
 
     #[test]
