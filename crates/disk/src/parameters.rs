@@ -230,12 +230,14 @@ impl Parameters {
         map_save_interval_ns: 1_000_000_000,
     });
 
-    /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times slower that a guest of 10^9 instructions a second can keep
-    /// them busy at a depth of 32, and that what it takes to reach them is a small part of their latency.
+    /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times
+    /// slower that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that what it takes to reach them is a
+    /// small part of their latency; hdd-slow as many times slower as ssd, for loads that would be bound by such a processor.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {
             "hdd" => Some(Self::HDD),
+            "hdd-slow" => Some(Self::HDD.scaled(5.0)),
             "hdd-nocache" => Some(Self::HDD.without_write_cache()),
             "ssd" => Some(Self::SSD.scaled(5.0)),
             "nvme" => Some(Self::NVME.scaled(10.0)),

@@ -22,6 +22,8 @@ pub enum DiskModel {
     Hdd,
     /// The same with its write cache switched off: nothing is left for a flush to do. On the wall clock the same as `Hdd`.
     HddNoCache,
+    /// A spinning disk five times slower, for loads that compute as much as they read. On the wall clock the same as `Hdd`.
+    HddSlow,
     /// A SATA SSD of a consumer.
     Ssd,
     /// An NVMe SSD with power-loss protection. On the wall clock the same as [`DiskModel::Ssd`].
@@ -34,7 +36,8 @@ pub enum DiskModel {
 
 impl DiskModel {
     /// All models.
-    pub const ALL: [Self; 6] = [Self::Hdd, Self::HddNoCache, Self::Ssd, Self::Nvme, Self::Fast, Self::Faulty];
+    pub const ALL: [Self; 7] =
+        [Self::Hdd, Self::HddNoCache, Self::HddSlow, Self::Ssd, Self::Nvme, Self::Fast, Self::Faulty];
 
     /// The name used on the command line, and in the disk's serial number.
     #[must_use]
@@ -42,6 +45,7 @@ impl DiskModel {
         match self {
             Self::Hdd => "hdd",
             Self::HddNoCache => "hdd-nocache",
+            Self::HddSlow => "hdd-slow",
             Self::Ssd => "ssd",
             Self::Nvme => "nvme",
             Self::Fast => "fast",
@@ -51,7 +55,7 @@ impl DiskModel {
 
     /// Whether it has an arm.
     pub(crate) fn is_rotational(self) -> bool {
-        matches!(self, Self::Hdd | Self::HddNoCache)
+        matches!(self, Self::Hdd | Self::HddNoCache | Self::HddSlow)
     }
 
     /// What it simulates, to be told with every result.
@@ -71,7 +75,7 @@ impl DiskModel {
             (Clock::Wall, _) if kvm => None,
             // Cases `calibrate_hdd`, `calibrate_ssd`, 6.12.107, emulated. Fsync 2.0 times as long beside the writers as alone, the
             // writers keeping all that is fair.
-            (Clock::Wall, Self::Hdd | Self::HddNoCache) => Some(IocostLines {
+            (Clock::Wall, Self::Hdd | Self::HddNoCache | Self::HddSlow) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00",
             }),

@@ -24,7 +24,7 @@ const BURST: &str = "burstiness=0.1";
 fn filters(model: DiskModel, kvm: bool, trigger: &Path) -> (&'static [&'static str], Vec<String>) {
     let list = |parameters: &[&str]| parameters.iter().map(|&p| p.to_owned()).collect();
     match (model, kvm) {
-        (DiskModel::Hdd | DiskModel::HddNoCache, kvm) => {
+        (DiskModel::Hdd | DiskModel::HddNoCache | DiskModel::HddSlow, kvm) => {
             // Emulated CPUs must be able to overrun the disk.
             let rate = if kvm { "rate=1000M" } else { "rate=250M" };
             let seek = ["min-seek-time=1ms", "half-seek-time=8ms", "max-seek-time=15ms", rate, BURST];
@@ -47,7 +47,7 @@ fn filters(model: DiskModel, kvm: bool, trigger: &Path) -> (&'static [&'static s
 /// What a model simulates on the wall clock.
 pub(super) fn describe(model: DiskModel) -> &'static str {
     match model {
-        DiskModel::Hdd | DiskModel::HddNoCache => {
+        DiskModel::Hdd | DiskModel::HddNoCache | DiskModel::HddSlow => {
             "nbdkit, filters spinning (seeks 1 to 15 ms, 8 ms half-way, one arm) and rate (250 Mibit/s, 1000 under KVM, 0.1 s \
              of burst); a flush is free"
         }
