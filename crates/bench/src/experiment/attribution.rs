@@ -321,7 +321,7 @@ fn overhead(roots: &Roots, tracer: &mut Tracer, batch: Batch) -> Result<Round> {
     let ratios = with.iter().zip(&without).map(|(with, without)| 100.0 * (with / without - 1.0));
     put(&mut round, f::OVERHEAD_PCT, crate::result::spread(ratios).map(|ratio| ratio.median));
     put(&mut round, "cpu_ns_per_call_observed", crate::result::spread(with.iter().copied()).map(|ns| ns.median));
-    put(&mut round, "cpu_ns_per_call", crate::result::spread(without.iter().copied()).map(|ns| ns.median));
+    put(&mut round, f::CPU_NS_PER_CALL, crate::result::spread(without.iter().copied()).map(|ns| ns.median));
     Ok(round)
 }
 

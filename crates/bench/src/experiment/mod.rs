@@ -56,10 +56,13 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
-        disk_models::NAME | "dbms-consolidation" | "journal-fsync" => &["hdd", "ssd", "nvme"],
+        disk_models::NAME | "dbms-consolidation" | "journal-fsync" | "volume-overhead" => &["hdd", "ssd", "nvme"],
         // What a flush costs decides here.
         "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme"],
-        "volume-overhead" | "share-correction" | "clone-read" => &["hdd", "ssd"],
+        "share-correction" => &["hdd", "ssd"],
+        // They compute as much as they read: on a disk as fast as it is, 10^9 instructions a second would be the limit.
+        "clone-read" => &["hdd-slow", "ssd"],
+        "launch-storm" => &["hdd-slow"],
         // They work in memory.
         "journal-cost" | "attribution" | "churn" => &["fast"],
         _ => &["hdd"],

@@ -1,9 +1,10 @@
-//! `volume-overhead`: what a volume costs against the raw logical volume: 4 KiB random write + fdatasync, 128 KiB sequential.
+//! `volume-overhead`: what a volume costs against the raw logical volume: 4 KiB random write + fdatasync, from one thread and from 32,
+//! and 128 KiB sequential.
 //!
-//! One writer with O_DIRECT over blocks that were written before. Rows: the raw logical volume; a file in ext4 on a logical volume;
+//! Writers with O_DIRECT over blocks that were written before. Rows: the raw logical volume; a file in ext4 on a logical volume;
 //! and in ext4 on images of one size, which all lie on one ext4 and were written from end to end before: served by blockd, nbdkit,
-//! qemu-nbd and a plain ublk loop, and on a loop device. Full form: 7 cells x 3 rounds of about 50 s, 20 minutes for a disk; short form:
-//! 7 cells of about 30 s, 5 minutes. A row whose program is not there is left out, and the notes say so.
+//! qemu-nbd and a plain ublk loop, and on a loop device. Full form: 7 cells x 3 rounds of about 70 s, 30 minutes for a disk; short form:
+//! 7 cells of about 40 s, 6 minutes. A row whose program is not there is left out, and the notes say so.
 
 use std::path::{Path, PathBuf};
 
@@ -22,8 +23,8 @@ use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 use crate::served::{Served, Server};
 
-const ABOUT: &str = "One writer with O_DIRECT over blocks that were written before: 4 KiB at random places with fdatasync after each, \
-    then 128 KiB sequentially. cpu_us_per_io is all processor time of the machine, of whatever process or kernel thread, for each random \
+const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before: one of 4 KiB at random places with fdatasync after each, \
+    32 of them at once, then one of 128 KiB sequentially. cpu_us_per_io is all processor time of the machine, of whatever process or kernel thread, for each random \
     write; server_cpu_us_per_io is that of the process that serves the image. host_commits_per_fsync counts all commits of the \
     journal of the file system below the volume; one in 5 s is due there whenever times of files have changed, which no fsync asks for. All images are files of one size on one ext4, with ext4 in them, and every block of them was written \
     before.";
@@ -33,17 +34,19 @@ pub(super) const N_CELLS: usize = 7;
 
 const FULL: (f64, f64) = (2.0, 15.0);
 const QUICK: (f64, f64) = (1.0, 5.0);
-/// Writing the blocks once before both loads, on the slow disk.
-const BETWEEN_SECONDS: f64 = 16.0;
+/// Writing the blocks once before each load, on the slow disk.
+const BETWEEN_SECONDS: f64 = 24.0;
 /// Writing five images, on the slow disk.
 pub(super) const SET_UP_SECONDS: f64 = 90.0;
+/// Writers that are there at once for the depth of 32.
+const N_DEEP: usize = 32;
 /// Written over again and again.
 const FILE_BYTES: u64 = 128 << 20;
 
 /// One round of one cell.
 pub(super) fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
-    2.0 * (warm_up + window) + BETWEEN_SECONDS
+    3.0 * (warm_up + window) + BETWEEN_SECONDS
 }
 
 /// Commits of the host's journal in a second that are due whoever asks: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because times
@@ -110,7 +113,7 @@ fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> 
     let options = frame.options;
     let times = if options.quick { QUICK } else { FULL };
     frame.experiment.commands.push(format!(
-        "random-sync and sequential-direct on {} MiB, warm-up {} s, window {} s",
+        "random-sync, with 1 thread and with {N_DEEP}, and sequential-direct on {} MiB, warm-up {} s, window {} s",
         FILE_BYTES >> 20,
         times.0,
         times.1
@@ -177,6 +180,9 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     put(&mut round, "device_bytes_per_random_write", activity.device_bytes as f64 / ops);
     put(&mut round, "device_flushes_per_random_write", activity.device_flushes as f64 / ops);
     put(&mut round, "device_busy_random_pct", activity.device_busy_pct);
+    let deep = LoadArgs { threads: Some(N_DEEP), ..args(LoadKind::RandomSync) };
+    let load = measure(&starter, &pair, Some(&deep), None, times)?.a.context("the load has no result")?;
+    put(&mut round, f::DEEP_IOPS, load.ops as f64 / load.seconds);
     let sequential = measure(&starter, &pair, Some(&args(LoadKind::SequentialDirect)), None, times)?;
     let load = sequential.a.context("the load has no result")?;
     put(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.written_bytes as f64 / load.seconds);

@@ -1,7 +1,7 @@
 //! `random-sync`, `sequential-direct` and `sequential-read`: what a volume costs, without a page cache in between.
 //!
 //! With `O_DIRECT` over blocks that were written before, from one thread: 4 KiB written at random places, each followed by
-//! fdatasync; 128 KiB after 128 KiB written, or read. On a file in a directory, or on a block device (`--on`), whose data is lost.
+//! fdatasync, also from several threads; 128 KiB after 128 KiB written, or read. On a file in a directory, or on a block device (`--on`), whose data is lost.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -22,6 +22,7 @@ pub(super) struct Direct {
     is_ours: bool,
     kind: LoadKind,
     size_bytes: u64,
+    n_threads: usize,
 }
 
 /// Bytes at an aligned address.
@@ -54,8 +55,9 @@ impl Direct {
         if size_bytes == 0 {
             bail!("--file-bytes must be at least {SEQUENTIAL_BYTES}");
         }
+        let n_threads = if args.kind == LoadKind::RandomSync { args.threads.unwrap_or(1).max(1) } else { 1 };
         let path = args.on.clone().unwrap_or_else(|| args.dir.join("direct"));
-        let load = Self { path, is_ours: args.on.is_none(), kind: args.kind, size_bytes };
+        let load = Self { path, is_ours: args.on.is_none(), kind: args.kind, size_bytes, n_threads };
         if load.is_ours {
             File::create(&load.path).with_context(|| format!("cannot create {}", load.path.display()))?;
         }
@@ -77,17 +79,17 @@ impl Direct {
 
 impl Load for Direct {
     fn n_threads(&self) -> usize {
-        1
+        self.n_threads
     }
 
-    fn work(&self, _index: usize, window: &Window) -> Result<Tally> {
+    fn work(&self, index: usize, window: &Window) -> Result<Tally> {
         let context = || format!("cannot use {}", self.path.display());
         let (is_random, is_read) = (self.kind == LoadKind::RandomSync, self.kind == LoadKind::SequentialRead);
         let n_bytes = if is_random { RANDOM_BYTES } else { SEQUENTIAL_BYTES };
         let (file, mut block) = (self.open()?, Aligned::new(n_bytes));
         let n_blocks = self.size_bytes / n_bytes as u64;
         let mut tally = Tally::default();
-        let mut state = 0x1234_5678_9abc_def1_u64;
+        let mut state = 0x1234_5678_9abc_def1_u64 ^ index as u64;
         let mut at = 0;
         while !window.is_over() {
             if is_random {

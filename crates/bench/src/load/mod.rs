@@ -105,7 +105,8 @@ pub struct LoadArgs {
     /// Wait for a byte on standard input before the start and for another one before the end.
     #[arg(long)]
     pub wait: bool,
-    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4).
+    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4);
+    /// sequential direct writes and reads have one.
     #[arg(long)]
     pub threads: Option<usize>,
     /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).

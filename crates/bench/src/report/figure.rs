@@ -38,6 +38,8 @@ pub const FSYNC_A_MEAN_MS: &str = "fsync_a_mean_ms";
 pub const FSYNC_B_MEAN_MS: &str = "fsync_b_mean_ms";
 /// 4 KiB random writes, each with an fsync.
 pub const RANDOM_IOPS: &str = "random_iops";
+/// The same from 32 threads at once.
+pub const DEEP_IOPS: &str = "random_iops_32_threads";
 /// 128 KiB sequential writes.
 pub const SEQUENTIAL_BYTES_PER_S: &str = "sequential_bytes_per_s";
 /// Commits of the host's journal for each fsync on the volume.
@@ -56,6 +58,8 @@ pub const JOURNAL_BYTES_OF_FEW: &str = "journal_bytes_of_few";
 pub const NOT_CHARGED_BYTES: &str = "not_charged_bytes";
 /// What no owner was found for, percent of all.
 pub const UNATTRIBUTED_PCT: &str = "unattributed_pct";
+/// Processor time of the caller for each call while nobody observes it.
+pub const CPU_NS_PER_CALL: &str = "cpu_ns_per_call";
 /// Additional processor time of the caller while it is observed, percent.
 pub const OVERHEAD_PCT: &str = "overhead_pct";
 /// How long a BPF program runs on average, nanoseconds.
@@ -151,7 +155,7 @@ pub(crate) fn share_a(cell: &Cell) -> Option<(Spread, &'static str)> {
 }
 
 /// All figures that are judged or stand in a column.
-pub(crate) const KNOWN: [&str; 39] = [
+pub(crate) const KNOWN: [&str; 40] = [
     FSYNC_IDLE_MEAN_MS,
     FSYNC_IDLE_P99_MS,
     FSYNC_LOADED_MEAN_MS,
@@ -170,6 +174,7 @@ pub(crate) const KNOWN: [&str; 39] = [
     FSYNC_A_MEAN_MS,
     FSYNC_B_MEAN_MS,
     RANDOM_IOPS,
+    DEEP_IOPS,
     SEQUENTIAL_BYTES_PER_S,
     HOST_COMMITS_PER_FSYNC,
     CPU_US_PER_IO,

@@ -141,6 +141,12 @@ pub(crate) fn ratio_pct(cell: &Cell, above: &str, below: &str) -> Option<Spread>
     Some(Spread { min: 100.0 * found.min, median: 100.0 * found.median, max: 100.0 * found.max })
 }
 
+/// Processor time that observing adds to a call, nanoseconds.
+pub(crate) fn observing_ns(cell: &Cell) -> Option<Spread> {
+    let rounds = cell.rounds.iter().map(|round| &round.figures);
+    spread(rounds.filter_map(|figures| Some(figures.get(f::OVERHEAD_PCT)? / 100.0 * figures.get(f::CPU_NS_PER_CALL)?)))
+}
+
 /// What a container is charged and what would be fair, percent of all.
 fn charged_and_fair(cell: &Cell, player: &str) -> Option<Value> {
     let of = |what: &str| Some(cell.figure(&format!("{player}_{what}_pct"))?.median);
@@ -154,7 +160,7 @@ fn by_counts(cell: &Cell, player: &str) -> Option<Value> {
     Some(Value { middle: format!("{} / {}", percent_exact(here), percent_exact(paper)), ends: None })
 }
 
-const COLUMNS: [Column; 67] = [
+const COLUMNS: [Column; 69] = [
     column("alone", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_IDLE_MEAN_MS), digits)),
     column("loaded", "mean ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_MEAN_MS), digits)),
     column("loaded", "p99 ms", false, |_, c| shown(c.figure(f::FSYNC_LOADED_P99_MS), digits)),
@@ -192,6 +198,7 @@ const COLUMNS: [Column; 67] = [
     column("holding", "CPU", false, |_, c| shown(c.figure(f::HOLDING_CPU_PCT), percent_exact)),
     column("4K + fsync", "IOPS", false, |_, c| shown(c.figure(f::RANDOM_IOPS), digits)),
     column("4K + fsync", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::RANDOM_IOPS), percent_exact)),
+    column("32 threads", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::DEEP_IOPS), percent_exact)),
     column("128K seq.", "MB/s", false, |_, c| shown(c.figure(f::SEQUENTIAL_BYTES_PER_S), |v| digits(v / 1e6))),
     column("128K seq.", "of raw", true, |e, c| shown(pct_of_raw(e, c, f::SEQUENTIAL_BYTES_PER_S), percent_exact)),
     column("host commits", "per fsync", false, |_, c| shown(c.figure(f::HOST_COMMITS_PER_FSYNC), number)),
@@ -210,7 +217,8 @@ const COLUMNS: [Column; 67] = [
     column("seldom by", "counts/paper's", true, |_, c| by_counts(c, PLAYERS[2])),
     column("charged to", "nobody", true, |_, c| shown(c.figure(f::UNATTRIBUTED_PCT), percent_exact)),
     column("CPU", "overhead", true, |_, c| shown(c.figure(f::OVERHEAD_PCT), percent_exact)),
-    column("CPU ns", "per call", false, |_, c| shown(c.figure("cpu_ns_per_call"), digits)),
+    column("CPU ns", "of observing", false, |_, c| shown(observing_ns(c), digits)),
+    column("CPU ns", "per call", false, |_, c| shown(c.figure(f::CPU_NS_PER_CALL), digits)),
     column("memory", "MiB", true, |_, c| shown(c.figure(f::RSS_MIB), number)),
     column("table", "entries", true, |_, c| shown(c.figure(f::TABLE_ENTRIES), digits)),
     column("ns", "per run", false, |_, c| shown(c.figure(f::NS_PER_RUN), digits)),

@@ -338,6 +338,7 @@ fn volumes(experiment: &Experiment) -> Option<Chart> {
         legend: Vec::new(),
         bands: vec![
             band(panel("4 KiB random writes, each with an fsync", f::RANDOM_IOPS, iops)),
+            band(panel("The same from 32 threads at once", f::DEEP_IOPS, iops)),
             band(panel("128 KiB sequential writes", f::SEQUENTIAL_BYTES_PER_S, rate)),
         ],
     })
@@ -466,7 +467,7 @@ fn held(experiment: &Experiment) -> Option<Chart> {
 }
 
 fn clone_reads(experiment: &Experiment) -> Option<Chart> {
-    let is_spinning = experiment.disk.model == "hdd";
+    let is_spinning = experiment.disk.model.starts_with("hdd");
     let gain = |cell: &Cell| cell.ratio(f::SECOND_CLONE_BYTES_PER_S, f::FIRST_CLONE_BYTES_PER_S);
     let part = |cell: &Cell| grid::ratio_pct(cell, f::SECOND_CLONE_BYTES_PER_S, f::CACHE_HIT_BYTES_PER_S);
     let published = |cell: &Cell| paper::clone_gain(&cell.layout, is_spinning);

@@ -78,6 +78,11 @@ pub(crate) fn percent_exact(value: f64) -> String {
     if value.is_finite() && value.abs() < 1e6 { format!("{value:.1} %") } else { format!("{} %", number(value)) }
 }
 
+/// `46 ns`.
+pub(crate) fn nanoseconds(value: f64) -> String {
+    format!("{value:.0} ns")
+}
+
 /// `24 MB/s`.
 pub(crate) fn rate(value: f64) -> String {
     format!("{} MB/s", number(value / 1e6))

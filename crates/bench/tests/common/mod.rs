@@ -168,6 +168,7 @@ pub(crate) fn synthetic_overhead(disk: &str) -> Experiment {
     let volume = |layout: &str, [iops, rate, commits, cpu]: [f64; 4]| {
         let figures = [
             ("random_iops", iops),
+            ("random_iops_32_threads", 3.0 * iops),
             ("sequential_bytes_per_s", rate * 1e6),
             ("host_commits_per_fsync", commits),
             ("host_commits_per_s", commits * iops),
@@ -271,7 +272,7 @@ pub(crate) fn synthetic_launch_storm() -> Experiment {
         mode("drr", "unbounded", [21.0, 900.0, 90.0, 0.39]),
         mode("drr", "bounded", [24.0, 1200.0, 130.0, 0.39]),
     ];
-    experiment("launch-storm", "Ten clones of one image.", "hdd", cells)
+    experiment("launch-storm", "Ten clones of one image.", "hdd-slow", cells)
 }
 
 /// A disk model; some figures are as published, one is not.
@@ -344,7 +345,8 @@ pub(crate) fn all_synthetic() -> Vec<Experiment> {
         synthetic_pair(),
         synthetic_overhead("hdd"),
         synthetic_overhead("ssd"),
-        synthetic_clone_read("hdd"),
+        synthetic_overhead("nvme"),
+        synthetic_clone_read("hdd-slow"),
         synthetic_clone_read("ssd"),
         synthetic_launch_storm(),
         synthetic_disk_model("hdd"),
