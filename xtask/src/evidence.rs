@@ -24,6 +24,9 @@ use crate::{check, lab};
 /// A plain loop target on ublk by the author of the driver, to compare blockd with: a program that runs beside, nothing that is
 /// linked or shipped. Without its GPU target, which would need OpenCL.
 const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-default-features"]);
+/// Where the tables of docs/EVIDENCE.md begin and end.
+const BEGIN: &str = "<!-- Written by `cargo xtask evidence`: -->";
+const END: &str = "<!-- until here. -->";
 /// How long one experiment on one disk may take.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
@@ -121,6 +124,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         };
         say::progress(format!("writing {}", folder.join(name).display()));
         write(&folder, name, &experiments, &verdict)?;
+        if folder == stored_folder() {
+            let (path, text) = page_of_all()?;
+            std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     say::result(&verdict.line);
     Ok(if verdict.met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -224,6 +231,23 @@ fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdic
     put(format!("{name}.md"), report::markdown::render(name, experiments, verdict))
 }
 
+/// docs/EVIDENCE.md with the tables of all that is stored, between its two marks; the rest of the page is written by hand.
+fn page_of_all() -> Result<(PathBuf, String)> {
+    let path = lab::workspace().join("docs/EVIDENCE.md");
+    let page = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let parts = page.split_once(BEGIN).zip(page.rsplit_once(END));
+    let ((before, _), (_, after)) = parts.with_context(|| format!("{} lacks {BEGIN} or {END}", path.display()))?;
+    let mut tables = String::new();
+    for name in NAMES {
+        let stored = stored_folder().join(format!("{name}.json"));
+        if stored.exists() {
+            let experiments = read(&stored)?;
+            tables += &format!("\n{}", report::markdown::summary(name, &experiments, &judge(name, &experiments)));
+        }
+    }
+    Ok((path, format!("{before}{BEGIN}\n{tables}\n{END}{after}")))
+}
+
 fn stored_folder() -> PathBuf {
     lab::workspace().join("docs/evidence")
 }
@@ -241,6 +265,13 @@ mod tests {
                 "disk": {{"model": "{disk}", "parameters": "", "size_bytes": 0, "queue": {{}}}}}}"#
         );
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn the_page_of_all_evidence_says_what_is_stored() {
+        let (path, fresh) = page_of_all().unwrap();
+        let found = std::fs::read_to_string(&path).unwrap();
+        assert!(found == fresh, "{} is stale: cargo xtask evidence NAME --render writes it anew", path.display());
     }
 
     #[test]

@@ -17,10 +17,13 @@ use crate::experiment::volume_overhead::due_commits_per_s;
 use crate::report::figure as f;
 use crate::report::grid;
 use crate::report::headline::kept_pct;
-use crate::report::text::{factor, nanoseconds, number, percent, percent_exact, rounds, with_ends};
+use crate::report::text::{factor, microseconds, nanoseconds, number, percent, percent_exact, rounds, with_ends};
 use crate::report::words::{self, Config};
 use crate::result::{Cell, Experiment, Spread, spread};
 use crate::shapley;
+
+/// The end of what is judged otherwise on disks without an arm.
+pub(crate) const ON_FLASH: &str = " on flash";
 
 /// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
 pub const MIN_ROUNDS: usize = 3;
@@ -186,10 +189,14 @@ pub enum Outcome {
 pub struct Row {
     /// What is judged, and on what.
     pub what: String,
-    /// What is asked.
+    /// On what it is judged: a disk for the most part; empty where there is only one.
+    pub place: String,
+    /// What is asked; empty when it is only reported.
     pub target: String,
     /// What was found, with its spread.
     pub found: String,
+    /// The middle of it alone; empty when it was not measured.
+    pub figure: String,
     /// Whether that is enough.
     pub outcome: Outcome,
 }
@@ -268,7 +275,7 @@ impl<'a> Case<'a> {
             Bound::AtMost(most) => format!("<= {}", one(most)),
             Bound::AtLeast(least) => format!(">= {}", one(least)),
             Bound::Within(of, by) => format!("{} to {}", one(of - by), one(of + by)),
-            Bound::Reported => "reported".to_owned(),
+            Bound::Reported => String::new(),
         };
         // A latency or a throughput of nothing is a failed measurement; only a count may be 0.
         let found = found.filter(|found| found.median > 0.0 || may_be_0(what) && found.median <= 0.0);
@@ -277,14 +284,18 @@ impl<'a> Case<'a> {
             Some(found) if holds(bound, found.median) => Outcome::Met,
             Some(_) => Outcome::Short,
         };
-        let place = if place.is_empty() { String::new() } else { format!("{place} ") };
+        let what = if place.is_empty() { what.to_owned() } else { format!("{place} {what}") };
         if let (Outcome::Short, Some(found)) = (outcome, found) {
-            self.missing.push(format!("{place}{what} {} is not {target}", exactly(bound, found.median, one)));
+            self.missing.push(format!("{what} {} is not {target}", exactly(bound, found.median, one)));
         }
+        let figure = found.map_or_else(String::new, |found| match outcome {
+            Outcome::Short => exactly(bound, found.median, one),
+            Outcome::Met | Outcome::NotMeasured => one(found.median),
+        });
         let found = found.map_or_else(|| "not measured".to_owned(), |found| with_ends(found, one));
         let found =
             if remark.is_empty() || outcome == Outcome::NotMeasured { found } else { format!("{found}; {remark}") };
-        self.rows.push(Row { what: format!("{place}{what}"), target, found, outcome });
+        self.rows.push(Row { what, place: place.to_owned(), target, found, figure, outcome });
     }
 
     /// Says so when there are too few rounds, or when it was the short form.
@@ -298,9 +309,11 @@ impl<'a> Case<'a> {
             self.figures.push(format!("short form on {disk}, {}", rounds(least)));
         }
         self.rows.push(Row {
-            what: format!("{disk} rounds{}", if experiment.quick { ", short form" } else { "" }),
+            what: format!("{disk}{} rounds", if experiment.quick { ", short form:" } else { "" }),
+            place: disk.to_owned(),
             target: format!(">= {needed}"),
             found: least.to_string(),
+            figure: least.to_string(),
             outcome: if least < needed { Outcome::Short } else { Outcome::Met },
         });
     }
@@ -428,7 +441,7 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
 
 /// Ends the name of what is asked differently of flash.
 fn on_flash(disk: &str) -> &'static str {
-    if disk.starts_with("hdd") { "" } else { " on flash" }
+    if disk.starts_with("hdd") { "" } else { ON_FLASH }
 }
 
 /// The neighbour's throughput in percent of what it gets beside A where nobody holds anything.
@@ -574,13 +587,13 @@ fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
                     "per fsync, beside those that are due every 5 s",
                 );
             }
-            case.row(disk, &format!("{layout} CPU"), cpu, number, "us per I/O");
+            case.row(disk, &format!("{layout} CPU"), cpu, microseconds, "of all processors for each write");
             let said = [
                 iops.map(|s| format!("IOPS {}", percent_exact(s.median))),
                 deep.map(|s| format!("of 32 threads {}", percent_exact(s.median))),
                 bandwidth.map(|s| format!("bandwidth {}", percent_exact(s.median))),
                 commits.map(|s| format!("{} host commits/fsync", number(s.median))),
-                cpu.map(|s| format!("{} us CPU per I/O", number(s.median))),
+                cpu.map(|s| format!("{} CPU per I/O", microseconds(s.median))),
             ];
             case.tell(&format!("{disk} {layout}"), said);
         }

@@ -366,6 +366,60 @@ fn verdict_of_the_volumes() {
 }
 
 #[test]
+fn summary_of_the_volumes_and_the_database() {
+    let summary =
+        |name: &str, experiments: &[Experiment]| markdown::summary(name, experiments, &judge(name, experiments));
+    let two = ["hdd", "ssd"].map(synthetic_overhead);
+    let all = summary("volume-overhead", &two) + "\n" + &summary("dbms-consolidation", &[synthetic_dbms()]);
+    expect![[r#"
+        ### [volume-overhead](evidence/volume-overhead.md): short
+
+        hdd: wall clock, 3 rounds; ssd: wall clock, 3 rounds.
+
+        | | target | hdd | ssd | nvme |
+        |---|---|---:|---:|---:|
+        | lv IOPS | ≥ 98.0 % | 99.2 % | 99.2 % | not measured |
+        | lv IOPS of 32 threads |  | 99.2 % | 99.2 % | not measured |
+        | lv bandwidth | ≥ 98.0 % | 99.7 % | 99.7 % | not measured |
+        | lv CPU |  | 62 us | 62 us | not measured |
+        | blockd IOPS | ≥ 95.0 % / ≥ 75.0 % | 96.6 % | 96.6 % | not measured |
+        | blockd IOPS of 32 threads | ≥ 95.0 % | 96.6 % | 96.6 % | not measured |
+        | blockd bandwidth | ≥ 97.0 % | 97.7 % | 97.7 % | not measured |
+        | blockd of the best other server | ≥ 100.0 % | 265.1 % | 265.1 % | not measured |
+        | blockd host commits | ≤ 0 | 0 | 0 | not measured |
+        | blockd CPU |  | 118 us | 118 us | not measured |
+        | loop IOPS |  | 36.4 % | 36.4 % | not measured |
+        | loop IOPS of 32 threads |  | 36.4 % | 36.4 % | not measured |
+        | loop bandwidth |  | 90.6 % | 90.6 % | not measured |
+        | loop CPU |  | 143 us | 143 us | not measured |
+
+        ### [dbms-consolidation](evidence/dbms-consolidation.md): short
+
+        hdd: wall clock, 3 rounds.
+
+        | | target | hdd |
+        |---|---|---:|
+        | alone of shared | ≥ 97.0 % | 98.7 % |
+        | no-fsync: throughput of alone | ≥ 66.5 % | 99.3 % |
+        | no-fsync: fsync of alone | ≤ 2x | 1.6x |
+        | no-fsync: throughput of shared |  | 3.6x |
+        | no-fsync: worst step of shared | ≥ 1x | 1.3x |
+        | no-fsync: share | 69.0 % to 71.0 % | 69.7 % |
+        | low-fsync: throughput of alone | ≥ 66.5 % | 81.2 % |
+        | low-fsync: fsync of alone | ≤ 2x | 1.8x |
+        | low-fsync: throughput of shared |  | 3.7x |
+        | low-fsync: worst step of shared | ≥ 1x | 1.3x |
+        | low-fsync: share | 69.0 % to 71.0 % | 70.2 % |
+        | high-fsync: throughput of alone | ≥ 66.5 % | 79.9 % |
+        | high-fsync: fsync of alone | ≤ 2x | 1.9x |
+        | high-fsync: throughput of shared |  | 2.5x |
+        | high-fsync: worst step of shared | ≥ 1x | 1.2x |
+        | high-fsync: share | 69.0 % to 71.0 % | **66.0 %** |
+    "#]]
+    .assert_eq(&all);
+}
+
+#[test]
 fn a_server_that_beats_blockd_is_told() {
     let mut disk = synthetic_overhead("hdd");
     for cell in disk.cells.iter_mut().filter(|cell| cell.layout == "loop") {

@@ -3,9 +3,15 @@
 use super::grid::{self, Grid};
 use super::words::Config;
 use super::{figure as f, headline, paper, svg, text, words};
+use crate::experiment;
 use crate::experiment::disk_models::{NAME, published};
-use crate::judge::{Outcome, Verdict};
+use crate::judge::{self, Outcome, Row, Verdict};
 use crate::result::{Experiment, Spread};
+
+/// Where the pages of evidence are, seen from the page about all of it.
+const EVIDENCE: &str = "evidence";
+/// The end of a row that only counts rounds.
+const ROUNDS: &str = "rounds";
 
 /// The page for the evidence `name`. Pictures are linked under the names that [`svg::files`] gives them.
 #[must_use]
@@ -58,10 +64,83 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
             Outcome::Short => "**short**",
             Outcome::NotMeasured => "**not measured**",
         };
-        out += &format!("| {} | {} | {} | {outcome} |\n", safe(&row.what), safe(&row.target), safe(&row.found));
+        out += &format!("| {} | {} | {} | {outcome} |\n", safe(&row.what), safe(asked(row)), safe(&row.found));
     }
     out += &format!("\nEvery figure of every round: [{name}.json]({name}.json).\n", name = safe(name));
     out
+}
+
+/// The judged figures of some evidence, for the page about all of it: a line for each thing that is judged, a column for each disk.
+#[must_use]
+pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> String {
+    let word = if verdict.met { "met" } else { "short" };
+    let mut out = format!("### [{name}]({EVIDENCE}/{name}.md): {word}\n\n", name = safe(name));
+    let measured = experiments.iter().map(|experiment| {
+        let clock = experiment.machine.clock.split(':').next().filter(|clock| !clock.is_empty()).unwrap_or("wall");
+        let n = text::rounds(experiment.cells.iter().map(|cell| cell.rounds.len()).min().unwrap_or(0));
+        let form = if experiment.quick { ", short form" } else { "" };
+        format!("{}: {clock} clock, {n}{form}", experiment.disk.model)
+    });
+    out += &format!("{}.\n\n", safe(&measured.collect::<Vec<_>>().join("; ")));
+    let disks = experiment::disks(name);
+    let lines: Vec<Line<'_>> =
+        verdict.rows.iter().filter(|row| !row.what.ends_with(ROUNDS)).map(|row| Line::of(row, disks)).collect();
+    let columns = distinct(lines.iter().map(|line| line.column));
+    let heads: String = columns.iter().map(|column| format!(" {} |", safe(column))).collect();
+    out += &format!("| | target |{heads}\n|---|---|{}\n", "---:|".repeat(columns.len()));
+    for what in distinct(lines.iter().map(|line| line.what.as_str())) {
+        let mine: Vec<&Line<'_>> = lines.iter().filter(|line| line.what == what).collect();
+        let targets = distinct(mine.iter().map(|line| line.row.target.as_str())).join(" / ");
+        let cells =
+            columns.iter().map(|column| mine.iter().find(|line| line.column == *column).map(|line| line.figure()));
+        let cells: String =
+            cells.map(|cell| format!(" {} |", cell.unwrap_or_else(|| text::ABSENT.to_owned()))).collect();
+        out += &format!("| {} | {} |{cells}\n", safe(what), targets.replace("<=", "≤").replace(">=", "≥"));
+    }
+    out
+}
+
+/// A judged row in a table of disks.
+struct Line<'a> {
+    /// The disk, or whatever else it is judged on.
+    column: &'a str,
+    what: String,
+    row: &'a Row,
+}
+
+impl<'a> Line<'a> {
+    fn of(row: &'a Row, disks: &[&str]) -> Self {
+        let thing = row.what.strip_prefix(row.place.as_str()).unwrap_or(&row.what).trim_start();
+        let thing = thing.strip_suffix(judge::ON_FLASH).unwrap_or(thing);
+        let (column, rest) =
+            row.place.split_once(' ').filter(|(disk, _)| disks.contains(disk)).unwrap_or((&row.place, ""));
+        let what = if rest.is_empty() { thing.to_owned() } else { format!("{}: {thing}", rest.trim_end_matches(':')) };
+        Self { column, what, row }
+    }
+
+    /// Bold when it is short of its target.
+    fn figure(&self) -> String {
+        match self.row.outcome {
+            Outcome::NotMeasured => "not measured".to_owned(),
+            Outcome::Met => safe(&self.row.figure),
+            Outcome::Short => format!("**{}**", safe(&self.row.figure)),
+        }
+    }
+}
+
+pub(super) fn asked(row: &Row) -> &str {
+    if row.target.is_empty() { "reported" } else { &row.target }
+}
+
+/// Each text once, in the order of first occurrence.
+fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for text in texts {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
 }
 
 /// A disk beside the published figures of its drive, with their sources.

@@ -83,6 +83,11 @@ pub(crate) fn nanoseconds(value: f64) -> String {
     format!("{value:.0} ns")
 }
 
+/// `118 us`.
+pub(crate) fn microseconds(value: f64) -> String {
+    format!("{} us", number(value))
+}
+
 /// `24 MB/s`.
 pub(crate) fn rate(value: f64) -> String {
     format!("{} MB/s", number(value / 1e6))
