@@ -46,6 +46,9 @@ struct Serve {
     /// The medium was never written to: it reads as zeroes.
     #[arg(long)]
     new: bool,
+    /// What was not flushed is lost with the machine, or a part of it; the seed of what is lost.
+    #[arg(long, value_name = "SEED")]
+    loses: Option<u64>,
 }
 
 fn main() -> ExitCode {

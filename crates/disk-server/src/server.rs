@@ -4,6 +4,7 @@
 //! ([`bulkhead_disk`]), where bytes lie is `medium`'s. It depends on nothing that could wait for the disk: memory is locked, and
 //! its thread runs before all others.
 
+mod cache;
 mod medium;
 
 use std::future::poll_fn;
@@ -70,7 +71,11 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
         "fast" | "faulty" => None,
         name => Some(Parameters::of_lab(name).with_context(|| format!("there is no model {name}"))?),
     };
-    let medium = Medium::open(&what.memory, what.bytes, what.new)
+    let has_cache = model.as_ref().is_none_or(Parameters::has_volatile_cache);
+    if what.loses.is_some() && !has_cache {
+        bail!("{} has no volatile cache: it loses nothing", what.model);
+    }
+    let medium = Medium::open(&what.memory, what.bytes, what.new, what.loses)
         .with_context(|| format!("cannot use {} as the medium of {}", what.memory.display(), what.name))?;
     let listener = listen(&what.name)?;
     background::become_server(&roots)?;
@@ -84,7 +89,7 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
         block_bytes: BLOCK_BYTES,
         read_only: false,
         rotational: model.as_ref().is_some_and(Parameters::is_rotational),
-        volatile_cache: model.as_ref().is_none_or(Parameters::has_volatile_cache),
+        volatile_cache: has_cache,
         max_discard: MAX_DISCARD,
         max_zeroes: MAX_DISCARD,
     };
@@ -219,7 +224,8 @@ impl Target for Server {
             poll_fn(|_| if std::mem::take(&mut self.state().done[tag]) { Poll::Ready(()) } else { Poll::Pending })
                 .await;
         }
-        Ok(())
+        // What is written while it flushes may be kept too.
+        if request.op == Op::Flush { self.medium.flush() } else { Ok(()) }
     }
 
     fn turn(&self, ready: &mut Vec<u16>) -> Option<Duration> {

@@ -7,6 +7,8 @@
 mod memory;
 mod nbdkit;
 
+use std::hash::{BuildHasher as _, RandomState};
+
 use anyhow::{Context, Result, bail};
 use bulkhead_disk::Parameters;
 
@@ -140,13 +142,22 @@ pub struct DiskSpec {
     pub model: DiskModel,
     /// Its size; memory of the host is used only for what is written.
     pub size_mib: u32,
+    /// Whether writes since the last flush are lost, or a part of them, when the power is cut. In virtual time only.
+    pub loses_unflushed: bool,
 }
 
 impl DiskSpec {
     /// A disk of this model and size.
     #[must_use]
     pub const fn new(model: DiskModel, size_mib: u32) -> Self {
-        Self { model, size_mib }
+        Self { model, size_mib, loses_unflushed: false }
+    }
+
+    /// The same with a volatile cache that loses what it holds at a power cut. On the wall clock the disk is a process of the host,
+    /// and loses nothing.
+    #[must_use]
+    pub const fn losing(self) -> Self {
+        Self { loses_unflushed: true, ..self }
     }
 }
 
@@ -158,7 +169,7 @@ impl std::str::FromStr for DiskSpec {
         const DEFAULT_SIZE_MIB: u32 = 8192;
         let (name, size) = text.split_once(':').map_or((text, None), |(name, size)| (name, Some(size)));
         let Some(model) = DiskModel::ALL.into_iter().find(|model| model.name() == name) else {
-            bail!("unknown disk model {name:?}: choose hdd, hdd-nocache, ssd, nvme, fast or faulty");
+            bail!("unknown disk model {name:?}: choose hdd, hdd-nocache, hdd-slow, ssd, nvme, fast or faulty");
         };
         let size_mib = match size {
             None => DEFAULT_SIZE_MIB,
@@ -167,7 +178,7 @@ impl std::str::FromStr for DiskSpec {
                 _ => bail!("{size:?} is not a disk size in MiB"),
             },
         };
-        Ok(Self { model, size_mib })
+        Ok(Self::new(model, size_mib))
     }
 }
 
@@ -244,6 +255,9 @@ impl Disks {
         arguments.extend(["--memory".to_owned(), memory.guest_path()]);
         arguments.extend(["--bytes".to_owned(), memory.size_bytes().to_string()]);
         arguments.extend(is_new.then(|| "--new".to_owned()));
+        if disk.spec.loses_unflushed {
+            arguments.extend(["--loses".to_owned(), seed().to_string()]);
+        }
         Some(GuestServer { serial: disk.serial.clone(), arguments })
     }
 
@@ -275,6 +289,11 @@ impl Disks {
         };
         self.disks.iter().flat_map(option).collect()
     }
+}
+
+/// Which writes are lost: others at each boot.
+fn seed() -> u64 {
+    RandomState::new().hash_one(std::process::id())
 }
 
 #[cfg(test)]

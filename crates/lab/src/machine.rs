@@ -219,6 +219,9 @@ impl Machine {
             let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
             let argv: Vec<&str> =
                 std::iter::once(program.as_str()).chain(server.arguments.iter().map(String::as_str)).collect();
+            if self.disks.spec(index).is_some_and(|spec| spec.loses_unflushed) {
+                say::progress(format!("a disk that loses: {}", server.arguments.join(" ")));
+            }
             let mut process = self.spawn(&argv, &[]).await?;
             let first = tokio::time::timeout(DISK_LIMIT, process.next()).await;
             let node = match first

@@ -87,15 +87,34 @@ impl Shared {
         Ok(Self(Mapping::of(fd, len, 0, ProtFlags::READ | ProtFlags::WRITE)?))
     }
 
+    /// Reads from `at` on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more than it has.
+    pub fn get_at(&self, at: usize, bytes: &mut [u8]) -> io::Result<()> {
+        let from = self.part(at..at.saturating_add(bytes.len()))?;
+        // SAFETY: `bytes.len()` bytes are mapped at `from`, to which no reference is ever made, so that `bytes` is something else.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Writes from `at` on.
+    ///
+    /// # Errors
+    /// `InvalidInput` for more than it has.
+    pub fn put_at(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        let to = self.part(at..at.saturating_add(bytes.len()))?;
+        // SAFETY: as in `get_at`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
     /// Writes to its beginning.
     ///
     /// # Errors
     /// `InvalidInput` for more than it has.
     pub fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        let to = self.part(0..bytes.len())?;
-        // SAFETY: `bytes.len()` bytes are mapped at `to`, to which no reference is ever made, so that `bytes` is something else.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
-        Ok(())
+        self.put_at(0, bytes)
     }
 
     /// Where a part of it lies, which can be read and written as long as this lives.
@@ -116,9 +135,8 @@ mod tests {
     use super::*;
 
     fn bytes_of(memory: &Shared, part: Range<usize>) -> Vec<u8> {
-        let (start, mut bytes) = (memory.part(part.clone()).unwrap(), vec![0; part.len()]);
-        // SAFETY: so many bytes are mapped there, and `bytes` is something else.
-        unsafe { std::ptr::copy_nonoverlapping(start.as_ptr(), bytes.as_mut_ptr(), part.len()) };
+        let mut bytes = vec![0; part.len()];
+        memory.get_at(part.start, &mut bytes).unwrap();
         bytes
     }
 
@@ -129,6 +147,9 @@ mod tests {
         drop(fd);
         one.put(&[7; 5000]).unwrap();
         assert_eq!(bytes_of(&other, 4998..5002), [7, 7, 0, 0]);
+        one.put_at(8190, &[8; 2]).unwrap();
+        assert_eq!(bytes_of(&other, 8189..8192), [0, 8, 8]);
+        assert!(one.put_at(8191, &[0; 2]).is_err() && one.get_at(usize::MAX, &mut [0]).is_err());
         assert!(one.put(&[0; 8193]).is_err() && other.part(1..8193).is_err());
         drop(one);
         assert_eq!(bytes_of(&other, 0..1), [7]);

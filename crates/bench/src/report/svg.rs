@@ -178,7 +178,7 @@ fn hues(experiment: &Experiment, paper: bool) -> Vec<(Key, String)> {
             Hue::Blue => "a journal each, charged to its tenant",
             Hue::Green => "Bulkhead's block server",
             Hue::Purple if config.layout == "own+accounting+hold" => "the same, and shares held",
-            Hue::Grey if config.layout == "own+accounting-cpu" => "the same without the cpu controller",
+            Hue::Grey if config.layout == "own+accounting-cpu" => "charged, without the cpu controller",
             Hue::Purple | Hue::Grey => config.layout,
         };
         let bold = if ours.is_some_and(|ours| ours.layout == config.layout) { " (bold: Bulkhead)" } else { "" };

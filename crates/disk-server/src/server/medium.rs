@@ -2,6 +2,7 @@
 //!
 //! Discarding a whole disk would otherwise write zeroes to all of it, and take as much memory of the host.
 
+use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -9,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_sys::shared::Shared;
 use bulkhead_sys::ublk::queue::Request;
+
+use super::cache::{BLOCK, Cache};
 
 /// The unit in which is known what was written.
 const CHUNK_BYTES: u64 = 64 << 10;
@@ -18,17 +21,27 @@ pub(super) struct Medium {
     memory: Shared,
     /// By chunk: whether something else than zeroes may be there.
     written: Mutex<Vec<bool>>,
+    /// What is lost when the power is cut; `None` for a disk that loses nothing.
+    cache: Option<Mutex<Cache>>,
 }
 
 impl Medium {
-    /// A medium of so many bytes; a new one reads as zeroes.
-    pub(super) fn open(resource: &Path, bytes: u64, is_new: bool) -> io::Result<Self> {
+    /// A medium of so many bytes; a new one reads as zeroes. With a seed, what was not flushed may be lost.
+    pub(super) fn open(resource: &Path, bytes: u64, is_new: bool, loses: Option<u64>) -> io::Result<Self> {
         let memory = Shared::of_pci(resource, to_usize(bytes)?)?;
-        Ok(Self { memory, written: Mutex::new(vec![!is_new; to_usize(bytes.div_ceil(CHUNK_BYTES))?]) })
+        let written = Mutex::new(vec![!is_new; to_usize(bytes.div_ceil(CHUNK_BYTES))?]);
+        Ok(Self { memory, written, cache: loses.map(|seed| Mutex::new(Cache::new(seed))) })
     }
 
     pub(super) fn read(&self, request: &Request<'_>) -> io::Result<()> {
-        request.put_shared(0..to_usize(request.len)?, &self.memory, to_usize(request.offset)?)
+        request.put_shared(0..to_usize(request.len)?, &self.memory, to_usize(request.offset)?)?;
+        let Some(cache) = self.cache() else { return Ok(()) };
+        for block in Block::of(request.offset, request.len)? {
+            if let Some(content) = cache.get(block.number) {
+                request.put(block.in_request.start, &content[block.inside])?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn write(&self, request: &Request<'_>) -> io::Result<()> {
@@ -38,11 +51,46 @@ impl Medium {
                 *written = true;
             }
         }
-        request.get_shared(0..to_usize(request.len)?, &self.memory, to_usize(request.offset)?)
+        let Some(mut cache) = self.cache() else {
+            return request.get_shared(0..to_usize(request.len)?, &self.memory, to_usize(request.offset)?);
+        };
+        for block in Block::of(request.offset, request.len)? {
+            let at = to_usize(block.number)? * BLOCK;
+            let mut content = [0; BLOCK];
+            match cache.get(block.number) {
+                Some(cached) => content.copy_from_slice(cached),
+                None => self.memory.get_at(at, &mut content)?,
+            }
+            content[block.inside].copy_from_slice(&request.get(block.in_request)?);
+            if !request.fua && cache.keeps() {
+                cache.put(block.number, &content);
+            } else {
+                self.memory.put_at(at, &content)?;
+                cache.remove(block.number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    pub(super) fn flush(&self) -> io::Result<()> {
+        let Some(mut cache) = self.cache() else { return Ok(()) };
+        cache.drain(|number, content| self.memory.put_at(to_usize(number)? * BLOCK, content))
     }
 
     /// Makes a range read as zeroes.
     pub(super) fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        if let Some(mut cache) = self.cache() {
+            // At once, whatever was flushed: nobody may rely on what was discarded.
+            for block in Block::of(offset, len)? {
+                let Some(cached) = cache.get(block.number) else { continue };
+                let mut content = [0; BLOCK];
+                content.copy_from_slice(cached);
+                content[block.inside].fill(0);
+                self.memory.put_at(to_usize(block.number)? * BLOCK, &content)?;
+                cache.remove(block.number);
+            }
+        }
         let (start, end) = (offset, offset + len);
         for chunk in chunks(offset, len)? {
             let Some(true) = self.written().get(chunk).copied() else { continue };
@@ -58,11 +106,43 @@ impl Medium {
 
     /// Somebody emptied the memory.
     pub(super) fn forget(&self) {
+        if let Some(mut cache) = self.cache() {
+            let Ok(()) = cache.drain(|_, _| Ok::<_, Infallible>(()));
+        }
         self.written().fill(false);
+    }
+
+    fn cache(&self) -> Option<MutexGuard<'_, Cache>> {
+        Some(self.cache.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn written(&self) -> MutexGuard<'_, Vec<bool>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A part of a request that lies in one block of the cache.
+struct Block {
+    number: u64,
+    /// Its place in the block.
+    inside: Range<usize>,
+    /// Its place in the request.
+    in_request: Range<usize>,
+}
+
+impl Block {
+    /// The parts of a request.
+    fn of(offset: u64, len: u64) -> io::Result<impl Iterator<Item = Self>> {
+        let (start, end) = (to_usize(offset)?, to_usize(offset + len)?);
+        Ok((start / BLOCK..end.div_ceil(BLOCK)).map(move |number| {
+            let first = number * BLOCK;
+            let part = start.max(first)..end.min(first + BLOCK);
+            Self {
+                number: number as u64,
+                inside: part.start - first..part.end - first,
+                in_request: part.start - start..part.end - start,
+            }
+        }))
     }
 }
 
@@ -72,4 +152,18 @@ fn chunks(offset: u64, len: u64) -> io::Result<Range<usize>> {
 
 fn to_usize(n: u64) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_cut_at_blocks() {
+        let parts: Vec<_> = Block::of(4096 - 512, 512 + 4096 + 1024)
+            .unwrap()
+            .map(|block| (block.number, block.inside, block.in_request))
+            .collect();
+        assert_eq!(parts, [(0, 3584..4096, 0..512), (1, 0..4096, 512..4608), (2, 0..1024, 4608..5632)]);
+    }
 }

@@ -23,6 +23,9 @@ const VIRTUAL: Profile = Profile {
     cpus: 1,
 };
 
+const LOSING: Profile =
+    Profile { name: "losing", disks: &[DiskSpec::new(DiskModel::Hdd, 64).losing()], memory_mib: 512, ..VIRTUAL };
+
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "lab_self",
@@ -65,6 +68,15 @@ pub(super) const CASES: &[Case] = &[
         profile: VIRTUAL,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(sealed_machines_repeat(ctx)),
+    },
+    Case {
+        name: "lab_self_loss",
+        about: "a disk that loses what was not flushed keeps what was, and loses a part of the rest at a power cut, in whole blocks",
+        kernels: &[Kernel::V6_12],
+        // Only in virtual time a disk has a cache that goes with the machine.
+        profile: LOSING,
+        limit: LIMIT,
+        run: |ctx| Box::pin(unflushed_data_is_lost(ctx)),
     },
     Case {
         name: "lab_self_crash",
@@ -248,6 +260,53 @@ async fn virtual_time_is_exact(ctx: &mut Ctx) -> Result<Outcome> {
     // 7.4 ms of seeking, half a revolution, 0.5 ms of overhead: crates/disk/src/parameters.rs.
     ensure!((11.0..13.2).contains(&mean), "a random read takes {mean} ms");
     ensure!((mean / again - 1.0).abs() < 0.02, "the same reads take {mean} and {again} ms");
+    Ok(Outcome::Passed)
+}
+
+/// Fills the disk's first MiB, past the page cache, by writes of 64 KiB; the last argument says whether a flush follows.
+const FILL: &str = r#"
+import mmap, os, sys
+disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
+room = mmap.mmap(-1, 65536)
+room.write(sys.argv[2].encode() * 65536)
+for n in range(16):
+    assert os.pwrite(disk, room, n * 65536) == 65536
+if sys.argv[3] == "flush":
+    os.fsync(disk)
+"#;
+
+/// Tells what each block of it holds: a letter where all of it is the same.
+const LOOK: &str = r#"
+import sys
+with open(sys.argv[1], "rb") as disk:
+    blocks = [set(disk.read(4096)) for n in range(256)]
+print("".join(chr(block.pop()) if len(block) == 1 else "?" for block in blocks))
+"#;
+
+async fn unflushed_data_is_lost(ctx: &mut Ctx) -> Result<Outcome> {
+    let node = ctx.machine.disk(0).await?;
+    let fill = async |ctx: &Ctx, letter: &str, then: &str| {
+        ctx.machine.run(&["python3", "-c", FILL, &node, letter, then]).await?.success("writing to the disk")
+    };
+    fill(ctx, "a", "flush").await?;
+    fill(ctx, "b", "no flush").await?;
+    let look = async |ctx: &Ctx| {
+        let node = ctx.machine.disk(0).await?;
+        ctx.machine.run(&["python3", "-c", LOOK, &node]).await?.success("reading the disk")
+    };
+    let before = look(ctx).await?.stdout;
+    ensure!(before.trim() == "b".repeat(256), "what was written is not read: {before}");
+    ctx.crash_and_reboot().await?;
+    let after = look(ctx).await?.stdout;
+    ctx.log(format!("after the power cut: {}", after.trim()));
+    ensure!(after.trim().chars().all(|block| block == 'a' || block == 'b'), "neither is there: {after}");
+    let torn =
+        after.trim().as_bytes().chunks(16).filter(|write| write.contains(&b'a') && write.contains(&b'b')).count();
+    ensure!(torn > 8, "{torn} of 16 writes of 64 KiB are there in part: {after}");
+    fill(ctx, "c", "flush").await?;
+    ctx.crash_and_reboot().await?;
+    let flushed = look(ctx).await?.stdout;
+    ensure!(flushed.trim() == "c".repeat(256), "what was flushed is lost: {flushed}");
     Ok(Outcome::Passed)
 }
 

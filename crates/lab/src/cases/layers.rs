@@ -9,7 +9,8 @@ use super::blockd::{TAKE_OVER_LIMIT, VERIFY, server_pid};
 use super::host::{
     PROFILE, SMP, json, kernel_is_silent, make_pools, refused, start_daemon, start_daemon_as, unmake_pools,
 };
-use crate::case::{Case, Ctx, Outcome};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 use crate::process::Process;
 use crate::protocol::ExitStatus;
@@ -39,6 +40,14 @@ pub(super) const CASES: &[Case] = &[
                 the file systems are in order",
         kernels: &[Kernel::V6_12],
         profile: SMP,
+        limit: Duration::from_secs(900),
+        run: |ctx| Box::pin(power_cut(ctx)),
+    },
+    Case {
+        name: "layers_power_cut_loses",
+        about: "the same where the disk loses a part of what was not flushed",
+        kernels: &[Kernel::V6_12],
+        profile: Profile { name: "losing-host", disks: &[DiskSpec::new(DiskModel::Ssd, 4096).losing()], ..PROFILE },
         limit: Duration::from_secs(900),
         run: |ctx| Box::pin(power_cut(ctx)),
     },
