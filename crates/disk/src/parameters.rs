@@ -305,9 +305,10 @@ impl Parameters {
         let ms = |ns: u64| ns as f64 * k / 1e6;
         let us = |ns: u64| ns as f64 * k / 1e3;
         let mb = |bytes_per_s: u64| bytes_per_s as f64 / k / 1e6;
+        let slower = if k > 1.0 { format!(", {k} times slower") } else { String::new() };
         match self {
             Self::Hdd(t) => format!(
-                "model of {}, {k} times slower: whole stroke over the disk's own tracks, revolution {:.2} ms, \
+                "model of {}{slower}: whole stroke over the disk's own tracks, revolution {:.2} ms, \
                  full-stroke seek {:.1} ms, {:.0}-{:.0} MB/s, queue of {}, write cache {}",
                 t.drive,
                 ms(t.revolution_ns),
@@ -318,7 +319,7 @@ impl Parameters {
                 if t.write_cache { format!("{} MiB", t.write_cache_bytes >> 20) } else { "off".to_owned() },
             ),
             Self::Flash(t) => format!(
-                "model of {}, {k} times slower: {} units, page read {:.1} us, {:.0}/{:.0} MB/s, \
+                "model of {}{slower}: {} units, page read {:.1} us, {:.0}/{:.0} MB/s, \
                  command {:.1}/{:.1} us, queue of {}, flush {:.1} us, power-loss protection {}",
                 t.drive,
                 t.n_units,
