@@ -93,6 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
     }
     let stored = stored_folder().join(format!("{name}.json"));
+    let mut is_stored = arguments.render || arguments.here || arguments.is_full(name);
     let experiments = match arguments {
         Arguments { judge: true, .. } | Arguments { render: true, .. } => read(&stored)?,
         Arguments { here: true, .. } => {
@@ -106,10 +107,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             match arguments.disk {
                 Some(_) if arguments.is_full(name) && stored.exists() => {
                     let stored = read(&stored)?;
-                    if arguments.has_chosen() {
-                        measured.iter_mut().try_for_each(|one| keep_other_cells(one, &stored))?;
+                    if arguments.has_chosen() && !measured.iter_mut().all(|one| keep_other_cells(one, &stored)) {
+                        say::progress(
+                            "not stored: the other cells are from another machine, disk or other commands; run all cells",
+                        );
+                        is_stored = false;
+                        measured
+                    } else {
+                        merged(name, stored, measured)
                     }
-                    merged(name, stored, measured)
                 }
                 _ => measured,
             }
@@ -117,14 +123,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let verdict = judge(name, &experiments);
     if !arguments.judge {
-        let folder = if arguments.render || arguments.here || arguments.is_full(name) {
-            stored_folder()
-        } else {
-            lab::target_dir().join("evidence")
-        };
+        let folder = if is_stored { stored_folder() } else { lab::target_dir().join("evidence") };
         say::progress(format!("writing {}", folder.join(name).display()));
         write(&folder, name, &experiments, &verdict)?;
-        if folder == stored_folder() {
+        if is_stored {
             let (path, text) = page_of_all()?;
             std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         }
@@ -196,26 +198,18 @@ fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec
     disks(name).iter().filter_map(|disk| of(&measured, disk).or_else(|| of(&stored, disk).filter(kept))).collect()
 }
 
-/// Adds the cells that are stored and were not measured this time.
-///
-/// # Errors
-/// When what is stored of this disk was measured otherwise, so that its cells cannot be compared with these.
-fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> Result<()> {
-    let Some(before) = stored.iter().find(|one| one.disk.model == measured.disk.model) else { return Ok(()) };
+/// Adds the cells that are stored and were not measured this time. False when they were measured otherwise and cannot be compared with
+/// these; what is stored under another clock goes in any case.
+fn keep_other_cells(measured: &mut Experiment, stored: &[Experiment]) -> bool {
+    let is_same =
+        |one: &&Experiment| (&one.disk.model, &one.machine.clock) == (&measured.disk.model, &measured.machine.clock);
+    let Some(before) = stored.iter().find(is_same) else { return true };
     let same =
         (&before.machine, &before.disk, &before.commands) == (&measured.machine, &measured.disk, &measured.commands);
-    if !same {
-        bail!(
-            "what is stored of {} on {} was measured on another machine, disk or with other commands: run all cells, or with \
-             --quick to look only",
-            measured.name,
-            measured.disk.model
-        );
-    }
     let has = |cell: &Cell| measured.cells.iter().any(|own| own.id() == cell.id());
-    let kept: Vec<Cell> = before.cells.iter().filter(|cell| !has(cell)).cloned().collect();
+    let kept: Vec<Cell> = before.cells.iter().filter(|cell| same && !has(cell)).cloned().collect();
     measured.cells.extend(kept);
-    Ok(())
+    same
 }
 
 fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdict) -> Result<()> {
@@ -290,16 +284,18 @@ mod tests {
         };
         let stored = [with(on("hdd", "virtual", ""), &[("own", 3), ("shared", 3)])];
         let mut measured = with(on("hdd", "virtual", ""), &[("shared", 4)]);
-        keep_other_cells(&mut measured, &stored).unwrap();
+        assert!(keep_other_cells(&mut measured, &stored));
         let cells = |one: &Experiment| -> Vec<(String, usize)> {
             one.cells.iter().map(|cell| (cell.layout.clone(), cell.rounds.len())).collect()
         };
         assert_eq!(cells(&measured), [("shared".to_owned(), 4), ("own".to_owned(), 3)]);
         let mut first = with(on("nvme", "virtual", ""), &[("own", 3)]);
-        keep_other_cells(&mut first, &stored).unwrap();
+        assert!(keep_other_cells(&mut first, &stored));
         assert_eq!(cells(&first), [("own".to_owned(), 3)]);
-        let error = keep_other_cells(&mut on("hdd", "wall", ""), &stored).unwrap_err();
-        assert!(error.to_string().contains("run all cells"), "{error}");
+        assert!(keep_other_cells(&mut on("hdd", "wall", ""), &stored));
+        let mut other = with(on("hdd", "virtual", ""), &[("own", 3)]);
+        other.commands.push("fio".to_owned());
+        assert!(!keep_other_cells(&mut other, &stored));
     }
 
     #[test]
