@@ -27,6 +27,8 @@ const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-def
 /// Where the tables of docs/EVIDENCE.md begin and end.
 const BEGIN: &str = "<!-- Written by `cargo xtask evidence`: -->";
 const END: &str = "<!-- until here. -->";
+/// How a result calls an emulated processor.
+const EMULATED: &str = "tcg";
 /// How long one experiment on one disk may take.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
@@ -189,13 +191,23 @@ fn read(path: &Path) -> Result<Vec<Experiment>> {
     serde_json::from_str(&text).with_context(|| format!("cannot understand {}", path.display()))
 }
 
-/// What is stored, with what was measured in place of the same disk's; disks that are not asked for any more go, and all that was
-/// stored under another clock.
+/// What is stored, with what was measured in place of the same disk's. What an emulated machine measured under another clock goes, and
+/// so do disks that are not asked for any more; what a real machine measured stays.
 fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec<Experiment> {
-    let clock = measured.first().map(|experiment| experiment.machine.clock.clone());
-    let of = |all: &[Experiment], disk: &str| all.iter().find(|one| one.disk.model == disk).cloned();
-    let kept = |one: &Experiment| Some(&one.machine.clock) == clock.as_ref();
-    disks(name).iter().filter_map(|disk| of(&measured, disk).or_else(|| of(&stored, disk).filter(kept))).collect()
+    let mut all = measured;
+    for one in stored {
+        let has = |other: &Experiment| {
+            (&other.disk.model, &other.machine.virtualisation) == (&one.disk.model, &one.machine.virtualisation)
+        };
+        let same_clock = all.first().is_some_and(|other| other.machine.clock == one.machine.clock);
+        let is_real = one.machine.virtualisation != EMULATED;
+        if !all.iter().any(has) && (is_real || same_clock && disks(name).contains(&one.disk.model.as_str())) {
+            all.push(one);
+        }
+    }
+    // A disk that the experiment names itself comes first.
+    all.sort_by_key(|one| disks(name).iter().position(|disk| *disk == one.disk.model).map_or(0, |place| place + 1));
+    all
 }
 
 /// Adds the cells that are stored and were not measured this time. False when they were measured otherwise and cannot be compared with
@@ -255,7 +267,7 @@ mod tests {
     fn on(disk: &str, clock: &str, about: &str) -> Experiment {
         let text = format!(
             r#"{{"format": 1, "name": "fsync-probe", "about": "{about}", "quick": false, "commands": [], "cells": [], "notes": [],
-                "machine": {{"kernel": "", "n_cpus": 1, "memory_bytes": 0, "virtualisation": "", "clock": "{clock}", "programs": {{}}}},
+                "machine": {{"kernel": "", "n_cpus": 1, "memory_bytes": 0, "virtualisation": "tcg", "clock": "{clock}", "programs": {{}}}},
                 "disk": {{"model": "{disk}", "parameters": "", "size_bytes": 0, "queue": {{}}}}}}"#
         );
         serde_json::from_str(&text).unwrap()
@@ -309,5 +321,12 @@ mod tests {
         let all = merged("fsync-probe", stored, vec![on("ssd", "virtual", "new")]);
         let found: Vec<_> = all.iter().map(|one| (one.disk.model.as_str(), one.about.as_str())).collect();
         assert_eq!(found, [("hdd", "old"), ("ssd", "new")], "in order, without another clock's and unknown ones");
+
+        // attribution is asked for on `fast`, and says that its disk is memory.
+        let mut real = on("memory", "", "real");
+        real.machine.virtualisation = "none".to_owned();
+        let stored = vec![on("memory", "", "old"), real];
+        let all = merged("attribution", stored, vec![on("memory", "virtual", "new")]);
+        assert_eq!(all.iter().map(|one| one.about.as_str()).collect::<Vec<_>>(), ["new", "real"]);
     }
 }
