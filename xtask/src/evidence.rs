@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         _ => {
             let mut measured = measure(name, arguments)?;
             match arguments.disk {
-                Some(_) if arguments.is_full(name) && stored.exists() => {
+                Some(_) if is_stored && stored.exists() => {
                     let stored = read(&stored)?;
                     if arguments.has_chosen() && !measured.iter_mut().all(|one| keep_other_cells(one, &stored)) {
                         say::progress(

@@ -24,6 +24,8 @@ use crate::shapley;
 
 /// The end of what is judged otherwise on disks without an arm.
 pub(crate) const ON_FLASH: &str = " on flash";
+/// The row that counts the rounds of a disk begins with it.
+pub(crate) const ROUNDS: &str = "rounds";
 
 /// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
 pub const MIN_ROUNDS: usize = 3;
@@ -187,10 +189,10 @@ pub enum Outcome {
 /// One demand with what was found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
-    /// What is judged, and on what.
-    pub what: String,
     /// On what it is judged: a disk for the most part; empty where there is only one.
     pub place: String,
+    /// What is judged.
+    pub what: String,
     /// What is asked; empty when it is only reported.
     pub target: String,
     /// What was found, with its spread.
@@ -199,6 +201,20 @@ pub struct Row {
     pub figure: String,
     /// Whether that is enough.
     pub outcome: Outcome,
+}
+
+impl Row {
+    /// What is judged, and on what.
+    #[must_use]
+    pub fn label(&self) -> String {
+        if self.place.is_empty() { self.what.clone() } else { format!("{} {}", self.place, self.what) }
+    }
+
+    /// What is asked, in words where that is nothing.
+    #[must_use]
+    pub fn asked(&self) -> &str {
+        if self.target.is_empty() { "reported" } else { &self.target }
+    }
 }
 
 /// The judgement of one evidence.
@@ -284,10 +300,6 @@ impl<'a> Case<'a> {
             Some(found) if holds(bound, found.median) => Outcome::Met,
             Some(_) => Outcome::Short,
         };
-        let what = if place.is_empty() { what.to_owned() } else { format!("{place} {what}") };
-        if let (Outcome::Short, Some(found)) = (outcome, found) {
-            self.missing.push(format!("{what} {} is not {target}", exactly(bound, found.median, one)));
-        }
         let figure = found.map_or_else(String::new, |found| match outcome {
             Outcome::Short => exactly(bound, found.median, one),
             Outcome::Met | Outcome::NotMeasured => one(found.median),
@@ -295,7 +307,11 @@ impl<'a> Case<'a> {
         let found = found.map_or_else(|| "not measured".to_owned(), |found| with_ends(found, one));
         let found =
             if remark.is_empty() || outcome == Outcome::NotMeasured { found } else { format!("{found}; {remark}") };
-        self.rows.push(Row { what, place: place.to_owned(), target, found, figure, outcome });
+        let row = Row { place: place.to_owned(), what: what.to_owned(), target, found, figure, outcome };
+        if outcome == Outcome::Short {
+            self.missing.push(format!("{} {} is not {}", row.label(), row.figure, row.target));
+        }
+        self.rows.push(row);
     }
 
     /// Says so when there are too few rounds, or when it was the short form.
@@ -309,8 +325,8 @@ impl<'a> Case<'a> {
             self.figures.push(format!("short form on {disk}, {}", rounds(least)));
         }
         self.rows.push(Row {
-            what: format!("{disk}{} rounds", if experiment.quick { ", short form:" } else { "" }),
             place: disk.to_owned(),
+            what: format!("{ROUNDS}{}", if experiment.quick { ", short form" } else { "" }),
             target: format!(">= {needed}"),
             found: least.to_string(),
             figure: least.to_string(),
@@ -319,9 +335,9 @@ impl<'a> Case<'a> {
     }
 
     fn verdict(mut self) -> Verdict {
-        let rows = self.rows.iter().filter(|row| row.outcome == Outcome::NotMeasured).map(|row| row.what.as_str());
-        let rows = rows.filter(|what| !self.absent.iter().any(|disk| what.starts_with(disk)));
-        let unmeasured: Vec<&str> = self.absent.iter().copied().chain(rows).collect();
+        let rows = self.rows.iter().filter(|row| row.outcome == Outcome::NotMeasured).map(Row::label);
+        let rows = rows.filter(|label| !self.absent.iter().any(|disk| label.starts_with(disk)));
+        let unmeasured: Vec<String> = self.absent.iter().map(|disk| (*disk).to_owned()).chain(rows).collect();
         if !unmeasured.is_empty() {
             self.missing.push(format!("not measured: {}", unmeasured.join(", ")));
         }

@@ -253,7 +253,7 @@ pub(crate) struct BlameArgs {
     /// Everything since the daemon began to observe, at once; with --waits the last 5 minutes
     #[arg(long)]
     pub(crate) total: bool,
-    /// With --waits, those that ended in the last so many seconds, at once: at most 300, after which the daemon forgets them
+    /// With --waits, list the waits of the last SECONDS (at most 300) at once
     #[arg(long, value_name = "SECONDS", value_parser = parse::remembered_seconds, requires = "waits", conflicts_with_all = ["watch", "follow", "total"], allow_negative_numbers = true)]
     pub(crate) last: Option<f64>,
     /// List the longest waits one by one: the commits that each waited for, and whose blocks, data and requests held it up

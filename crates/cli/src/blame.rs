@@ -25,9 +25,9 @@ const WAIT_HEADERS: [&str; 11] =
 /// Those of the source, `NotFound` when the victim is not there.
 pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<(), Fault> {
     if args.total || args.last.is_some() {
-        source.has_past()?;
-        let remembered = args.last.map_or(Duration::from_nanos(MEMORY_NS), Duration::from_secs_f64);
-        let waits = if args.waits { remembered } else { Duration::ZERO };
+        source.has_past(if args.total { "--total" } else { "--last" })?;
+        let past = args.last.map_or(Duration::from_nanos(MEMORY_NS), Duration::from_secs_f64);
+        let waits = if args.waits { past } else { Duration::ZERO };
         return print(args, source.observe(waits)?, output);
     }
     loop {

@@ -54,15 +54,15 @@ impl Source {
     ///
     /// # Errors
     /// `InvalidArgument` without a daemon.
-    pub(crate) fn has_past(&self) -> Result<(), Fault> {
+    pub(crate) fn has_past(&self, option: &str) -> Result<(), Fault> {
         match self {
             Self::Daemon(_) => Ok(()),
             Self::Here(_) => Err(Fault::new(
                 Code::InvalidArgument,
-                "the past",
-                "`--total` and `--last` tell what the daemon has observed, and none runs",
+                option,
+                "only the daemon knows what happened before, and none runs",
             )
-            .cure("start it (`bulkhead daemon`), or watch from now on: without `--total` and `--last`")),
+            .cure(format!("start it (`bulkhead daemon`), or leave `{option}` out"))),
         }
     }
 

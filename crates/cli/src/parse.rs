@@ -174,7 +174,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Seconds that the daemon remembers waits for, or fewer.
+/// A part of the time for which the daemon remembers waits.
 pub(crate) fn remembered_seconds(text: &str) -> Result<f64, String> {
     let memory = Duration::from_nanos(MEMORY_NS).as_secs_f64();
     match seconds(text)? {

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
     }
     let source = Source::open(socket, output)?;
     if args.total {
-        source.has_past()?;
+        source.has_past("--total")?;
     }
     if !is_live {
         let seen = if args.total { source.observe(Duration::ZERO)? } else { source.watch(args.interval, false)? };

@@ -46,7 +46,7 @@ struct Serve {
     /// The medium was never written to: it reads as zeroes.
     #[arg(long)]
     new: bool,
-    /// What was not flushed is lost with the machine, or a part of it; the seed of what is lost.
+    /// Simulate a volatile write cache: at a power cut unflushed blocks are kept or lost at random, by this seed.
     #[arg(long, value_name = "SEED")]
     loses: Option<u64>,
 }

@@ -273,9 +273,7 @@ fn verdict(verdict: &Verdict) -> String {
             Outcome::Short => ("short", "✗ short"),
             Outcome::NotMeasured => ("short", "not measured"),
         };
-        let cells = [&row.what, super::markdown::asked(row), &row.found]
-            .map(|text| format!("<td>{}</td>", escape(text)))
-            .concat();
+        let cells = [&row.label(), row.asked(), &row.found].map(|text| format!("<td>{}</td>", escape(text))).concat();
         format!("<tr>{cells}<td class=\"{class}\">{word}</td></tr>\n")
     };
     let rows: String = verdict.rows.iter().map(row).collect();

@@ -10,8 +10,6 @@ use crate::result::{Experiment, Spread};
 
 /// Where the pages of evidence are, seen from the page about all of it.
 const EVIDENCE: &str = "evidence";
-/// The end of a row that only counts rounds.
-const ROUNDS: &str = "rounds";
 
 /// The page for the evidence `name`. Pictures are linked under the names that [`svg::files`] gives them.
 #[must_use]
@@ -64,7 +62,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
             Outcome::Short => "**short**",
             Outcome::NotMeasured => "**not measured**",
         };
-        out += &format!("| {} | {} | {} | {outcome} |\n", safe(&row.what), safe(asked(row)), safe(&row.found));
+        out += &format!("| {} | {} | {} | {outcome} |\n", safe(&row.label()), safe(row.asked()), safe(&row.found));
     }
     out += &format!("\nEvery figure of every round: [{name}.json]({name}.json).\n", name = safe(name));
     out
@@ -83,8 +81,12 @@ pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Str
     });
     out += &format!("{}.\n\n", safe(&measured.collect::<Vec<_>>().join("; ")));
     let disks = experiment::disks(name);
-    let lines: Vec<Line<'_>> =
-        verdict.rows.iter().filter(|row| !row.what.ends_with(ROUNDS)).map(|row| Line::of(row, disks)).collect();
+    let lines: Vec<Line<'_>> = verdict
+        .rows
+        .iter()
+        .filter(|row| !row.what.starts_with(judge::ROUNDS))
+        .map(|row| Line::of(row, disks))
+        .collect();
     let columns = distinct(lines.iter().map(|line| line.column));
     let heads: String = columns.iter().map(|column| format!(" {} |", safe(column))).collect();
     out += &format!("| | target |{heads}\n|---|---|{}\n", "---:|".repeat(columns.len()));
@@ -110,8 +112,7 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     fn of(row: &'a Row, disks: &[&str]) -> Self {
-        let thing = row.what.strip_prefix(row.place.as_str()).unwrap_or(&row.what).trim_start();
-        let thing = thing.strip_suffix(judge::ON_FLASH).unwrap_or(thing);
+        let thing = row.what.strip_suffix(judge::ON_FLASH).unwrap_or(&row.what);
         let (column, rest) =
             row.place.split_once(' ').filter(|(disk, _)| disks.contains(disk)).unwrap_or((&row.place, ""));
         let what = if rest.is_empty() { thing.to_owned() } else { format!("{}: {thing}", rest.trim_end_matches(':')) };
@@ -126,10 +127,6 @@ impl<'a> Line<'a> {
             Outcome::Short => format!("**{}**", safe(&self.row.figure)),
         }
     }
-}
-
-pub(super) fn asked(row: &Row) -> &str {
-    if row.target.is_empty() { "reported" } else { &row.target }
 }
 
 /// Each text once, in the order of first occurrence.

@@ -58,20 +58,19 @@ impl Cache {
         self.spare.extend(self.blocks.remove(&number));
     }
 
-    /// Hands out all blocks, which it has no more then.
-    pub(super) fn drain<E>(&mut self, mut take: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
-        for (number, block) in self.blocks.drain() {
-            take(number, &block)?;
-            self.spare.push(block);
-        }
-        Ok(())
+    /// All blocks, with their numbers.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.blocks.iter().map(|(number, block)| (*number, block.as_ref()))
+    }
+
+    /// Drops all blocks.
+    pub(super) fn clear(&mut self) {
+        self.spare.extend(self.blocks.drain().map(|(_, block)| block));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
-
     use super::*;
 
     #[test]
@@ -93,12 +92,9 @@ mod tests {
         cache.put(6, &[3; BLOCK]);
         cache.remove(6);
         assert_eq!((cache.get(5).map(|block| block[0]), cache.get(6)), (Some(2), None));
-        let mut found = Vec::new();
-        let drained: Result<(), Infallible> = cache.drain(|number, block| {
-            found.push((number, block[0]));
-            Ok(())
-        });
-        assert_eq!((drained, found, cache.get(5)), (Ok(()), vec![(5, 2)], None));
+        let found: Vec<_> = cache.blocks().map(|(number, block)| (number, block[0])).collect();
+        cache.clear();
+        assert_eq!((found, cache.get(5)), (vec![(5, 2)], None));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //!
 //! Discarding a whole disk would otherwise write zeroes to all of it, and take as much memory of the host.
 
-use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
@@ -75,7 +74,11 @@ impl Medium {
     /// Makes durable what was written.
     pub(super) fn flush(&self) -> io::Result<()> {
         let Some(mut cache) = self.cache() else { return Ok(()) };
-        cache.drain(|number, content| self.memory.put_at(to_usize(number)? * BLOCK, content))
+        for (number, content) in cache.blocks() {
+            self.memory.put_at(to_usize(number)? * BLOCK, content)?;
+        }
+        cache.clear();
+        Ok(())
     }
 
     /// Makes a range read as zeroes.
@@ -107,7 +110,7 @@ impl Medium {
     /// Somebody emptied the memory.
     pub(super) fn forget(&self) {
         if let Some(mut cache) = self.cache() {
-            let Ok(()) = cache.drain(|_, _| Ok::<_, Infallible>(()));
+            cache.clear();
         }
         self.written().fill(false);
     }
