@@ -286,14 +286,14 @@ fn verdict_of_the_probe_names_what_falls_short() {
         "fsync-probe",
         &all_synthetic(),
         expect![
-            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.6x, p99 2.4x, neighbour 111 %; hdd fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; hdd storm mean 1.5x, p99 1.8x, neighbour 106 %; hdd-nocache streams mean 1.6x, p99 2.4x, neighbour 111 %; hdd-nocache fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; hdd-nocache storm mean 1.5x, p99 1.8x, neighbour 106 %; ssd streams mean 1.6x, p99 2.4x, neighbour 111 %; ssd fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; ssd storm mean 1.5x, p99 1.8x, neighbour 106 %; nvme streams mean 1.6x, p99 2.4x, neighbour 111 %; nvme fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; nvme storm mean 1.5x, p99 1.8x, neighbour 106 %; missing: hdd streams mean 1.6x is not <= 1.4x; hdd streams p99 2.4x is not <= 2x; hdd streams neighbour of first come 98 % is not >= 100 %; hdd fsyncs mean 2.7x is not <= 1.6x; hdd fsyncs p99 3.9x is not <= 2x; hdd fsyncs neighbour of first come 93 % is not >= 100 %; hdd storm neighbour of first come 93 % is not >= 100 %; hdd-nocache streams mean 1.6x is not <= 1.4x; hdd-nocache streams p99 2.4x is not <= 2x; hdd-nocache streams neighbour of first come 98 % is not >= 100 %; hdd-nocache fsyncs mean 2.7x is not <= 1.6x; hdd-nocache fsyncs p99 3.9x is not <= 2x; hdd-nocache fsyncs neighbour of first come 93 % is not >= 100 %; hdd-nocache storm neighbour of first come 93 % is not >= 100 %; ssd streams mean on flash 1.6x is not <= 1.3x; ssd streams p99 on flash 2.4x is not <= 2x; ssd streams neighbour of first come 98 % is not >= 100 %; ssd fsyncs mean on flash 2.7x is not <= 1.3x; ssd fsyncs p99 on flash 3.9x is not <= 2x; ssd fsyncs neighbour of first come 93 % is not >= 100 %; ssd storm mean on flash 1.5x is not <= 1.3x; ssd storm neighbour of first come 93 % is not >= 100 %; nvme streams mean on flash 1.6x is not <= 1.3x; nvme streams p99 on flash 2.4x is not <= 2x; nvme streams neighbour of first come 98 % is not >= 100 %; nvme fsyncs mean on flash 2.7x is not <= 1.3x; nvme fsyncs p99 on flash 3.9x is not <= 2x; nvme fsyncs neighbour of first come 93 % is not >= 100 %; nvme storm mean on flash 1.5x is not <= 1.3x; nvme storm neighbour of first come 93 % is not >= 100 %"
+            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.6x, p99 2.4x, neighbour 111 %; hdd fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; hdd storm mean 1.5x, p99 1.8x, neighbour 106 %; hdd-nocache streams mean 1.6x, p99 2.4x, neighbour 111 %; hdd-nocache fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; hdd-nocache storm mean 1.5x, p99 1.8x, neighbour 106 %; ssd streams mean 1.6x, p99 2.4x, neighbour 111 %; ssd fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; ssd storm mean 1.5x, p99 1.8x, neighbour 106 %; nvme-slow streams mean 1.6x, p99 2.4x, neighbour 111 %; nvme-slow fsyncs mean 2.7x, p99 3.9x, neighbour 95 %; nvme-slow storm mean 1.5x, p99 1.8x, neighbour 106 %; missing: hdd streams mean 1.6x is not <= 1.4x; hdd streams p99 2.4x is not <= 2x; hdd streams neighbour of first come 98 % is not >= 100 %; hdd fsyncs mean 2.7x is not <= 1.6x; hdd fsyncs p99 3.9x is not <= 2x; hdd fsyncs neighbour of first come 93 % is not >= 100 %; hdd storm neighbour of first come 93 % is not >= 100 %; hdd-nocache streams mean 1.6x is not <= 1.4x; hdd-nocache streams p99 2.4x is not <= 2x; hdd-nocache streams neighbour of first come 98 % is not >= 100 %; hdd-nocache fsyncs mean 2.7x is not <= 1.6x; hdd-nocache fsyncs p99 3.9x is not <= 2x; hdd-nocache fsyncs neighbour of first come 93 % is not >= 100 %; hdd-nocache storm neighbour of first come 93 % is not >= 100 %; ssd streams mean on flash 1.6x is not <= 1.3x; ssd streams p99 on flash 2.4x is not <= 2x; ssd streams neighbour of first come 98 % is not >= 100 %; ssd fsyncs mean on flash 2.7x is not <= 1.3x; ssd fsyncs p99 on flash 3.9x is not <= 2x; ssd fsyncs neighbour of first come 93 % is not >= 100 %; ssd storm mean on flash 1.5x is not <= 1.3x; ssd storm neighbour of first come 93 % is not >= 100 %; nvme-slow streams mean on flash 1.6x is not <= 1.3x; nvme-slow streams p99 on flash 2.4x is not <= 2x; nvme-slow streams neighbour of first come 98 % is not >= 100 %; nvme-slow fsyncs mean on flash 2.7x is not <= 1.3x; nvme-slow fsyncs p99 on flash 3.9x is not <= 2x; nvme-slow fsyncs neighbour of first come 93 % is not >= 100 %; nvme-slow storm mean on flash 1.5x is not <= 1.3x; nvme-slow storm neighbour of first come 93 % is not >= 100 %"
         ],
     );
 }
 
 #[test]
 fn verdict_of_the_probe_when_all_is_well() {
-    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme"].map(synthetic_fsync_probe);
+    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
     for experiment in &mut both {
         for neighbour in ["streams", "fsyncs", "storm"] {
             let id = format!("own+accounting/iocost/{neighbour}");
@@ -306,7 +306,7 @@ fn verdict_of_the_probe_when_all_is_well() {
         "fsync-probe",
         &both,
         expect![
-            "fsync-probe: met: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd-nocache storm mean 1.3x, p99 1.8x, neighbour 116 %; ssd streams mean 1.3x, p99 1.8x, neighbour 116 %; ssd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; ssd storm mean 1.3x, p99 1.8x, neighbour 116 %; nvme streams mean 1.3x, p99 1.8x, neighbour 116 %; nvme fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; nvme storm mean 1.3x, p99 1.8x, neighbour 116 %"
+            "fsync-probe: met: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd-nocache storm mean 1.3x, p99 1.8x, neighbour 116 %; ssd streams mean 1.3x, p99 1.8x, neighbour 116 %; ssd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; ssd storm mean 1.3x, p99 1.8x, neighbour 116 %; nvme-slow streams mean 1.3x, p99 1.8x, neighbour 116 %; nvme-slow fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; nvme-slow storm mean 1.3x, p99 1.8x, neighbour 116 %"
         ],
     );
     // One disk is not all.
@@ -314,7 +314,7 @@ fn verdict_of_the_probe_when_all_is_well() {
         "fsync-probe",
         &both[..1],
         expect![
-            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; missing: not measured: hdd-nocache, ssd, nvme"
+            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; missing: not measured: hdd-nocache, ssd, nvme-slow"
         ],
     );
     // Two rounds are not three, unless the short form was asked for.
@@ -325,7 +325,7 @@ fn verdict_of_the_probe_when_all_is_well() {
         "fsync-probe",
         &both,
         expect![
-            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd-nocache storm mean 1.3x, p99 1.8x, neighbour 116 %; ssd streams mean 1.3x, p99 1.8x, neighbour 116 %; ssd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; ssd storm mean 1.3x, p99 1.8x, neighbour 116 %; nvme streams mean 1.3x, p99 1.8x, neighbour 116 %; nvme fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; nvme storm mean 1.3x, p99 1.8x, neighbour 116 %; missing: 2 rounds of at least 3 on hdd; 2 rounds of at least 3 on hdd-nocache; 2 rounds of at least 3 on ssd; 2 rounds of at least 3 on nvme"
+            "fsync-probe: short: own+accounting/iocost; hdd streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd storm mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache streams mean 1.3x, p99 1.8x, neighbour 116 %; hdd-nocache fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; hdd-nocache storm mean 1.3x, p99 1.8x, neighbour 116 %; ssd streams mean 1.3x, p99 1.8x, neighbour 116 %; ssd fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; ssd storm mean 1.3x, p99 1.8x, neighbour 116 %; nvme-slow streams mean 1.3x, p99 1.8x, neighbour 116 %; nvme-slow fsyncs mean 1.2x, p99 1.7x, neighbour 116 %; nvme-slow storm mean 1.3x, p99 1.8x, neighbour 116 %; missing: 2 rounds of at least 3 on hdd; 2 rounds of at least 3 on hdd-nocache; 2 rounds of at least 3 on ssd; 2 rounds of at least 3 on nvme-slow"
         ],
     );
     both.iter_mut().for_each(|experiment| experiment.quick = true);
@@ -338,7 +338,7 @@ fn verdict_of_the_database() {
         "dbms-consolidation",
         &all_synthetic(),
         expect![
-            "dbms-consolidation: short: own+accounting/iocost; hdd no-fsync 99.3 % of alone, 3.6x of shared, fsync 1.6x of alone, share 69.7 %; hdd low-fsync 81.2 % of alone, 3.7x of shared, fsync 1.8x of alone, share 70.2 %; hdd high-fsync 79.9 % of alone, 2.5x of shared, fsync 1.9x of alone, share 66.0 %; missing: hdd high-fsync share 66.0 % is not 69.0 % to 71.0 %; not measured: ssd, nvme"
+            "dbms-consolidation: short: own+accounting/iocost; hdd no-fsync 99.3 % of alone, 3.6x of shared, fsync 1.6x of alone, share 69.7 %; hdd low-fsync 81.2 % of alone, 3.7x of shared, fsync 1.8x of alone, share 70.2 %; hdd high-fsync 79.9 % of alone, 2.5x of shared, fsync 1.9x of alone, share 66.0 %; missing: hdd high-fsync share 66.0 % is not 69.0 % to 71.0 %; not measured: ssd, nvme-slow"
         ],
     );
 }
@@ -349,7 +349,7 @@ fn verdict_of_two_tenants() {
         "journal-fsync",
         &all_synthetic(),
         expect![
-            "journal-fsync: short: own+accounting/iocost hdd A 37 ms, B 85.1 ms, B/A 2.27; missing: not measured: ssd, nvme"
+            "journal-fsync: short: own+accounting/iocost hdd A 37 ms, B 85.1 ms, B/A 2.27; missing: not measured: ssd, nvme-slow"
         ],
     );
 }
@@ -664,7 +664,7 @@ fn verdicts_without_anything_to_judge() {
         "fsync-probe",
         &[],
         expect![
-            "fsync-probe: short: no figures; missing: nothing was measured; not measured: hdd, hdd-nocache, ssd, nvme"
+            "fsync-probe: short: no figures; missing: nothing was measured; not measured: hdd, hdd-nocache, ssd, nvme-slow"
         ],
     );
     check_line(
@@ -712,7 +712,7 @@ fn pictures_and_pages_are_well_formed() {
 
 #[test]
 fn markdown_links_the_pictures_that_there_are() {
-    let both = ["hdd", "hdd-nocache", "ssd", "nvme"].map(synthetic_fsync_probe);
+    let both = ["hdd", "hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
     let page = markdown::render("fsync-probe", &both, &judge("fsync-probe", &both));
     let files = svg::files("fsync-probe", &both);
     assert_eq!(files.first().map(|(stem, _)| stem.as_str()), Some("fsync-probe"));
@@ -818,7 +818,7 @@ proptest! {
 
 #[test]
 fn a_figure_that_rounds_lack_does_not_count_as_measured_in_them() {
-    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme"].map(synthetic_fsync_probe);
+    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
     let cell =
         both[0].cells.iter_mut().find(|cell| cell.id() == "own+accounting/iocost/streams").expect("the fixture has it");
     cell.rounds[0].figures.remove("fsync_loaded_mean_ms");
@@ -831,7 +831,7 @@ fn a_figure_that_rounds_lack_does_not_count_as_measured_in_them() {
 
 #[test]
 fn a_busy_probe_does_not_excuse_a_starved_neighbour() {
-    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme"].map(synthetic_fsync_probe);
+    let mut both = ["hdd", "hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
     set(&mut both[0], "own+accounting/iocost/streams", "a_device_share", 1.0);
     set(&mut both[0], "own+accounting/iocost/streams", "neighbour_bytes_per_s", 20e6);
     // 20 of 52 MB/s is less than 95 % of the half that equal shares leave at least.

@@ -232,7 +232,8 @@ impl Parameters {
 
     /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times
     /// slower that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that what it takes to reach them is a
-    /// small part of their latency; hdd-slow as many times slower as ssd, for loads that would be bound by such a processor.
+    /// small part of their latency. hdd-slow and nvme-slow are five times slower again, for loads that such a processor would bound:
+    /// 10^9 instructions a second are to nvme-slow what the dozen cores of a server, 5 x 10^10 together, are to the drive.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {
@@ -241,6 +242,7 @@ impl Parameters {
             "hdd-nocache" => Some(Self::HDD.without_write_cache()),
             "ssd" => Some(Self::SSD.scaled(5.0)),
             "nvme" => Some(Self::NVME.scaled(10.0)),
+            "nvme-slow" => Some(Self::NVME.scaled(50.0)),
             _ => None,
         }
     }

@@ -56,9 +56,11 @@ pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
-        disk_models::NAME | "dbms-consolidation" | "journal-fsync" | "volume-overhead" => &["hdd", "ssd", "nvme"],
+        disk_models::NAME | "volume-overhead" => &["hdd", "ssd", "nvme"],
+        // On nvme their loads are bound by 10^9 instructions a second, and not by the disk.
+        "dbms-consolidation" | "journal-fsync" => &["hdd", "ssd", "nvme-slow"],
         // What a flush costs decides here.
-        "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme"],
+        "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
         "share-correction" => &["hdd", "ssd"],
         // They compute as much as they read: on a disk as fast as it is, 10^9 instructions a second would be the limit.
         "clone-read" => &["hdd-slow", "ssd"],

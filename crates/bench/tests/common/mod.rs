@@ -340,7 +340,7 @@ pub(crate) fn all_synthetic() -> Vec<Experiment> {
         synthetic_fsync_probe("hdd"),
         synthetic_fsync_probe("hdd-nocache"),
         synthetic_fsync_probe("ssd"),
-        synthetic_fsync_probe("nvme"),
+        synthetic_fsync_probe("nvme-slow"),
         synthetic_dbms(),
         synthetic_pair(),
         synthetic_overhead("hdd"),
