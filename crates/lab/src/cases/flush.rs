@@ -31,7 +31,7 @@ const NOISE: &str = "cd AT; n=0; until [ -e /run/stop ]; do n=$((n + 1)); mkdir 
 /// Writes a new file, and in the middle of an old one; syncs both and their directory, and says what they are.
 const SYNCED: &str = "cd AT; head -c 150000 /dev/urandom > NAME; [ -e old ] || head -c 400000 /dev/zero > old; \
                       dd if=/dev/urandom of=old bs=4096 count=5 seek=$((RANDOM % 90)) conv=notrunc status=none; sync NAME old .; \
-                      sha1sum old [0-9]* > /run/sums/VOLUME.NAME";
+                      md5sum old [0-9]* > /run/sums/VOLUME.NAME";
 
 /// Writes to a device what a log has from where the last call ended to a mark.
 const REPLAY: &str = r#"
@@ -134,7 +134,7 @@ async fn flushes(ctx: &mut Ctx) -> Result<Outcome> {
                     Ok(view["mounted_at"].as_str().map(str::to_owned))
                 })
                 .await?;
-            let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c /run/sums/{volume}.{round}")).await;
+            let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c /run/sums/{volume}.{round}")).await;
             ensure!(checked.is_ok(), "{mark}: what was synced in {volume} is not there: {checked:?}");
             json(ctx, &["tenant", "rm", volume]).await?;
             json(ctx, &["volume", "check", &format!("file/{volume}")]).await?;

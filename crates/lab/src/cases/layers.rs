@@ -91,7 +91,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let origin = attach(ctx, "origin").await?;
     ctx.machine
         .sh(&format!(
-            "head -c 30000000 /dev/urandom > {origin}/data; sync -f {origin}; sha1sum < {origin}/data > /run/sum"
+            "head -c 30000000 /dev/urandom > {origin}/data; sync -f {origin}; md5sum < {origin}/data > /run/sum"
         ))
         .await?;
 
@@ -110,10 +110,10 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     // A clone of a snapshot, and a clone of that; what they hold is the same at first, and goes different ways.
     json(ctx, &["volume", "clone", "file/s2", "first"]).await?;
     let first = attach(ctx, "first").await?;
-    ctx.machine.sh(&format!("sha1sum < {first}/data | diff - /run/sum; head -c 10000000 /dev/urandom > {first}/more; sync -f {first}; sha1sum < {first}/more > /run/more")).await?;
+    ctx.machine.sh(&format!("md5sum < {first}/data | diff - /run/sum; head -c 10000000 /dev/urandom > {first}/more; sync -f {first}; md5sum < {first}/more > /run/more")).await?;
     json(ctx, &["volume", "clone", "file/first", "second"]).await?;
     let second = attach(ctx, "second").await?;
-    ctx.machine.sh(&format!("rm /run/stop; rm {first}/more; sha1sum < {second}/more | diff - /run/more; rm {second}/data; fstrim {second}")).await?;
+    ctx.machine.sh(&format!("rm /run/stop; rm {first}/more; md5sum < {second}/more | diff - /run/more; rm {second}/data; fstrim {second}")).await?;
     let mut loads = Vec::new();
     for (name, at) in [("origin", &origin), ("second", &second)] {
         let script = VERIFY.replace("AT", at).replace("/run/fio.log", &format!("/run/{name}.log"));
@@ -124,7 +124,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "flatten", "file/second"]).await?;
     for name in ["origin", "second", "second", "origin", "second", "origin"] {
         kill_server(ctx, name).await?;
-        ctx.machine.sh(&format!("fstrim {origin}; fstrim {second}; sha1sum < {first}/data | diff - /run/sum")).await?;
+        ctx.machine.sh(&format!("fstrim {origin}; fstrim {second}; md5sum < {first}/data | diff - /run/sum")).await?;
     }
     let flat = ctx
         .machine
@@ -154,7 +154,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let layers = ctx.machine.sh(&format!("ls -ls {POOL}")).await?;
     ctx.save("pool.txt", &layers)?;
     ctx.machine
-        .sh(&format!("sha1sum < {second}/more | diff - /run/more; sha1sum < {origin}/data | diff - /run/sum"))
+        .sh(&format!("md5sum < {second}/more | diff - /run/more; md5sum < {origin}/data | diff - /run/sum"))
         .await?;
     let rollback = ["volume", "rollback", "file/origin", "s3"];
     refused(ctx, 5, &["tenant origin", "--detach"], &rollback).await?;
@@ -167,7 +167,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let layers = back["object"]["layers"]["below"].as_array().map_or(0, Vec::len);
     ensure!(layers == 5, "four snapshots and the one that was gone back to: {back}");
     attach(ctx, "origin").await?;
-    let same = format!("sha1sum < {origin}/data | diff - /run/sum; [ ! -e {origin}/fio ]; tail -n 1 {origin}/log");
+    let same = format!("md5sum < {origin}/data | diff - /run/sum; [ ! -e {origin}/fio ]; tail -n 1 {origin}/log");
     let last: usize = ctx.machine.sh(&same).await?.trim().parse()?;
     ensure!(
         (synced[3]..=synced[4]).contains(&last),
@@ -179,7 +179,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     for (n, acked) in synced.iter().take(SNAPSHOTS).enumerate() {
         let name = format!("s{n}");
         let at = attach(ctx, &name).await?;
-        ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum")).await?;
+        ctx.machine.sh(&format!("md5sum < {at}/data | diff - /run/sum")).await?;
         check_numbers(ctx, &at, *acked).await?;
         json(ctx, &["tenant", "rm", &name]).await?;
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
@@ -192,7 +192,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "rm", "file/first"]).await?;
     let second = attach(ctx, "second").await?;
     ctx.machine
-        .sh(&format!("sha1sum < {second}/more | diff - /run/more; rm /run/more /run/sum /run/stop /run/acked"))
+        .sh(&format!("md5sum < {second}/more | diff - /run/more; rm /run/more /run/sum /run/stop /run/acked"))
         .await?;
     json(ctx, &["tenant", "rm", "second"]).await?;
     json(ctx, &["volume", "rm", "file/second"]).await?;
@@ -343,7 +343,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     let origin = attach(ctx, "origin").await?;
     ctx.machine
         .sh(&format!(
-            "head -c 30000000 /dev/urandom > {origin}/data; sync -f {origin}; sha1sum < {origin}/data > /run/sum"
+            "head -c 30000000 /dev/urandom > {origin}/data; sync -f {origin}; md5sum < {origin}/data > /run/sum"
         ))
         .await?;
     json(ctx, &["volume", "clone", "file/origin", "copy"]).await?;
@@ -355,8 +355,8 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     // A journal that could not be written shuts its file system down (EXT4_FLAGS_SHUTDOWN): what the clone shares is read past it.
     ctx.machine
         .sh(&format!(
-            "echo 3 > /proc/sys/vm/drop_caches; debugfs -cR 'cat /data' $(findmnt -no SOURCE {copy}) | sha1sum | diff - /run/sum; \
-             sha1sum < {origin}/data | diff - /run/sum"
+            "echo 3 > /proc/sys/vm/drop_caches; debugfs -cR 'cat /data' $(findmnt -no SOURCE {copy}) | md5sum | diff - /run/sum; \
+             md5sum < {origin}/data | diff - /run/sum"
         ))
         .await?;
     let log = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
@@ -366,9 +366,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "rm", "copy"]).await?;
     json(ctx, &["volume", "check", "file/copy", "--repair"]).await?;
     attach(ctx, "copy").await?;
-    ctx.machine
-        .sh(&format!("sha1sum < {copy}/data | diff - /run/sum; rm -f {copy}/more; {write}; rm /run/sum"))
-        .await?;
+    ctx.machine.sh(&format!("md5sum < {copy}/data | diff - /run/sum; rm -f {copy}/more; {write}; rm /run/sum")).await?;
     for name in ["origin", "copy"] {
         json(ctx, &["tenant", "rm", name]).await?;
         json(ctx, &["volume", "check", &format!("file/{name}")]).await?;

@@ -65,7 +65,7 @@ const SLOW: Profile = Profile {
 /// What the image has: eight files that are read as a whole, and small ones.
 pub(super) const TREE: &str = "mkdir -p /run/tree/etc; for n in 0 1 2 3 4 5 6 7; do head -c 3000000 /dev/urandom > /run/tree/data$n; done; \
                     for n in $(seq 100); do head -c $((n * 137)) /dev/urandom > /run/tree/etc/$n; done; \
-                    cd /run/tree; find . -type f | sort | xargs sha1sum > /run/sums";
+                    cd /run/tree; find . -type f | sort | xargs md5sum > /run/sums";
 
 /// Bytes of the large files.
 pub(super) const DATA: u64 = 8 * 3_000_000;
@@ -152,7 +152,7 @@ pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
 /// Reads all files of a clone, which must be those of the image.
 async fn verify(ctx: &Ctx, name: &str) -> Result<()> {
     let at = mounted_at(ctx, name).await?;
-    let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c /run/sums")).await;
+    let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c /run/sums")).await;
     checked.map(drop).with_context(|| format!("{name} has something else than the image"))
 }
 
@@ -237,7 +237,7 @@ echo $$ > /sys/fs/cgroup/bulkhead.slice/NAME.slice/payload/cgroup.procs
 cd AT; n=0
 while [ ! -e /run/stop ]; do
     for f in data*; do dd if=$f iflag=nocache count=0 status=none; done
-    sha1sum --quiet -c /run/sums || exit 1
+    md5sum --quiet -c /run/sums || exit 1
     n=$((n + 1)); echo $n > /run/NAME.rounds
 done
 "#;

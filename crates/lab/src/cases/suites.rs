@@ -172,7 +172,7 @@ async fn create(ctx: &Ctx, name: &str, fs: &'static str) -> Result<Place> {
     attach(ctx, &place).await?;
     ctx.machine
         .sh(&format!(
-            "cd {}; head -c 20000000 /dev/urandom > data; head -c 33554432 /dev/urandom > fio; sync -f .; sha1sum data > {BASE}/{fs}.sum",
+            "cd {}; head -c 20000000 /dev/urandom > data; head -c 33554432 /dev/urandom > fio; sync -f .; md5sum data > {BASE}/{fs}.sum",
             place.at()
         ))
         .await?;
@@ -275,7 +275,7 @@ async fn check(ctx: &Ctx, place: &Place) -> Result<()> {
     }
     let summary = ctx.machine.sh(&format!("grep ^Summary: {folder}/pjdfstest.log")).await?;
     ctx.log(format!("{}: {}; pjdfstest as on a disk: {}", place.name, passed.join(", "), summary.trim()));
-    ctx.machine.sh(&format!("cd {folder}/at; sha1sum --quiet -c {BASE}/{}.sum", place.fs)).await?;
+    ctx.machine.sh(&format!("cd {folder}/at; md5sum --quiet -c {BASE}/{}.sum", place.fs)).await?;
     Ok(())
 }
 

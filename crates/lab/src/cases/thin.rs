@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[Case {
 /// Changes some of a clone's files in the ways in which blocks change, and says what all have now.
 const CHANGE: &str = "cd AT; dd if=/dev/urandom of=data0 bs=4096 count=3 seek=100 conv=notrunc oflag=direct status=none; \
                       rm data1; head -c 5000000 /dev/urandom > data8; fallocate -z -o 40960 -l 81920 data2; \
-                      fallocate -p -o 409600 -l 40960 data3; sync -f .; find . -type f ! -path './lost+found/*' | sort | xargs sha1sum > SUMS";
+                      fallocate -p -o 409600 -l 40960 data3; sync -f .; find . -type f ! -path './lost+found/*' | sort | xargs md5sum > SUMS";
 
 async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
@@ -118,7 +118,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let volume = json(ctx, &["volume", "inspect", "thin/c"]).await?;
     ensure!(volume["device"].is_null(), "it is still served: {volume}");
     ctx.machine
-        .sh("mkdir /run/plain; mount -o ro /dev/bulkhead-thin/c /run/plain; cd /run/plain; sha1sum --quiet -c /run/sums.a; \
+        .sh("mkdir /run/plain; mount -o ro /dev/bulkhead-thin/c /run/plain; cd /run/plain; md5sum --quiet -c /run/sums.a; \
              cd /; umount /run/plain; rmdir /run/plain")
         .await?;
     json(ctx, &["volume", "rm", "thin/s"]).await?;
@@ -153,6 +153,6 @@ async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
 /// Reads all files of a volume, which must be those of a list.
 async fn verify(ctx: &Ctx, name: &str, sums: &str) -> Result<()> {
     let at = mounted_at(ctx, name).await?;
-    let checked = ctx.machine.sh(&format!("cd {at}; sha1sum --quiet -c {sums}")).await;
+    let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c {sums}")).await;
     checked.map(drop).with_context(|| format!("{name} has something else than {sums}"))
 }

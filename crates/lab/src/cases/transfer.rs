@@ -26,7 +26,7 @@ const OTHER: &str = "/run/filepool/other";
 const STREAMS: &str = "/run/filepool/streams";
 
 /// What a tree holds, with owners, modes and times.
-const TREE: &str = "cd AT; find . -not -path './lost+found*' -printf '%P %M %U %G %s %T@ %l\\n' | sort; find . -type f | sort | xargs sha1sum";
+const TREE: &str = "cd AT; find . -not -path './lost+found*' -printf '%P %M %U %G %s %T@ %l\\n' | sort; find . -type f | sort | xargs md5sum";
 
 /// Damages a stream in the middle, makes it one of another version, and makes something else of it.
 const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=flipped bs=1 seek=20000000 conv=notrunc status=none; \

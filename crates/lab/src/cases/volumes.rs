@@ -62,7 +62,7 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
         };
         ensure!(way == expected, "{view}");
         ctx.machine
-            .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; sha1sum < {at}/data > /run/sum; sync"))
+            .sh(&format!("head -c 20000000 /dev/urandom > {at}/data; md5sum < {at}/data > /run/sum; sync"))
             .await?;
         let grown = json(ctx, &["volume", "resize", &volume, "--size", "512M"]).await?;
         ensure!(grown["object"]["size_bytes"] == 512 << 20, "{grown}");
@@ -82,7 +82,7 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
             refused(ctx, 8, &["XFS cannot be made smaller"], &shrink).await?;
         }
         json(ctx, &["tenant", "set", "db", "--attach", &volume]).await?;
-        ctx.machine.sh(&format!("sha1sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
+        ctx.machine.sh(&format!("md5sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
         json(ctx, &["volume", "rm", &volume, "--force"]).await?;
         json(ctx, &["tenant", "rm", "db"]).await?;
         let left = ctx.machine.sh("ls -d /sys/fs/cgroup/bulkhead.slice 2>/dev/null || true").await?;
@@ -175,10 +175,10 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
 
     // A device that carries data: only the exact confirmation erases it, and a wrong one leaves the data as it is.
     json(ctx, &["pool", "rm", "thick"]).await?;
-    ctx.machine.sh(&format!("mkfs.ext4 -q {used}; head -c 16M {used} | sha1sum > /run/sum")).await?;
+    ctx.machine.sh(&format!("mkfs.ext4 -q {used}; head -c 16M {used} | md5sum > /run/sum")).await?;
     refused(ctx, 6, &["ext4", &format!("--erase {used}")], &["pool", "create", "thick", "--device", &used]).await?;
     refused(ctx, 6, &["ext4"], &["pool", "create", "thick", "--device", &used, "--erase", "yes"]).await?;
-    ctx.machine.sh(&format!("head -c 16M {used} | sha1sum | diff - /run/sum; rm /run/sum")).await?;
+    ctx.machine.sh(&format!("head -c 16M {used} | md5sum | diff - /run/sum; rm /run/sum")).await?;
     json(ctx, &["pool", "create", "thick", "--device", &used, "--erase", &used]).await?;
 
     // A volume that a process keeps busy.

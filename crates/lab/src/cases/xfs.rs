@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::host::{SMP, json, start_daemon};
+use super::host::{PROFILE, json, start_daemon};
 use super::observe::charges;
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = &[Case {
     name: "xfs_attribution",
     about: "what containers on a shared XFS are charged is what its log saw, to the byte, and near what each causes alone",
     kernels: &Kernel::ALL,
-    profile: SMP,
+    profile: PROFILE,
     limit: Duration::from_secs(840),
     run: |ctx| Box::pin(xfs_attribution(ctx)),
 }];
@@ -33,6 +33,9 @@ const LOADS: [(&str, &str); 3] = [
         "mkdir streams$N; cd streams$N; for i in {1..300}; do head -c 65536 /dev/zero > $i; done; sync -f .",
     ),
 ];
+
+/// Writes out what was done, removals in the background included: a mere sync leaves those for whoever commits next.
+const QUIESCE: &str = "fsfreeze -f /run/shared; fsfreeze -u /run/shared";
 
 /// A log on a device of its own, and one inside.
 const PLACES: [(&str, &str, &str); 2] =
@@ -118,7 +121,7 @@ async fn charged(
             )
         })
         .collect();
-    let output = ctx.machine.sh(&format!("{vars}; {written}; {started}wait; sync -f /run/shared; {written}")).await?;
+    let output = ctx.machine.sh(&format!("{vars}; {written}; {started}wait; {QUIESCE}; {written}")).await?;
     let after = json(ctx, &["top", "--total"]).await?;
     ctx.save(&format!("{place}-{run}.json"), &serde_json::to_string_pretty(&after)?)?;
     let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;

@@ -180,7 +180,7 @@ async fn disturb(
         for place in places {
             let at = place.at();
             ctx.machine
-                .sh(&format!("echo 3 > /proc/sys/vm/drop_caches; cd {at}; sha1sum --quiet -c {BASE}/{}.sum", place.fs))
+                .sh(&format!("echo 3 > /proc/sys/vm/drop_caches; cd {at}; md5sum --quiet -c {BASE}/{}.sum", place.fs))
                 .await?;
         }
         if is_over.get() && step >= places.len() {
