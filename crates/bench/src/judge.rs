@@ -210,6 +210,11 @@ impl Row {
         if self.place.is_empty() { self.what.clone() } else { format!("{} {}", self.place, self.what) }
     }
 
+    /// The first word of the place: the disk, if it begins with one.
+    fn disk(&self) -> &str {
+        self.place.split_once(' ').map_or(&*self.place, |(disk, _)| disk)
+    }
+
     /// What is asked, in words where that is nothing.
     #[must_use]
     pub fn asked(&self) -> &str {
@@ -335,8 +340,8 @@ impl<'a> Case<'a> {
     }
 
     fn verdict(mut self) -> Verdict {
-        let rows = self.rows.iter().filter(|row| row.outcome == Outcome::NotMeasured).map(Row::label);
-        let rows = rows.filter(|label| !self.absent.iter().any(|disk| label.starts_with(disk)));
+        let rows = self.rows.iter().filter(|row| row.outcome == Outcome::NotMeasured);
+        let rows = rows.filter(|row| !self.absent.iter().any(|disk| row.disk() == *disk)).map(Row::label);
         let unmeasured: Vec<String> = self.absent.iter().map(|disk| (*disk).to_owned()).chain(rows).collect();
         if !unmeasured.is_empty() {
             self.missing.push(format!("not measured: {}", unmeasured.join(", ")));

@@ -830,6 +830,15 @@ fn a_figure_that_rounds_lack_does_not_count_as_measured_in_them() {
 }
 
 #[test]
+fn a_disk_that_is_absent_does_not_hide_what_another_one_lacks() {
+    let mut others = ["hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
+    others[0].cells.retain(|cell| cell.id() != "own+accounting/iocost/storm");
+    let verdict = judge("fsync-probe", &others);
+    let missing = verdict.line.split("not measured: ").nth(1).expect("something was not measured");
+    assert!(missing.starts_with("hdd, hdd-nocache storm mean, "), "{missing}");
+}
+
+#[test]
 fn a_busy_probe_does_not_excuse_a_starved_neighbour() {
     let mut both = ["hdd", "hdd-nocache", "ssd", "nvme-slow"].map(synthetic_fsync_probe);
     set(&mut both[0], "own+accounting/iocost/streams", "a_device_share", 1.0);

@@ -233,9 +233,8 @@ impl Parameters {
     /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times
     /// slower that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that what it takes to reach them is a
     /// small part of their latency. hdd-slow and nvme-slow are five times slower again, for loads that such a processor would bound:
-    /// 10^9 instructions a second are to nvme-slow what the dozen cores of a server, 5 x 10^10 together, are to the drive. It does not
-    /// come to the end of its burst: the 70 per mille of a disk of 8 GiB are written within a minute, in the midst of a measurement,
-    /// those of the drive in no experiment.
+    /// 10^9 instructions a second are to nvme-slow what a dozen server cores, 5 x 10^10 together, are to the drive. The burst of
+    /// nvme-slow never ends: experiments write 7 % of the lab's 8 GiB within a minute, and 7 % of the drive never.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {

@@ -179,9 +179,7 @@ impl std::str::FromStr for DiskSpec {
         const DEFAULT_SIZE_MIB: u32 = 8192;
         let (name, size) = text.split_once(':').map_or((text, None), |(name, size)| (name, Some(size)));
         let Some(model) = DiskModel::ALL.into_iter().find(|model| model.name() == name) else {
-            bail!(
-                "unknown disk model {name:?}: choose hdd, hdd-nocache, hdd-slow, ssd, nvme, nvme-slow, fast or faulty"
-            );
+            bail!("unknown disk model {name:?}: choose one of {}", DiskModel::ALL.map(DiskModel::name).join(", "));
         };
         let size_mib = match size {
             None => DEFAULT_SIZE_MIB,
