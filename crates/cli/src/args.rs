@@ -28,6 +28,7 @@ Exit codes:
   3  not found                       9  permission denied
   4  already exists                 10  damaged
   5  in use                         11  the daemon does not answer
+                                   12  cancelled
 `bulkhead run` ends with the exit code of its command (128 + the number of the signal that ended
 it), 127 when there is no such command, 126 when it cannot be executed, 125 when anything else
 failed before it, and 2 only when its own arguments cannot be read.";
@@ -46,9 +47,18 @@ pub(crate) struct Cli {
         help_heading = "Global options")]
     pub(crate) socket: PathBuf,
 
+    /// How long to wait, in seconds, for other operations on the same objects and for a tenant's data to be written; nothing has been
+    /// changed then
+    #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT), value_name = "SECONDS",
+        help_heading = "Global options")]
+    pub(crate) wait: u64,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// A week: more than anybody waits.
+const MAX_WAIT: u64 = 7 * 24 * 3600;
 
 /// For people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -94,6 +104,9 @@ pub(crate) enum Command {
     /// What calls cost in journal bytes
     #[command(subcommand)]
     Journal(JournalCommand),
+    /// Operations that the daemon is carrying out, and those that ended lately
+    #[command(subcommand)]
+    Job(JobCommand),
     /// Show what the daemon found on this host, and what is wrong
     Host,
     /// Show on this machine what a noisy neighbour does to an fsync, and what Bulkhead changes
@@ -112,6 +125,12 @@ pub(crate) enum Command {
     /// Read from mounted volumes for the block servers of others, in the background (internal)
     #[command(name = "siblings", hide = true)]
     Siblings,
+    /// Carry out one action, for a daemon that does not wait for it itself (internal)
+    #[command(name = bulkhead_engine::kernel::apart::COMMAND, hide = true)]
+    Act {
+        /// The action, as JSON
+        action: String,
+    },
     /// Put a load on a directory (internal)
     #[command(name = "__load", hide = true)]
     Load(bulkhead_bench::load::LoadArgs),
@@ -144,6 +163,22 @@ pub(crate) enum HoldCommand {
         device: String,
         #[command(flatten)]
         write: Write,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// List the jobs: those that run, then those that ended, the latest first
+    Ls,
+    /// Show a job
+    Inspect {
+        /// Its number
+        job: u64,
+    },
+    /// Have a job undone: at once while it waits, else before its next step, if all that it did can be undone
+    Cancel {
+        /// Its number
+        job: u64,
     },
 }
 

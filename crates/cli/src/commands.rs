@@ -16,6 +16,7 @@ use crate::calibrate;
 use crate::heatmap;
 use crate::hold;
 use crate::image;
+use crate::job;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
 use crate::show;
@@ -34,6 +35,7 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
         Command::Tenant(command) => tenant(command, client, output).await,
         Command::Device(command) => device(command, client, output).await,
         Command::Hold(args) => hold::run(args, client, output).await,
+        Command::Job(command) => job::run(&command, client, output).await,
         Command::Host => show::host(output, &client.host().await?),
         // Those that are processes of their own are dispatched in main.rs.
         other => Err(invalid("command line", format!("{other:?} is not a question to the daemon"))),

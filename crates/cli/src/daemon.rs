@@ -46,7 +46,11 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     servers::look_after()?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
-    runtime.block_on(daemon::run(options, Box::new(Kernel::host().with_requests(args.volume_requests)), observe, told))
+    let kernel = Kernel::host().with_requests(args.volume_requests).with_processes();
+    let ended = runtime.block_on(daemon::run(options, Box::new(kernel), observe, told));
+    // An operation that did not end in time is cut off with the process.
+    runtime.shutdown_background();
+    ended
 }
 
 /// Writes the log to standard error, as far as the environment asks for it.

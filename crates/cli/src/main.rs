@@ -16,6 +16,7 @@ mod docs;
 mod heatmap;
 mod hold;
 mod image;
+mod job;
 mod journal;
 mod observe;
 mod output;
@@ -27,9 +28,12 @@ mod top;
 mod transfer;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_engine::client::Client;
+use bulkhead_engine::kernel::apart;
 use clap::Parser as _;
 
 use crate::args::{Cli, Command, Format, JournalCommand};
@@ -49,13 +53,15 @@ fn main() -> ExitCode {
 }
 
 fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
+    let client = Client::new(&cli.socket).with_wait(Duration::from_secs(cli.wait));
     match cli.command {
         Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
-        Command::Run(args) => Ok(run::run(&args, &Client::new(cli.socket), output)),
+        Command::Run(args) => Ok(run::run(&args, &client, output)),
         Command::Enter(args) => Ok(run::enter(args, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),
+        Command::Act { action } => apart::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_bench::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
@@ -70,7 +76,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Completions { shell } => docs::completions(shell, output).map(|()| ExitCode::SUCCESS),
         Command::Docs { directory } => docs::write(&directory).map(|()| ExitCode::SUCCESS),
         command => {
-            let client = Client::new(cli.socket);
+            let client = client.with_watch(Arc::new(job::Waiting::new(output)));
             block_on(commands::carry_out(command, &client, output)).map(|()| ExitCode::SUCCESS)
         }
     }

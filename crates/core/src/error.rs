@@ -32,13 +32,15 @@ pub enum Code {
     Corrupt,
     /// The daemon does not answer, or is not running.
     Unavailable,
+    /// Somebody cancelled the operation; what it had begun is undone.
+    Cancelled,
     /// Everything else: the kernel or a helper program failed.
     Internal,
 }
 
 impl Code {
     /// All codes, for documentation and tests.
-    pub const ALL: [Code; 11] = [
+    pub const ALL: [Code; 12] = [
         Code::InvalidArgument,
         Code::NotFound,
         Code::AlreadyExists,
@@ -49,6 +51,7 @@ impl Code {
         Code::PermissionDenied,
         Code::Corrupt,
         Code::Unavailable,
+        Code::Cancelled,
         Code::Internal,
     ];
 
@@ -59,7 +62,7 @@ impl Code {
             Code::InvalidArgument => 400,
             Code::PermissionDenied => 403,
             Code::NotFound => 404,
-            Code::AlreadyExists | Code::InUse | Code::HasData => 409,
+            Code::AlreadyExists | Code::InUse | Code::HasData | Code::Cancelled => 409,
             Code::Corrupt => 422,
             Code::Unsupported => 501,
             Code::Unavailable => 503,
@@ -83,6 +86,7 @@ impl Code {
             Code::PermissionDenied => 9,
             Code::Corrupt => 10,
             Code::Unavailable => 11,
+            Code::Cancelled => 12,
         }
     }
 }
@@ -100,6 +104,7 @@ impl fmt::Display for Code {
             Code::PermissionDenied => "permission_denied",
             Code::Corrupt => "corrupt",
             Code::Unavailable => "unavailable",
+            Code::Cancelled => "cancelled",
             Code::Internal => "internal",
         })
     }

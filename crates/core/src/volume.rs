@@ -19,13 +19,15 @@ pub struct Plan {
     pub steps: Vec<Action>,
     /// Applied in order when a step fails; each is tried even if one before it fails.
     pub on_failure: Vec<Action>,
+    /// Whether that undoes everything, after whichever step: such a plan can be cancelled.
+    pub can_be_undone: bool,
 }
 
 impl Plan {
     /// A plan that needs no undoing: cut anywhere, it leaves nothing that the next try would not complete.
     #[must_use]
     pub fn steps(steps: Vec<Action>) -> Self {
-        Self { steps, on_failure: Vec::new() }
+        Self { steps, on_failure: Vec::new(), can_be_undone: false }
     }
 }
 
@@ -43,6 +45,7 @@ pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
     Plan {
         steps: [backend.create(volume), vec![mkfs], backend.close(volume), vec![ready]].concat(),
         on_failure: backend.remove(volume),
+        can_be_undone: true,
     }
 }
 
@@ -53,6 +56,7 @@ pub fn remove(backend: &dyn Backend, volume: &Volume) -> Plan {
     Plan {
         steps: [backend.close(volume), vec![backend.record(volume, &marked)], backend.remove(volume)].concat(),
         on_failure: vec![backend.record(&marked, volume)],
+        can_be_undone: false,
     }
 }
 
@@ -70,7 +74,7 @@ pub fn snapshot(
     let mut steps: Vec<Action> = mounted_at.map(|at| Action::SyncFs { target: at.to_owned() }).into_iter().collect();
     steps.extend(backend.snapshot(origin, new)?);
     steps.extend(complete_copy(backend, new, origin.read_only));
-    Ok(Plan { steps, on_failure: backend.remove(new) })
+    Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
 
 /// Makes `new` (stage `Creating`) of what was received into a part, which is whole.
@@ -80,7 +84,7 @@ pub fn snapshot(
 pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
     let remove = Action::RemovePart { path: part.to_owned() };
     let steps = [backend.receive(part, new)?, complete_copy(backend, new, false), vec![remove]].concat();
-    Ok(Plan { steps, on_failure: backend.remove(new) })
+    Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
 
 /// Makes a volume of its own of a copy. What a snapshot holds was checked when that was made, and nobody has written to it since.
@@ -125,7 +129,7 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
     };
     steps.push(backend.record(volume, &now));
     steps.extend(backend.tidy());
-    Ok(Plan { steps, on_failure: undo })
+    Ok(Plan { steps, on_failure: undo, can_be_undone: false })
 }
 
 /// Makes a volume larger or smaller; of the size that it has, completes a growth whose file system did not follow its device.
@@ -195,7 +199,7 @@ pub fn resize(
     // interrupted and fails when it is completed, or nothing could be done with the volume any more.
     on_failure.push(backend.record(&marked, &volume.with_state(VolumeState::Ready)));
     steps.push(backend.record(&marked, &done));
-    Ok(Plan { steps, on_failure })
+    Ok(Plan { steps, on_failure, can_be_undone: false })
 }
 
 /// Checks the file system of a volume that is not mounted.
@@ -205,6 +209,7 @@ pub fn check(backend: &dyn Backend, volume: &Volume, repair: bool) -> Plan {
     Plan {
         steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
+        can_be_undone: true,
     }
 }
 
@@ -215,7 +220,7 @@ pub fn mount(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Nam
     steps.extend(mount_steps(backend, volume, target));
     steps.extend(lend(backend, volume, target));
     steps.extend(place_journal(backend, volume, tenant));
-    Plan { steps, on_failure: unmount(backend, volume, target) }
+    Plan { steps, on_failure: unmount(backend, volume, target), can_be_undone: true }
 }
 
 /// Keeps a mounted volume as [`mount`] left it: its device served, its tenant paying for it.

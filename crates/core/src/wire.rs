@@ -1,5 +1,6 @@
 //! Requests and replies of the daemon's API (docs/openapi.json is generated from them). Front ends translate to these.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ use crate::units::{Bytes, Share};
 
 /// Version of the API, the first part of every path.
 pub const API_VERSION: &str = "v1";
+
+/// Header in which a client gives its request a UUID, by which it finds the request's job.
+pub const REQUEST_HEADER: &str = "bulkhead-request";
 
 /// What happened: the object as it is now, and the steps that were taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -557,4 +561,61 @@ pub struct HostView {
     pub facts: serde_json::Value,
     /// What was found wrong when the daemon started, or since.
     pub problems: Vec<Fault>,
+}
+
+/// How an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It waits for other operations on the same objects.
+    Waiting,
+    /// It goes on.
+    Running,
+    /// It succeeded.
+    Done,
+    /// It failed.
+    Failed,
+    /// It was cancelled, and what it had begun was undone.
+    Cancelled,
+}
+
+impl fmt::Display for JobState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            JobState::Waiting => "waiting",
+            JobState::Running => "running",
+            JobState::Done => "done",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        })
+    }
+}
+
+/// An operation that is under way, or ended lately. Numbers begin anew with the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct JobView {
+    /// Its number.
+    pub id: u64,
+    /// What it does, for example `remove volume db/data`.
+    pub operation: String,
+    /// What the client gave in the header `Bulkhead-Request`, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request: Option<Uuid>,
+    /// What it changes; nobody else changes that meanwhile.
+    pub objects: Vec<String>,
+    /// How it is.
+    pub state: JobState,
+    /// The step that it is at, or was at when it ended.
+    pub step: Option<String>,
+    /// For how long it has been at that step.
+    pub step_seconds: f64,
+    /// For how long it has been going on, or did.
+    pub seconds: f64,
+    /// How long ago it ended.
+    pub ended_seconds_ago: Option<f64>,
+    /// The jobs that have what it wants.
+    pub waits_for: Vec<u64>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
 }

@@ -1,8 +1,9 @@
 //! Mounting volumes for tenants: for good (recorded with the tenant) or for as long as a process lives (a lease).
 
 use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Lease, VolumeRef};
+use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, Plan, mount_point};
@@ -72,14 +73,24 @@ impl Engine {
             )
             .cure(format!("detach it there first: `bulkhead tenant set {other} --detach {reference}`"))),
             (Some(_), _) => Ok(()),
-            // What an operation left that was cut off goes before anything is begun that would have to be undone.
-            (None, _) => match self.host().open_device(&backend.device(&volume)) {
-                Err(fault) if fault.code == Code::InUse => {
-                    self.executor.run_steps(backend.close(&volume), dry_run).map(drop)
-                }
-                _ => Ok(()),
-            },
+            (None, _) => self.make_free(backend.as_ref(), &volume, dry_run),
         }
+    }
+
+    /// Takes away what an operation left of a volume that nobody holds, before anything is begun that would have to be undone; refuses
+    /// one that somebody uses all the same: its last tenant may still write to it.
+    fn make_free(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
+        let device = backend.device(volume);
+        if matches!(self.host().open_device(&device), Err(fault) if fault.code == Code::InUse) {
+            self.executor.run_steps(backend.close(volume), dry_run)?;
+        }
+        if let Some(target) = self.mounted_at(volume)? {
+            self.executor.run_steps(volume::unmount(backend, volume, &target), dry_run)?;
+        }
+        let Some(user) = self.host().in_use(&device)?.filter(|_| !dry_run) else { return Ok(()) };
+        let cause = format!("no tenant has it, and it is in use all the same: {user}");
+        Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
+            .cure("end what uses it: who has it now could still write to what the next tenant stores in it"))
     }
 
     /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.
@@ -109,12 +120,24 @@ impl Engine {
         Ok((watched.tenant == *tenant && mounts.contains(&watched.target)).then_some(watched))
     }
 
-    /// Unmounts a volume that nothing holds any more.
-    pub(crate) fn unmount_unless_held(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
-        match self.holders(reference)? {
-            (Some(_), _) => Ok(Vec::new()),
-            (None, _) => self.unmount(reference, dry_run),
+    /// Unmounts a volume that is kept mounted for a tenant, unless a lease holds it as well, and then forgets that it is to be kept: a
+    /// volume that cannot be unmounted stays the tenant's.
+    pub(crate) fn detach(
+        &self,
+        tenant: &mut Tenant,
+        reference: &VolumeRef,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        if !tenant.volumes.contains(reference) {
+            return Ok(Vec::new());
         }
+        let is_leased = self.leases()?.iter().any(|lease| lease.volume == *reference);
+        let mut steps = if is_leased { Vec::new() } else { self.unmount(reference, dry_run)? };
+        tenant.volumes.retain(|volume| volume != reference);
+        let path = self.dirs.tenant_record(&tenant.name);
+        let write = Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) };
+        steps.extend(self.executor.run_steps(vec![write], dry_run)?);
+        Ok(steps)
     }
 
     /// Ends all leases on a volume, takes it from the record of its tenant, and unmounts it.

@@ -3,27 +3,30 @@
 //! Owns the fault-injection point of the crash tests: with `BULKHEAD_FAULT_AFTER=N` in the daemon's environment the
 //! process aborts right after the N-th step of requests (0: before the first); steps of reconcile and tick do not count.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::Fault;
 use bulkhead_core::volume::Plan;
 
 use crate::host::Host;
+use crate::jobs::Job;
 
 /// Environment variable that arms the fault-injection point.
 pub const FAULT_VARIABLE: &str = "BULKHEAD_FAULT_AFTER";
 
-/// Carries out plans on a host.
+/// Carries out plans on a host, for a job.
+#[derive(Clone)]
 pub struct Executor {
-    host: Box<dyn Host>,
-    steps_left: Option<AtomicI64>,
-    exempt: AtomicBool,
+    host: Arc<dyn Host>,
+    steps_left: Option<Arc<AtomicI64>>,
+    job: Arc<Job>,
 }
 
 impl std::fmt::Debug for Executor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Executor").field("steps_left", &self.steps_left).finish_non_exhaustive()
+        f.debug_struct("Executor").field("steps_left", &self.steps_left).field("job", &self.job).finish_non_exhaustive()
     }
 }
 
@@ -31,12 +34,23 @@ impl Executor {
     /// On this host; `fault_after` is the number of steps before the process aborts, for crash tests.
     #[must_use]
     pub fn new(host: Box<dyn Host>, fault_after: Option<i64>) -> Self {
-        Self { host, steps_left: fault_after.map(AtomicI64::new), exempt: AtomicBool::new(false) }
+        let steps_left = fault_after.map(|steps| Arc::new(AtomicI64::new(steps)));
+        Self { host: host.into(), steps_left, job: Arc::new(Job::nobody()) }
     }
 
-    /// Whether the steps that follow are those of reconcile or tick, which the fault-injection point does not count.
-    pub(crate) fn set_exempt(&self, exempt: bool) {
-        self.exempt.store(exempt, Ordering::Relaxed);
+    /// The same for a job.
+    pub(crate) fn for_job(&self, job: &Arc<Job>) -> Self {
+        Self { job: Arc::clone(job), ..self.clone() }
+    }
+
+    /// The same for reconcile and tick, whose steps the fault-injection point does not count.
+    pub(crate) fn uncounted(&self) -> Self {
+        Self { steps_left: None, ..self.clone() }
+    }
+
+    /// For whom it works.
+    pub(crate) fn job(&self) -> &Arc<Job> {
+        &self.job
     }
 
     /// The host, for looking at facts.
@@ -51,10 +65,15 @@ impl Executor {
     /// The fault of the step that failed; when undoing failed too, its cause says so as well.
     pub fn run(&self, plan: &Plan, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let mut applied = Vec::with_capacity(plan.steps.len());
-        for action in &plan.steps {
+        for (n, action) in plan.steps.iter().enumerate() {
             if dry_run {
                 applied.push(Applied { action: action.clone(), old: None, changed: false });
                 continue;
+            }
+            match self.job.begin_step(action, plan.can_be_undone) {
+                Ok(()) => {}
+                Err(fault) if n == 0 => return Err(fault),
+                Err(fault) => return Err(self.undo(&plan.on_failure, fault)),
             }
             match self.step(action) {
                 Ok(step) => applied.push(step),
@@ -84,9 +103,10 @@ impl Executor {
 
     fn step(&self, action: &Action) -> Result<Applied, Fault> {
         self.fault_point();
-        match self.host.apply(action) {
+        match self.host.apply(action, &self.job) {
             Ok(applied) => {
                 if applied.changed {
+                    self.job.has_changed();
                     tracing::info!(step = %action, old = applied.old.as_deref(), "done");
                 } else {
                     tracing::debug!(step = %action, "done already");
@@ -104,7 +124,6 @@ impl Executor {
     #[expect(clippy::disallowed_methods, reason = "this is the fault-injection point: it has to die like kill -9")]
     fn fault_point(&self) {
         if let Some(left) = &self.steps_left
-            && !self.exempt.load(Ordering::Relaxed)
             && left.fetch_sub(1, Ordering::Relaxed) <= 0
         {
             tracing::error!("aborting at the injected fault");

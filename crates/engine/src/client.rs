@@ -1,11 +1,13 @@
 //! A client of the daemon's API on its unix socket: one typed method for each route, and a [`Fault`] for everything else.
 //!
 //! Owns: the translation of calls to requests, and what an operator reads when no daemon answers. Each call makes a connection
-//! of its own. Does not: retry, or limit how long an operation may take (filling a large volume takes as long as it takes).
+//! of its own. Does not: retry, or limit how long an operation may take that has begun (filling a large volume takes as long as it
+//! takes).
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
@@ -14,9 +16,9 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, LeaseCreate, LeaseReply,
-    PoolCreate, PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck, VolumeCopy,
-    VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate,
+    LeaseReply, PoolCreate, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
+    VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -42,10 +44,22 @@ pub struct Removal {
     pub dry_run: bool,
 }
 
+/// After how long a request's job is looked at, and how often then.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Is told how a request stands that takes longer than a moment.
+pub trait Watch: fmt::Debug + Send + Sync {
+    /// The request's job, about once a second.
+    fn sees(&self, job: &JobView);
+}
+
 /// Speaks to the daemon at one socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    /// How long a request waits, before it has changed anything; as the daemon sees fit when `None`.
+    wait: Option<Duration>,
+    watch: Option<Arc<dyn Watch>>,
 }
 
 /// Every method fails with the daemon's own fault; with `Unavailable` or `PermissionDenied` when it cannot be reached.
@@ -54,7 +68,19 @@ impl Client {
     /// Speaks to the daemon that listens here.
     #[must_use]
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), wait: None, watch: None }
+    }
+
+    /// Has each request wait so long, at most, for other operations and for data to be written, before it has changed anything.
+    #[must_use]
+    pub fn with_wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait), ..self }
+    }
+
+    /// Has somebody told about requests that take long.
+    #[must_use]
+    pub fn with_watch(self, watch: Arc<dyn Watch>) -> Self {
+        Self { watch: Some(watch), ..self }
     }
 
     /// Where the daemon is expected to listen.
@@ -276,6 +302,21 @@ impl Client {
         self.write(Method::POST, &format!("devices/{}/calibrate{}", path_part(name), query(dry_run)), calibration).await
     }
 
+    /// The jobs that run, and those that ended lately.
+    pub async fn job_list(&self) -> Result<Vec<JobView>, Fault> {
+        self.get("jobs").await
+    }
+
+    /// One job.
+    pub async fn job_inspect(&self, id: u64) -> Result<JobView, Fault> {
+        self.get(&format!("jobs/{id}")).await
+    }
+
+    /// Has a job undone, as soon as that is possible.
+    pub async fn job_cancel(&self, id: u64) -> Result<JobView, Fault> {
+        self.call(Method::DELETE, &format!("jobs/{id}"), Vec::new(), None).await
+    }
+
     /// What goes on on the host, with the longest waits of the last `waits`.
     pub async fn observation(&self, waits: Duration) -> Result<Observation, Fault> {
         self.get(&format!("observation?waits_seconds={}", waits.as_secs_f64())).await
@@ -292,11 +333,11 @@ impl Client {
     }
 
     async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
-        self.call(Method::GET, path, Vec::new()).await
+        self.call(Method::GET, path, Vec::new(), None).await
     }
 
     async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
-        self.call(Method::DELETE, path, Vec::new()).await
+        self.change(Method::DELETE, path, Vec::new()).await
     }
 
     async fn write<T: DeserializeOwned>(
@@ -308,11 +349,43 @@ impl Client {
         let body = serde_json::to_vec(request).map_err(|error| {
             Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})"))
         })?;
-        self.call(method, path, body).await
+        self.change(method, path, body).await
     }
 
-    async fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, Fault> {
-        let (status, body) = self.exchange(method, &format!("/{API_VERSION}/{path}"), body).await?;
+    /// A request that becomes a job, which is watched if it takes long.
+    async fn change<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, Fault> {
+        let path = match self.wait {
+            Some(wait) => {
+                let mark = if path.contains('?') { '&' } else { '?' };
+                format!("{path}{mark}wait_seconds={}", wait.as_secs())
+            }
+            None => path.to_owned(),
+        };
+        let id = Uuid::new_v4();
+        let answer = self.call(method, &path, body, Some(id));
+        let Some(watch) = &self.watch else { return answer.await };
+        let watching = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                // A daemon that does not answer this has not answered the request either, and that will say why.
+                let jobs = self.job_list().await.unwrap_or_default();
+                jobs.iter().filter(|job| job.request == Some(id)).for_each(|job| watch.sees(job));
+            }
+        };
+        tokio::select! {
+            answer = answer => answer,
+            never = watching => never,
+        }
+    }
+
+    async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+        id: Option<Uuid>,
+    ) -> Result<T, Fault> {
+        let (status, body) = self.exchange(method, &format!("/{API_VERSION}/{path}"), body, id).await?;
         let foreign = |error: serde_json::Error| {
             let cause = format!(
                 "what answers on {} with status {status} is not a daemon of this version ({error})",
@@ -335,15 +408,20 @@ impl Client {
         method: Method,
         uri: &str,
         body: Vec<u8>,
+        id: Option<Uuid>,
     ) -> Result<(StatusCode, Bytes), Fault> {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(uri)
             .header(hyper::header::HOST, "bulkhead")
-            .header(hyper::header::CONTENT_TYPE, "application/json")
+            .header(hyper::header::CONTENT_TYPE, "application/json");
+        if let Some(id) = id {
+            request = request.header(REQUEST_HEADER, id.to_string());
+        }
+        let request = request
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Fault::new(Code::InvalidArgument, "request", error))?;
         let exchange = async {

@@ -8,7 +8,7 @@
 //! do everything that the daemon can, so being a member of the group is as good as being root.
 //!
 //! # Signals
-//! `SIGTERM` and `SIGINT`: no further operation begins, the one that runs is finished, and the daemon ends. `SIGHUP` is ignored.
+//! `SIGTERM` and `SIGINT`: no further operation begins, those that run are finished as far as that takes seconds, and the daemon ends. `SIGHUP` is ignored.
 //! `SIGKILL` is safe at any time: the next start completes or undoes what was begun.
 
 use std::io;
@@ -32,14 +32,19 @@ use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
 use crate::hold::PERIOD;
 use crate::host::Host;
-use crate::http::{self, Api};
+use crate::http;
 use crate::observe::Observe;
+use crate::service::Service;
 
 /// How often the daemon looks at what may drift.
 const TICK: Duration = Duration::from_secs(2);
 
+/// How long a stopping daemon waits for operations that have begun. What has not ended by then is cut off, which is as safe as
+/// `SIGKILL`.
+const LAST_OPERATIONS: Duration = Duration::from_secs(3);
+
 /// How long a stopping daemon waits for clients to take their answers.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 /// What the daemon is told on its command line.
 #[derive(Clone, Debug)]
@@ -143,7 +148,7 @@ pub async fn run_until(
     let lock = lock(&options.dirs.run)?;
     let (dirs, fault_after) = (options.dirs.clone(), options.fault_after);
     let reconcile = move || {
-        let mut engine = Engine::new(dirs, Executor::new(host, fault_after));
+        let engine = Engine::new(dirs, Executor::new(host, fault_after));
         engine.reconcile();
         engine
     };
@@ -151,15 +156,15 @@ pub async fn run_until(
         Fault::new(Code::Internal, "daemon", format!("reaching the recorded state broke off: {error}"))
     })?;
     let n_problems = engine.problems().len();
-    let api = Api::new(engine, facts, observe);
+    let service = Service::new(engine, facts, observe);
     // Before the socket, so that nothing is left behind when the address is taken.
     let metrics = match options.metrics {
-        Some(address) => Some(tokio::spawn(serve_metrics(address, api.clone()).await?)),
+        Some(address) => Some(tokio::spawn(serve_metrics(address, service.clone()).await?)),
         None => None,
     };
     let listener = listen(&options.socket, group).await?;
     let (close, closed) = oneshot::channel::<()>();
-    let server = tokio::spawn(http::serve(listener, api.clone(), async move {
+    let server = tokio::spawn(http::serve(listener, service.clone(), async move {
         // An error means that the sender is gone, which is as good a reason to stop.
         let _ = closed.await;
     }));
@@ -167,14 +172,17 @@ pub async fn run_until(
     tell(&[NotifyState::Ready]);
     tokio::select! {
         () = stop => {}
-        () = tick(&api) => {}
-        () = hold(&api) => {}
+        () = tick(&service) => {}
+        () = hold(&service) => {}
         () = watchdog() => {}
     }
     tell(&[NotifyState::Stopping]);
     // The order matters: no new connections, then no new operations, then the answers that are under way.
     let _ = close.send(());
-    api.close().await;
+    if timeout(LAST_OPERATIONS, service.close()).await.is_err() {
+        let cut_off = service.running().join(", ");
+        tracing::warn!(cut_off, "operations did not end in time: the next start completes or undoes them");
+    }
     if timeout(LAST_ANSWERS, server).await.is_err() {
         tracing::warn!("clients kept their connections open; closing them");
     }
@@ -188,35 +196,38 @@ pub async fn run_until(
 }
 
 /// Listens for Prometheus; the returned future answers.
-async fn serve_metrics(address: SocketAddr, api: Api) -> Result<impl Future<Output = ()> + Send + 'static, Fault> {
+async fn serve_metrics(
+    address: SocketAddr,
+    service: Service,
+) -> Result<impl Future<Output = ()> + Send + 'static, Fault> {
     let listener = TcpListener::bind(address)
         .await
         .map_err(|error| io_fault(&error, format!("address {address}"), "listen for Prometheus"))?;
     tracing::info!(%address, "serving /metrics");
     Ok(async move {
-        if let Err(error) = axum::serve(listener, http::metrics_router(api)).await {
+        if let Err(error) = axum::serve(listener, http::metrics_router(service)).await {
             tracing::error!(%error, "/metrics is not served any more");
         }
     })
 }
 
-async fn tick(api: &Api) {
+async fn tick(service: &Service) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     // The first one comes at once, and the state was just reached.
     ticks.tick().await;
     loop {
         ticks.tick().await;
-        api.tick().await;
+        service.tick();
     }
 }
 
-async fn hold(api: &Api) {
+async fn hold(service: &Service) {
     let mut periods = interval(PERIOD);
     periods.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         periods.tick().await;
-        api.hold_step().await;
+        service.hold_step().await;
     }
 }
 

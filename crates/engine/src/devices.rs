@@ -72,7 +72,7 @@ impl Engine {
                 [steps_back(&facts, &before), vec![self.write_device(&after)]].concat()
             }
         };
-        let done = self.executor.run(&Plan { steps, on_failure }, dry_run)?;
+        let done = self.executor.run(&Plan { steps, on_failure, can_be_undone: true }, dry_run)?;
         let view = if dry_run { None } else { Some(self.device_inspect(name)?) };
         Ok(Done { object: view, steps: done, dry_run })
     }

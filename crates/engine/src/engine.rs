@@ -1,10 +1,11 @@
 //! The engine: recorded state plus a host. This file holds the look-ups; each noun has a file of its own.
 //!
-//! State is read from its files for every operation: no cache of it can go stale. One operation runs at a time.
+//! State is read from its files for every operation: no cache of it can go stale. Whoever changes something has claimed it before
+//! ([`crate::locks`]); look-ups claim nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bulkhead_core::action::{Action, Record};
@@ -18,6 +19,9 @@ use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::host::{Host, Space};
+use crate::jobs::{Job, Jobs};
+use crate::locks::Locks;
+use crate::problems::Problems;
 
 /// Where the daemon keeps its own files.
 #[derive(Clone, Debug)]
@@ -48,22 +52,28 @@ impl Dirs {
     }
 }
 
-/// The daemon's state and its hands.
-#[derive(Debug)]
+/// The daemon's state and its hands, as one operation has them.
+#[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) dirs: Dirs,
     pub(crate) executor: Executor,
-    /// What reconcile found wrong that a tick does not look at again: kept until the next start.
-    pub(crate) found_at_start: Vec<Fault>,
-    pub(crate) problems: Vec<Fault>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What all operations have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) locks: Arc<Locks>,
+    pub(crate) jobs: Arc<Jobs>,
+    pub(crate) problems: Mutex<Problems>,
     /// What nobody held at the start and was in use all the same.
-    pub(crate) in_use_at_start: Vec<InUse>,
+    pub(crate) in_use_at_start: Mutex<Vec<InUse>>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
-    pub(crate) watched: Mutex<BTreeMap<VolumeRef, Watched>>,
+    watched: Mutex<BTreeMap<VolumeRef, Watched>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
     /// The tenants whose cgroups the kernel refused the cpu controller.
-    pub(crate) without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
+    without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
 }
 
 /// Why a tenant does without the cpu controller, and when that was tried last.
@@ -73,11 +83,10 @@ pub(crate) struct WithoutCpu {
     pub(crate) tried: Instant,
 }
 
-/// A volume that could not be closed, with the reason, and when that was tried last.
+/// A volume that could not be closed, and when that was tried last.
 #[derive(Debug)]
 pub(crate) struct InUse {
     pub(crate) volume: VolumeRef,
-    pub(crate) fault: Fault,
     pub(crate) tried: Instant,
 }
 
@@ -94,6 +103,9 @@ pub(crate) struct Watched {
 /// A volume as found in its pool: whole, or with a damaged record.
 pub(crate) type Found = Result<Volume, Fault>;
 
+/// What a record says, by the name that it is recorded under, which holds also where the record is damaged.
+type Named<T> = (String, Result<T, Fault>);
+
 /// A volume with all that is needed to plan for it.
 pub(crate) struct Located {
     pub(crate) pool: Pool,
@@ -105,30 +117,26 @@ impl Engine {
     /// An engine on this host. Call [`Engine::reconcile`] before anything else.
     #[must_use]
     pub fn new(dirs: Dirs, executor: Executor) -> Self {
-        Self {
-            dirs,
-            executor,
-            found_at_start: Vec::new(),
-            problems: Vec::new(),
-            in_use_at_start: Vec::new(),
-            watched: Mutex::default(),
-            room: Mutex::default(),
-            without_cpu: Mutex::default(),
-        }
+        Self { dirs, executor, shared: Arc::default() }
+    }
+
+    /// The same for a job.
+    pub(crate) fn for_job(&self, job: &Arc<Job>) -> Self {
+        Self { executor: self.executor.for_job(job), ..self.clone() }
     }
 
     /// What was found wrong at the start, and what is wrong now.
     #[must_use]
-    pub fn problems(&self) -> &[Fault] {
-        &self.problems
+    pub fn problems(&self) -> Vec<Fault> {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
     pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn without_cpu(&self) -> MutexGuard<'_, BTreeMap<Name, WithoutCpu>> {
-        self.without_cpu.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.without_cpu.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn host(&self) -> &dyn Host {
@@ -137,26 +145,38 @@ impl Engine {
 
     /// All recorded pools; a damaged record is an item, not a failure.
     pub(crate) fn pools(&self) -> Result<Vec<Result<Pool, Fault>>, Fault> {
-        let records = self.host().records(&self.dirs.state.join("pools"), "")?;
-        Ok(records
-            .into_iter()
-            .map(|(path, record)| match record? {
-                Record::Pool(pool) if path.ends_with(pool.name.as_str()) => Ok(pool),
-                _ => Err(wrong_record(&path)),
-            })
-            .collect())
+        Ok(self.named_pools()?.into_iter().map(|(_, pool)| pool).collect())
+    }
+
+    /// The same with the names of their records.
+    fn named_pools(&self) -> Result<Vec<Named<Pool>>, Fault> {
+        self.named("pools", |record, name| match record {
+            Record::Pool(pool) if pool.name.as_str() == name => Some(pool),
+            _ => None,
+        })
     }
 
     /// All recorded tenants; a damaged record is an item, not a failure.
     pub(crate) fn tenants(&self) -> Result<Vec<Result<Tenant, Fault>>, Fault> {
-        let records = self.host().records(&self.dirs.state.join("tenants"), "")?;
-        Ok(records
-            .into_iter()
-            .map(|(path, record)| match record? {
-                Record::Tenant(tenant) if path.ends_with(tenant.name.as_str()) => Ok(tenant),
-                _ => Err(wrong_record(&path)),
-            })
-            .collect())
+        Ok(self.named_tenants()?.into_iter().map(|(_, tenant)| tenant).collect())
+    }
+
+    fn named_tenants(&self) -> Result<Vec<Named<Tenant>>, Fault> {
+        self.named("tenants", |record, name| match record {
+            Record::Tenant(tenant) if tenant.name.as_str() == name => Some(tenant),
+            _ => None,
+        })
+    }
+
+    /// The records of a kind, which `read` accepts if they are of this kind and name.
+    fn named<T>(&self, kind: &str, read: impl Fn(Record, &str) -> Option<T>) -> Result<Vec<Named<T>>, Fault> {
+        let records = self.host().records(&self.dirs.state.join(kind), "")?;
+        let named = records.into_iter().map(|(path, record)| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            let found = record.and_then(|record| read(record, &name).ok_or_else(|| wrong_record(&path)));
+            (name, found)
+        });
+        Ok(named.collect())
     }
 
     /// All leases with a readable record. Leases do not survive a reboot, so a damaged one is only logged.
@@ -176,27 +196,17 @@ impl Engine {
     }
 
     pub(crate) fn pool(&self, name: &Name) -> Result<Pool, Fault> {
-        for pool in self.pools()? {
-            match pool {
-                Ok(pool) if pool.name == *name => return Ok(pool),
-                Err(fault) if fault.object.ends_with(&format!("/pools/{name}")) => return Err(fault),
-                _ => {}
-            }
-        }
-        Err(Fault::new(Code::NotFound, format!("pool {name}"), "there is no pool of that name")
-            .cure("`bulkhead pool ls` lists them, `bulkhead pool create` makes one"))
+        of_name(self.named_pools()?, name).unwrap_or_else(|| {
+            Err(Fault::new(Code::NotFound, format!("pool {name}"), "there is no pool of that name")
+                .cure("`bulkhead pool ls` lists them, `bulkhead pool create` makes one"))
+        })
     }
 
     pub(crate) fn tenant(&self, name: &Name) -> Result<Tenant, Fault> {
-        for tenant in self.tenants()? {
-            match tenant {
-                Ok(tenant) if tenant.name == *name => return Ok(tenant),
-                Err(fault) if fault.object.ends_with(&format!("/tenants/{name}")) => return Err(fault),
-                _ => {}
-            }
-        }
-        Err(Fault::new(Code::NotFound, format!("tenant {name}"), "there is no tenant of that name")
-            .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
+        of_name(self.named_tenants()?, name).unwrap_or_else(|| {
+            Err(Fault::new(Code::NotFound, format!("tenant {name}"), "there is no tenant of that name")
+                .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
+        })
     }
 
     /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
@@ -224,25 +234,30 @@ impl Engine {
 
     /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
     pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
+        Ok(self.named_volumes_in(pool)?.into_iter().map(|(_, volume)| volume).collect())
+    }
+
+    fn named_volumes_in(&self, pool: &Pool) -> Result<Vec<Named<Volume>>, Fault> {
         match &pool.source {
             PoolSource::File { directory, .. } => {
                 self.check_identity(pool)?;
                 let suffix = format!(".{VOLUME_RECORD_SUFFIX}");
                 let records = self.host().records(directory, &suffix)?;
-                Ok(records
-                    .into_iter()
-                    .map(|(path, record)| match record? {
-                        Record::Volume(volume)
-                            if volume.pool == pool.name
-                                && path == backend::volume_record_path(directory, &volume.name) =>
-                        {
-                            let image = backend::image_path(directory, &volume.name);
-                            let size_bytes = self.host().image_size(&image)?.unwrap_or(volume.size_bytes);
-                            Ok(Volume { size_bytes, ..volume })
-                        }
-                        _ => Err(wrong_record(&path)),
-                    })
-                    .collect())
+                let read = |path: &Path, record: Result<Record, Fault>| match record? {
+                    Record::Volume(volume)
+                        if volume.pool == pool.name && path == backend::volume_record_path(directory, &volume.name) =>
+                    {
+                        let image = backend::image_path(directory, &volume.name);
+                        let size_bytes = self.host().image_size(&image)?.unwrap_or(volume.size_bytes);
+                        Ok(Volume { size_bytes, ..volume })
+                    }
+                    _ => Err(wrong_record(path)),
+                };
+                let named = records.into_iter().map(|(path, record)| {
+                    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                    (file.strip_suffix(&suffix).unwrap_or(&file).to_owned(), read(&path, record))
+                });
+                Ok(named.collect())
             }
             PoolSource::Lvm { vg, .. } => {
                 let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
@@ -250,10 +265,11 @@ impl Engine {
                     Code::NotFound => Fault { code: Code::Corrupt, ..fault },
                     _ => fault,
                 })?;
-                let read = |lv: &crate::host::LogicalVolume| {
-                    volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()
+                let read = |lv: crate::host::LogicalVolume| {
+                    let volume = volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()?;
+                    Some((lv.name, volume))
                 };
-                Ok(volumes.iter().filter_map(read).collect())
+                Ok(volumes.into_iter().filter_map(read).collect())
             }
         }
     }
@@ -262,18 +278,12 @@ impl Engine {
     pub(crate) fn locate(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         let pool = self.pool(&reference.pool)?;
         let backend = backend::backend(&pool);
-        let file = format!("/{}.{VOLUME_RECORD_SUFFIX}", reference.name);
-        for found in self.volumes_in(&pool)? {
-            match found {
-                Ok(volume) if volume.name == reference.name => return Ok(Located { pool, backend, volume }),
-                Err(fault) if fault.object.ends_with(&file) || fault.object == format!("volume {reference}") => {
-                    return Err(fault);
-                }
-                _ => {}
-            }
-        }
-        Err(Fault::new(Code::NotFound, format!("volume {reference}"), "there is no volume of that name in the pool")
-            .cure("`bulkhead volume ls` lists them, `bulkhead volume create` makes one"))
+        let found = of_name(self.named_volumes_in(&pool)?, &reference.name).unwrap_or_else(|| {
+            let cause = "there is no volume of that name in the pool";
+            Err(Fault::new(Code::NotFound, format!("volume {reference}"), cause)
+                .cure("`bulkhead volume ls` lists them, `bulkhead volume create` makes one"))
+        });
+        Ok(Located { pool, backend, volume: found? })
     }
 
     /// A volume that can be worked on.
@@ -332,6 +342,11 @@ impl Engine {
         let cause = format!("{needed} are needed and the pool has {} left", space.free);
         Err(Fault::new(Code::NoSpace, object, cause).cure("remove volumes or snapshots, or make the pool larger"))
     }
+}
+
+/// What is recorded under a name.
+fn of_name<T>(named: Vec<Named<T>>, name: &Name) -> Option<Result<T, Fault>> {
+    named.into_iter().find(|(found, _)| found == name.as_str()).map(|(_, record)| record)
 }
 
 fn wrong_record(path: &Path) -> Fault {

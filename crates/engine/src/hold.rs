@@ -112,7 +112,7 @@ impl Engine {
             steps.extend(hold.tenants.iter().flat_map(ideal));
             on_failure = self.steps_to_end(&hold);
         }
-        let steps = self.executor.run(&Plan { steps, on_failure }, dry_run)?;
+        let steps = self.executor.run(&Plan { steps, on_failure, can_be_undone: true }, dry_run)?;
         Ok(Done { object: Some(hold), steps, dry_run })
     }
 
@@ -152,7 +152,7 @@ impl Engine {
         self.dirs.run.join("holds").join(device.replace('/', "!"))
     }
 
-    fn held_device(&self, device: Option<&str>) -> Result<BlockFacts, Fault> {
+    pub(crate) fn held_device(&self, device: Option<&str>) -> Result<BlockFacts, Fault> {
         let is_physical = |facts: &BlockFacts| facts.physical == [facts.name.clone()];
         let Some(device) = device else {
             let devices = self.host().block_devices()?.into_iter();

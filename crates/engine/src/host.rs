@@ -15,6 +15,8 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use uuid::Uuid;
 
+use crate::jobs::Job;
+
 /// Room in a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Space {
@@ -115,11 +117,11 @@ pub type Records = Vec<(PathBuf, Result<Record, Fault>)>;
 
 /// A host to act on. Every method is synchronous and may take long; the caller runs it on a blocking thread.
 pub trait Host: Send + Sync {
-    /// Carries out one action. Idempotent.
+    /// Carries out one action. Idempotent. What may wait for long, and has changed nothing yet, asks the job whether to go on.
     ///
     /// # Errors
     /// A [`Fault`] that names object, cause and cure.
-    fn apply(&self, action: &Action) -> Result<Applied, Fault>;
+    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault>;
 
     /// The state files in a directory whose name ends with `suffix`; none when the directory is not there.
     /// A damaged file is an error of its own, not of the listing.
@@ -193,6 +195,13 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When it cannot be told.
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
+
+    /// Who uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` when it is free, or
+    /// has no node now.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault>;
 
     /// Where the data of a volume is that was copied or is a copy, by its device; `None` for others, and where that is not told.
     ///

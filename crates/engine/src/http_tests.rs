@@ -59,12 +59,12 @@ impl Daemon {
     }
 
     async fn raw(&self, method: Method, uri: &str, body: impl Into<Vec<u8>>) -> (u16, serde_json::Value) {
-        let (status, body) = self.client.exchange(method, uri, body.into()).await.unwrap();
+        let (status, body) = self.client.exchange(method, uri, body.into(), None).await.unwrap();
         (status.as_u16(), serde_json::from_slice(&body).unwrap())
     }
 
     async fn raw_or_empty(&self, method: Method, uri: &str) -> (StatusCode, String) {
-        let (status, body) = self.client.exchange(method, uri, Vec::new()).await.unwrap();
+        let (status, body) = self.client.exchange(method, uri, Vec::new(), None).await.unwrap();
         (status, String::from_utf8(body.to_vec()).unwrap())
     }
 }
@@ -246,7 +246,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 38);
+    assert_eq!(n_operations, 41);
     daemon.stop().await.unwrap();
 }
 

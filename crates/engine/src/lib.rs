@@ -18,15 +18,19 @@ pub mod host;
 pub mod http;
 #[cfg(test)]
 mod http_tests;
+pub mod jobs;
 pub mod kernel;
+mod locks;
 pub mod metrics;
 #[cfg(test)]
 mod monitoring_tests;
 pub mod observe;
 pub mod openapi;
 mod pools;
+mod problems;
 mod reconcile;
 pub mod servers;
+pub mod service;
 #[cfg(any(test, feature = "sim"))]
 #[cfg_attr(not(test), expect(dead_code, reason = "tests of other crates use only part of it"))]
 #[expect(clippy::unwrap_used, reason = "it is for tests only, of this crate and of others")]

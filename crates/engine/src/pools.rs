@@ -115,7 +115,7 @@ impl Engine {
                 vec![forget, Action::RemoveRecord { path: directory.join(POOL_RECORD) }]
             }
         };
-        let steps = self.executor.run(&Plan { steps, on_failure: vec![remember] }, dry_run)?;
+        let steps = self.executor.run(&Plan { steps, on_failure: vec![remember], can_be_undone: false }, dry_run)?;
         Ok(Done { object: None, steps, dry_run })
     }
 
@@ -197,6 +197,7 @@ impl Engine {
         let plan = Plan {
             steps: vec![mark(pool_tags(&pool), Vec::new())],
             on_failure: vec![mark(Vec::new(), pool_tags(&pool))],
+            can_be_undone: false,
         };
         Ok((pool, plan))
     }
@@ -263,12 +264,12 @@ impl Engine {
         if thin {
             steps.push(Action::CreateThinPool { vg, lv: THIN_POOL.to_owned() });
         }
-        Ok((pool, Plan { steps, on_failure }))
+        Ok((pool, Plan { steps, on_failure, can_be_undone: false }))
     }
 
     /// The room in all pools whose place is there; in those on LVM, as it was within the last minute.
     pub(crate) fn room(&self) -> Result<Vec<(Name, Space)>, Fault> {
-        let mut seen = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.shared.room.lock().unwrap_or_else(PoisonError::into_inner);
         seen.retain(|_, (at, _)| at.elapsed() < ROOM_FOR);
         let room_in = |pool: Pool| {
             let space = match seen.get(&pool.uuid) {

@@ -3,68 +3,87 @@
 //! Order: complete or undo interrupted volume operations, complete removals of tenants, end leases of processes that are
 //! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
 
-use std::mem;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeState};
+use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
+use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
 use crate::engine::{Engine, InUse, Located};
+use crate::locks::Claim;
+use crate::problems::Place;
 
 /// After how long it is tried again to close what was in use.
 const CLOSE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Engine {
     /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
-    pub fn reconcile(&mut self) {
-        self.executor.set_exempt(true);
-        let (mut at_start, mut problems) = (Vec::new(), Vec::new());
-        let pools = collect(self.pools(), &mut problems);
+    pub fn reconcile(&self) {
+        let engine = self.uncounted();
+        let (mut at_start, mut of_records) = (Vec::new(), Vec::new());
+        let pools = collect(engine.pools(), &mut of_records);
         for pool in &pools {
-            if let Err(fault) = self.recover_pool(pool, &mut at_start) {
+            if let Err(fault) = engine.recover_pool(pool, &mut at_start) {
                 at_start.push(fault);
             }
         }
-        self.restore_devices(&mut at_start);
-        self.settle_tenants(&mut problems);
+        engine.restore_devices(&mut at_start);
+        let looked_at = engine.settle_tenants(of_records);
+        engine.forget_others(&looked_at);
         for pool in &pools {
-            if let Err(fault) = self.close_unheld(pool, &mut at_start, &mut problems) {
+            if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
                 at_start.push(fault);
             }
         }
-        self.found_at_start = at_start;
-        self.report(problems);
+        engine.found(Place::Start, at_start);
     }
 
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
     /// anew, weights that a module load added, volumes that could not be closed at the start. Called every few seconds.
-    pub fn tick(&mut self) {
-        self.executor.set_exempt(true);
-        let mut problems: Vec<Fault> = Vec::new();
-        collect(self.pools(), &mut problems);
-        self.settle_tenants(&mut problems);
-        let watched = self.watched().clone();
-        self.close_what_was_in_use(&mut problems);
+    ///
+    /// What somebody else works on is passed over: the next call looks at it. So a call waits for nobody, and while one is held up by
+    /// a tenant whose I/O is slow, another looks after the others.
+    pub fn tick(&self) {
+        let engine = self.uncounted();
+        let mut of_records = Vec::new();
+        collect(engine.pools(), &mut of_records);
+        let mut looked_at = engine.settle_tenants(of_records);
+        engine.close_what_was_in_use();
+        let watched = engine.watched().clone();
         for (reference, _) in watched.iter().filter(|(_, watched)| watched.flatten) {
-            problems.extend(self.end_flattening(reference).err());
+            let place = Place::Flattening(reference.clone());
+            looked_at.insert(place.clone());
+            let ended = engine.unless_busy(Claim::default().volume(reference), || engine.end_flattening(reference));
+            if let Some(ended) = ended {
+                engine.found(place, ended.err().into_iter().collect());
+            }
         }
-        self.report(problems);
+        engine.forget_others(&looked_at);
     }
 
-    fn report(&mut self, mut problems: Vec<Fault>) {
-        let earlier: Vec<Fault> =
-            self.found_at_start.iter().filter(|fault| !problems.contains(fault)).cloned().collect();
-        problems.extend(earlier);
-        for fault in problems.iter().filter(|fault| !self.problems.contains(fault)) {
-            tracing::error!(object = %fault.object, cause = %fault.cause, cure = %fault.cure, "problem");
-        }
-        self.problems = problems;
-        self.executor.set_exempt(false);
+    fn uncounted(&self) -> Self {
+        Self { executor: self.executor.uncounted(), ..self.clone() }
+    }
+
+    /// Does something to objects that nobody else works on; `None` when somebody does.
+    fn unless_busy<T>(&self, claim: Claim, work: impl FnOnce() -> T) -> Option<T> {
+        let _held = self.shared.locks.try_claim(self.executor.job(), claim)?;
+        Some(work())
+    }
+
+    fn found(&self, place: Place, faults: Vec<Fault>) {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).found(place, faults);
+    }
+
+    fn forget_others(&self, looked_at: &BTreeSet<Place>) {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).keep(looked_at);
     }
 
     fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
@@ -87,37 +106,88 @@ impl Engine {
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    fn settle_tenants(&self, problems: &mut Vec<Fault>) {
-        let (removing, tenants): (Vec<Tenant>, Vec<Tenant>) =
-            collect(self.tenants(), problems).into_iter().partition(|tenant| tenant.removing);
-        for tenant in &removing {
-            if self.host().processes(&tenant::payload(&tenant.name)).is_empty() {
-                problems.extend(self.complete_removal(tenant, false).err());
+    /// Brings all tenants to what is recorded of them, and ends the leases of processes that are gone. Returns what was looked at.
+    fn settle_tenants(&self, mut of_records: Vec<Fault>) -> BTreeSet<Place> {
+        let tenants = collect(self.tenants(), &mut of_records);
+        let leases = self.leases().unwrap_or_else(|fault| {
+            of_records.push(fault);
+            Vec::new()
+        });
+        let alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
+        let (held, gone): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(alive);
+        self.found(Place::Records, of_records);
+        let mut looked_at = BTreeSet::new();
+        for tenant in tenants.iter().filter(|tenant| tenant.removing) {
+            let place = Place::Tenant(tenant.name.clone());
+            looked_at.insert(place.clone());
+            if let Some(removed) = self.settle_removal(&tenant.name) {
+                self.found(place, removed.err().into_iter().collect());
             }
         }
-        match self.leases() {
-            Err(fault) => problems.push(fault),
-            Ok(leases) => {
-                let alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
-                let (held, gone): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(alive);
-                for lease in gone {
-                    // A pid that was given to another run is not taken for the one that ended.
-                    let reused = held.iter().any(|other| other.pid == lease.pid);
-                    problems.extend(self.end_lease(&lease, !reused).err());
-                }
+        for lease in &gone {
+            let place = Place::Lease(lease.id);
+            looked_at.insert(place.clone());
+            // A pid that was given to another run is not taken for the one that ended.
+            let reused = held.iter().any(|other| other.pid == lease.pid);
+            let claim = Claim::default().tenant(&lease.tenant).volume(&lease.volume);
+            if let Some(ended) = self.unless_busy(claim, || self.end_lease(lease, !reused)) {
+                self.found(place, ended.err().into_iter().collect());
             }
         }
-        for tenant in &tenants {
-            problems.extend(self.end_runs(tenant).err());
-            problems.extend(self.restore_cgroups(tenant).err());
-            match self.volumes_of(tenant) {
-                Err(fault) => problems.push(fault),
-                // What is wrong with one of them does not keep the others from being mounted.
-                Ok(volumes) => problems.extend(
-                    volumes.iter().filter_map(|reference| self.mount_for(&tenant.name, reference, false).err()),
-                ),
+        for tenant in tenants.iter().filter(|tenant| !tenant.removing) {
+            looked_at.extend(self.settle_tenant(&tenant.name));
+        }
+        looked_at
+    }
+
+    /// Completes a removal whose processes have ended; `None` when somebody works on the tenant or on one of its volumes.
+    fn settle_removal(&self, name: &Name) -> Option<Result<(), Fault>> {
+        let claim = self.tenant(name).and_then(|tenant| self.volumes_of(&tenant));
+        let claim = claim.map(|volumes| Claim::default().tenant(name).volumes(&volumes));
+        let complete = || match self.tenant(name) {
+            Ok(tenant) if tenant.removing && self.host().processes(&tenant::payload(name)).is_empty() => {
+                self.complete_removal(&tenant, false).map(drop)
+            }
+            Err(fault) if fault.code != Code::NotFound => Err(fault),
+            _ => Ok(()),
+        };
+        match claim {
+            Ok(claim) => self.unless_busy(claim, complete),
+            Err(fault) if fault.code == Code::NotFound => Some(Ok(())),
+            Err(fault) => Some(Err(fault)),
+        }
+    }
+
+    /// Brings a tenant to what is recorded of it: its cgroups, and then each of its volumes by itself, so that one that somebody
+    /// works on, or that cannot be mounted, does not keep the others from being looked after. Returns what was looked at.
+    fn settle_tenant(&self, name: &Name) -> Vec<Place> {
+        let mut looked_at = vec![Place::Tenant(name.clone())];
+        let cgroups = || -> Result<Vec<Fault>, Fault> {
+            let tenant = self.tenant(name)?;
+            let faults = [self.end_runs(&tenant).err(), self.restore_cgroups(&tenant).err()];
+            Ok(faults.into_iter().flatten().collect())
+        };
+        match self.unless_busy(Claim::default().tenant(name), cgroups) {
+            Some(Err(fault)) if fault.code == Code::NotFound => return looked_at,
+            Some(faults) => {
+                self.found(Place::Tenant(name.clone()), faults.unwrap_or_else(|fault| vec![fault]));
+            }
+            None => {}
+        }
+        let volumes = self.tenant(name).and_then(|tenant| self.volumes_of(&tenant));
+        for reference in volumes.unwrap_or_default() {
+            let place = Place::Volume(reference.clone());
+            looked_at.push(place.clone());
+            let keep = || match self.holders(&reference)? {
+                (Some(holder), _) if holder == *name => self.mount_for(name, &reference, false).map(drop),
+                // It was taken from the tenant meanwhile.
+                _ => Ok(()),
+            };
+            if let Some(kept) = self.unless_busy(Claim::default().volume(&reference), keep) {
+                self.found(place, kept.err().into_iter().collect());
             }
         }
+        looked_at
     }
 
     /// Ends what runs left behind that died without a lease, because they had no volume.
@@ -149,7 +219,7 @@ impl Engine {
 
     /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps. Does nothing while a
     /// tenant's record is damaged. What is in use is only a problem until a tick can close it.
-    fn close_unheld(&mut self, pool: &Pool, at_start: &mut Vec<Fault>, problems: &mut Vec<Fault>) -> Result<(), Fault> {
+    fn close_unheld(&self, pool: &Pool, at_start: &mut Vec<Fault>) -> Result<(), Fault> {
         if self.check_tenants_readable().is_err() {
             return Ok(());
         }
@@ -160,8 +230,8 @@ impl Engine {
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
             match self.close_if_unheld(backend.as_ref(), &volume, &mounts) {
                 Err(fault) if fault.code == Code::InUse => {
-                    problems.push(fault.clone());
-                    self.in_use_at_start.push(InUse { volume: volume.reference(), fault, tried: Instant::now() });
+                    self.found(Place::InUse(volume.reference()), vec![fault]);
+                    self.in_use_at_start().push(InUse { volume: volume.reference(), tried: Instant::now() });
                 }
                 closed => at_start.extend(closed.err()),
             }
@@ -169,22 +239,36 @@ impl Engine {
         Ok(())
     }
 
+    fn in_use_at_start(&self) -> MutexGuard<'_, Vec<InUse>> {
+        self.shared.in_use_at_start.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Closes what could not be closed at the start, and has no holder since then; not at each tick, because each try is logged.
-    fn close_what_was_in_use(&mut self, problems: &mut Vec<Fault>) {
-        for mut in_use in mem::take(&mut self.in_use_at_start) {
-            if in_use.tried.elapsed() >= CLOSE_AGAIN {
-                let closed = self.locate(&in_use.volume).and_then(|Located { backend, volume, .. }| {
-                    self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
-                });
-                match closed {
-                    Err(fault) if fault.code != Code::NotFound => {
-                        (in_use.fault, in_use.tried) = (fault, Instant::now())
-                    }
-                    _ => continue,
+    fn close_what_was_in_use(&self) {
+        let due: Vec<VolumeRef> = {
+            let mut all = self.in_use_at_start();
+            let due = all.iter_mut().filter(|in_use| in_use.tried.elapsed() >= CLOSE_AGAIN);
+            due.map(|in_use| {
+                in_use.tried = Instant::now();
+                in_use.volume.clone()
+            })
+            .collect()
+        };
+        for reference in due {
+            let close = || {
+                let Located { backend, volume, .. } = self.locate(&reference)?;
+                self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
+            };
+            match self.unless_busy(Claim::default().volume(&reference), close) {
+                None => {}
+                Some(Err(fault)) if fault.code != Code::NotFound => {
+                    self.found(Place::InUse(reference), vec![fault]);
+                }
+                Some(_) => {
+                    self.in_use_at_start().retain(|in_use| in_use.volume != reference);
+                    self.found(Place::InUse(reference), Vec::new());
                 }
             }
-            problems.push(in_use.fault.clone());
-            self.in_use_at_start.push(in_use);
         }
     }
 

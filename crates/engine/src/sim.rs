@@ -31,6 +31,7 @@ use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, 
 use uuid::Uuid;
 
 use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::jobs::Job;
 use crate::observe::Observe;
 use crate::store;
 
@@ -112,6 +113,8 @@ struct World {
     adopted: BTreeMap<String, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    /// Mounts whose data takes for ever to be written.
+    slow: BTreeSet<PathBuf>,
     queue: BTreeMap<String, String>,
     lost_device: bool,
     /// For how long its device has been busy: a second more with each look.
@@ -298,6 +301,15 @@ impl Sim {
     }
 
     /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
+    /// Has it take for ever to write what is dirty in a mounted file system, or no time.
+    pub(crate) fn set_slow(&self, target: &Path, slow: bool) {
+        if slow {
+            self.world().slow.insert(target.to_owned());
+        } else {
+            self.world().slow.remove(target);
+        }
+    }
+
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());
@@ -826,7 +838,13 @@ impl World {
 }
 
 impl Host for Sim {
-    fn apply(&self, action: &Action) -> Result<Applied, Fault> {
+    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
+        if let Action::SyncFs { target } | Action::Unmount { target } = action {
+            while self.world().slow.contains(target) {
+                job.keep_waiting()?;
+                std::thread::yield_now();
+            }
+        }
         let mut world = self.world();
         if let Some(left) = &mut world.steps_left {
             if *left == 0 {
@@ -926,6 +944,13 @@ impl Host for Sim {
         let open = self.world().fs(device).is_ok();
         let path = PathBuf::from("/dev").join(device.to_string().replace(' ', "-"));
         Ok(open.then(|| OpenDevice { path, dev: DevNo::new(7, 0), notes: vec![] }))
+    }
+
+    fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault> {
+        let mut world = self.world();
+        let is_held = matches!(device, DeviceRef::Image { image, .. } if world.busy.contains(image));
+        let is_used = is_held && world.fs(device).is_ok() || world.is_mounted(device);
+        Ok(is_used.then(|| "sda1 is mounted on /elsewhere in the mount namespace of process 7".to_owned()))
     }
 
     fn physical_devices(&self, _source: &PoolSource) -> (Vec<String>, Vec<String>) {

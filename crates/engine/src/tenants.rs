@@ -91,12 +91,15 @@ impl Engine {
             // One that is not attached is detached already; one that does not exist is a mistake.
             self.locate(reference)?;
         }
-        let mut after = before.clone();
+        let mut limits = self.resolve(request.limits.as_ref().unwrap_or(&before.limits))?;
+        let (mut after, mut steps) = (before.clone(), Vec::new());
+        for reference in &request.detach {
+            steps.extend(self.detach(&mut after, reference, dry_run)?);
+        }
         after.share = request.share.unwrap_or(after.share);
         after.limits = request.limits.clone().unwrap_or(after.limits);
-        after.volumes.retain(|reference| !request.detach.contains(reference));
-        after.volumes.extend(request.attach.iter().filter(|r| !before.volumes.contains(r)).cloned());
-        let mut limits = self.resolve(&after.limits)?;
+        let kept = after.volumes.clone();
+        after.volumes.extend(request.attach.iter().filter(|r| !kept.contains(r)).cloned());
         // A device that had a limit and has none now is written once more, with `max` everywhere, if it is still there.
         for old in &before.limits {
             if !after.limits.iter().any(|limit| limit.device == old.device)
@@ -106,22 +109,18 @@ impl Engine {
             }
         }
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
-        let mut steps = self.executor.run_steps(plan, dry_run)?;
+        steps.extend(self.executor.run_steps(plan, dry_run)?);
         steps.extend(self.serve_first(name, dry_run)?);
         for reference in &request.attach {
             match self.mount_for(name, reference, dry_run) {
                 Ok(more) => steps.extend(more),
                 Err(fault) => {
                     // What could not be mounted is not recorded as attached.
-                    let mut kept = after.clone();
-                    kept.volumes.retain(|volume| before.volumes.contains(volume));
+                    let kept = Tenant { volumes: kept, ..after };
                     let write = tenant::create(self.dirs.tenant_record(name), &kept, &[], &Vec::new());
                     return Err(join(fault, self.executor.run_steps(write, dry_run).err()));
                 }
             }
-        }
-        for reference in &request.detach {
-            steps.extend(self.unmount_unless_held(reference, dry_run)?);
         }
         let object = (!dry_run).then(|| self.tenant_view(&after));
         Ok(Done { object, steps, dry_run })

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::carry_out::Executor;
 use crate::engine::{Dirs, Engine};
 use crate::host::Host as _;
+use crate::jobs::Job;
 use crate::sim::Sim;
 
 /// One request, so that each can be cut after each of its steps.
@@ -42,7 +43,7 @@ enum Op {
 }
 
 fn engine(sim: &Sim) -> Engine {
-    let mut engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    let engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
     engine.reconcile();
     engine
 }
@@ -272,7 +273,7 @@ fn a_second_crash_during_recovery_is_recovered_as_well() {
 #[test]
 fn a_flattened_volume_lets_go_of_its_layers() {
     let sim = with_pools();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     let ops = [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s"), Op::Tenant("db", "file/v")];
     ops.iter().for_each(|op| run(&engine, op).unwrap());
     let layers = |engine: &Engine| engine.volume_inspect(&volume("file/v")).unwrap().layers.unwrap().below.len();
@@ -291,7 +292,7 @@ fn a_flattened_volume_lets_go_of_its_layers() {
 #[test]
 fn siblings_let_go_of_a_volume_before_it_is_unmounted() {
     let sim = with_pools();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     let copy = |name: &str, share, domain: Option<&str>| VolumeCopy {
         name: name.parse().unwrap(),
@@ -569,7 +570,7 @@ fn a_failed_shrink_leaves_the_volume_as_it_was() {
 #[test]
 fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
     let sim = with_pools();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/w")).unwrap();
@@ -613,9 +614,9 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         domain: String::new(),
         cgroup: None,
     };
-    sim.apply(&attach).unwrap();
+    sim.apply(&attach, &Job::nobody()).unwrap();
     sim.set_busy(&image, true);
-    let mut second = engine(&sim);
+    let second = engine(&sim);
     for _ in 0..2 {
         assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
         second.tick();
@@ -623,15 +624,56 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
     sim.set_busy(&image, false);
     second.tick();
     assert_eq!(second.problems().len(), 1, "it is not tried all the time");
-    second.in_use_at_start[0].tried -= Duration::from_secs(60);
+    second.shared.in_use_at_start.lock().unwrap()[0].tried -= Duration::from_secs(60);
     second.tick();
     assert_settled(&sim, &second, "when nothing uses it any more");
+}
+
+/// As with a copy of the mount in a namespace of its own: whoever is in there writes to the volume still.
+#[test]
+fn a_volume_that_its_tenant_still_uses_is_given_to_nobody_else() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/other", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("a", "file/v")).unwrap();
+    run(&engine, &Op::Tenant("b", "file/other")).unwrap();
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    sim.set_busy(target, true);
+    assert_eq!(run(&engine, &Op::Detach("a", "file/v")).unwrap_err().code, Code::InUse);
+    assert_eq!(engine.volume_inspect(&volume("file/v")).unwrap().tenant, Some("a".parse().unwrap()));
+    let attach = TenantSet { attach: vec![volume("file/v")], ..TenantSet::default() };
+    let to_b = || engine.tenant_set(&"b".parse().unwrap(), &attach, false).map_err(|fault| fault.code);
+    assert_eq!(to_b().unwrap_err(), Code::InUse);
+    sim.set_busy(target, false);
+    run(&engine, &Op::Detach("a", "file/v")).unwrap();
+    to_b().unwrap();
+    assert_settled(&sim, &engine, "given to another");
+}
+
+#[test]
+fn a_device_that_somebody_uses_is_attached_for_nobody() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("a", "file/v")).unwrap();
+    let image = Path::new("/srv/pool/v.img");
+    sim.set_busy(image, true);
+    // Unmounted, and its device stays, because somebody out of sight holds it.
+    assert_eq!(run(&engine, &Op::Detach("a", "file/v")).unwrap_err().code, Code::InUse);
+    run(&engine, &Op::RemoveTenant("a")).unwrap_err();
+    let fault = run(&engine, &Op::Tenant("b", "file/v")).unwrap_err();
+    assert_eq!(fault.code, Code::InUse, "{fault}");
+    sim.set_busy(image, false);
+    engine.tick();
+    run(&engine, &Op::Tenant("b", "file/v")).unwrap();
+    assert_settled(&sim, &engine, "free again");
 }
 
 #[test]
 fn a_journal_thread_that_a_remount_made_anew_is_moved_again() {
     let sim = with_pools();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "thin/v")).unwrap();
     sim.lose_journals();
@@ -654,7 +696,7 @@ fn without_volumes(name: &str) -> TenantCreate {
 #[test]
 fn what_serves_io_is_scheduled_before_the_processes() {
     let sim = Sim::default();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     let wanted = [Some("10000".to_owned()), Some("10000".to_owned()), None, None];
     let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
     assert_eq!((cpu_weights(&sim), view.notes), (wanted.clone(), vec![]));
@@ -689,7 +731,7 @@ fn a_refused_cpu_controller_is_told_and_asked_for_again() {
     for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/db.slice"] {
         let sim = Sim::default();
         sim.refuse_cpu(Some(cgroup));
-        let mut engine = engine(&sim);
+        let engine = engine(&sim);
         let db = "db".parse().unwrap();
         let notes = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap().notes;
         assert!(notes.len() == 1 && notes[0].contains("a realtime process is below it"), "{notes:?}");
@@ -840,7 +882,7 @@ fn an_interrupted_shrink_that_cannot_be_completed_does_not_hold_the_volume_for_e
         sim.crash_after(Some(1));
         run(&before, &Op::Resize(name, 16)).unwrap_err();
         sim.crash_after(None);
-        let mut after = engine(&sim);
+        let after = engine(&sim);
         assert_eq!(after.problems().len(), 1, "{:?}", after.problems());
         after.tick();
         assert_eq!(after.problems().len(), 1, "a tick does not forget it");
@@ -865,7 +907,7 @@ fn a_volume_stays_with_its_tenant() {
     assert_eq!(run(&engine_, &Op::RemoveTenant("db")).unwrap_err().code, Code::InUse);
     assert_eq!(run(&engine_, &Op::Tenant("other", "file/v")).unwrap_err().code, Code::InUse, "it is still db's");
     sim.set_busy(target, false);
-    let mut later = engine(&sim);
+    let later = engine(&sim);
     later.tick();
     assert_settled(&sim, &later, "after the removal was completed");
     // Nobody knows what a tenant with a damaged record holds.
@@ -916,7 +958,7 @@ fn a_limit_on_a_device_that_is_gone_does_not_keep_volumes_from_being_mounted() {
     first.tenant_create(&create(vec![limit("/dev/sdb", 100)]), false).unwrap();
     sim.lose_device();
     sim.reboot();
-    let mut second = engine(&sim);
+    let second = engine(&sim);
     assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
     assert_eq!(sim.leftovers().mounts.len(), 1);
     let request = TenantSet { limits: Some(vec![]), ..TenantSet::default() };
@@ -947,7 +989,7 @@ fn a_policy_that_cannot_be_put_in_force_is_not_recorded_and_a_lost_device_hides_
 #[test]
 fn what_a_run_without_volumes_left_behind_is_ended() {
     let sim = with_pools();
-    let mut engine = engine(&sim);
+    let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
     sim.set_process(42, Some(1));

@@ -155,12 +155,7 @@ impl Engine {
 
     /// Refuses the removal of a snapshot on LVM from which block servers of its clones read.
     fn check_lends_nothing(&self, pool: &Pool, snapshot: &Volume) -> Result<(), Fault> {
-        if !snapshot.read_only || !matches!(pool.source, PoolSource::Lvm { .. }) {
-            return Ok(());
-        }
-        let shares = |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.share != Sharing::Off;
-        for clone in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(shares) {
-            let reference = clone.reference();
+        for reference in self.readers_in(pool, snapshot)? {
             if let (Some(tenant), _) = self.holders(&reference)? {
                 let cause = format!("its clone {reference} shares memory with it, and is mounted for tenant {tenant}");
                 return Err(Fault::new(Code::InUse, format!("volume {}", snapshot.reference()), cause)
@@ -168,6 +163,24 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The volumes whose block servers read from a volume.
+    pub(crate) fn readers_of(&self, reference: &VolumeRef) -> Result<Vec<VolumeRef>, Fault> {
+        match self.locate(reference) {
+            Ok(Located { pool, volume, .. }) => self.readers_in(&pool, &volume),
+            Err(fault) if fault.code == Code::NotFound => Ok(Vec::new()),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn readers_in(&self, pool: &Pool, snapshot: &Volume) -> Result<Vec<VolumeRef>, Fault> {
+        if !snapshot.read_only || !matches!(pool.source, PoolSource::Lvm { .. }) {
+            return Ok(Vec::new());
+        }
+        let shares = |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.share != Sharing::Off;
+        let clones = self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(shares);
+        Ok(clones.map(|clone| clone.reference()).collect())
     }
 
     /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent: asked for the size that it

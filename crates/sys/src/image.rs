@@ -86,7 +86,7 @@ pub fn shrink(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
 /// # Errors
 /// [`FileError::Io`].
 pub fn unwritten(path: &Path) -> Result<Bytes, FileError> {
-    let file = File::open(path).map_err(io_error("open", path))?;
+    let file = open_with(OpenOptions::new().read(true), path)?;
     let size = file.metadata().map_err(io_error("stat", path))?.len();
     let mut unwritten = size;
     let found = extents::extents(&file, 0..size, |range, kind| {
@@ -175,8 +175,13 @@ impl Filler {
     }
 }
 
+/// Opens an image, and nothing that a link in its place leads to.
+fn open_with(options: &mut OpenOptions, path: &Path) -> Result<File, FileError> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(io_error("open", path))
+}
+
 fn open(path: &Path) -> Result<(File, Bytes), FileError> {
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(io_error("open", path))?;
+    let file = open_with(OpenOptions::new().read(true).write(true), path)?;
     let size = Bytes(file.metadata().map_err(io_error("stat", path))?.len());
     Ok((file, size))
 }

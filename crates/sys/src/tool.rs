@@ -76,6 +76,16 @@ pub struct ToolOutput {
     pub stderr: String,
 }
 
+/// How often it is asked whether a program is still waited for.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// A helper program that runs, and what collects what it says.
+struct Started {
+    child: Child,
+    stdout: Option<thread::JoinHandle<Vec<u8>>>,
+    stderr: Option<thread::JoinHandle<Vec<u8>>>,
+}
+
 /// One run of a helper program.
 #[derive(Clone, Debug)]
 pub struct Tool {
@@ -176,19 +186,27 @@ impl Tool {
     /// # Errors
     /// [`ToolError`] when the program is missing, cannot start, fails, or runs over its limit (it is then killed and reaped).
     pub fn run(&self) -> Result<ToolOutput, ToolError> {
-        let start_error = |source| ToolError::Start { program: self.program.to_owned(), source };
+        let mut started = self.start()?;
+        if let Some(limit) = self.limit {
+            self.wait_or_kill(&mut started.child, limit)?;
+        }
+        self.end(started)
+    }
+
+    fn start(&self) -> Result<Started, ToolError> {
         let mut child = self.command().spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 ToolError::Missing { program: self.program.to_owned(), package: package_of(self.program) }
             }
-            _ => start_error(error),
+            _ => self.start_error(error),
         })?;
-        let stdout = child.stdout.take().map(drain);
-        let stderr = child.stderr.take().map(drain);
-        let status = match self.limit {
-            None => child.wait().map_err(start_error)?,
-            Some(limit) => self.wait_or_kill(&mut child, limit)?,
-        };
+        let (stdout, stderr) = (child.stdout.take().map(drain), child.stderr.take().map(drain));
+        Ok(Started { child, stdout, stderr })
+    }
+
+    /// Waits for its end, and looks at what it said.
+    fn end(&self, Started { mut child, stdout, stderr }: Started) -> Result<ToolOutput, ToolError> {
+        let status = child.wait().map_err(|source| self.start_error(source))?;
         let collect = |reader: Option<thread::JoinHandle<Vec<u8>>>| {
             let bytes = reader.and_then(|handle| handle.join().ok()).unwrap_or_default();
             String::from_utf8_lossy(&bytes).into_owned()
@@ -208,15 +226,44 @@ impl Tool {
         })
     }
 
-    fn wait_or_kill(&self, child: &mut Child, limit: Duration) -> Result<ExitStatus, ToolError> {
-        let start_error = |source| ToolError::Start { program: self.program.to_owned(), source };
+    fn start_error(&self, source: std::io::Error) -> ToolError {
+        ToolError::Start { program: self.program.to_owned(), source }
+    }
+
+    /// Runs the program to its end, unless `goes_on` says that nobody waits for it any more: asked about ten times a second. The
+    /// program is killed then, and not waited for: it may be in a system call that no signal ends.
+    ///
+    /// # Errors
+    /// What `goes_on` says; within it, those of [`Tool::run`] but for the limit, which this has not.
+    pub fn run_while<E>(&self, goes_on: impl Fn() -> Result<(), E>) -> Result<Result<ToolOutput, ToolError>, E> {
+        let mut started = match self.start() {
+            Ok(started) => started,
+            Err(error) => return Ok(Err(error)),
+        };
+        loop {
+            match process::wait_until_ended(Pid::from_child(&started.child), LOOK) {
+                Ok(false) => {}
+                Ok(true) => return Ok(self.end(started)),
+                Err(source) => return Ok(Err(self.start_error(source))),
+            }
+            if let Err(why) = goes_on() {
+                // Fails only when it has ended meanwhile.
+                let _ = started.child.kill();
+                // Whoever ends last reaps it: this thread, or init after this process.
+                thread::spawn(move || started.child.wait());
+                return Err(why);
+            }
+        }
+    }
+
+    fn wait_or_kill(&self, child: &mut Child, limit: Duration) -> Result<(), ToolError> {
         let ended = process::wait_until_ended(Pid::from_child(child), limit);
         if let Ok(true) = ended {
-            return child.wait().map_err(start_error);
+            return Ok(());
         }
         // The child is ours and not yet reaped, so the pid cannot have been reused.
         let killed = child.kill().and_then(|()| child.wait());
-        ended.and(killed).map_err(start_error)?;
+        ended.and(killed).map_err(|source| self.start_error(source))?;
         Err(ToolError::TimedOut { command: self.command_line(), limit_seconds: limit.as_secs() })
     }
 
@@ -311,6 +358,31 @@ mod tests {
         let result = Tool::new("sleep").arg("60").limit(Duration::from_millis(50)).run();
         assert!(matches!(result, Err(ToolError::TimedOut { .. })), "{result:?}");
         assert!(started.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_program_that_nobody_waits_for_any_more_is_left_behind_and_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let reader = rustix::fs::open(
+            &pipe,
+            rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK,
+            rustix::fs::Mode::empty(),
+        );
+        let writer = format!("exec 3>{}; exec sleep 60", pipe.display());
+        let looks = std::cell::Cell::new(0);
+        let goes_on = || {
+            looks.set(looks.get() + 1);
+            if looks.get() < 3 { Ok(()) } else { Err("enough") }
+        };
+        assert_eq!(Tool::new("sh").arg("-c").arg(writer).run_while(goes_on).unwrap_err(), "enough");
+        // The pipe ends with the one who would write to it.
+        let mut reader = std::fs::File::from(reader.unwrap());
+        rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::empty()).unwrap();
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+        let ended = Tool::new("printf").arg("x").run_while(|| Ok::<(), ()>(())).unwrap();
+        assert_eq!(ended.unwrap().stdout, "x");
     }
 
     #[test]

@@ -24,7 +24,6 @@ use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, mount, part}
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
-use super::image::sweep_layers;
 use crate::host::Host as _;
 use crate::store;
 
@@ -77,23 +76,25 @@ impl Kernel {
                 let old = image::shrink(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old > *size_bytes })
             }
-            A::FreezeImage { image, volume, layer } => self.freeze_image(image, *volume, *layer),
-            A::CopyImage { path, of } => {
+            A::FreezeImage { image, volume, layer } => self.making_layers(|| self.freeze_image(image, *volume, *layer)),
+            A::CopyImage { path, of } => self.making_layers(|| {
                 layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
-            }
-            A::ReplaceImage { path, by } => {
+            }),
+            A::ReplaceImage { path, by } => self.making_layers(|| {
                 layer::replace(path, by).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
-            }
-            A::CreatePart { path, content, base, size_bytes } => part::create(path, *content, *base, *size_bytes)
-                .map(Outcome::changed)
-                .map_err(|e| e.fault(file_object(path))),
-            A::PublishPart { path, image } => {
+            }),
+            A::CreatePart { path, content, base, size_bytes } => self.making_layers(|| {
+                part::create(path, *content, *base, *size_bytes)
+                    .map(Outcome::changed)
+                    .map_err(|e| e.fault(file_object(path)))
+            }),
+            A::PublishPart { path, image } => self.making_layers(|| {
                 part::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
-            }
+            }),
             A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
-            A::SweepLayers { directory } => Ok(sweep_layers(&self.roots, directory)),
+            A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
             A::AttachImage { image, volume, server, discards, layered, below, flatten, share, domain, cgroup } => {
                 let service = Service {
                     volume: *volume,
@@ -332,6 +333,11 @@ impl Kernel {
             let cause = format!("something else is mounted there ({})", found.source.display());
             return Err(Fault::new(Code::InUse, target.display(), cause).cure("unmount it"));
         }
+        if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {
+            let cause = "there are files in it, which nobody would see any more with a file system mounted over them";
+            return Err(Fault::new(Code::HasData, format!("directory {}", target.display()), cause)
+                .cure("move them away: nothing but the volume belongs there"));
+        }
         let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
         let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
         let node = self.node(device)?;
@@ -535,6 +541,11 @@ fn remove_dir(path: &Path) -> Result<Outcome, Fault> {
     match fs::remove_dir(path) {
         Ok(()) => Ok(Outcome::DONE),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),
+        // Whatever somebody put there stays. Nothing will be mounted over it.
+        Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+            tracing::warn!(directory = %path.display(), "files are in it, so it stays");
+            Ok(Outcome::UNCHANGED)
+        }
         Err(e) => Err(io_fault("remove", path, e)),
     }
 }

@@ -3,9 +3,12 @@
 //! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
 //! is written on its device.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use bulkhead_core::backend::device_owner;
@@ -141,6 +144,49 @@ impl Kernel {
             self.serve(&Service { layered: true, ..told.ok_or_else(gone)? })?;
         }
         Ok(Outcome::changed(changed))
+    }
+
+    /// Does something by which an image comes to lie on a layer. Nobody removes layers meanwhile: a look at the directory that falls
+    /// into it could find a layer, and not the image that lies on it.
+    pub(super) fn making_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let done = {
+            let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
+            work()
+        };
+        for directory in mem::take(&mut *self.unswept()) {
+            self.sweep_layers(&directory);
+        }
+        done
+    }
+
+    /// Removes layers that are of no use any more; while others are made, who makes them does that afterwards. Where it fails they
+    /// are a matter of space, and the next removal tries again.
+    pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
+        let _alone = match self.layers.try_write() {
+            Ok(alone) => alone,
+            Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.unswept().insert(directory.to_owned());
+                return Outcome::UNCHANGED;
+            }
+        };
+        // One whose server is gone gets another.
+        let served = service::all(&self.roots).map(|all| all.into_iter().map(|(_, service)| service.image).collect());
+        let removed = served.map_err(|source| {
+            file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
+        });
+        match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
+            Ok(removed) => Outcome::changed(!removed.is_empty()),
+            Err(error) => {
+                let why = chain(&error);
+                tracing::error!(directory = %directory.display(), why, "layers that are of no use any more cannot be removed");
+                Outcome::UNCHANGED
+            }
+        }
+    }
+
+    fn unswept(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.unswept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn refresh_image(&self, image: &Path, volume: Uuid, size: Bytes) -> Result<Outcome, Fault> {
@@ -357,12 +403,13 @@ impl Kernel {
         }
         let Some(cgroup) = &service.cgroup else { return Ok(Outcome::UNCHANGED) };
         let told = service::of(&self.roots, &device.name());
-        if told.as_ref() != Some(service) {
-            service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
-        }
-        if told.is_some_and(|told| (told.flatten, told.share) != (service.flatten, service.share)) {
+        if told.as_ref().is_some_and(|told| (told.flatten, told.share) != (service.flatten, service.share)) {
+            // The new server tells it. Told before, a crash in between would leave the old one for good.
             self.renew_server(device, service)?;
             return Ok(Outcome::DONE);
+        }
+        if told.as_ref() != Some(service) {
+            service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
         }
         let path = cgroup_path(cgroup)?;
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
@@ -382,24 +429,6 @@ fn activate_below(node: &Path) {
         && let Err(error) = lvm::activate(vg, lv)
     {
         tracing::warn!(volume = %node.display(), why = chain(&error), "nothing can be shared with it");
-    }
-}
-
-/// Removes layers that are of no use any more. Where that fails they are a matter of space, and the next removal tries again.
-pub(super) fn sweep_layers(roots: &Roots, directory: &Path) -> Outcome {
-    // One whose server is gone gets another.
-    let served =
-        service::all(roots).map(|all| all.into_iter().map(|(_, service)| service.image).collect::<Vec<PathBuf>>());
-    let removed = served.map_err(|source| {
-        file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
-    });
-    match removed.and_then(|served| layer::sweep(directory, &served)) {
-        Ok(removed) => Outcome::changed(!removed.is_empty()),
-        Err(error) => {
-            let why = chain(&error);
-            tracing::error!(directory = %directory.display(), why, "layers that are of no use any more cannot be removed");
-            Outcome::UNCHANGED
-        }
     }
 }
 

@@ -1,14 +1,16 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
-//! `act.rs` has the actions, `image.rs` those on images, `faults.rs` what errors mean to an operator; the look-ups are here.
+//! `act.rs` has the actions, `image.rs` those on images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator; the look-ups are here.
 
 mod act;
+pub mod apart;
 pub(crate) mod faults;
 mod image;
 mod siblings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
@@ -32,6 +34,7 @@ use uuid::Uuid;
 use self::act::cgroup_path;
 use self::faults::Classify;
 use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::jobs::Job;
 use crate::observe::containers;
 use crate::store;
 
@@ -50,13 +53,31 @@ pub struct Kernel {
     pub(super) roots: Roots,
     /// Requests that each volume of a file pool that gets a device can have under way.
     pub(super) requests: u16,
+    /// Whether this program has the command that carries out actions in processes of their own.
+    pub(super) has_processes: bool,
+    /// Taken by who makes layers, and exclusively by who removes those that nothing lies on.
+    pub(super) layers: RwLock<()>,
+    /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
+    pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
 }
 
 impl Kernel {
     /// The host that this process runs on.
     #[must_use]
     pub fn host() -> Self {
-        Self { roots: Roots::host(), requests: bulkhead_sys::ublk::service::REQUESTS }
+        Self {
+            roots: Roots::host(),
+            requests: bulkhead_sys::ublk::service::REQUESTS,
+            has_processes: false,
+            layers: RwLock::default(),
+            unswept: Mutex::default(),
+        }
+    }
+
+    /// Carries out what waits for a tenant's I/O in processes of their own. The program has to have the command [`apart::COMMAND`].
+    #[must_use]
+    pub fn with_processes(self) -> Self {
+        Self { has_processes: true, ..self }
     }
 
     /// With so many requests under way for each volume of a file pool, once it gets a device.
@@ -125,8 +146,8 @@ impl Kernel {
 }
 
 impl Host for Kernel {
-    fn apply(&self, action: &Action) -> Result<Applied, Fault> {
-        self.act(action)
+    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
+        self.act_for(action, job)
     }
 
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {
@@ -135,12 +156,15 @@ impl Host for Kernel {
         let wanted = names.into_iter().filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
         let read = |name: String| {
             let path = dir.join(name);
-            let content = file::read_limited(&path, Bytes(store::MAX_BYTES))
-                .map_err(|e| e.fault(format!("state file {}", path.display())));
+            let content = match file::read_limited(&path, Bytes(store::MAX_BYTES)) {
+                // It was removed since it was listed.
+                Err(error) if error.is_not_found() => return None,
+                content => content.map_err(|e| e.fault(format!("state file {}", path.display()))),
+            };
             let record = content.and_then(|content| store::decode(&path, &content));
-            (path, record)
+            Some((path, record))
         };
-        Ok(wanted.map(read).collect())
+        Ok(wanted.filter_map(read).collect())
     }
 
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
@@ -277,6 +301,12 @@ impl Host for Kernel {
                 Ok(Some(OpenDevice { path, dev, notes: Vec::new() }))
             }
         }
+    }
+
+    fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault> {
+        let Some(open) = self.open_device(device)? else { return Ok(None) };
+        let used = block::is_in_use(&self.roots, open.dev).map_err(|e| e.fault(device))?;
+        Ok(used.map(|used| used.to_string()))
     }
 
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>) {

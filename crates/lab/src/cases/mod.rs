@@ -16,6 +16,7 @@ mod observe;
 mod observe_faults;
 mod service;
 mod sharing;
+mod slow;
 mod suites;
 mod tenants;
 mod thin;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<&'static Case> {
         image::CASES,
         suites::CASES,
         service::CASES,
+        slow::CASES,
         tenants::CASES,
         observe::CASES,
         observe_faults::CASES,

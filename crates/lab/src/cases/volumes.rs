@@ -130,6 +130,47 @@ async fn volume_copies(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// A copy of the mount in a namespace of its own: who is in there can still write to the volume, so nobody else gets it.
+async fn still_used_elsewhere(ctx: &Ctx, at: &str) -> Result<()> {
+    let copy = ctx.machine.spawn(&["unshare", "--mount", "--propagation", "private", "sleep", "1000"], &[]).await?;
+    let (own, theirs) = ("/proc/self/ns/mnt", format!("/proc/{}/ns/mnt", copy.pid()));
+    ctx.machine
+        .wait_until("it has a namespace of its own", Duration::from_secs(30), async || {
+            let differ =
+                ctx.machine.sh(&format!("test $(readlink {own}) != $(readlink {theirs}) && echo yes || true")).await?;
+            Ok((differ.trim() == "yes").then_some(()))
+        })
+        .await?;
+    refused(ctx, 5, &["mounted elsewhere"], &["tenant", "set", "db", "--detach", "thick/v"]).await?;
+    refused(ctx, 5, &["tenant db"], &["tenant", "create", "x", "--volume", "thick/v"]).await?;
+    // It is the tenant's as before.
+    ctx.machine
+        .wait_until("it is mounted again", Duration::from_secs(60), async || {
+            let view = json(ctx, &["volume", "inspect", "thick/v"]).await?;
+            Ok((view["tenant"] == "db" && view["mounted_at"] == at).then_some(()))
+        })
+        .await?;
+    copy.kill(9).await?;
+    copy.wait(Duration::from_secs(30)).await?;
+    Ok(())
+}
+
+/// Files that somebody put where the volume is mounted, before that or below it.
+async fn files_in_the_mount_point(ctx: &Ctx, at: &str) -> Result<()> {
+    let below = at.replace("/run/bulkhead", "/run/below");
+    ctx.machine
+        .sh(&format!(
+            "mkdir /run/below; mount --bind /run/bulkhead /run/below; touch {below}/keep; umount /run/below; rmdir /run/below"
+        ))
+        .await?;
+    json(ctx, &["tenant", "set", "db", "--detach", "thick/v"]).await?;
+    let attach = ["tenant", "set", "db", "--attach", "thick/v"];
+    refused(ctx, 6, &["there are files in it"], &attach).await?;
+    ctx.machine.sh(&format!("rm {at}/keep")).await?;
+    json(ctx, &attach).await?;
+    Ok(())
+}
+
 async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     refused(ctx, 11, &["bulkhead daemon"], &["pool", "ls"]).await?;
@@ -194,6 +235,8 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(still["state"] == "ready" && still["mounted_at"] == view["mounted_at"], "half removed: {still}");
     busy.kill(9).await?;
     busy.wait(Duration::from_secs(30)).await?;
+    still_used_elsewhere(ctx, &at).await?;
+    files_in_the_mount_point(ctx, &at).await?;
 
     // A second daemon.
     let second = cli(ctx, &["daemon"]).await?;

@@ -1,0 +1,125 @@
+//! `bulkhead job`, and what is said of a request that takes long.
+
+use std::sync::Mutex;
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::wire::JobView;
+use bulkhead_engine::client::{Client, Watch};
+use indicatif::ProgressBar;
+
+use crate::args::JobCommand;
+use crate::output::Output;
+use crate::show::{self, Show};
+
+/// What takes less is not worth a word, seconds.
+const MOMENT: f64 = 3.0;
+
+/// How often a line is printed where there is no terminal, seconds.
+const LINE: f64 = 10.0;
+
+/// Lists, shows and cancels jobs.
+///
+/// # Errors
+/// The daemon's faults.
+pub(crate) async fn run(command: &JobCommand, client: &Client, output: &Output) -> Result<(), Fault> {
+    match command {
+        JobCommand::Ls => show::list(output, &client.job_list().await?),
+        JobCommand::Inspect { job } => show::inspect(output, &client.job_inspect(*job).await?),
+        JobCommand::Cancel { job } => show::inspect(output, &client.job_cancel(*job).await?),
+    }
+}
+
+/// Says for what a request waits: a line that is rewritten on a terminal, a line now and then elsewhere.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    output: Output,
+    bar: ProgressBar,
+    /// What was said last, and when in the job's life.
+    said: Mutex<(String, f64)>,
+}
+
+impl Waiting {
+    pub(crate) fn new(output: &Output) -> Self {
+        Self { output: *output, bar: ProgressBar::new_spinner(), said: Mutex::default() }
+    }
+}
+
+impl Watch for Waiting {
+    fn sees(&self, job: &JobView) {
+        if self.output.is_json() || job.seconds < MOMENT {
+            return;
+        }
+        let text = sentence(job);
+        if !self.bar.is_hidden() {
+            self.bar.set_message(format!("{text} ({:.0} s)", job.seconds));
+            self.bar.tick();
+            return;
+        }
+        let Ok(mut said) = self.said.lock() else { return };
+        if said.0 != text || job.seconds - said.1 >= LINE {
+            self.output.say(&format!("{text} ({:.0} s)", job.seconds));
+            *said = (text, job.seconds);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// What a job does, or for whom it waits.
+fn sentence(job: &JobView) -> String {
+    let others: Vec<String> = job.waits_for.iter().map(ToString::to_string).collect();
+    match (&others[..], &job.step) {
+        ([], Some(step)) => format!("job {}: {step}", job.id),
+        ([], None) => format!("job {}: {}", job.id, job.operation),
+        (_, _) => format!("job {}: waiting for job {}, which works on the same", job.id, others.join(", ")),
+    }
+}
+
+impl Show for JobView {
+    const EMPTY: &'static str = "no jobs";
+    const HEADERS: &'static [&'static str] = &["job", "state", "for", "operation", "step"];
+
+    fn row(&self) -> Vec<String> {
+        let step = match (&self.fault, &self.waits_for[..]) {
+            (Some(fault), _) => fault.to_string(),
+            (None, []) => self.step.clone().unwrap_or_else(|| "-".to_owned()),
+            (None, others) => {
+                format!("waits for job {}", others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            }
+        };
+        vec![self.id.to_string(), self.state.to_string(), seconds(self.seconds), self.operation.clone(), step]
+    }
+
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let waits_for: Vec<String> = self.waits_for.iter().map(ToString::to_string).collect();
+        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        vec![
+            ("job", self.id.to_string()),
+            ("operation", self.operation.clone()),
+            ("state", self.state.to_string()),
+            ("changes", or_dash(self.objects.join(", "))),
+            ("waits for job", or_dash(waits_for.join(", "))),
+            (
+                "step",
+                self.step
+                    .clone()
+                    .map_or_else(|| "-".to_owned(), |step| format!("{step}, for {}", seconds(self.step_seconds))),
+            ),
+            ("took so far", seconds(self.seconds)),
+            ("ended", self.ended_seconds_ago.map_or_else(|| "-".to_owned(), |ago| format!("{} ago", seconds(ago)))),
+            ("error", self.fault.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
+        ]
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
+}

@@ -1,0 +1,440 @@
+//! Operations that are under way, and those that ended lately: what each does, for whom it waits, and whether it is to stop.
+//!
+//! Owns: their numbers, deadlines and cancelling. An operation is cancelled between two steps, where all that it
+//! did can be undone, as if the next step had failed; while it waits for others, or for a tenant's data, it is cancelled at once.
+//! Does not: keep them across a restart. What was cut off is completed or undone by reconcile.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::wire::{JobState, JobView};
+use tokio::sync::Notify;
+use uuid::Uuid;
+
+/// How many that ended are remembered.
+const KEPT: usize = 64;
+
+/// After how long a job of the daemon's own is listed: its checks take milliseconds, and nobody asks for those.
+const LISTED_AFTER: Duration = Duration::from_secs(1);
+
+/// Goes on.
+const GO: u8 = 0;
+/// Does not wait any longer for what may never come; what it has begun it completes.
+const STOP_WAITING: u8 = 1;
+/// Is undone.
+const CANCEL: u8 = 2;
+
+/// What somebody asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// As a sentence without a subject: `remove volume p/v`.
+    pub(crate) operation: String,
+    /// By which the one who asked finds it again.
+    pub(crate) request: Option<Uuid>,
+    /// How long it may wait for other operations, and for data to be written, before it has changed anything.
+    pub(crate) patience: Option<Duration>,
+}
+
+/// An operation that is under way, as those see it that carry it out.
+#[derive(Debug)]
+pub struct Job {
+    id: u64,
+    asked: Asked,
+    /// Whether it is one of the daemon's own.
+    is_check: bool,
+    began: Instant,
+    wish: AtomicU8,
+    changed: Notify,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Whether it has changed anything.
+    has_changed: bool,
+    /// Whether it was told to end, and undoes what it did: that is not cut off as well.
+    is_ending: bool,
+    objects: Vec<String>,
+    step: Option<(String, Instant)>,
+    /// Number and operation of those that have what it wants.
+    waits_for: Vec<(u64, String)>,
+    ended: Option<(Instant, Result<(), Fault>)>,
+}
+
+impl Job {
+    fn new(id: u64, asked: Asked, is_check: bool) -> Self {
+        let (wish, changed, state) = (AtomicU8::new(GO), Notify::new(), Mutex::default());
+        Self { id, asked, is_check, began: Instant::now(), wish, changed, state }
+    }
+
+    /// A job that nobody sees: of what runs before the daemon answers anybody.
+    pub(crate) fn nobody() -> Self {
+        Self::new(0, Asked { operation: String::new(), request: None, patience: None }, true)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what it changes.
+    pub(crate) fn works_on(&self, objects: Vec<String>) {
+        self.state().objects = objects;
+    }
+
+    /// Says that a step begins. `can_be_undone`: all that was done so far is undone when this fails.
+    ///
+    /// # Errors
+    /// `Cancelled`: it is not to begin. Said once; what undoes the others is not refused. `Unavailable` for the daemon's own checks
+    /// when it stops: an operator who stops it does not expect that it mounts anything after that.
+    pub(crate) fn begin_step(&self, step: &impl ToString, can_be_undone: bool) -> Result<(), Fault> {
+        let mut state = self.state();
+        if self.is_check && self.wish.load(Ordering::SeqCst) == STOP_WAITING {
+            return Err(stopping());
+        }
+        let can_end = !state.is_ending && (can_be_undone || !state.has_changed);
+        if can_end && self.wish.load(Ordering::SeqCst) == CANCEL {
+            state.is_ending = true;
+            return Err(self.cancelled());
+        }
+        state.step = Some((step.to_string(), Instant::now()));
+        Ok(())
+    }
+
+    /// Says that a step changed something.
+    pub(crate) fn has_changed(&self) {
+        self.state().has_changed = true;
+    }
+
+    /// Whether a step that may wait for a long time, and has changed nothing so far, is to go on.
+    ///
+    /// # Errors
+    /// `Cancelled`, `Unavailable` when the daemon stops, `InUse` when its time to wait is over; the latter and the first are said
+    /// once, because what undoes the other steps may have to wait as well.
+    pub(crate) fn keep_waiting(&self) -> Result<(), Fault> {
+        let mut state = self.state();
+        let over = self.asked.patience.filter(|patience| self.began.elapsed() >= *patience);
+        match (self.wish.load(Ordering::SeqCst), over) {
+            (STOP_WAITING, _) => Err(stopping()),
+            _ if state.is_ending => Ok(()),
+            (CANCEL, _) => {
+                state.is_ending = true;
+                Err(self.cancelled())
+            }
+            (_, Some(patience)) => {
+                state.is_ending = true;
+                Err(out_of_time(&state, patience))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Resolves when there is an answer other than to wait for the objects that it wants.
+    pub(crate) async fn gives_up(&self) -> Fault {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Err(fault) = self.keep_waiting() {
+                return fault;
+            }
+            match self.asked.patience {
+                Some(patience) => {
+                    // Woken or too late: either way it is looked at again.
+                    let _ = tokio::time::timeout(patience.saturating_sub(self.began.elapsed()), changed).await;
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    fn wish(&self, wish: u8) {
+        self.wish.fetch_max(wish, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn waits_for(&self, others: &[Arc<Job>]) {
+        self.state().waits_for = others.iter().map(|job| (job.id, job.asked.operation.clone())).collect();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.state().waits_for.is_empty()
+    }
+
+    fn cancelled(&self) -> Fault {
+        let cause = format!("`{}` was cancelled, and what it had begun is undone", self.asked.operation);
+        Fault::new(Code::Cancelled, format!("job {}", self.id), cause)
+    }
+
+    fn view(&self, now: Instant) -> JobView {
+        let state = self.state();
+        let since = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
+        let (job_state, fault) = match &state.ended {
+            Some((_, Ok(()))) => (JobState::Done, None),
+            Some((_, Err(fault))) if fault.code == Code::Cancelled => (JobState::Cancelled, Some(fault.clone())),
+            Some((_, Err(fault))) => (JobState::Failed, Some(fault.clone())),
+            None if !state.waits_for.is_empty() => (JobState::Waiting, None),
+            None => (JobState::Running, None),
+        };
+        let end = state.ended.as_ref().map_or(now, |(at, _)| *at);
+        JobView {
+            id: self.id,
+            operation: self.asked.operation.clone(),
+            request: self.asked.request,
+            objects: state.objects.clone(),
+            state: job_state,
+            step: state.step.as_ref().map(|(step, _)| step.clone()),
+            step_seconds: state.step.as_ref().map_or(0.0, |(_, at)| end.saturating_duration_since(*at).as_secs_f64()),
+            seconds: end.saturating_duration_since(self.began).as_secs_f64(),
+            ended_seconds_ago: state.ended.as_ref().map(|(at, _)| since(*at)),
+            waits_for: state.waits_for.iter().map(|(id, _)| *id).collect(),
+            fault,
+        }
+    }
+
+    fn is_listed(&self, now: Instant) -> bool {
+        !self.is_check || now.saturating_duration_since(self.began) >= LISTED_AFTER
+    }
+}
+
+fn out_of_time(state: &State, patience: Duration) -> Fault {
+    let seconds = patience.as_secs();
+    let so_far = if state.has_changed { "not all of it was done" } else { "nothing was changed" };
+    let why = match (&state.waits_for[..], &state.step) {
+        ([], Some((step, _))) => format!("`{step}` was not possible"),
+        ([], None) => "it did not begin".to_owned(),
+        (others, _) => {
+            let others: Vec<String> = others.iter().map(|(id, what)| format!("job {id} ({what})")).collect();
+            format!("others were not done with it: {}", others.join(", "))
+        }
+    };
+    Fault::new(Code::InUse, state.objects.join(", "), format!("{so_far}: within {seconds} s {why}"))
+        .cure("`bulkhead job ls` shows what goes on; give it more time with `--wait`, or try again later")
+}
+
+fn stopping() -> Fault {
+    Fault::new(Code::Unavailable, "daemon", "it is stopping").cure("try again when it runs again")
+}
+
+/// The jobs of a daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    table: Mutex<Table>,
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    last_id: u64,
+    is_closed: bool,
+    running: Vec<Arc<Job>>,
+    ended: VecDeque<Arc<Job>>,
+}
+
+impl Jobs {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins what somebody asked for.
+    ///
+    /// # Errors
+    /// `Unavailable` once closed.
+    pub(crate) fn begin(self: &Arc<Self>, asked: Asked) -> Result<Running, Fault> {
+        self.add(asked, false)
+    }
+
+    /// Begins something of the daemon's own.
+    ///
+    /// # Errors
+    /// `Unavailable` once closed.
+    pub(crate) fn begin_check(self: &Arc<Self>, operation: &str) -> Result<Running, Fault> {
+        self.add(Asked { operation: operation.to_owned(), request: None, patience: None }, true)
+    }
+
+    fn add(self: &Arc<Self>, asked: Asked, is_check: bool) -> Result<Running, Fault> {
+        let mut table = self.table();
+        if table.is_closed {
+            return Err(stopping());
+        }
+        table.last_id += 1;
+        let job = Arc::new(Job::new(table.last_id, asked, is_check));
+        table.running.push(Arc::clone(&job));
+        Ok(Running { jobs: Arc::clone(self), job, has_begun: false })
+    }
+
+    /// Those that run, and after them those that ended, the latest first.
+    pub(crate) fn views(&self) -> Vec<JobView> {
+        let (table, now) = (self.table(), Instant::now());
+        let listed = table.running.iter().chain(&table.ended).filter(|job| job.is_listed(now));
+        listed.map(|job| job.view(now)).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// `NotFound`, also for one that ended long ago.
+    pub(crate) fn view(&self, id: u64) -> Result<JobView, Fault> {
+        Ok(self.find(id)?.view(Instant::now()))
+    }
+
+    /// Has a job undone, or given up while it waits. Does nothing to one that has ended.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn cancel(&self, id: u64) -> Result<JobView, Fault> {
+        let job = self.find(id)?;
+        job.wish(CANCEL);
+        Ok(job.view(Instant::now()))
+    }
+
+    fn find(&self, id: u64) -> Result<Arc<Job>, Fault> {
+        let table = self.table();
+        let found = table.running.iter().chain(&table.ended).find(|job| job.id == id);
+        found.cloned().ok_or_else(|| {
+            Fault::new(Code::NotFound, format!("job {id}"), "there is no such job, or it ended long ago")
+                .cure("`bulkhead job ls` lists them")
+        })
+    }
+
+    /// Begins no further job, has those that wait give up, and resolves when all have ended.
+    pub(crate) async fn close(&self) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            {
+                let mut table = self.table();
+                table.is_closed = true;
+                table.running.iter().for_each(|job| job.wish(STOP_WAITING));
+                if table.running.is_empty() {
+                    return;
+                }
+            }
+            ended.await;
+        }
+    }
+
+    /// What still runs, as words.
+    pub(crate) fn running(&self) -> Vec<String> {
+        let words = |job: &Arc<Job>| {
+            let step = job.state().step.as_ref().map_or_else(String::new, |(step, _)| format!(": {step}"));
+            format!("job {} ({}){step}", job.id, job.asked.operation)
+        };
+        self.table().running.iter().map(words).collect()
+    }
+}
+
+/// A job that is under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Running {
+    jobs: Arc<Jobs>,
+    job: Arc<Job>,
+    /// Whether it has begun; before, who asked may go away.
+    has_begun: bool,
+}
+
+impl Running {
+    pub(crate) fn job(&self) -> &Arc<Job> {
+        &self.job
+    }
+
+    /// Says that it has all that it needs.
+    pub(crate) fn begun(mut self) -> Self {
+        self.has_begun = true;
+        self
+    }
+
+    /// Says how it ended; without that it broke off, or was given up before it began.
+    pub(crate) fn end<T>(self, outcome: &Result<T, Fault>) {
+        let outcome = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.job.state().ended = Some((Instant::now(), outcome));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        {
+            let mut state = self.job.state();
+            state.waits_for.clear();
+            let (code, cause) = match self.has_begun {
+                true => (Code::Internal, "it broke off by a bug in Bulkhead"),
+                false => (Code::Cancelled, "who asked for it went away before it had begun"),
+            };
+            let broken_off = || (Instant::now(), Err(Fault::new(code, format!("job {}", self.job.id), cause)));
+            state.ended.get_or_insert_with(broken_off);
+        }
+        let mut table = self.jobs.table();
+        table.running.retain(|job| job.id != self.job.id);
+        if self.job.is_listed(Instant::now()) {
+            table.ended.push_front(Arc::clone(&self.job));
+            table.ended.truncate(KEPT);
+        }
+        drop(table);
+        self.jobs.ended.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(patience: Option<Duration>) -> Asked {
+        Asked { operation: "remove volume p/v".to_owned(), request: None, patience }
+    }
+
+    #[test]
+    fn a_cancelled_job_begins_no_further_step() {
+        let jobs = Arc::new(Jobs::default());
+        let running = jobs.begin(asked(None)).unwrap();
+        running.job().begin_step(&"unmount", true).unwrap();
+        running.job().has_changed();
+        assert_eq!(jobs.cancel(1).unwrap().state, JobState::Running);
+        // After this step there is no way back, and then there is one.
+        running.job().begin_step(&"forget", false).unwrap();
+        let fault = running.job().begin_step(&"remove", true).unwrap_err();
+        // What undoes it is not cancelled.
+        running.job().begin_step(&"mount", true).unwrap();
+        assert_eq!((fault.code, fault.object.as_str()), (Code::Cancelled, "job 1"));
+        running.end::<()>(&Err(fault));
+        let view = jobs.view(1).unwrap();
+        assert_eq!((view.state, view.step.as_deref()), (JobState::Cancelled, Some("mount")));
+        assert_eq!(jobs.cancel(2).unwrap_err().code, Code::NotFound);
+    }
+
+    #[test]
+    fn who_stops_completes_what_was_begun_and_waits_for_nothing() {
+        let jobs = Arc::new(Jobs::default());
+        let running = jobs.begin(asked(None)).unwrap();
+        running.job().wish(STOP_WAITING);
+        assert_eq!(running.job().begin_step(&"remove", true), Ok(()));
+        assert_eq!(running.job().keep_waiting().map_err(|fault| fault.code), Err(Code::Unavailable));
+        let check = jobs.begin_check("check").unwrap();
+        check.job().wish(STOP_WAITING);
+        assert_eq!(check.job().begin_step(&"mount", true).map_err(|fault| fault.code), Err(Code::Unavailable));
+    }
+
+    #[test]
+    fn a_job_that_waited_too_long_names_what_it_waited_for() {
+        let jobs = Arc::new(Jobs::default());
+        let (first, second) = (jobs.begin(asked(None)).unwrap(), jobs.begin(asked(Some(Duration::ZERO))).unwrap());
+        second.job().waits_for(&[Arc::clone(first.job())]);
+        let fault = second.job().keep_waiting().unwrap_err();
+        assert_eq!(fault.code, Code::InUse);
+        assert!(fault.cause.contains("job 1 (remove volume p/v)"), "{fault}");
+    }
+
+    #[test]
+    fn the_latest_that_ended_are_remembered_and_small_checks_are_not() {
+        let jobs = Arc::new(Jobs::default());
+        for _ in 0..KEPT + 5 {
+            jobs.begin(asked(None)).unwrap().end(&Ok(()));
+        }
+        drop(jobs.begin_check("check"));
+        let views = jobs.views();
+        assert_eq!((views.len(), views[0].id, views[0].state), (KEPT, 69, JobState::Done));
+    }
+}

@@ -1,0 +1,59 @@
+//! Actions that wait for a tenant's I/O, each in a process of its own: a thread of the daemon that hangs in one could not be ended, and
+//! would keep the daemon from ending.
+//!
+//! Owns: which actions these are, and when they are given up. What was given up goes on in the kernel, and does no harm there.
+
+use std::io::Write;
+
+use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_sys::tool::Tool;
+
+use super::Kernel;
+use super::faults::Classify;
+use crate::host::Host as _;
+use crate::jobs::Job;
+
+/// The hidden command that carries out one action, which is its argument, and prints what came of it.
+pub const COMMAND: &str = "__act";
+
+/// Whether an action may wait for as long as a tenant's limits and its dirty data make it.
+fn may_wait(action: &Action) -> bool {
+    matches!(action, Action::SyncFs { .. } | Action::Mount { .. } | Action::Unmount { .. })
+}
+
+impl Kernel {
+    /// Carries out an action, in another process if it may wait for a tenant's I/O and this host has such processes.
+    pub(super) fn act_for(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
+        if !self.has_processes || !may_wait(action) {
+            return self.act(action);
+        }
+        if let Action::Unmount { target } = action
+            && self.mounts_below(target)?.iter().any(|mount| mount == target)
+        {
+            // Unmounting cannot be given up half-way, and writing can: what is dirty is written before.
+            apart(&Action::SyncFs { target: target.clone() }, job)?;
+        }
+        apart(action, job)
+    }
+}
+
+/// Has another process carry out an action, as long as the job waits for it.
+fn apart(action: &Action, job: &Job) -> Result<Applied, Fault> {
+    let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
+    let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
+    let outcome = Tool::this_program().arg(COMMAND).arg(text).run_while(|| job.keep_waiting())?;
+    let said = outcome.map_err(|error| error.fault(action))?.stdout;
+    serde_json::from_str::<Result<Applied, Fault>>(&said).map_err(|error| internal(&error))?
+}
+
+/// Carries out the action that a daemon gave this process.
+///
+/// # Errors
+/// `InvalidArgument` for what is no action; `Internal` when nobody hears what came of it.
+pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
+    let action: Action = serde_json::from_str(text)
+        .map_err(|error| Fault::new(Code::InvalidArgument, "action", format!("it cannot be read ({error})")))?;
+    let outcome = Kernel::host().act(&action);
+    serde_json::to_writer(&mut out, &outcome).map_err(|error| Fault::new(Code::Internal, "action", error))
+}

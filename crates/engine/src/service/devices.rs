@@ -1,0 +1,92 @@
+//! Devices, their controllers, and the shares that are held on them.
+
+use std::sync::PoisonError;
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::Calibration;
+use bulkhead_core::wire::{DeviceControl, DeviceView, Done, HoldStart, HoldView};
+
+use super::{Service, Terms};
+use crate::devices::kernel_name;
+use crate::locks::{Claim, Object};
+
+#[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
+impl Service {
+    /// All block devices.
+    pub async fn device_list(&self) -> Result<Vec<DeviceView>, Fault> {
+        self.look(|engine| engine.device_list()).await
+    }
+
+    /// One device.
+    pub async fn device_inspect(&self, name: String) -> Result<DeviceView, Fault> {
+        self.look(move |engine| engine.device_inspect(&name)).await
+    }
+
+    /// Puts a controller in force, or what was before Bulkhead.
+    pub async fn device_control(
+        &self,
+        name: String,
+        request: DeviceControl,
+        terms: Terms,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let (operation, claim) = (format!("control device {name}"), device(&name));
+        self.change(terms, operation, claim, move |engine| engine.device_control(&name, &request, terms.dry_run)).await
+    }
+
+    /// Records a calibration, and applies it where io.cost is in force.
+    pub async fn device_calibrated(
+        &self,
+        name: String,
+        calibration: Calibration,
+        terms: Terms,
+    ) -> Result<Done<DeviceView>, Fault> {
+        let (operation, claim) = (format!("calibrate device {name}"), device(&name));
+        let work = move |engine: &crate::engine::Engine| engine.device_calibrated(&name, calibration, terms.dry_run);
+        self.change(terms, operation, claim, work).await
+    }
+
+    /// The shares that are held, as they were after the last step.
+    #[must_use]
+    pub fn hold_list(&self) -> Vec<HoldView> {
+        self.0.holds.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Holds shares on a device, in place of what was held on it.
+    pub async fn hold_start(&self, request: HoldStart, terms: Terms) -> Result<Done<HoldView>, Fault> {
+        let service = self.clone();
+        let named = request.device.clone();
+        self.change_found(
+            terms,
+            "hold shares".to_owned(),
+            move |engine| Ok(device(&engine.held_device(named.as_deref())?.name)),
+            move |engine| {
+                service.with_holder(|holder| {
+                    let Done { object, steps, dry_run } = engine.hold_start(&request, terms.dry_run)?;
+                    let object = object.filter(|_| !dry_run).map(|hold| holder.begin(hold));
+                    Ok(Done { object, steps, dry_run })
+                })
+            },
+        )
+        .await
+    }
+
+    /// Ends what is held on a device.
+    pub async fn hold_stop(&self, name: String, terms: Terms) -> Result<Done<HoldView>, Fault> {
+        let service = self.clone();
+        let (operation, claim) = (format!("end the hold on device {name}"), device(&name));
+        let work = move |engine: &crate::engine::Engine| {
+            service.with_holder(|holder| {
+                let Done { steps, dry_run, .. } = engine.hold_stop(&name, terms.dry_run)?;
+                if !dry_run {
+                    holder.end(&name);
+                }
+                Ok(Done { object: None, steps, dry_run })
+            })
+        };
+        self.change(terms, operation, claim, work).await
+    }
+}
+
+fn device(name: &str) -> Claim {
+    Claim::default().changes(Object::Device(kernel_name(name).to_owned()))
+}

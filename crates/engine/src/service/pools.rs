@@ -1,0 +1,35 @@
+//! Pools.
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::name::Name;
+use bulkhead_core::wire::{Done, PoolCreate, PoolView};
+
+use super::{Service, Terms};
+use crate::locks::{Claim, Object};
+
+#[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
+impl Service {
+    /// All pools.
+    pub async fn pool_list(&self) -> Result<Vec<PoolView>, Fault> {
+        self.look(|engine| engine.pool_list()).await
+    }
+
+    /// One pool.
+    pub async fn pool_inspect(&self, name: Name) -> Result<PoolView, Fault> {
+        self.look(move |engine| engine.pool_inspect(&name)).await
+    }
+
+    /// Makes a pool, or takes one over.
+    pub async fn pool_create(&self, request: PoolCreate, terms: Terms) -> Result<Done<PoolView>, Fault> {
+        let operation = format!("create pool {}", request.name);
+        let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(request.name.clone()));
+        self.change(terms, operation, claim, move |engine| engine.pool_create(&request, terms.dry_run)).await
+    }
+
+    /// Removes an empty pool.
+    pub async fn pool_remove(&self, name: Name, terms: Terms) -> Result<Done<PoolView>, Fault> {
+        let operation = format!("remove pool {name}");
+        let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(name.clone()));
+        self.change(terms, operation, claim, move |engine| engine.pool_remove(&name, terms.dry_run)).await
+    }
+}

@@ -1,0 +1,72 @@
+//! Tenants, and the leases by which processes have volumes.
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::name::Name;
+use bulkhead_core::wire::{Done, LeaseCreate, LeaseReply, TenantCreate, TenantSet, TenantView};
+use uuid::Uuid;
+
+use super::{Service, Terms};
+use crate::locks::Claim;
+
+#[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
+impl Service {
+    /// All tenants.
+    pub async fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
+        self.look(|engine| engine.tenant_list()).await
+    }
+
+    /// One tenant.
+    pub async fn tenant_inspect(&self, name: Name) -> Result<TenantView, Fault> {
+        self.look(move |engine| engine.tenant_inspect(&name)).await
+    }
+
+    /// Makes a tenant and mounts its volumes.
+    pub async fn tenant_create(&self, request: TenantCreate, terms: Terms) -> Result<Done<TenantView>, Fault> {
+        let operation = format!("create tenant {}", request.name);
+        let claim = Claim::default().tenant(&request.name).volumes(&request.volumes);
+        self.change(terms, operation, claim, move |engine| engine.tenant_create(&request, terms.dry_run)).await
+    }
+
+    /// Changes a tenant's share, limits and volumes.
+    pub async fn tenant_set(&self, name: Name, request: TenantSet, terms: Terms) -> Result<Done<TenantView>, Fault> {
+        let operation = format!("change tenant {name}");
+        let claim = Claim::default().tenant(&name).volumes(&request.attach).volumes(&request.detach);
+        self.change(terms, operation, claim, move |engine| engine.tenant_set(&name, &request, terms.dry_run)).await
+    }
+
+    /// Removes a tenant; with `force` its processes are killed.
+    pub async fn tenant_remove(&self, name: Name, force: bool, terms: Terms) -> Result<Done<TenantView>, Fault> {
+        let operation = format!("remove tenant {name}");
+        let removed = name.clone();
+        self.change_found(
+            terms,
+            operation,
+            move |engine| {
+                let volumes = match engine.tenant(&removed) {
+                    Ok(tenant) => engine.volumes_of(&tenant)?,
+                    Err(fault) if fault.code == Code::NotFound => Vec::new(),
+                    Err(fault) => return Err(fault),
+                };
+                Ok(Claim::default().tenant(&removed).volumes(&volumes))
+            },
+            move |engine| engine.tenant_remove(&name, force, terms.dry_run),
+        )
+        .await
+    }
+
+    /// Mounts volumes for a tenant for as long as a process lives.
+    pub async fn lease_create(&self, request: LeaseCreate, terms: Terms) -> Result<LeaseReply, Fault> {
+        let operation = format!("lend volumes of tenant {} to process {}", request.tenant, request.pid);
+        let claim = Claim::default().tenant(&request.tenant).volumes(&request.volumes);
+        self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
+    }
+
+    /// Gives a lease back.
+    pub async fn lease_remove(&self, id: Uuid, terms: Terms) -> Result<(), Fault> {
+        let find = move |engine: &crate::engine::Engine| {
+            let lease = engine.leases()?.into_iter().find(|lease| lease.id == id);
+            Ok(lease.map_or_else(Claim::default, |lease| Claim::default().tenant(&lease.tenant).volume(&lease.volume)))
+        };
+        self.change_found(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+    }
+}

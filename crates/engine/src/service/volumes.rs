@@ -1,0 +1,167 @@
+//! Volumes, and their streams.
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::VolumeRef;
+use bulkhead_core::name::Name;
+use bulkhead_core::stream::StreamHeader;
+use bulkhead_core::wire::{
+    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
+    VolumeSend, VolumeView,
+};
+
+use super::{Service, Terms};
+use crate::locks::Claim;
+
+#[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
+impl Service {
+    /// All volumes, or those of one pool.
+    pub async fn volume_list(&self, pool: Option<Name>) -> Result<Vec<VolumeView>, Fault> {
+        self.look(move |engine| engine.volume_list(pool.as_ref())).await
+    }
+
+    /// One volume.
+    pub async fn volume_inspect(&self, volume: VolumeRef) -> Result<VolumeView, Fault> {
+        self.look(move |engine| engine.volume_inspect(&volume)).await
+    }
+
+    /// What volumes have read of what they share.
+    pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
+        self.look(|engine| engine.heatmap()).await
+    }
+
+    /// How far the receiving of a volume is.
+    pub async fn volume_receiving(&self, volume: VolumeRef) -> Result<ReceiveView, Fault> {
+        self.look(move |engine| engine.volume_receiving(&volume)).await
+    }
+
+    /// Makes a volume with an empty file system.
+    pub async fn volume_create(&self, request: VolumeCreate, terms: Terms) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("create volume {}", request.volume);
+        let claim = Claim::default().volume(&request.volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_create(&request, terms.dry_run)).await
+    }
+
+    /// Removes a volume and its data; one that is mounted only with `force`.
+    pub async fn volume_remove(&self, volume: VolumeRef, force: bool, terms: Terms) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("remove volume {volume}");
+        let removed = volume.clone();
+        self.change_found(
+            terms,
+            operation,
+            move |engine| {
+                // From its tenant it is taken, and clones that read from it may not begin to.
+                let (holder, _) = engine.holders(&removed)?;
+                let claim = Claim::default().volume(&removed).volumes(&engine.readers_of(&removed)?);
+                Ok(holder.iter().filter(|_| force).fold(claim, Claim::tenant))
+            },
+            move |engine| engine.volume_remove(&volume, force, terms.dry_run),
+        )
+        .await
+    }
+
+    /// Changes a volume's size.
+    pub async fn volume_resize(
+        &self,
+        volume: VolumeRef,
+        request: VolumeResize,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("resize volume {volume} to {}", request.size_bytes);
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_resize(&volume, &request, terms.dry_run)).await
+    }
+
+    /// Makes a snapshot or a clone in the same pool.
+    pub async fn volume_copy(
+        &self,
+        volume: VolumeRef,
+        request: VolumeCopy,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let word = if request.read_only { "snapshot" } else { "clone" };
+        let operation = format!("{word} volume {volume} as {}", request.name);
+        let copy = VolumeRef { pool: volume.pool.clone(), name: request.name.clone() };
+        let claim = Claim::default().volumes([&volume, &copy]);
+        self.change(terms, operation, claim, move |engine| engine.volume_copy(&volume, &request, terms.dry_run)).await
+    }
+
+    /// Makes a volume that no tenant holds what a snapshot of it holds.
+    pub async fn volume_rollback(
+        &self,
+        volume: VolumeRef,
+        request: VolumeRollback,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("roll volume {volume} back to {}", request.to);
+        let snapshot = VolumeRef { pool: volume.pool.clone(), name: request.to.clone() };
+        let claim = Claim::default().volumes([&volume, &snapshot]);
+        self.change(terms, operation, claim, move |engine| engine.volume_rollback(&volume, &request, terms.dry_run))
+            .await
+    }
+
+    /// Has a copied volume copy what it still shares.
+    pub async fn volume_flatten(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("flatten volume {volume}");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_flatten(&volume, terms.dry_run)).await
+    }
+
+    /// Says what is to be read to send a snapshot, after it was made sure that this never changes.
+    pub async fn volume_send(
+        &self,
+        volume: VolumeRef,
+        request: VolumeSend,
+        terms: Terms,
+    ) -> Result<Done<SendView>, Fault> {
+        let operation = format!("send volume {volume}");
+        let from = request.from.as_ref().map(|name| VolumeRef { pool: volume.pool.clone(), name: name.clone() });
+        let claim = Claim::default().volumes(std::iter::once(&volume).chain(&from));
+        self.change(terms, operation, claim, move |engine| engine.volume_send(&volume, &request, terms.dry_run)).await
+    }
+
+    /// Begins to receive a snapshot as a volume, or goes on with it.
+    pub async fn volume_receive(
+        &self,
+        volume: VolumeRef,
+        header: StreamHeader,
+        terms: Terms,
+    ) -> Result<Done<ReceiveView>, Fault> {
+        let operation = format!("begin to receive volume {volume}");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_receive(&volume, &header, terms.dry_run)).await
+    }
+
+    /// Gives up what was received of a volume so far.
+    pub async fn volume_receive_abort(&self, volume: VolumeRef, terms: Terms) -> Result<Done<ReceiveView>, Fault> {
+        let operation = format!("give up what was received of volume {volume}");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_receive_abort(&volume, terms.dry_run)).await
+    }
+
+    /// Makes a snapshot of what was received, when all of it was.
+    pub async fn volume_received(
+        &self,
+        volume: VolumeRef,
+        header: StreamHeader,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("make volume {volume} of what was received");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_received(&volume, &header, terms.dry_run))
+            .await
+    }
+
+    /// Checks the file system of a volume that is not mounted.
+    pub async fn volume_check(
+        &self,
+        volume: VolumeRef,
+        request: VolumeCheck,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let word = if request.repair { "repair" } else { "check" };
+        let operation = format!("{word} volume {volume}");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_check(&volume, request.repair, terms.dry_run))
+            .await
+    }
+}
