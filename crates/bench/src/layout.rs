@@ -10,6 +10,7 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -670,7 +671,7 @@ fn replace_journal(size: Bytes) -> Result<()> {
 pub(crate) fn private_engine() -> Result<Engine> {
     fs::create_dir_all(STATE_DIR).with_context(|| format!("cannot create {STATE_DIR}"))?;
     let dirs = Dirs { state: STATE_DIR.into(), run: RUN_DIR.into() };
-    Ok(Engine::new(dirs, Executor::new(Box::new(Kernel::host()), None)))
+    Ok(Engine::new(dirs, Executor::new(Arc::new(Kernel::host()), None)))
 }
 
 /// Removes what an earlier run left, or this one made. Refuses to go on where others have tenants.

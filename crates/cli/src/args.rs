@@ -597,6 +597,9 @@ pub(crate) enum VolumeCommand {
     Flatten {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name
         volume: String,
+        /// Stop it; what was copied by then stays the volume's own
+        #[arg(long)]
+        cancel: bool,
         #[command(flatten)]
         write: Write,
     },

@@ -4,7 +4,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Server, Sharing, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
-    VolumeResize, VolumeRollback,
+    VolumeFlatten, VolumeResize, VolumeRollback,
 };
 use bulkhead_engine::client::{Client, Removal};
 
@@ -156,10 +156,11 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let done = client.volume_rollback(&volume, &request, write.dry_run).await?;
             show::done(output, &format!("volume {volume}"), "rolled back", &done)
         }
-        VolumeCommand::Flatten { volume, write } => {
+        VolumeCommand::Flatten { volume, cancel, write } => {
             let volume = resolved(client, &volume).await?;
-            let done = client.volume_flatten(&volume, write.dry_run).await?;
-            show::done(output, &format!("volume {volume}"), "set to be flattened", &done)
+            let done = client.volume_flatten(&volume, &VolumeFlatten { cancel }, write.dry_run).await?;
+            let what = if cancel { "not flattened any further" } else { "set to be flattened" };
+            show::done(output, &format!("volume {volume}"), what, &done)
         }
         VolumeCommand::Send(args) => transfer::send(args, client, output).await,
         VolumeCommand::Receive(args) => transfer::receive(args, client, output).await,

@@ -43,11 +43,11 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         fault_after,
     };
     // Before anything that could wait for a volume whose server is gone.
-    servers::look_after()?;
+    let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
+    servers::look_after(Arc::clone(&kernel))?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
-    let kernel = Kernel::host().with_requests(args.volume_requests).with_processes();
-    let ended = runtime.block_on(daemon::run(options, Box::new(kernel), observe, told));
+    let ended = runtime.block_on(daemon::run(options, kernel, observe, told));
     // An operation that did not end in time is cut off with the process.
     runtime.shutdown_background();
     ended

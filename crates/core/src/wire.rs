@@ -143,6 +143,15 @@ pub struct VolumeCopy {
     pub domain: Option<Name>,
 }
 
+/// Has a copied volume copy what it shares, or no longer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeFlatten {
+    /// It is to stop. What it has copied by then stays its own.
+    #[serde(default)]
+    pub cancel: bool,
+}
+
 /// What a volume has read from one source of what it shares, since it was opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -33,9 +33,9 @@ impl std::fmt::Debug for Executor {
 impl Executor {
     /// On this host; `fault_after` is the number of steps before the process aborts, for crash tests.
     #[must_use]
-    pub fn new(host: Box<dyn Host>, fault_after: Option<i64>) -> Self {
+    pub fn new(host: Arc<dyn Host>, fault_after: Option<i64>) -> Self {
         let steps_left = fault_after.map(|steps| Arc::new(AtomicI64::new(steps)));
-        Self { host: host.into(), steps_left, job: Arc::new(Job::nobody()) }
+        Self { host, steps_left, job: Arc::new(Job::nobody()) }
     }
 
     /// The same for a job.

@@ -18,7 +18,7 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate,
     LeaseReply, PoolCreate, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
-    VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -167,9 +167,14 @@ impl Client {
         self.write(Method::POST, &format!("volumes/{volume}/rollback{}", query(dry_run)), request).await
     }
 
-    /// Has a copied volume copy what it still shares.
-    pub async fn volume_flatten(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/flatten{}", query(dry_run)), &serde_json::json!({})).await
+    /// Has a copied volume copy what it still shares, or no longer.
+    pub async fn volume_flatten(
+        &self,
+        volume: &VolumeRef,
+        request: &VolumeFlatten,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/flatten{}", query(dry_run)), request).await
     }
 
     /// Says what is to be read to send a snapshot.

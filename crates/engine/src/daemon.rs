@@ -94,8 +94,8 @@ pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
 /// A host that exists only in memory, for tests of other crates: two volume groups, `vg` and `tvg` with a thin pool `thin`.
 #[cfg(feature = "sim")]
 #[must_use]
-pub fn simulated_host() -> Box<dyn Host> {
-    Box::new(crate::sim::Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]))
+pub fn simulated_host() -> Arc<dyn Host> {
+    Arc::new(crate::sim::Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]))
 }
 
 /// What is observed on that host: always the same.
@@ -112,7 +112,7 @@ pub fn simulated_observation() -> Arc<dyn Observe> {
 /// that succeeded there are none: problems with pools, volumes and tenants do not end the daemon.
 pub async fn run(
     options: DaemonOptions,
-    host: Box<dyn Host>,
+    host: Arc<dyn Host>,
     observe: Arc<dyn Observe>,
     facts: serde_json::Value,
 ) -> Result<(), Fault> {
@@ -136,7 +136,7 @@ pub async fn run(
 /// As [`run`].
 pub async fn run_until(
     options: DaemonOptions,
-    host: Box<dyn Host>,
+    host: Arc<dyn Host>,
     observe: Arc<dyn Observe>,
     facts: serde_json::Value,
     stop: impl Future<Output = ()>,

@@ -13,7 +13,6 @@ use bulkhead_core::backend::{self, Backend, POOL_RECORD, VOLUME_RECORD_SUFFIX, p
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
@@ -70,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) in_use_at_start: Mutex<Vec<InUse>>,
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     watched: Mutex<BTreeMap<VolumeRef, Watched>>,
+    /// What operations that are under way are going to take of pools, by their UUIDs.
+    pub(crate) reserved: Mutex<BTreeMap<Uuid, u64>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
     /// The tenants whose cgroups the kernel refused the cpu controller.
@@ -319,28 +320,6 @@ impl Engine {
     /// Refuses when a tenant's record is damaged: nobody knows which volumes it holds.
     pub(crate) fn check_tenants_readable(&self) -> Result<(), Fault> {
         self.tenants()?.into_iter().find_map(Result::err).map_or(Ok(()), Err)
-    }
-
-    /// Refuses a volume of a size that its pool has no room for; one that is provisioned on demand needs none yet.
-    pub(crate) fn check_size(space: &Space, size: Bytes, needed_now: bool, object: &str) -> Result<(), Fault> {
-        if size > space.total {
-            let cause = format!("{size} is larger than the whole pool ({})", space.total);
-            return Err(Fault::new(Code::NoSpace, object, cause).cure("ask for less, or use a larger pool"));
-        }
-        if !needed_now {
-            return Ok(());
-        }
-        Self::check_room(space, size, object)
-            .map_err(|fault| fault.cure("ask for less, remove volumes, or provision on demand"))
-    }
-
-    /// Refuses what needs more than a pool has left.
-    pub(crate) fn check_room(space: &Space, needed: Bytes, object: &str) -> Result<(), Fault> {
-        if needed <= space.free {
-            return Ok(());
-        }
-        let cause = format!("{needed} are needed and the pool has {} left", space.free);
-        Err(Fault::new(Code::NoSpace, object, cause).cure("remove volumes or snapshots, or make the pool larger"))
     }
 }
 

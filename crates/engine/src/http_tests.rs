@@ -40,7 +40,7 @@ impl Daemon {
         let options = options(dir);
         let client = Client::new(&options.socket);
         let facts = serde_json::json!({ "kernel_release": "simulated" });
-        let task = tokio::spawn(run_until(options, Box::new(sim.clone()), observed(), facts, async move {
+        let task = tokio::spawn(run_until(options, std::sync::Arc::new(sim.clone()), observed(), facts, async move {
             let _ = stopped.await;
         }));
         let answers = async {
@@ -268,7 +268,13 @@ async fn two_daemons_cannot_run() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
     let run = |options| {
-        run_until(options, Box::new(sim.clone()), observed(), serde_json::Value::Null, std::future::pending())
+        run_until(
+            options,
+            std::sync::Arc::new(sim.clone()),
+            observed(),
+            serde_json::Value::Null,
+            std::future::pending(),
+        )
     };
     let fault = run(options(&dir)).await.unwrap_err();
     assert_eq!(fault.code, Code::InUse);
@@ -287,7 +293,7 @@ async fn an_address_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let options = DaemonOptions { metrics: Some(address), ..options(&dir) };
-    let run = run_until(options, Box::new(sim), observed(), serde_json::Value::Null, std::future::pending());
+    let run = run_until(options, std::sync::Arc::new(sim), observed(), serde_json::Value::Null, std::future::pending());
     let fault = run.await.unwrap_err();
     assert_eq!(fault.object, format!("address {address}"));
     assert!(fault.cause.starts_with("cannot listen for Prometheus (Address already in use"), "{fault}");
@@ -306,7 +312,9 @@ async fn a_stale_socket_is_replaced_and_another_file_is_not() {
 
     std::fs::write(&socket, "precious").unwrap();
     let stop = std::future::pending();
-    let fault = run_until(options(&dir), Box::new(sim), observed(), serde_json::Value::Null, stop).await.unwrap_err();
+    let fault = run_until(options(&dir), std::sync::Arc::new(sim), observed(), serde_json::Value::Null, stop)
+        .await
+        .unwrap_err();
     assert_eq!(fault.code, Code::HasData);
     assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
 }

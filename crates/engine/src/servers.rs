@@ -1,104 +1,217 @@
 //! Looks after block servers: one that died has a successor at once, whatever else the daemon is doing.
 //!
-//! It is a thread of its own because who waits for a volume's I/O may be the daemon itself, with all that waits for it.
+//! It is a thread of its own because who waits for a volume's I/O may be the daemon itself, with all that waits for it. Successors are
+//! started beside each other, so that one whose disk hangs does not keep the others from theirs.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::service::{self, Service, Watch};
 use bulkhead_sys::ublk::{Control, State};
+use uuid::Uuid;
 
 use crate::kernel::Kernel;
 
 /// How long the daemon waits for the first successors before it goes on without them.
 const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
-/// After how long a server that could not be started is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
+/// After how long a server that could not be started is tried again, at first and at most: each time twice as long.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
+
+/// A server that ended as soon after it was started has not served.
+const SERVED: Duration = Duration::from_secs(10);
+
+/// Most successors that are started at a time.
+const MAX_STARTING: usize = 16;
 
 /// Starts successors for the servers that are gone now, and a thread that does so for those that will be, as long as this process
 /// lives.
 ///
 /// # Errors
 /// `Internal` when the servers cannot be watched.
-pub fn look_after() -> Result<(), Fault> {
+pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let failed =
         |error: io::Error| Fault::new(Code::Internal, "block servers", format!("they cannot be watched: {error}"));
-    let servers = Servers { roots: Roots::host(), kernel: Kernel::host() };
-    let watch = Watch::new(&servers.roots).map_err(failed)?;
-    let thread = thread::Builder::new().name("servers".to_owned());
+    let watch = Arc::new(Watch::new(&Roots::host()).map_err(failed)?);
+    let (started, ended) = channel();
+    let starter = Starter { roots: Roots::host(), kernel, watch: Arc::clone(&watch), started };
+    let mut servers = Servers { starter: Arc::new(starter), ended, tries: BTreeMap::new() };
     let (settled, hears) = channel();
     let look = move || {
+        if let Err(error) = background::become_flusher() {
+            tracing::warn!(
+                why = chain(&error),
+                "when memory is short, a successor may wait for the volume that waits for it"
+            );
+        }
         loop {
             let found = servers.settle();
-            // Only the first time somebody waits for that.
-            let _ = settled.send(());
-            watch.wait(&found.alive, found.gone.then_some(AGAIN));
+            if found.settled {
+                // Only the first time somebody waits for that.
+                let _ = settled.send(());
+            }
+            watch.wait(&found.alive, found.again);
         }
     };
-    thread.spawn(look).map_err(failed)?;
+    thread::Builder::new().name("servers".to_owned()).spawn(look).map_err(failed)?;
     if hears.recv_timeout(FIRST_LIMIT).is_err() {
         tracing::warn!("a block server that is gone has no successor yet: what asks for its volume waits");
     }
     Ok(())
 }
 
-struct Servers {
+/// What it takes to start a successor, also for those who do it.
+struct Starter {
     roots: Roots,
-    kernel: Kernel,
+    kernel: Arc<Kernel>,
+    watch: Arc<Watch>,
+    /// Where they say how it ended.
+    started: Sender<(Uuid, Result<(), String>)>,
+}
+
+struct Servers {
+    starter: Arc<Starter>,
+    ended: Receiver<(Uuid, Result<(), String>)>,
+    /// The volumes whose servers are gone.
+    tries: BTreeMap<Uuid, Try>,
+}
+
+/// How it stands with a server that is gone.
+#[derive(Debug, Default)]
+struct Try {
+    is_starting: bool,
+    /// How often it failed.
+    failed: u32,
+    next: Option<Instant>,
+    /// Why it failed last, which is said once.
+    why: String,
+    /// When a successor was started.
+    started: Option<Instant>,
+}
+
+impl Try {
+    /// It failed: it is tried again later each time. Whether that is worth a word.
+    fn failed(&mut self, why: String, now: Instant) -> bool {
+        let wait = AGAIN.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(AGAIN.1);
+        self.failed = self.failed.saturating_add(1);
+        (self.is_starting, self.started, self.next) = (false, None, Some(now + wait));
+        let is_news = self.why != why;
+        self.why = why;
+        is_news
+    }
 }
 
 /// What was found of the servers.
 struct Found {
     alive: Vec<Handle>,
-    /// Whether one has no successor.
-    gone: bool,
+    /// When to look again although nothing happens.
+    again: Option<Duration>,
+    /// Whether all that are gone have a successor, or cannot have one now.
+    settled: bool,
 }
 
 impl Servers {
-    /// Looks at all devices, and starts successors.
-    fn settle(&self) -> Found {
-        let mut found = Found { alive: Vec::new(), gone: false };
-        let told = service::all(&self.roots).unwrap_or_else(|error| {
+    /// Looks at all devices, and has successors started.
+    fn settle(&mut self) -> Found {
+        let now = Instant::now();
+        for (volume, outcome) in self.ended.try_iter() {
+            let tried = self.tries.entry(volume).or_default();
+            match outcome {
+                Ok(()) => (tried.is_starting, tried.started) = (false, Some(now)),
+                Err(why) => tell(volume, tried, why, now),
+            }
+        }
+        let told = service::all(&self.starter.roots).unwrap_or_else(|error| {
             tracing::error!(%error, "the block servers cannot be listed");
             Vec::new()
         });
+        self.tries
+            .retain(|volume, tried| tried.is_starting || told.iter().any(|(_, service)| service.volume == *volume));
+        let mut alive = Vec::new();
+        let (mut again, mut settled) = (None::<Duration>, true);
+        let mut look_in = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
         for (id, service) in told {
-            match self.server(id, &service) {
-                Ok(server) => found.alive.extend(server),
-                Err(why) => {
-                    tracing::error!(image = %service.image.display(), why, "a block server is gone and has no successor");
-                    found.gone = true;
+            let volume = service.volume;
+            match self.starter.server(id, &service) {
+                Ok(server) => {
+                    alive.extend(server);
+                    let is_new =
+                        |tried: &Try| tried.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED);
+                    if !self.tries.get(&volume).is_some_and(is_new) {
+                        self.tries.remove(&volume);
+                    }
+                }
+                // Whoever ended it starts the next one, or fails and leaves that to us.
+                Err(_) if self.starter.kernel.is_replacing(volume) => look_in(AGAIN.0),
+                Err(gone) => {
+                    let n_starting = self.tries.values().filter(|tried| tried.is_starting).count();
+                    let tried = self.tries.entry(volume).or_default();
+                    if tried.started.is_some() {
+                        tell(volume, tried, "it ended again".to_owned(), now);
+                    }
+                    match tried.next.map(|next| next.saturating_duration_since(now)) {
+                        _ if tried.is_starting => settled = false,
+                        Some(wait) if !wait.is_zero() => look_in(wait),
+                        _ if n_starting >= MAX_STARTING => settled = false,
+                        _ => {
+                            if tried.failed == 0 {
+                                tracing::warn!(image = %service.image.display(), gone, "another block server takes over");
+                            }
+                            tried.is_starting = true;
+                            settled = false;
+                            self.start(service);
+                        }
+                    }
                 }
             }
         }
-        found
+        Found { alive, again, settled }
     }
 
-    /// The server of a device, or its successor; `None` when the device is gone, or going.
-    fn server(&self, id: u32, service: &Service) -> Result<Option<Handle>, String> {
-        for started in [false, true] {
-            let device = Control::open(&self.roots).and_then(|mut control| control.info(id)).map_err(|e| chain(&e))?;
-            let is_ours = |owner| owner == device_owner(service.volume);
-            let Some(device) = device.filter(|device| is_ours(device.owner) && device.state != State::Dead) else {
-                return Ok(None);
-            };
-            if let Some(server) = device.server().map_err(|e| e.to_string())? {
-                return Ok(Some(server));
-            }
-            if !started {
-                let pid = device.server_pid;
-                tracing::warn!(image = %service.image.display(), pid, "a block server is gone: another takes over");
-                self.start(service)?;
-            }
+    fn start(&self, service: Service) {
+        let (starter, volume) = (Arc::clone(&self.starter), service.volume);
+        let start = move || {
+            let outcome = starter.start(&service);
+            // Fails when nobody looks after servers any more.
+            let _ = starter.started.send((volume, outcome));
+            starter.watch.wake();
+        };
+        if let Err(error) = thread::Builder::new().name("successor".to_owned()).spawn(start) {
+            // Tried again like any other that failed.
+            let _ = self.starter.started.send((volume, Err(format!("no thread can be started ({error})"))));
+            self.starter.watch.wake();
         }
-        Err("it ended again".to_owned())
+    }
+}
+
+/// A successor could not be started, or ended at once.
+fn tell(volume: Uuid, tried: &mut Try, why: String, now: Instant) {
+    if tried.failed(why.clone(), now) {
+        tracing::error!(%volume, why, "a block server is gone and has no successor");
+    }
+}
+
+impl Starter {
+    /// The server of a device; `None` when the device is gone, or going. What it was when it is gone itself is the error.
+    fn server(&self, id: u32, service: &Service) -> Result<Option<Handle>, String> {
+        let device = Control::open(&self.roots).and_then(|mut control| control.info(id)).map_err(|e| chain(&e))?;
+        let is_ours = |owner| owner == device_owner(service.volume);
+        let Some(device) = device.filter(|device| is_ours(device.owner) && device.state != State::Dead) else {
+            return Ok(None);
+        };
+        match device.server().map_err(|e| e.to_string())? {
+            Some(server) => Ok(Some(server)),
+            None => Err(device.server_pid.map_or_else(|| "no process".to_owned(), |pid| format!("process {pid}"))),
+        }
     }
 
     fn start(&self, service: &Service) -> Result<(), String> {
@@ -106,5 +219,68 @@ impl Servers {
         let is_there = |cgroup: &String| self.roots.cgroup.join(cgroup).is_dir();
         let service = Service { cgroup: service.cgroup.clone().filter(is_there), ..service.clone() };
         self.kernel.succeed(&service).map_err(|fault| fault.cause)
+    }
+}
+
+/// The volumes whose servers are being replaced on purpose: nobody is to wonder where they are.
+#[derive(Debug, Default)]
+pub(crate) struct Replacing(Mutex<BTreeMap<Uuid, usize>>);
+
+impl Replacing {
+    /// Says so until what is returned is dropped.
+    pub(crate) fn begin(&self, volume: Uuid) -> impl Drop + '_ {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(volume).or_default() += 1;
+        Replaced { replacing: self, volume }
+    }
+
+    pub(crate) fn contains(&self, volume: Uuid) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&volume)
+    }
+}
+
+struct Replaced<'a> {
+    replacing: &'a Replacing,
+    volume: Uuid,
+}
+
+impl Drop for Replaced<'_> {
+    fn drop(&mut self) {
+        let mut all = self.replacing.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = all.get_mut(&self.volume) {
+            *n -= 1;
+            if *n == 0 {
+                all.remove(&self.volume);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_start_is_tried_less_and_less_often_and_says_why_once() {
+        let now = Instant::now();
+        let mut tried = Try::default();
+        let mut waits = Vec::new();
+        for n in 0..40 {
+            assert_eq!(tried.failed("no memory".to_owned(), now), n == 0);
+            waits.push((tried.next.unwrap() - now).as_secs());
+        }
+        assert_eq!(waits[..9], [2, 4, 8, 16, 32, 64, 128, 256, 300]);
+        assert_eq!(waits[39], 300);
+        assert!(tried.failed("no disk".to_owned(), now));
+    }
+
+    #[test]
+    fn a_volume_is_being_replaced_until_the_last_who_does_it_is_done() {
+        let (replacing, volume) = (Replacing::default(), Uuid::from_u128(7));
+        let first = replacing.begin(volume);
+        let second = replacing.begin(volume);
+        drop(first);
+        assert!(replacing.contains(volume) && !replacing.contains(Uuid::nil()));
+        drop(second);
+        assert!(!replacing.contains(volume));
     }
 }

@@ -113,6 +113,8 @@ struct World {
     adopted: BTreeMap<String, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    /// What is free in each pool, if it is not as usual.
+    free: Option<Bytes>,
     /// Mounts whose data takes for ever to be written.
     slow: BTreeSet<PathBuf>,
     queue: BTreeMap<String, String>,
@@ -301,6 +303,10 @@ impl Sim {
     }
 
     /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
+    pub(crate) fn set_free(&self, free: Bytes) {
+        self.world().free = Some(free);
+    }
+
     /// Has it take for ever to write what is dirty in a mounted file system, or no time.
     pub(crate) fn set_slow(&self, target: &Path, slow: bool) {
         if slow {
@@ -884,7 +890,12 @@ impl Host for Sim {
 
     fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
         let extent = if matches!(source, PoolSource::File { .. }) { Bytes(4096) } else { Bytes::mib(4) };
-        Ok(Space { total: Bytes(Bytes::GIB), free: Bytes::mib(512), extent, notes: vec![] })
+        Ok(Space {
+            total: Bytes(Bytes::GIB),
+            free: self.world().free.unwrap_or(Bytes::mib(512)),
+            extent,
+            notes: vec![],
+        })
     }
 
     fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault> {

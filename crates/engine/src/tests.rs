@@ -1,6 +1,7 @@
 //! Tests of the engine on the simulated host: idempotence, refusals, and a crash after every single step.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_core::action::Action;
@@ -11,7 +12,7 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, SendDevice, TenantCreate, TenantSet, VolumeCopy,
-    VolumeCreate, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
 use uuid::Uuid;
@@ -43,7 +44,7 @@ enum Op {
 }
 
 fn engine(sim: &Sim) -> Engine {
-    let engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
     engine.reconcile();
     engine
 }
@@ -106,7 +107,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             sim.fill_part(&part);
             engine.volume_received(&volume(name), &header, false).map(drop)
         }
-        Op::Flatten(name) => engine.volume_flatten(&volume(name), false).map(drop),
+        Op::Flatten(name) => engine.volume_flatten(&volume(name), &VolumeFlatten::default(), false).map(drop),
         Op::Snapshot(name, copy) => {
             let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true, share: None, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
@@ -284,9 +285,36 @@ fn a_flattened_volume_lets_go_of_its_layers() {
     assert_eq!((layers(&engine), engine.problems().len()), (0, 0));
     assert!(sim.leftovers().unused_layers.is_empty());
     // There is nothing left to be done, and on others there never was.
-    assert!(engine.volume_flatten(&volume("file/v"), false).unwrap().steps.is_empty());
+    assert!(engine.volume_flatten(&volume("file/v"), &VolumeFlatten::default(), false).unwrap().steps.is_empty());
     run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
     assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
+}
+
+/// A layer takes 2 MiB here, of which each clone has two, and what nobody uses is not flattened yet.
+#[test]
+fn what_flattening_is_going_to_take_is_given_to_nobody_else() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    let ops = [
+        Op::Create("file/v", 64, FsKind::Ext4),
+        Op::Snapshot("file/v", "s"),
+        Op::Clone("file/s", "a"),
+        Op::Clone("file/s", "b"),
+    ];
+    ops.iter().for_each(|op| run(&engine, op).unwrap());
+    sim.set_free(Bytes::mib(71));
+    run(&engine, &Op::Flatten("file/a")).unwrap();
+    run(&engine, &Op::Flatten("file/b")).unwrap();
+    // 63 MiB are left of what seems to be free.
+    let fault = run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap_err();
+    assert!(fault.code == Code::NoSpace && fault.cause.contains("has 63"), "{fault}");
+    let cancel = VolumeFlatten { cancel: true };
+    let done = engine.volume_flatten(&volume("file/a"), &cancel, false).unwrap();
+    assert!(done.steps.iter().any(|step| step.changed));
+    assert!(engine.volume_flatten(&volume("file/a"), &cancel, false).unwrap().steps.is_empty());
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    sim.set_free(Bytes::mib(3));
+    assert_eq!(run(&engine, &Op::Flatten("file/a")).unwrap_err().code, Code::NoSpace);
 }
 
 #[test]

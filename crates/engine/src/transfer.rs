@@ -143,7 +143,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .cure(format!("send again, from where `bulkhead volume receive {reference} --token` says")));
         }
-        Self::check_room(&self.host().space(&pool.source)?, header.data_bytes, &object)?;
+        let _room = self.reserve(&pool, header.data_bytes, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
         let create = Action::CreatePart { path: part.clone(), content, base, size_bytes };
         let steps = self.executor.run_steps(vec![create], dry_run)?;

@@ -7,10 +7,13 @@ use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing,
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
-use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback, VolumeView};
+use bulkhead_core::wire::{
+    Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeView,
+};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located};
+use crate::room::to_flatten;
 
 /// What a volume loses that was provisioned in full, when it is copied.
 const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
@@ -76,7 +79,12 @@ impl Engine {
                 .cure("leave `--provision` away, or use a pool on a thin pool"));
         }
         self.check_unclaimed(&pool, &reference.name)?;
-        Self::check_size(&space, size_bytes, wanted.provision == Provision::Full, &object)?;
+        Self::check_size(&space, size_bytes, &object)?;
+        // One that is provisioned on demand needs none yet.
+        let _room = match wanted.provision {
+            Provision::Full => Some(self.reserve(&pool, size_bytes, &object)?),
+            Provision::OnDemand => None,
+        };
         let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
         let ready = wanted.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
@@ -207,10 +215,12 @@ impl Engine {
                 Fault::new(Code::InvalidArgument, object, cause).cure("add `--shrink` if it is to become smaller")
             );
         }
-        if to > volume.size_bytes {
-            let more = Bytes(to.0 - volume.size_bytes.0);
-            Self::check_size(&space, more, volume.provision == Provision::Full, &object)?;
-        }
+        let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
+        Self::check_size(&space, more, &object)?;
+        let _room = match volume.provision {
+            Provision::Full => Some(self.reserve(&pool, more, &object)?),
+            Provision::OnDemand => None,
+        };
         let mounted_at = self.mounted_at(&volume)?;
         let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
         let plan = volume::resize(backend.as_ref(), &volume, to, mounted_at.as_deref(), &scratch)?;
@@ -304,13 +314,28 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Has a copied volume copy what it still shares, in the background and while it is in use. Idempotent.
+    /// Has a copied volume copy what it still shares, in the background and while it is in use, or no longer do so. Idempotent.
     ///
     /// # Errors
     /// `NoSpace`; `Unsupported` for one that is no copy in a file pool.
-    pub fn volume_flatten(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+    pub fn volume_flatten(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeFlatten,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_ready(reference)?;
         let object = format!("volume {reference}");
+        if request.cancel {
+            let now = Volume { flatten: false, ..volume.clone() };
+            let mut steps = Vec::new();
+            if volume.flatten {
+                steps.extend(self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?);
+                steps.extend(self.keep_anew(reference, dry_run)?);
+            }
+            let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
+            return Ok(Done { object, steps, dry_run });
+        }
         let layers = self.host().layers(&backend.device(&volume))?;
         let shared = layers.filter(|layers| !layers.below.is_empty());
         let Some(shared) = shared.filter(|_| !volume.flatten) else {
@@ -325,9 +350,8 @@ impl Engine {
             )
             .cure("nothing is to be done: no other volume is needed for it"));
         };
-        let below: u64 = shared.below.iter().map(|layer| layer.bytes.0).sum();
-        let needed = Bytes(below.min(volume.size_bytes.0.saturating_sub(shared.own_bytes.0)));
-        Self::check_room(&self.host().space(&pool.source)?, needed, &object)?;
+        // From when it is recorded on, it is promised.
+        let _room = self.reserve(&pool, to_flatten(&volume, &shared), &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
         steps.extend(self.keep_anew(reference, dry_run)?);

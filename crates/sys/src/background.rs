@@ -21,6 +21,9 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 use crate::roots::Roots;
 use crate::{process, raw};
 
+/// Where a log is begun anew, in bytes: a server that cannot start is tried again and again, and says each time why.
+const LOG_LIMIT: u64 = 1 << 20;
+
 /// `OOM_SCORE_ADJ_MIN` of `<linux/oom.h>`.
 const OOM_NEVER: &str = "-1000";
 
@@ -86,6 +89,9 @@ pub fn split(roots: &Roots, log: &Path) -> Result<Side, BackgroundError> {
     }
     let null = OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed("open /dev/null"))?;
     let log = OpenOptions::new().create(true).append(true).open(log).map_err(failed("open the log"))?;
+    if log.metadata().map_err(failed("look at the log"))?.len() > LOG_LIMIT {
+        log.set_len(0).map_err(failed("begin the log anew"))?;
+    }
     let (reader, writer): (PipeReader, PipeWriter) = pipe().map_err(failed("make a pipe"))?;
     // SAFETY: this is the only thread, which was just counted, so that no lock is held by somebody who is not copied.
     match unsafe { libc::fork() } {
@@ -126,6 +132,18 @@ pub fn become_server(roots: &Roots) -> Result<(), BackgroundError> {
     configure_io_flusher_behavior(true).map_err(failed("set PR_SET_IO_FLUSHER"))?;
     check_flusher()?;
     mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE).map_err(failed("lock the memory"))
+}
+
+/// Marks this thread, and the programs that it starts, as ones that write memory back for others: when memory is short, they do not wait
+/// for a volume whose server they are about to start (`PR_SET_IO_FLUSHER`).
+///
+/// # Errors
+/// [`BackgroundError`].
+pub fn become_flusher() -> Result<(), BackgroundError> {
+    let failed =
+        |errno: rustix::io::Errno| BackgroundError::Step { step: "set PR_SET_IO_FLUSHER", source: errno.into() };
+    configure_io_flusher_behavior(true).map_err(failed)?;
+    check_flusher()
 }
 
 /// Gives this process mounts of its own, which are those that there are. They keep others from unmounting until [`forget_mounts`], so

@@ -1,5 +1,7 @@
 //! On the simulated host, whose device is always busy and whose containers always wait.
 
+use std::sync::Arc;
+
 use bulkhead_core::action::Applied;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
@@ -21,7 +23,7 @@ const SECOND: u64 = 1_000_000_000;
 /// A host with BFQ and the tenants `a` and `b`.
 fn host() -> (Sim, Engine) {
     let sim = Sim::default();
-    let engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
     engine.device_control("sda", &DeviceControl { policy: Some(Policy::Bfq) }, false).unwrap();
     for name in ["a", "b"] {
         let name = name.parse().unwrap();

@@ -5,8 +5,8 @@ use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
-    VolumeSend, VolumeView,
+    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
+    VolumeRollback, VolumeSend, VolumeView,
 };
 use serde::Deserialize;
 
@@ -113,8 +113,8 @@ pub(super) async fn volume_rollback(
     Ok(Json(service.volume_rollback(volume, request, query.terms(id)).await?))
 }
 
-/// Has a copied volume copy what it still shares, while it is in use. Idempotent.
-#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/flatten", tag = "volumes",
+/// Has a copied volume copy what it still shares, while it is in use, or stop that. Idempotent.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/flatten", tag = "volumes", request_body = VolumeFlatten,
     params(("pool" = String, Path), ("name" = String, Path), Write),
     responses((status = 200, body = Done<VolumeView>), WriteFaults))]
 pub(super) async fn volume_flatten(
@@ -122,8 +122,9 @@ pub(super) async fn volume_flatten(
     At(volume): At<VolumeRef>,
     Asked(query): Asked<Write>,
     Requested(id): Requested,
+    Body(request): Body<VolumeFlatten>,
 ) -> Reply<Done<VolumeView>> {
-    Ok(Json(service.volume_flatten(volume, query.terms(id)).await?))
+    Ok(Json(service.volume_flatten(volume, request, query.terms(id)).await?))
 }
 
 /// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.

@@ -121,6 +121,7 @@ impl Kernel {
     /// Makes a layer of what an image holds, and has another server serve it on top of that when it had one.
     pub(super) fn freeze_image(&self, image: &Path, volume: Uuid, layer: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
+        let _replacing = self.replacing.begin(volume);
         let mut server = self.cleared(image, volume)?;
         if server.is_none() {
             if self.loop_of(image)?.is_some() {
@@ -381,6 +382,7 @@ impl Kernel {
     /// Ends a server, and starts another; I/O waits meanwhile.
     fn renew_server(&self, device: &DeviceInfo, service: &Service) -> Result<(), Fault> {
         let failed = |error: io::Error| Fault::new(Code::Internal, file_object(&service.image), error.to_string());
+        let _replacing = self.replacing.begin(service.volume);
         if let Some(server) = device.server().map_err(failed)? {
             server.kill().map_err(failed)?;
             if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {

@@ -36,6 +36,7 @@ use self::faults::Classify;
 use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
 use crate::jobs::Job;
 use crate::observe::containers;
+use crate::servers::Replacing;
 use crate::store;
 
 /// How long killed processes may take to go.
@@ -59,6 +60,7 @@ pub struct Kernel {
     pub(super) layers: RwLock<()>,
     /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
     pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
+    pub(super) replacing: Replacing,
 }
 
 impl Kernel {
@@ -71,6 +73,7 @@ impl Kernel {
             has_processes: false,
             layers: RwLock::default(),
             unswept: Mutex::default(),
+            replacing: Replacing::default(),
         }
     }
 
@@ -84,6 +87,11 @@ impl Kernel {
     #[must_use]
     pub fn with_requests(self, requests: u16) -> Self {
         Self { requests, ..self }
+    }
+
+    /// Whether a volume's server was ended on purpose, by somebody who starts another.
+    pub(crate) fn is_replacing(&self, volume: Uuid) -> bool {
+        self.replacing.contains(volume)
     }
 
     fn io_of(&self, cgroup: &str, dev: DevNo) -> Option<cgroup::IoStat> {

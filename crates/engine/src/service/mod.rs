@@ -287,6 +287,8 @@ impl Service {
             let claim = find().await?;
             running.job().works_on(claim.words());
             let held = tokio::select! {
+                // What nobody has is had at once, however little time there is.
+                biased;
                 held = self.0.engine.shared.locks.claim(running.job(), claim) => held,
                 fault = running.job().gives_up() => return Err(fault),
             };

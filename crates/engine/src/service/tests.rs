@@ -16,7 +16,7 @@ use crate::locks::Object;
 use crate::sim::{Observed, Sim};
 
 fn service_on(sim: &Sim, observe: Arc<dyn Observe>) -> Service {
-    let engine = Engine::new(Dirs::default(), Executor::new(Box::new(sim.clone()), None));
+    let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
     Service::new(engine, serde_json::Value::Null, observe)
 }
 

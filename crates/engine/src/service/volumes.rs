@@ -5,8 +5,8 @@ use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeResize, VolumeRollback,
-    VolumeSend, VolumeView,
+    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
+    VolumeRollback, VolumeSend, VolumeView,
 };
 
 use super::{Service, Terms};
@@ -99,11 +99,18 @@ impl Service {
             .await
     }
 
-    /// Has a copied volume copy what it still shares.
-    pub async fn volume_flatten(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
-        let operation = format!("flatten volume {volume}");
+    /// Has a copied volume copy what it still shares, or no longer.
+    pub async fn volume_flatten(
+        &self,
+        volume: VolumeRef,
+        request: VolumeFlatten,
+        terms: Terms,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let word = if request.cancel { "stop flattening" } else { "flatten" };
+        let operation = format!("{word} volume {volume}");
         let claim = Claim::default().volume(&volume);
-        self.change(terms, operation, claim, move |engine| engine.volume_flatten(&volume, terms.dry_run)).await
+        self.change(terms, operation, claim, move |engine| engine.volume_flatten(&volume, &request, terms.dry_run))
+            .await
     }
 
     /// Says what is to be read to send a snapshot, after it was made sure that this never changes.

@@ -5,9 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use super::host::{
-    FILE_POOL, PROFILE, cli, json, kernel_is_silent, make_file_pool, refused, start_daemon, unmake_file_pool,
-};
+use super::host::{PROFILE, cli, json, kernel_is_silent, make_file_pool, refused, start_daemon, unmake_file_pool};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -27,6 +25,16 @@ const ANSWER: f64 = 2.0;
 
 /// Most that the daemon may take to stop, s.
 const STOP: f64 = 5.0;
+
+/// Asks for the metrics as Prometheus does.
+const METRICS: &str = "
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect('/run/bulkhead/bulkhead.sock')
+s.sendall(b'GET /metrics HTTP/1.0\\r\\nHost: h\\r\\n\\r\\n')
+answer = s.makefile('rb').read()
+assert b' 200 ' in answer[:20], answer
+";
 
 async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
@@ -62,7 +70,6 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     // Somebody waits for minutes, and nobody else does.
     let waiting = ctx.machine.spawn(&[&[bulkhead.as_str(), "--wait", "3000"], &snapshot[..]].concat(), &[]).await?;
     let job = running(ctx).await?;
-    let metrics = format!("curl -sf --unix-socket /run/bulkhead/bulkhead.sock http://h/metrics >{FILE_POOL}.metrics");
     let mut answers = Vec::new();
     for command in [
         &["volume", "ls"][..],
@@ -78,7 +85,8 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
         let took = seconds(ctx, async || json(ctx, command).await.map(drop)).await?;
         answers.push((command.join(" "), took));
     }
-    let took = seconds(ctx, async || ctx.machine.sh(&metrics).await.map(drop)).await?;
+    let took =
+        seconds(ctx, async || ctx.machine.run(&["python3", "-c", METRICS]).await?.success("metrics").map(drop)).await?;
     answers.push(("metrics".to_owned(), took));
     let shown: Vec<String> = answers.iter().map(|(command, took)| format!("{command}: {took:.2} s")).collect();
     ensure!(answers.iter().all(|(_, took)| *took < ANSWER), "while a snapshot waits: {}", shown.join(", "));

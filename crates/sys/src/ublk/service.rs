@@ -12,7 +12,7 @@ use bulkhead_core::heat::Heat;
 use bulkhead_core::model::Sharing;
 use bulkhead_core::siblings::access;
 use bulkhead_core::units::Bytes;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock, inotify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -244,6 +244,7 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, service: &Service) -> Result<(),
 #[derive(Debug)]
 pub struct Watch {
     changes: OwnedFd,
+    woken: OwnedFd,
 }
 
 impl Watch {
@@ -255,18 +256,29 @@ impl Watch {
         fs::create_dir_all(dir(roots))?;
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&changes, dir(roots), inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE)?;
-        Ok(Self { changes })
+        let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { changes, woken })
     }
 
-    /// Waits until something else is told, or one of these processes has ended, or `limit`; it may return for nothing.
+    /// Waits until something else is told, or one of these processes has ended, or somebody woke it, or `limit`; it may return for
+    /// nothing.
     pub fn wait(&self, servers: &[Handle], limit: Option<Duration>) {
         let mut fds: Vec<PollFd<'_>> = servers.iter().map(|server| PollFd::new(server, PollFlags::IN)).collect();
         fds.push(PollFd::new(&self.changes, PollFlags::IN));
+        fds.push(PollFd::new(&self.woken, PollFlags::IN));
         let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
         // A signal: whoever waits looks again.
         let _ = poll(&mut fds, limit.as_ref());
         let mut buffer = [0; 4096];
         while rustix::io::read(&self.changes, &mut buffer).is_ok_and(|n| n > 0) {}
+        // The counter of an eventfd: one read takes all of it.
+        let _ = rustix::io::read(&self.woken, &mut buffer);
+    }
+
+    /// Has [`Watch::wait`] return, now or when it is called next.
+    pub fn wake(&self) {
+        // Fails only when so many have done it that it is awake anyway.
+        let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
     }
 }
 
