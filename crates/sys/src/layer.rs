@@ -297,6 +297,42 @@ pub fn freeze(image: &Path, layer: Uuid, limit: Duration, stop: impl FnMut()) ->
     switched.map(|()| true)
 }
 
+/// Makes an image that lies on layers larger, up to the last block before `to` that one of them has beyond its end: these blocks are the
+/// image's, and zero. Without that an image that was made smaller, and then larger, would show what it had before. Cut off at any
+/// point, the image shows nothing of that as far as it reaches. Does nothing to one that lies on none.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn hide_below(image: &Path, to: Bytes) -> Result<(), LayerError> {
+    let Some(layers) = chain(image)? else { return Ok(()) };
+    let file = open(image, OFlags::RDWR)?;
+    let end = file.metadata().map_err(io_error("stat", image))?.len();
+    let mut shown = Vec::new();
+    for path in &layers {
+        let layer = open(path, OFlags::RDONLY)?;
+        extents::extents(&layer, end..to.0, |range, kind| {
+            shown.extend((kind == Kind::Data).then_some(range));
+            Ok(())
+        })
+        .map_err(io_error("look for data in", path))?;
+    }
+    // In order: what lies beyond the image's end is not its own yet.
+    shown.sort_by_key(|range| range.start);
+    let zeroes = vec![0; 1 << 20];
+    for range in &shown {
+        let mut at = range.start.max(end);
+        while at < range.end {
+            let n = usize::try_from(range.end - at).unwrap_or(usize::MAX).min(zeroes.len());
+            file.write_all_at(&zeroes[..n], at).map_err(io_error("write to", image))?;
+            at += n as u64;
+        }
+    }
+    if !shown.is_empty() {
+        file.sync_all().map_err(io_error("sync", image))?;
+    }
+    Ok(())
+}
+
 /// Says of an image that it lies on no layer any more; it owns all that they had, durably.
 ///
 /// # Errors
@@ -678,6 +714,37 @@ mod tests {
         assert_eq!(chain(&copy).unwrap(), chain(&image).unwrap());
         assert!(matches!(create_beside(&copy, &image), Err(LayerError::File(FileError::Exists { .. }))));
         assert_eq!(names(dir.path()).len(), 4);
+    }
+
+    /// With a snapshot while it was small, and without.
+    #[test]
+    fn an_image_that_was_small_shows_nothing_of_what_it_had_before() {
+        for with_snapshot in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let image = image(dir.path(), "v.img");
+            for at in [8192, 3 << 20, (3 << 20) + 8192] {
+                write(&image, 7, at);
+            }
+            freeze(&image, Uuid::from_u128(1), LIMIT, || ()).unwrap();
+            image::shrink(&image, Bytes::mib(2)).unwrap();
+            if with_snapshot {
+                write(&image, 8, 4096);
+                freeze(&image, Uuid::from_u128(2), LIMIT, || ()).unwrap();
+            }
+            hide_below(&image, Bytes::mib(4)).unwrap();
+            image::grow(&image, Bytes::mib(4), Provision::OnDemand).unwrap();
+            let mut own = Vec::new();
+            extents::extents(&File::open(&image).unwrap(), 0..Bytes::mib(4).0, |range, kind| {
+                own.extend((kind == Kind::Data).then_some(range));
+                Ok(())
+            })
+            .unwrap();
+            let at = 3 << 20;
+            assert_eq!(own, [at..at + 4096, at + 8192..at + 12288]);
+            let mut block = [1; 4096];
+            File::open(&image).unwrap().read_exact_at(&mut block, at).unwrap();
+            assert_eq!(block, [0; 4096]);
+        }
     }
 
     #[test]

@@ -69,6 +69,7 @@ impl Kernel {
                 Ok(Outcome::DONE)
             }
             A::GrowImage { path, size_bytes, provision } => {
+                layer::hide_below(path, *size_bytes).map_err(|e| e.fault(file_object(path)))?;
                 let old = image::grow(path, *size_bytes, *provision).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome { old: Some(old.to_string()), changed: old < *size_bytes })
             }
