@@ -435,6 +435,16 @@ pub(crate) enum PoolCommand {
         /// Its name
         name: String,
     },
+    /// Say where a pool in a directory is now: its file system is mounted elsewhere
+    Move {
+        /// Its name
+        name: String,
+        /// The directory in which its volumes are
+        #[arg(long, value_name = "PATH")]
+        dir: PathBuf,
+        #[command(flatten)]
+        write: Write,
+    },
     /// Remove an empty pool
     Rm {
         /// Its name

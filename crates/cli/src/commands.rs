@@ -1,9 +1,11 @@
 //! The commands that ask the daemon: arguments into a request, and the answer to the output.
 
+use std::path::{Path, PathBuf};
+
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Server, Sharing, VolumeRef};
 use bulkhead_core::wire::{
-    DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
+    DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeFlatten, VolumeResize, VolumeRollback,
 };
 use bulkhead_engine::client::{Client, Removal};
@@ -83,6 +85,16 @@ async fn pool(command: PoolCommand, client: &Client, output: &Output) -> Result<
         }
         PoolCommand::Ls => show::list(output, &client.pool_list().await?),
         PoolCommand::Inspect { name } => show::inspect(output, &client.pool_inspect(&parse::pool_name(&name)?).await?),
+        PoolCommand::Move { name, dir, write } => {
+            let name = parse::pool_name(&name)?;
+            let request = PoolMove { directory: absolute(&dir)? };
+            show::done(
+                output,
+                &format!("pool {name}"),
+                "moved",
+                &client.pool_move(&name, &request, write.dry_run).await?,
+            )
+        }
         PoolCommand::Rm { name, write } => {
             let name = parse::pool_name(&name)?;
             let done = client.pool_remove(&name, write.dry_run).await?;
@@ -91,13 +103,16 @@ async fn pool(command: PoolCommand, client: &Client, output: &Output) -> Result<
     }
 }
 
+/// The daemon has another working directory: what is meant is decided here.
+fn absolute(path: &Path) -> Result<PathBuf, Fault> {
+    std::path::absolute(path).map_err(|error| invalid(format!("directory {}", path.display()), error))
+}
+
 fn place(args: PoolCreateArgs) -> Result<NewPoolSource, Fault> {
     let given = args.place;
     match (given.dir, given.vg, given.device) {
         (Some(path), None, None) => {
-            // The daemon has another working directory: what is meant is decided here.
-            let path =
-                std::path::absolute(&path).map_err(|error| invalid(format!("directory {}", path.display()), error))?;
+            let path = absolute(&path)?;
             let server = match args.server {
                 args::Server::Auto => Server::Auto,
                 args::Server::Loop => Server::Loop,

@@ -76,6 +76,15 @@ pub struct PoolCreate {
     pub source: NewPoolSource,
 }
 
+/// Says where a pool in a directory is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PoolMove {
+    /// The directory in which its volumes are, an absolute path.
+    #[schema(value_type = String)]
+    pub directory: PathBuf,
+}
+
 /// A pool as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PoolView {

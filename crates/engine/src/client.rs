@@ -17,8 +17,9 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate,
-    LeaseReply, PoolCreate, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
-    VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet,
+    TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
+    VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -102,6 +103,11 @@ impl Client {
     /// One pool.
     pub async fn pool_inspect(&self, name: &Name) -> Result<PoolView, Fault> {
         self.get(&format!("pools/{name}")).await
+    }
+
+    /// Says where a pool in a directory is now.
+    pub async fn pool_move(&self, name: &Name, request: &PoolMove, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        self.write(Method::POST, &format!("pools/{name}/move{}", query(dry_run)), request).await
     }
 
     /// Removes an empty pool.

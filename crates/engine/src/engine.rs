@@ -218,12 +218,23 @@ impl Engine {
                 markers.retain(|(path, _)| path.file_name().is_some_and(|name| name == POOL_RECORD));
                 let found = markers.pop().map(|(_, record)| record).transpose()?;
                 let is_it = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
-                (is_it, format!("directory {}", directory.display()), "mount the file system that the pool is on")
+                (
+                    is_it,
+                    format!("directory {}", directory.display()),
+                    format!(
+                        "mount the file system that the pool is on; if it is mounted elsewhere now: `bulkhead pool move {} --dir DIRECTORY`",
+                        pool.name
+                    ),
+                )
             }
             PoolSource::Lvm { vg, .. } => {
                 let tags = self.host().vg_tags(vg)?;
                 let is_it = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
-                (is_it, format!("volume group {vg}"), "`vgs -o+vg_tags` shows the volume groups that are there")
+                (
+                    is_it,
+                    format!("volume group {vg}"),
+                    "`vgs -o+vg_tags` shows the volume groups that are there".to_owned(),
+                )
             }
         };
         if is_it {

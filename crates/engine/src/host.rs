@@ -166,6 +166,12 @@ pub trait Host: Send + Sync {
     /// When it is not a directory or cannot be read.
     fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault>;
 
+    /// Who, beside root, could put something else in the place of a directory or of what is in it; `None` when nobody can.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault>;
+
     /// A block device that an operator named.
     ///
     /// # Errors

@@ -246,7 +246,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 41);
+    assert_eq!(n_operations, 42);
     daemon.stop().await.unwrap();
 }
 

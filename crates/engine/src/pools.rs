@@ -1,17 +1,17 @@
-//! Pools: make, list, inspect, remove.
+//! Pools: make, list, inspect, move, remove.
 
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{Action, Record};
-use bulkhead_core::backend::{POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
+use bulkhead_core::backend::{self, POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
 use bulkhead_core::base::is_base;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolView};
+use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolMove, PoolView};
 use uuid::Uuid;
 
 use crate::engine::Engine;
@@ -132,11 +132,75 @@ impl Engine {
             .cure(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
     }
 
-    fn plan_directory_pool(&self, name: &Name, path: &Path, server: Server) -> Result<(Pool, Plan), Fault> {
+    /// Refuses a directory in which others than root could put something in the place of an image.
+    fn check_nobody_can_replace(&self, path: &Path) -> Result<(), Fault> {
+        let Some(why) = self.host().who_can_replace(path)? else { return Ok(()) };
+        let cause = format!("{why}, who could put anything in the place of the images of volumes");
+        Err(Fault::new(Code::InvalidArgument, format!("directory {}", path.display()), cause).cure(
+            "use a directory that only root can write to, and so all above it: for example /var/lib/bulkhead-pool",
+        ))
+    }
+
+    /// Says of a pool in a directory that it is in another one from now on: where its file system is mounted now. Idempotent.
+    ///
+    /// # Errors
+    /// `NotFound` and `HasData` where the directory is not that pool, `InUse` while a volume is open by its old path.
+    pub fn pool_move(&self, name: &Name, request: &PoolMove, dry_run: bool) -> Result<Done<PoolView>, Fault> {
+        let path = checked_directory(&request.directory)?;
         let object = format!("directory {}", path.display());
-        if !path.is_absolute() || path.components().any(|part| part.as_os_str() == "..") {
-            return Err(Fault::new(Code::InvalidArgument, object, "it is not an absolute path without `..`"));
+        let recorded = match self.pool(name) {
+            Err(fault) if fault.code == Code::NotFound => None,
+            found => Some(found?),
+        };
+        let found =
+            self.host().records(path, POOL_RECORD)?.into_iter().find(|(found, _)| *found == path.join(POOL_RECORD));
+        let (marker, found) =
+            match found {
+                Some((marker, Ok(Record::Pool(pool)))) if pool.name == *name => (marker, pool),
+                Some((_, Ok(Record::Pool(pool)))) => {
+                    return Err(Fault::new(Code::HasData, object, format!("it is the pool {}", pool.name))
+                        .cure(format!("`bulkhead pool move {} --dir {}`", pool.name, path.display())));
+                }
+                Some((_, Err(fault))) => return Err(fault),
+                _ => {
+                    return Err(Fault::new(Code::NotFound, object, "no pool is there").cure(
+                        "mount the file system that the pool is on, and name the directory in which its volumes are",
+                    ));
+                }
+            };
+        let PoolSource::File { directory: before, server } = &found.source else {
+            return Err(Fault::new(Code::Corrupt, object, "its record is that of a pool on LVM"));
+        };
+        if let Some(recorded) = recorded.as_ref().filter(|recorded| recorded.uuid != found.uuid) {
+            let cause = format!("it is another pool of the name {name} than the one on {}", place(&recorded.source));
+            return Err(
+                Fault::new(Code::HasData, object, cause).cure("a host has one pool of a name: remove one of them")
+            );
         }
+        self.check_nobody_can_replace(path)?;
+        let moved = Pool { source: PoolSource::File { directory: path.to_owned(), server: *server }, ..found.clone() };
+        if before != path {
+            for volume in self.volumes_in(&moved)?.into_iter().filter_map(Result::ok) {
+                let device = backend::backend(&found).device(&volume);
+                if let Some(open) = self.host().open_device(&device)? {
+                    let cause = format!("it is open as {}, by its path in {}", open.path.display(), before.display());
+                    return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
+                        .cure("detach it from its tenant first"));
+                }
+            }
+        }
+        let mut steps = Vec::new();
+        for (path, known) in [(marker, Some(&found)), (self.dirs.pool_record(name), recorded.as_ref())] {
+            if known != Some(&moved) {
+                steps.push(Action::WriteRecord { path, record: Box::new(Record::Pool(moved.clone())) });
+            }
+        }
+        let steps = self.executor.run_steps(steps, dry_run)?;
+        Ok(Done { object: (!dry_run).then(|| self.pool_view(&moved)), steps, dry_run })
+    }
+
+    fn plan_directory_pool(&self, name: &Name, path: &Path, server: Server) -> Result<(Pool, Plan), Fault> {
+        let object = format!("directory {}", checked_directory(path)?.display());
         let marker = path.join(POOL_RECORD);
         let entries = self.host().list_dir(path)?;
         let mut plan = Plan::default();
@@ -148,6 +212,13 @@ impl Engine {
             return match found {
                 Some((_, Ok(Record::Pool(pool)))) if pool.name == *name && is_directory(&pool, path) => {
                     Ok((pool, plan))
+                }
+                Some((_, Ok(Record::Pool(pool)))) if pool.name == *name => {
+                    let cause = format!("it is the pool {name}, which was at {} before", place(&pool.source));
+                    Err(Fault::new(Code::HasData, object, cause).cure(format!(
+                        "if it is here from now on: `bulkhead pool move {name} --dir {}`",
+                        path.display()
+                    )))
                 }
                 Some((_, Ok(Record::Pool(pool)))) => {
                     let cause = format!("it is the pool {} already ({})", pool.name, place(&pool.source));
@@ -162,6 +233,7 @@ impl Engine {
             return Err(Fault::new(Code::HasData, object, "it is not empty")
                 .cure("give the pool a directory of its own, for example a new one inside it"));
         }
+        self.check_nobody_can_replace(path)?;
         if entries.is_none() {
             plan.steps.push(Action::MakeDir { path: path.to_owned() });
         }
@@ -311,6 +383,14 @@ impl Engine {
             notes,
         }
     }
+}
+
+fn checked_directory(path: &Path) -> Result<&Path, Fault> {
+    if path.is_absolute() && path.components().all(|part| part.as_os_str() != "..") {
+        return Ok(path);
+    }
+    let object = format!("directory {}", path.display());
+    Err(Fault::new(Code::InvalidArgument, object, "it is not an absolute path without `..`"))
 }
 
 fn device_pool(name: &Name, vg: &str, device: &str, thin: bool, uuid: Uuid) -> Pool {

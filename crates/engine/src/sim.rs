@@ -303,6 +303,18 @@ impl Sim {
     }
 
     /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
+    /// The file system that a directory was on is mounted elsewhere.
+    pub(crate) fn move_dir(&self, from: &Path, to: &Path) {
+        let mut world = self.world();
+        let moved = |path: &PathBuf| path.strip_prefix(from).map_or_else(|_| path.clone(), |below| to.join(below));
+        world.dirs = world.dirs.iter().filter(|path| path.as_path() != from).map(moved).collect();
+        world.dirs.insert(to.to_owned());
+        world.files =
+            std::mem::take(&mut world.files).into_iter().map(|(path, content)| (moved(&path), content)).collect();
+        world.images =
+            std::mem::take(&mut world.images).into_iter().map(|(path, image)| (moved(&path), image)).collect();
+    }
+
     pub(crate) fn set_free(&self, free: Bytes) {
         self.world().free = Some(free);
     }
@@ -327,6 +339,7 @@ impl Sim {
     /// What a reboot leaves: devices, mounts, cgroups, processes and the runtime directory are gone.
     pub(crate) fn reboot(&self) {
         let mut world = self.world();
+        world.owners.clear();
         world.attached.clear();
         world.mounts.clear();
         world.cgroups.clear();
@@ -910,6 +923,10 @@ impl Host for Sim {
             .chain(world.parts.keys())
             .filter(|path| path.parent() == Some(dir));
         Ok(Some(names.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()))
+    }
+
+    fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault> {
+        Ok(directory.starts_with("/home").then(|| "/home/alice belongs to user 1000".to_owned()))
     }
 
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {

@@ -11,7 +11,7 @@ use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Serv
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, SendDevice, TenantCreate, TenantSet, VolumeCopy,
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet, VolumeCopy,
     VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
@@ -819,6 +819,49 @@ fn a_lost_state_directory_is_rebuilt_from_the_pool_itself() {
     assert_eq!(engine.pool_create(&pool("other", source()), false).unwrap_err().code, Code::HasData);
     engine.pool_create(&pool("file", source()), false).unwrap();
     assert_eq!(engine.volume_list(None).unwrap().len(), 1);
+}
+
+/// After a reboot its file system is mounted elsewhere.
+#[test]
+fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
+    for is_recorded in [true, false] {
+        let sim = with_pools();
+        {
+            let engine = engine(&sim);
+            run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+            run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+            let to = PoolMove { directory: "/mnt/pool".into() };
+            assert_eq!(engine.pool_move(&"file".parse().unwrap(), &to, false).unwrap_err().code, Code::NotFound);
+        }
+        sim.reboot();
+        sim.move_dir(Path::new("/srv/pool"), Path::new("/mnt/pool"));
+        if !is_recorded {
+            sim.lose_file("/var/lib/bulkhead/pools/file");
+        }
+        let engine = engine(&sim);
+        let source = NewPoolSource::Directory { path: "/mnt/pool".into(), server: Server::Auto };
+        if !is_recorded {
+            let fault = engine.pool_create(&pool("file", source), false).unwrap_err();
+            assert!(fault.cure.contains("pool move file --dir /mnt/pool"), "{fault:?}");
+        }
+        let to = PoolMove { directory: "/mnt/pool".into() };
+        assert_eq!(engine.pool_move(&"thick".parse().unwrap(), &to, false).unwrap_err().code, Code::HasData);
+        engine.pool_move(&"file".parse().unwrap(), &to, false).unwrap();
+        assert!(engine.pool_move(&"file".parse().unwrap(), &to, false).unwrap().steps.is_empty());
+        engine.tick();
+        assert!(engine.volume_inspect(&volume("file/v")).unwrap().mounted_at.is_some());
+        // By its path it is open now.
+        let back = PoolMove { directory: "/srv/pool".into() };
+        assert_eq!(engine.pool_move(&"file".parse().unwrap(), &back, false).unwrap_err().code, Code::NotFound);
+    }
+}
+
+#[test]
+fn a_directory_in_which_others_can_write_becomes_no_pool() {
+    let engine = engine(&Sim::default());
+    let source = NewPoolSource::Directory { path: "/home/alice/pool".into(), server: Server::Auto };
+    let fault = engine.pool_create(&pool("p", source), false).unwrap_err();
+    assert!(fault.code == Code::InvalidArgument && fault.cause.contains("user 1000"), "{fault}");
 }
 
 #[test]

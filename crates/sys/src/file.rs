@@ -170,6 +170,30 @@ pub fn is_at(file: &File, path: &Path) -> Result<bool, FileError> {
     }
 }
 
+/// Who, beside root, could put something else in the place of a directory or of what is in it: the owner of it or of one above it, or
+/// whoever may write there; `None` when nobody can. Of a path that is not there yet, what is there of it counts.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn who_can_replace(directory: &Path) -> Result<Option<String>, FileError> {
+    // As it was given, for links on the way, and as it is reached.
+    let there = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let reached = there.canonicalize().map_err(io_error("follow", there))?;
+    for path in there.ancestors().chain(reached.ancestors()) {
+        let found = path.symlink_metadata().map_err(io_error("stat", path))?;
+        let (shown, mode) = (path.display(), found.mode());
+        if found.uid() != 0 {
+            return Ok(Some(format!("{shown} belongs to user {}", found.uid())));
+        }
+        // In a sticky directory nobody can rename what is another's; a link has no mode of its own.
+        let is_safe = mode & 0o1000 != 0 && path != reached || found.is_symlink();
+        if mode & 0o022 != 0 && !is_safe {
+            return Ok(Some(format!("others than root may write to {shown} (mode {:03o})", mode & 0o777)));
+        }
+    }
+    Ok(None)
+}
+
 /// Writes everything that the file system at `path` has cached, and waits for it (`syncfs(2)`).
 ///
 /// # Errors
@@ -311,6 +335,36 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn who_else_could_replace_a_directory_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let pool = dir.path().join("a/pool");
+        fs::create_dir_all(&pool).unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let above = dir.path().join("a");
+        // Whatever is above the temporary directory, root's or ours.
+        let own = fs::metadata(dir.path()).unwrap().uid();
+        let said = |path: &Path| who_can_replace(path).unwrap();
+        if own != 0 {
+            assert!(said(&pool).unwrap().contains(&format!("user {own}")));
+            return;
+        }
+        assert_eq!((said(&pool), said(&pool.join("not/there"))), (None, None));
+        set(&pool, 0o770);
+        assert!(said(&pool).unwrap().contains("may write"));
+        // Sticky helps for what is below.
+        set(&pool, 0o1777);
+        assert!(said(&pool).is_some() && said(&pool.join("made")).is_some());
+        set(&pool, 0o755);
+        set(&above, 0o1777);
+        assert_eq!(said(&pool), None);
+        set(&above, 0o777);
+        assert!(said(&pool).unwrap().contains("/a"));
+        set(&above, 0o755);
+        std::os::unix::fs::symlink(&pool, dir.path().join("link")).unwrap();
+        assert_eq!(said(&dir.path().join("link")), None);
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub fn router(service: Service) -> Router {
     let v1 = Router::new()
         .route("/pools", get(pools::pool_list).post(pools::pool_create))
         .route("/pools/{name}", get(pools::pool_inspect).delete(pools::pool_remove))
+        .route("/pools/{name}/move", post(pools::pool_move))
         .route("/volumes", get(volumes::volume_list).post(volumes::volume_create))
         .route("/volumes/{pool}/{name}", get(volumes::volume_inspect).delete(volumes::volume_remove))
         .route("/volumes/{pool}/{name}/resize", post(volumes::volume_resize))
@@ -147,6 +148,7 @@ async fn no_such_method(request: Request) -> Failure {
     pools::pool_list,
     pools::pool_create,
     pools::pool_inspect,
+    pools::pool_move,
     pools::pool_remove,
     volumes::volume_list,
     volumes::volume_create,

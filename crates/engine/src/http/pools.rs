@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::{Done, PoolCreate, PoolView};
+use bulkhead_core::wire::{Done, PoolCreate, PoolMove, PoolView};
 
 use super::extract::{Asked, At, Body, Json, Reply, Requested, Write};
 use crate::openapi::{ListFaults, ObjectFaults, WriteFaults};
@@ -31,6 +31,19 @@ pub(super) async fn pool_create(
     responses((status = 200, body = PoolView), ObjectFaults))]
 pub(super) async fn pool_inspect(State(service): State<Service>, At(name): At<Name>) -> Reply<PoolView> {
     Ok(Json(service.pool_inspect(name).await?))
+}
+
+/// Says where a pool in a directory is now. Idempotent.
+#[utoipa::path(post, path = "/v1/pools/{name}/move", tag = "pools", request_body = PoolMove,
+    params(("name" = String, Path), Write), responses((status = 200, body = Done<PoolView>), WriteFaults))]
+pub(super) async fn pool_move(
+    State(service): State<Service>,
+    At(name): At<Name>,
+    Asked(query): Asked<Write>,
+    Requested(id): Requested,
+    Body(request): Body<PoolMove>,
+) -> Reply<Done<PoolView>> {
+    Ok(Json(service.pool_move(name, request, query.terms(id)).await?))
 }
 
 /// Removes an empty pool. Idempotent.

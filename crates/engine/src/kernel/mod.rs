@@ -255,6 +255,10 @@ impl Host for Kernel {
         }
     }
 
+    fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault> {
+        file::who_can_replace(directory).map_err(|e| e.fault(format!("directory {}", directory.display())))
+    }
+
     fn named_device(&self, path: &Path) -> Result<NamedDevice, Fault> {
         let object = format!("device {}", path.display());
         let found = self.device_at(path, &object)?;

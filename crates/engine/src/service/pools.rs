@@ -2,7 +2,7 @@
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::{Done, PoolCreate, PoolView};
+use bulkhead_core::wire::{Done, PoolCreate, PoolMove, PoolView};
 
 use super::{Service, Terms};
 use crate::locks::{Claim, Object};
@@ -24,6 +24,13 @@ impl Service {
         let operation = format!("create pool {}", request.name);
         let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(request.name.clone()));
         self.change(terms, operation, claim, move |engine| engine.pool_create(&request, terms.dry_run)).await
+    }
+
+    /// Says where a pool in a directory is now.
+    pub async fn pool_move(&self, name: Name, request: PoolMove, terms: Terms) -> Result<Done<PoolView>, Fault> {
+        let operation = format!("move pool {name} to {}", request.directory.display());
+        let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(name.clone()));
+        self.change(terms, operation, claim, move |engine| engine.pool_move(&name, &request, terms.dry_run)).await
     }
 
     /// Removes an empty pool.
