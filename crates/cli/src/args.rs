@@ -624,6 +624,24 @@ pub(crate) enum VolumeCommand {
         /// Repair what can be repaired safely
         #[arg(long)]
         repair: bool,
+        /// Repair all of it, which can lose files that are damaged; what it was is kept as the snapshot VOLUME-before-repair where the
+        /// pool can
+        #[arg(long, conflicts_with = "repair")]
+        full: bool,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Give a volume that no tenant has a device without mounting it, for tools that repair or copy it
+    Map {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
+        #[command(flatten)]
+        write: Write,
+    },
+    /// Take the device of a mapped volume away
+    Unmap {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        volume: String,
         #[command(flatten)]
         write: Write,
     },

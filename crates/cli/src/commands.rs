@@ -179,10 +179,21 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
         }
         VolumeCommand::Send(args) => transfer::send(args, client, output).await,
         VolumeCommand::Receive(args) => transfer::receive(args, client, output).await,
-        VolumeCommand::Check { volume, repair, write } => {
+        VolumeCommand::Check { volume, repair, full, write } => {
             let volume = resolved(client, &volume).await?;
-            let done = client.volume_check(&volume, &VolumeCheck { repair }, write.dry_run).await?;
+            let done = client.volume_check(&volume, &VolumeCheck { repair, full }, write.dry_run).await?;
             show::checked(output, &format!("volume {volume}"), &done)
+        }
+        VolumeCommand::Map { volume, write } => {
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_map(&volume, write.dry_run).await?;
+            let device = done.object.as_ref().and_then(|view| view.device.clone());
+            show::done(output, &format!("volume {volume}"), &format!("mapped as {}", device.unwrap_or_default()), &done)
+        }
+        VolumeCommand::Unmap { volume, write } => {
+            let volume = resolved(client, &volume).await?;
+            let done = client.volume_unmap(&volume, write.dry_run).await?;
+            show::done(output, &format!("volume {volume}"), "unmapped", &done)
         }
     }
 }

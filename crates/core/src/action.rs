@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::model::{DeviceRecord, FsKind, Hold, IopsLimit, Lease, Pool, Provision, Server, Sharing, Tenant, Volume};
+use crate::model::{
+    DeviceRecord, FsKind, Hold, IopsLimit, Lease, Mapping, Pool, Provision, Repair, Server, Sharing, Tenant, Volume,
+};
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -58,6 +60,8 @@ pub enum Record {
     Device(DeviceRecord),
     /// `holds/DEVICE` under the runtime directory.
     Hold(Hold),
+    /// `mappings/UUID` under the runtime directory, by the UUID of the volume.
+    Mapping(Mapping),
 }
 
 impl Record {
@@ -71,6 +75,7 @@ impl Record {
             Record::Lease(_) => "lease",
             Record::Device(_) => "device",
             Record::Hold(_) => "hold",
+            Record::Mapping(_) => "mapping",
         }
     }
 }
@@ -160,8 +165,8 @@ pub enum Action {
     RemoveLv { vg: String, lv: String, owner_tag: String },
     /// Makes a file system on a device that carries none.
     Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
-    /// Checks an unmounted file system; repairs what is safe to repair when asked.
-    CheckFs { device: DeviceRef, fs: FsKind, repair: bool },
+    /// Checks an unmounted file system, and repairs it as far as asked.
+    CheckFs { device: DeviceRef, fs: FsKind, repair: Repair },
     /// Gives a cloned file system its own UUID.
     NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
     /// Gives the ext4 in an image on layers, which nobody serves, a UUID by writing its superblock; where that alone does not do it,
@@ -269,7 +274,12 @@ impl fmt::Display for Action {
             A::RemoveLv { vg, lv, .. } => write!(f, "remove logical volume {vg}/{lv}"),
             A::Mkfs { device, fs, .. } => write!(f, "make {fs} on {device}"),
             A::CheckFs { device, fs, repair } => {
-                write!(f, "check {fs} on {device}{}", if *repair { ", repairing" } else { "" })
+                let how = match repair {
+                    Repair::No => "",
+                    Repair::Safe => ", repairing what is safe",
+                    Repair::Full => ", repairing all of it",
+                };
+                write!(f, "check {fs} on {device}{how}")
             }
             A::NewFsUuid { device, fs, uuid } => write!(f, "give {fs} on {device} the UUID {uuid}"),
             A::StampFsUuid { image, uuid, .. } => write!(f, "give ext4 in {} the UUID {uuid}", image.display()),

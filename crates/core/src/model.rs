@@ -398,6 +398,26 @@ pub struct Lease {
     pub start_time_ticks: u64,
 }
 
+/// How far a file system may be changed to repair it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Repair {
+    /// Not at all.
+    #[default]
+    No,
+    /// As far as is safe: the journal is replayed, small things are mended.
+    Safe,
+    /// As far as is necessary, which can lose files that are damaged.
+    Full,
+}
+
+/// A volume that has a device without being mounted, because an operator asked for it; it lasts until a reboot at most.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mapping {
+    /// The volume.
+    pub volume: VolumeRef,
+}
+
 /// Which controller makes weights work on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

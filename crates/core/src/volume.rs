@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::action::Action;
 use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Provision, Volume, VolumeState};
+use crate::model::{FsKind, Provision, Repair, Volume, VolumeState};
 use crate::name::Name;
 use crate::tenant;
 use crate::units::Bytes;
@@ -96,7 +96,7 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
         let mut by_device = backend.open(new, None);
         if !of_snapshot {
             // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
-            by_device.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: true });
+            by_device.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: Repair::Safe });
         }
         by_device.push(Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid });
         by_device.extend(backend.close(new));
@@ -116,7 +116,7 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
     let Replacement { make, device, put, undo } = backend.replacement(volume, snapshot, id)?;
     let mut steps = [backend.close(volume), make].concat();
     if volume.fs == FsKind::Ext4 {
-        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
         steps.push(Action::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid });
     }
     steps.extend(put);
@@ -164,7 +164,7 @@ pub fn resize(
             (None, FsKind::Ext4) => {
                 steps.extend(backend.open(volume, None));
                 steps.extend(backend.grow(volume, to));
-                steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+                steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
                 steps.push(grow(None));
                 steps.extend(backend.close(volume));
                 on_failure.extend(backend.close(volume));
@@ -189,7 +189,7 @@ pub fn resize(
             return Err(Fault::new(Code::InUse, object, cause).cure("detach it from its tenant first"));
         }
         steps.extend(backend.open(volume, None));
-        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: true });
+        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
         steps.push(Action::ShrinkFs { device, size_bytes: to });
         steps.extend(backend.close(volume));
         steps.extend(backend.shrink(volume, to));
@@ -204,13 +204,33 @@ pub fn resize(
 
 /// Checks the file system of a volume that is not mounted.
 #[must_use]
-pub fn check(backend: &dyn Backend, volume: &Volume, repair: bool) -> Plan {
+pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Plan {
     let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair };
     Plan {
         steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
-        can_be_undone: true,
+        // Cut off half-way, a repair leaves more damage than it found.
+        can_be_undone: repair == Repair::No,
     }
+}
+
+/// Keeps what a damaged volume holds as `copy` (stage `Creating`, read-only), as it is: not checked, and with the UUID that it has.
+///
+/// # Errors
+/// `Unsupported` where the pool has no snapshots.
+pub fn safety_copy(backend: &dyn Backend, volume: &Volume, copy: &Volume) -> Result<Plan, Fault> {
+    let mut steps = backend.snapshot(volume, copy)?;
+    steps.push(backend.record(copy, &copy.with_state(VolumeState::Ready)));
+    Ok(Plan { steps, on_failure: backend.remove(copy), can_be_undone: true })
+}
+
+/// Gives a volume a device without mounting it.
+#[must_use]
+pub fn map(backend: &dyn Backend, volume: &Volume, record: Action) -> Plan {
+    // Recorded first: a device that nobody holds is closed at the next start.
+    let mut steps = vec![record];
+    steps.extend(backend.open(volume, None));
+    Plan { steps, on_failure: backend.close(volume), can_be_undone: false }
 }
 
 /// Mounts a volume for a tenant, which pays for what serves its device and for its journal thread.

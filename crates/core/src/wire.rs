@@ -336,12 +336,15 @@ pub struct VolumeView {
 }
 
 /// The outcome of a check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Default, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeCheck {
     /// Repair what can be repaired safely.
     #[serde(default)]
     pub repair: bool,
+    /// Repair all of it, which can lose files that are damaged; what it was is kept as a snapshot where the pool can.
+    #[serde(default)]
+    pub full: bool,
 }
 
 /// Holds shares of containers on a device, journal I/O included.

@@ -73,13 +73,16 @@ impl Engine {
             )
             .cure(format!("detach it there first: `bulkhead tenant set {other} --detach {reference}`"))),
             (Some(_), _) => Ok(()),
-            (None, _) => self.make_free(backend.as_ref(), &volume, dry_run),
+            (None, _) => {
+                self.check_unmapped(&volume)?;
+                self.make_free(backend.as_ref(), &volume, dry_run)
+            }
         }
     }
 
     /// Takes away what an operation left of a volume that nobody holds, before anything is begun that would have to be undone; refuses
     /// one that somebody uses all the same: its last tenant may still write to it.
-    fn make_free(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
+    pub(crate) fn make_free(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
         let device = backend.device(volume);
         if matches!(self.host().open_device(&device), Err(fault) if fault.code == Code::InUse) {
             self.executor.run_steps(backend.close(volume), dry_run)?;

@@ -233,6 +233,16 @@ impl Client {
         self.write(Method::POST, &format!("volumes/{volume}/check{}", query(dry_run)), request).await
     }
 
+    /// Gives a volume a device without mounting it.
+    pub async fn volume_map(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        self.write(Method::POST, &format!("volumes/{volume}/map{}", query(dry_run)), &serde_json::json!({})).await
+    }
+
+    /// Takes the device of a mapped volume away.
+    pub async fn volume_unmap(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        self.delete(&format!("volumes/{volume}/map{}", query(dry_run))).await
+    }
+
     /// All tenants.
     pub async fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
         self.get("tenants").await

@@ -3,8 +3,9 @@
 //! State is read from its files for every operation: no cache of it can go stale. Whoever changes something has claimed it before
 //! ([`crate::locks`]); look-ups claim nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -17,7 +18,7 @@ use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
 use crate::carry_out::Executor;
-use crate::host::{Host, Space};
+use crate::host::{Host, LogicalVolume, Space};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::problems::Problems;
@@ -44,6 +45,10 @@ impl Dirs {
 
     pub(crate) fn tenant_record(&self, name: &Name) -> PathBuf {
         self.state.join("tenants").join(name.as_str())
+    }
+
+    pub(crate) fn mapping_record(&self, volume: Uuid) -> PathBuf {
+        self.run.join("mappings").join(volume.to_string())
     }
 
     pub(crate) fn lease_record(&self, lease: &Lease) -> PathBuf {
@@ -73,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) reserved: Mutex<BTreeMap<Uuid, u64>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
+    /// Who is looked at in all detail next, of many tenants.
+    pub(crate) next_turn: AtomicUsize,
     /// The tenants whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
 }
@@ -104,8 +111,14 @@ pub(crate) struct Watched {
 /// A volume as found in its pool: whole, or with a damaged record.
 pub(crate) type Found = Result<Volume, Fault>;
 
-/// What a record says, by the name that it is recorded under, which holds also where the record is damaged.
-type Named<T> = (String, Result<T, Fault>);
+/// Who has which volume, and what is mounted and mapped.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) holders: BTreeMap<VolumeRef, Name>,
+    pub(crate) mounts: BTreeSet<PathBuf>,
+    /// The records of mapped volumes.
+    pub(crate) mapped: BTreeSet<PathBuf>,
+}
 
 /// A volume with all that is needed to plan for it.
 pub(crate) struct Located {
@@ -146,38 +159,21 @@ impl Engine {
 
     /// All recorded pools; a damaged record is an item, not a failure.
     pub(crate) fn pools(&self) -> Result<Vec<Result<Pool, Fault>>, Fault> {
-        Ok(self.named_pools()?.into_iter().map(|(_, pool)| pool).collect())
-    }
-
-    /// The same with the names of their records.
-    fn named_pools(&self) -> Result<Vec<Named<Pool>>, Fault> {
-        self.named("pools", |record, name| match record {
-            Record::Pool(pool) if pool.name.as_str() == name => Some(pool),
-            _ => None,
-        })
+        self.all_of("pools", read_pool)
     }
 
     /// All recorded tenants; a damaged record is an item, not a failure.
     pub(crate) fn tenants(&self) -> Result<Vec<Result<Tenant, Fault>>, Fault> {
-        Ok(self.named_tenants()?.into_iter().map(|(_, tenant)| tenant).collect())
+        self.all_of("tenants", read_tenant)
     }
 
-    fn named_tenants(&self) -> Result<Vec<Named<Tenant>>, Fault> {
-        self.named("tenants", |record, name| match record {
-            Record::Tenant(tenant) if tenant.name.as_str() == name => Some(tenant),
-            _ => None,
-        })
-    }
-
-    /// The records of a kind, which `read` accepts if they are of this kind and name.
-    fn named<T>(&self, kind: &str, read: impl Fn(Record, &str) -> Option<T>) -> Result<Vec<Named<T>>, Fault> {
+    fn all_of<T>(
+        &self,
+        kind: &str,
+        read: impl Fn(&Path, Result<Record, Fault>) -> Result<T, Fault>,
+    ) -> Result<Vec<Result<T, Fault>>, Fault> {
         let records = self.host().records(&self.dirs.state.join(kind), "")?;
-        let named = records.into_iter().map(|(path, record)| {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            let found = record.and_then(|record| read(record, &name).ok_or_else(|| wrong_record(&path)));
-            (name, found)
-        });
-        Ok(named.collect())
+        Ok(records.into_iter().map(|(path, record)| read(&path, record)).collect())
     }
 
     /// All leases with a readable record. Leases do not survive a reboot, so a damaged one is only logged.
@@ -197,14 +193,16 @@ impl Engine {
     }
 
     pub(crate) fn pool(&self, name: &Name) -> Result<Pool, Fault> {
-        of_name(self.named_pools()?, name).unwrap_or_else(|| {
+        let path = self.dirs.pool_record(name);
+        self.host().record(&path).map(|record| read_pool(&path, record)).unwrap_or_else(|| {
             Err(Fault::new(Code::NotFound, format!("pool {name}"), "there is no pool of that name")
                 .cure("`bulkhead pool ls` lists them, `bulkhead pool create` makes one"))
         })
     }
 
     pub(crate) fn tenant(&self, name: &Name) -> Result<Tenant, Fault> {
-        of_name(self.named_tenants()?, name).unwrap_or_else(|| {
+        let path = self.dirs.tenant_record(name);
+        self.host().record(&path).map(|record| read_tenant(&path, record)).unwrap_or_else(|| {
             Err(Fault::new(Code::NotFound, format!("tenant {name}"), "there is no tenant of that name")
                 .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
         })
@@ -214,9 +212,7 @@ impl Engine {
     pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
         let (is_it, place, cure) = match &pool.source {
             PoolSource::File { directory, .. } => {
-                let mut markers = self.host().records(directory, POOL_RECORD)?;
-                markers.retain(|(path, _)| path.file_name().is_some_and(|name| name == POOL_RECORD));
-                let found = markers.pop().map(|(_, record)| record).transpose()?;
+                let found = self.host().record(&directory.join(POOL_RECORD)).transpose()?;
                 let is_it = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
                 (
                     is_it,
@@ -246,43 +242,42 @@ impl Engine {
 
     /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
     pub(crate) fn volumes_in(&self, pool: &Pool) -> Result<Vec<Found>, Fault> {
-        Ok(self.named_volumes_in(pool)?.into_iter().map(|(_, volume)| volume).collect())
-    }
-
-    fn named_volumes_in(&self, pool: &Pool) -> Result<Vec<Named<Volume>>, Fault> {
         match &pool.source {
             PoolSource::File { directory, .. } => {
                 self.check_identity(pool)?;
-                let suffix = format!(".{VOLUME_RECORD_SUFFIX}");
-                let records = self.host().records(directory, &suffix)?;
-                let read = |path: &Path, record: Result<Record, Fault>| match record? {
-                    Record::Volume(volume)
-                        if volume.pool == pool.name && path == backend::volume_record_path(directory, &volume.name) =>
-                    {
-                        let image = backend::image_path(directory, &volume.name);
-                        let size_bytes = self.host().image_size(&image)?.unwrap_or(volume.size_bytes);
-                        Ok(Volume { size_bytes, ..volume })
-                    }
-                    _ => Err(wrong_record(path)),
-                };
-                let named = records.into_iter().map(|(path, record)| {
-                    let file = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                    (file.strip_suffix(&suffix).unwrap_or(&file).to_owned(), read(&path, record))
-                });
-                Ok(named.collect())
+                let records = self.host().records(directory, &format!(".{VOLUME_RECORD_SUFFIX}"))?;
+                Ok(records.into_iter().map(|(path, record)| self.read_volume(pool, directory, &path, record)).collect())
             }
             PoolSource::Lvm { vg, .. } => {
-                let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
-                    // A volume of a group that is not there may well exist.
-                    Code::NotFound => Fault { code: Code::Corrupt, ..fault },
-                    _ => fault,
-                })?;
-                let read = |lv: crate::host::LogicalVolume| {
-                    let volume = volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()?;
-                    Some((lv.name, volume))
-                };
-                Ok(volumes.into_iter().filter_map(read).collect())
+                Ok(self.group_volumes(pool, vg)?.into_iter().map(|(_, found)| found).collect())
             }
+        }
+    }
+
+    /// The volumes in a volume group, with the names of the logical volumes.
+    fn group_volumes(&self, pool: &Pool, vg: &str) -> Result<Vec<(String, Found)>, Fault> {
+        let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
+            // A volume of a group that is not there may well exist.
+            Code::NotFound => Fault { code: Code::Corrupt, ..fault },
+            _ => fault,
+        })?;
+        let read = |lv: LogicalVolume| {
+            let volume = volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()?;
+            Some((lv.name, volume))
+        };
+        Ok(volumes.into_iter().filter_map(read).collect())
+    }
+
+    fn read_volume(&self, pool: &Pool, directory: &Path, path: &Path, record: Result<Record, Fault>) -> Found {
+        match record? {
+            Record::Volume(volume)
+                if volume.pool == pool.name && path == backend::volume_record_path(directory, &volume.name) =>
+            {
+                let image = backend::image_path(directory, &volume.name);
+                let size_bytes = self.host().image_size(&image)?.unwrap_or(volume.size_bytes);
+                Ok(Volume { size_bytes, ..volume })
+            }
+            _ => Err(wrong_record(path)),
         }
     }
 
@@ -290,7 +285,18 @@ impl Engine {
     pub(crate) fn locate(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         let pool = self.pool(&reference.pool)?;
         let backend = backend::backend(&pool);
-        let found = of_name(self.named_volumes_in(&pool)?, &reference.name).unwrap_or_else(|| {
+        let found = match &pool.source {
+            PoolSource::File { directory, .. } => {
+                self.check_identity(&pool)?;
+                let path = backend::volume_record_path(directory, &reference.name);
+                self.host().record(&path).map(|record| self.read_volume(&pool, directory, &path, record))
+            }
+            PoolSource::Lvm { vg, .. } => {
+                let mut all = self.group_volumes(&pool, vg)?.into_iter();
+                all.find(|(name, _)| name == reference.name.as_str()).map(|(_, found)| found)
+            }
+        };
+        let found = found.unwrap_or_else(|| {
             let cause = "there is no volume of that name in the pool";
             Err(Fault::new(Code::NotFound, format!("volume {reference}"), cause)
                 .cure("`bulkhead volume ls` lists them, `bulkhead volume create` makes one"))
@@ -316,6 +322,21 @@ impl Engine {
         Ok(mounts.contains(&target).then_some(target))
     }
 
+    /// What all volumes have in common to be shown, looked at once for all of them.
+    pub(crate) fn seen(&self) -> Result<Seen, Fault> {
+        let mut holders: BTreeMap<VolumeRef, Name> = BTreeMap::new();
+        for tenant in self.tenants()?.into_iter().filter_map(Result::ok) {
+            holders.extend(tenant.volumes.into_iter().map(|volume| (volume, tenant.name.clone())));
+        }
+        for lease in self.leases()? {
+            holders.entry(lease.volume).or_insert(lease.tenant);
+        }
+        let mounts = self.host().mounts_below(&self.dirs.run)?.into_iter().collect();
+        let mapped =
+            self.host().records(&self.dirs.run.join("mappings"), "")?.into_iter().map(|(path, _)| path).collect();
+        Ok(Seen { holders, mounts, mapped })
+    }
+
     /// The tenant that a volume is mounted for, also one that is being removed, and the leases on it.
     pub(crate) fn holders(&self, reference: &VolumeRef) -> Result<(Option<Name>, Vec<Lease>), Fault> {
         let leases: Vec<Lease> = self.leases()?.into_iter().filter(|lease| lease.volume == *reference).collect();
@@ -334,9 +355,18 @@ impl Engine {
     }
 }
 
-/// What is recorded under a name.
-fn of_name<T>(named: Vec<Named<T>>, name: &Name) -> Option<Result<T, Fault>> {
-    named.into_iter().find(|(found, _)| found == name.as_str()).map(|(_, record)| record)
+fn read_pool(path: &Path, record: Result<Record, Fault>) -> Result<Pool, Fault> {
+    match record? {
+        Record::Pool(pool) if path.ends_with(pool.name.as_str()) => Ok(pool),
+        _ => Err(wrong_record(path)),
+    }
+}
+
+fn read_tenant(path: &Path, record: Result<Record, Fault>) -> Result<Tenant, Fault> {
+    match record? {
+        Record::Tenant(tenant) if path.ends_with(tenant.name.as_str()) => Ok(tenant),
+        _ => Err(wrong_record(path)),
+    }
 }
 
 fn wrong_record(path: &Path) -> Fault {

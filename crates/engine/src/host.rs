@@ -130,6 +130,9 @@ pub trait Host: Send + Sync {
     /// When the directory cannot be read.
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault>;
 
+    /// One state file; `None` when it is not there.
+    fn record(&self, path: &Path) -> Option<Result<Record, Fault>>;
+
     /// The logical volumes of a group.
     ///
     /// # Errors

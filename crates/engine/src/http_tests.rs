@@ -129,7 +129,7 @@ async fn every_operation_goes_through_the_socket() {
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
     let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, share: None, domain: None };
     assert!(client.volume_copy(&data, &copy, false).await.unwrap().object.unwrap().read_only);
-    client.volume_check(&data, &VolumeCheck { repair: true }, false).await.unwrap();
+    client.volume_check(&data, &VolumeCheck { repair: true, full: false }, false).await.unwrap();
 
     let tenant = TenantCreate { name: db, share: Share::DEFAULT, limits: vec![], volumes: vec![data.clone()] };
     client.tenant_create(&tenant, false).await.unwrap();
@@ -246,7 +246,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, 42);
+    assert_eq!(n_operations, 44);
     daemon.stop().await.unwrap();
 }
 

@@ -4,7 +4,9 @@
 //! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,9 +18,12 @@ use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::engine::{Engine, InUse, Located};
+use crate::engine::{Engine, InUse, Located, Seen};
 use crate::locks::Claim;
 use crate::problems::Place;
+
+/// How many tenants a periodic check looks at in all detail. With more than that they take turns; that a mount is gone is seen at once.
+const IN_DETAIL: usize = 50;
 
 /// After how long it is tried again to close what was in use.
 const CLOSE_AGAIN: Duration = Duration::from_secs(30);
@@ -35,7 +40,7 @@ impl Engine {
             }
         }
         engine.restore_devices(&mut at_start);
-        let looked_at = engine.settle_tenants(of_records);
+        let looked_at = engine.settle_tenants(of_records, true);
         engine.forget_others(&looked_at);
         for pool in &pools {
             if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
@@ -54,7 +59,7 @@ impl Engine {
         let engine = self.uncounted();
         let mut of_records = Vec::new();
         collect(engine.pools(), &mut of_records);
-        let mut looked_at = engine.settle_tenants(of_records);
+        let mut looked_at = engine.settle_tenants(of_records, false);
         engine.close_what_was_in_use();
         let watched = engine.watched().clone();
         for (reference, _) in watched.iter().filter(|(_, watched)| watched.flatten) {
@@ -106,8 +111,9 @@ impl Engine {
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    /// Brings all tenants to what is recorded of them, and ends the leases of processes that are gone. Returns what was looked at.
-    fn settle_tenants(&self, mut of_records: Vec<Fault>) -> BTreeSet<Place> {
+    /// Brings all tenants to what is recorded of them, all of them or those whose turn it is, and ends the leases of processes that are
+    /// gone. Returns what was looked at.
+    fn settle_tenants(&self, mut of_records: Vec<Fault>, all_in_detail: bool) -> BTreeSet<Place> {
         let tenants = collect(self.tenants(), &mut of_records);
         let leases = self.leases().unwrap_or_else(|fault| {
             of_records.push(fault);
@@ -134,10 +140,27 @@ impl Engine {
                 self.found(place, ended.err().into_iter().collect());
             }
         }
-        for tenant in tenants.iter().filter(|tenant| !tenant.removing) {
-            looked_at.extend(self.settle_tenant(&tenant.name));
+        let mounts = self.host().mounts_below(&self.dirs.run).unwrap_or_else(|fault| {
+            // All volumes are looked at one by one then, and say so.
+            tracing::warn!(%fault, "the mount table cannot be read");
+            Vec::new()
+        });
+        let seen = Seen { mounts: mounts.into_iter().collect(), ..Seen::default() };
+        let present: Vec<&Tenant> = tenants.iter().filter(|tenant| !tenant.removing).collect();
+        let turn = if all_in_detail { 0..present.len() } else { self.turn(present.len()) };
+        for (n, tenant) in present.into_iter().enumerate() {
+            looked_at.extend(self.settle_tenant(tenant, &held, &seen, turn.contains(&n)));
         }
         looked_at
+    }
+
+    /// Whose turn it is of so many to be looked at in all detail: what a look costs does not grow with their number.
+    fn turn(&self, count: usize) -> Range<usize> {
+        if count <= IN_DETAIL {
+            return 0..count;
+        }
+        let start = self.shared.next_turn.fetch_add(IN_DETAIL, Ordering::Relaxed) % count.next_multiple_of(IN_DETAIL);
+        start..(start + IN_DETAIL).min(count)
     }
 
     /// Completes a removal whose processes have ended; `None` when somebody works on the tenant or on one of its volumes.
@@ -159,31 +182,53 @@ impl Engine {
     }
 
     /// Brings a tenant to what is recorded of it: its cgroups, and then each of its volumes by itself, so that one that somebody
-    /// works on, or that cannot be mounted, does not keep the others from being looked after. Returns what was looked at.
-    fn settle_tenant(&self, name: &Name) -> Vec<Place> {
+    /// works on, or that cannot be mounted, does not keep the others from being looked after. Without `in_detail` only what is not
+    /// mounted is. Returns what was looked at.
+    fn settle_tenant(&self, tenant: &Tenant, leases: &[Lease], seen: &Seen, in_detail: bool) -> Vec<Place> {
+        let name = &tenant.name;
         let mut looked_at = vec![Place::Tenant(name.clone())];
         let cgroups = || -> Result<Vec<Fault>, Fault> {
+            // As it is now.
             let tenant = self.tenant(name)?;
             let faults = [self.end_runs(&tenant).err(), self.restore_cgroups(&tenant).err()];
             Ok(faults.into_iter().flatten().collect())
         };
-        match self.unless_busy(Claim::default().tenant(name), cgroups) {
+        let found = if in_detail { self.unless_busy(Claim::default().tenant(name), cgroups) } else { None };
+        match found {
             Some(Err(fault)) if fault.code == Code::NotFound => return looked_at,
             Some(faults) => {
                 self.found(Place::Tenant(name.clone()), faults.unwrap_or_else(|fault| vec![fault]));
             }
             None => {}
         }
-        let volumes = self.tenant(name).and_then(|tenant| self.volumes_of(&tenant));
-        for reference in volumes.unwrap_or_default() {
+        let leased: Vec<&Lease> = leases.iter().filter(|lease| lease.tenant == *name).collect();
+        let volumes: BTreeSet<&VolumeRef> =
+            tenant.volumes.iter().chain(leased.iter().map(|lease| &lease.volume)).collect();
+        for reference in volumes {
             let place = Place::Volume(reference.clone());
             looked_at.push(place.clone());
-            let keep = || match self.holders(&reference)? {
-                (Some(holder), _) if holder == *name => self.mount_for(name, &reference, false).map(drop),
-                // It was taken from the tenant meanwhile.
-                _ => Ok(()),
+            let watched = self.watched().get(reference).cloned();
+            let is_mounted =
+                watched.is_some_and(|watched| watched.tenant == *name && seen.mounts.contains(&watched.target));
+            if is_mounted && !in_detail {
+                continue;
+            }
+            let keep = || {
+                // It may have been taken from the tenant since the records were read.
+                let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
+                let is_lent = |lease: &&Lease| {
+                    lease.volume == *reference && self.host().record(&self.dirs.lease_record(lease)).is_some()
+                };
+                if !is_kept && !leased.iter().copied().any(|lease| is_lent(&lease)) {
+                    return Ok(());
+                }
+                let watched = self.watched().get(reference).cloned().filter(|_| is_mounted);
+                match watched {
+                    Some(watched) => self.executor.run_steps(watched.keep, false).map(drop),
+                    None => self.mount_for(name, reference, false).map(drop),
+                }
             };
-            if let Some(kept) = self.unless_busy(Claim::default().volume(&reference), keep) {
+            if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {
                 self.found(place, kept.err().into_iter().collect());
             }
         }
@@ -273,7 +318,8 @@ impl Engine {
     }
 
     fn close_if_unheld(&self, backend: &dyn Backend, volume: &Volume, mounts: &[PathBuf]) -> Result<(), Fault> {
-        if volume.state != VolumeState::Ready || self.holders(&volume.reference())?.0.is_some() {
+        let is_held = self.holders(&volume.reference())?.0.is_some() || self.is_mapped(volume);
+        if volume.state != VolumeState::Ready || is_held {
             return Ok(());
         }
         let target = mount_point(&self.dirs.run, volume);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
@@ -313,6 +313,11 @@ impl Sim {
             std::mem::take(&mut world.files).into_iter().map(|(path, content)| (moved(&path), content)).collect();
         world.images =
             std::mem::take(&mut world.images).into_iter().map(|(path, image)| (moved(&path), image)).collect();
+    }
+
+    /// An operator unmounts something by hand.
+    pub(crate) fn unmount(&self, target: &Path) {
+        self.world().mounts.remove(target);
     }
 
     pub(crate) fn set_free(&self, free: Bytes) {
@@ -882,6 +887,10 @@ impl Host for Sim {
             .iter()
             .filter(|(path, _)| path.parent() == Some(dir) && path.to_string_lossy().ends_with(suffix));
         Ok(here.map(|(path, content)| (path.clone(), store::decode(path, content))).collect())
+    }
+
+    fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {
+        self.world().files.get(path).map(|content| store::decode(path, content))
     }
 
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {

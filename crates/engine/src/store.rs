@@ -26,6 +26,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
         Record::Lease(lease) => serde_json::to_string_pretty(lease),
         Record::Device(device) => serde_json::to_string_pretty(device),
         Record::Hold(hold) => serde_json::to_string_pretty(hold),
+        Record::Mapping(mapping) => serde_json::to_string_pretty(mapping),
     }
     .expect("records have only string keys and finite numbers");
     let crc = crc32fast::hash(body.as_bytes());
@@ -64,6 +65,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
         "lease" => serde_json::from_str(body).map(Record::Lease).map_err(unreadable),
         "device" => serde_json::from_str(body).map(Record::Device).map_err(unreadable),
         "hold" => serde_json::from_str(body).map(Record::Hold).map_err(unreadable),
+        "mapping" => serde_json::from_str(body).map(Record::Mapping).map_err(unreadable),
         _ => Err(corrupt("it is of an unknown kind")),
     }
 }

@@ -11,8 +11,8 @@ use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Serv
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet, VolumeCopy,
-    VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet, VolumeCheck,
+    VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
 use uuid::Uuid;
@@ -559,7 +559,7 @@ fn what_must_be_refused_is_refused() {
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
     let code = |result: Result<_, bulkhead_core::error::Fault>| result.map(|_: ()| ()).unwrap_err().code;
     assert_eq!(code(engine.volume_remove(&volume("file/v"), false, false).map(drop)), Code::InUse);
-    assert_eq!(code(engine.volume_check(&volume("file/v"), false, false).map(drop)), Code::InUse);
+    assert_eq!(code(engine.volume_check(&volume("file/v"), &VolumeCheck::default(), false).map(drop)), Code::InUse);
     assert_eq!(code(run(&engine, &Op::Tenant("web", "file/v"))), Code::InUse);
     run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
     assert_eq!(code(run(&engine, &Op::Clone("thick/v", "w"))), Code::Unsupported);
@@ -854,6 +854,84 @@ fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
         let back = PoolMove { directory: "/srv/pool".into() };
         assert_eq!(engine.pool_move(&"file".parse().unwrap(), &back, false).unwrap_err().code, Code::NotFound);
     }
+}
+
+/// With many tenants each is looked at in all detail in turn, and a mount that is gone is seen at once.
+#[test]
+fn many_tenants_take_turns_in_the_periodic_check() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    let name = |n: usize| format!("t{n}");
+    for n in 0..120 {
+        let request =
+            TenantCreate { name: name(n).parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] };
+        engine.tenant_create(&request, false).unwrap();
+    }
+    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    let attach = TenantSet { attach: vec![volume("thin/v")], ..TenantSet::default() };
+    // The last by name, and not the first to be looked at.
+    engine.tenant_set(&name(99).parse().unwrap(), &attach, false).unwrap();
+    sim.lose_journals();
+    sim.unmount(Path::new("/run/bulkhead/mnt/thin/v"));
+    engine.tick();
+    assert!(engine.volume_inspect(&volume("thin/v")).unwrap().mounted_at.is_some());
+    sim.lose_journals();
+    let journal = || sim.journal_of(Path::new("/run/bulkhead/mnt/thin/v"));
+    let ticks = (1..=10).find(|_| {
+        engine.tick();
+        journal().is_some()
+    });
+    assert!(ticks.is_some_and(|ticks| ticks <= 3), "{ticks:?}");
+}
+
+#[test]
+fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
+    for name in ["file/v", "thick/v", "thin/v"] {
+        let sim = with_pools();
+        let engine_ = engine(&sim);
+        run(&engine_, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&engine_, &Op::Tenant("db", name)).unwrap();
+        let map = || engine_.volume_map(&volume(name), false);
+        assert_eq!(map().unwrap_err().code, Code::InUse, "{name}: a tenant has it");
+        run(&engine_, &Op::Detach("db", name)).unwrap();
+        let done = map().unwrap();
+        assert!(done.object.unwrap().device.is_some());
+        assert!(map().unwrap().steps.is_empty());
+        for op in [Op::Tenant("web", name), Op::Remove(name), Op::Resize(name, 128)] {
+            let fault = run(&engine_, &op).unwrap_err();
+            assert!(fault.code == Code::InUse && fault.cause.contains("mapped"), "{name} {op:?}: {fault}");
+        }
+        // The next daemon leaves it alone, and after a reboot there is nothing to be unmapped.
+        let next = engine(&sim);
+        assert!(next.problems().is_empty());
+        assert!(next.volume_inspect(&volume(name)).unwrap().notes.iter().any(|note| note.contains("mapped")));
+        next.volume_unmap(&volume(name), false).unwrap();
+        assert!(next.volume_unmap(&volume(name), false).unwrap().steps.is_empty());
+        run(&next, &Op::Remove(name)).unwrap();
+        run(&next, &Op::RemoveTenant("db")).unwrap();
+        assert_settled(&sim, &next, name);
+    }
+}
+
+#[test]
+fn what_a_volume_was_is_kept_before_it_is_repaired() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    for name in ["file/v", "thin/v", "thick/v"] {
+        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        let full = VolumeCheck { full: true, ..VolumeCheck::default() };
+        engine.volume_check(&volume(name), &full, false).unwrap();
+        let kept = engine.volume_inspect(&volume(&format!("{name}-before-repair")));
+        if name == "thick/v" {
+            assert_eq!(kept.unwrap_err().code, Code::NotFound);
+            continue;
+        }
+        assert!(kept.unwrap().read_only);
+        assert_eq!(engine.volume_check(&volume(name), &full, false).unwrap_err().code, Code::AlreadyExists);
+        run(&engine, &Op::Remove(if name == "file/v" { "file/v-before-repair" } else { "thin/v-before-repair" }))
+            .unwrap();
+    }
+    assert_settled(&sim, &engine, "repaired");
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! Volumes: make, list, inspect, remove, resize, snapshot, clone, check.
 
-use bulkhead_core::action::Applied;
+use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
-use bulkhead_core::name::Name;
+use bulkhead_core::model::{
+    FsKind, Mapping, Pool, PoolSource, Provision, Repair, Server, Sharing, Volume, VolumeRef, VolumeState,
+};
+use bulkhead_core::name::{Name, NameError};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::volume::{self, scratch_mount_point};
+use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 use bulkhead_core::wire::{
-    Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeView,
+    Accounting, Done, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeView,
 };
 use uuid::Uuid;
 
-use crate::engine::{Engine, Found, Located};
+use crate::engine::{Engine, Found, Located, Seen};
 use crate::room::to_flatten;
 
 /// What a volume loses that was provisioned in full, when it is copied.
@@ -24,6 +26,10 @@ const FLATTEN_NOTE: &str = "what it shares is being copied into its own image";
 /// What is to happen to a volume that nobody uses and that is flattened.
 const FLATTEN_LATER_NOTE: &str =
     "what it shares will be copied into its own image while it is in use, which it is not now";
+
+/// What a volume is that has a device and no mount.
+const MAPPED_NOTE: &str =
+    "it is mapped: an operator works on its device, and no tenant can have it until `bulkhead volume unmap`";
 
 impl Engine {
     /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
@@ -100,10 +106,12 @@ impl Engine {
             Some(name) => vec![self.pool(name)?],
             None => self.pools()?.into_iter().filter_map(Result::ok).collect(),
         };
+        let seen = self.seen()?;
         let mut views = Vec::new();
         for pool in pools {
             let backend = backend::backend(&pool);
             let below = self.host().physical_devices(&pool.source);
+            let seen = &seen;
             let found = match self.volumes_in(&pool) {
                 // One pool that cannot be read does not hide the others; asked for by name, it says why.
                 Err(fault) if only.is_none() => {
@@ -113,7 +121,7 @@ impl Engine {
                 found => found?,
             };
             let volumes = found.into_iter().filter_map(Result::ok);
-            views.extend(volumes.map(|volume| self.volume_view_on(&below, backend.as_ref(), &volume)));
+            views.extend(volumes.map(|volume| self.volume_view_on(&below, seen, backend.as_ref(), &volume)));
         }
         Ok(views)
     }
@@ -143,6 +151,7 @@ impl Engine {
         if !force {
             self.check_tenants_readable()?;
         }
+        self.check_unmapped(&volume)?;
         self.check_lends_nothing(&pool, &volume)?;
         if let (Some(tenant), _) = self.holders(reference)? {
             if !force {
@@ -208,6 +217,7 @@ impl Engine {
         if volume.read_only {
             return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
         }
+        self.check_unmapped(&volume)?;
         let to = volume::checked_size(&volume, request.size_bytes, space.extent)?;
         if to < volume.size_bytes && !request.shrink {
             let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
@@ -303,6 +313,7 @@ impl Engine {
             return Err(Fault::new(Code::InUse, object, format!("it is mounted for tenant {tenant}"))
                 .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
         }
+        self.check_unmapped(&volume)?;
         if !request.lose_changes {
             let cause = format!("what was written to it since {to} was made would be lost");
             return Err(Fault::new(Code::InvalidArgument, object, cause)
@@ -382,7 +393,14 @@ impl Engine {
     ///
     /// # Errors
     /// `InUse` while it is mounted, `Corrupt` when the check finds errors that it did not repair.
-    pub fn volume_check(&self, reference: &VolumeRef, repair: bool, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+    ///
+    /// A full repair keeps what the volume was as a snapshot, `NAME-before-repair`, where the pool has snapshots.
+    pub fn volume_check(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeCheck,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_ready(reference)?;
         if let Some(at) = self.mounted_at(&volume)? {
             let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
@@ -390,9 +408,123 @@ impl Engine {
                 Fault::new(Code::InUse, format!("volume {reference}"), cause).cure("detach it from its tenant first")
             );
         }
-        let steps = self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?;
+        self.check_unmapped(&volume)?;
+        let repair = match request {
+            VolumeCheck { full: true, .. } => Repair::Full,
+            VolumeCheck { repair: true, .. } => Repair::Safe,
+            VolumeCheck { .. } => Repair::No,
+        };
+        let mut steps = Vec::new();
+        if repair == Repair::Full && !volume.read_only {
+            steps.extend(self.keep_before_repair(&pool, backend.as_ref(), &volume, dry_run)?);
+        }
+        steps.extend(self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
         Ok(Done { object, steps, dry_run })
+    }
+
+    /// Keeps what a volume is before it is repaired; does nothing where the pool has no snapshots.
+    fn keep_before_repair(
+        &self,
+        pool: &Pool,
+        backend: &dyn Backend,
+        volume: &Volume,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        let name = before_repair(&volume.name)?;
+        let copy = Volume {
+            name,
+            uuid: Uuid::new_v4(),
+            read_only: true,
+            origin: Some(volume.name.clone()),
+            provision: Provision::OnDemand,
+            layered: matches!(pool.source, PoolSource::File { .. }),
+            flatten: false,
+            share: Sharing::Off,
+            state: VolumeState::Creating,
+            ..volume.clone()
+        };
+        let plan = match volume::safety_copy(backend, volume, &copy) {
+            Err(fault) if fault.code == Code::Unsupported => return Ok(Vec::new()),
+            plan => plan?,
+        };
+        if self.find(pool, &copy.name)?.is_some() {
+            let kept = copy.reference();
+            let cause = format!("{kept} is there already: what it was before an earlier repair");
+            return Err(Fault::new(Code::AlreadyExists, format!("volume {}", volume.reference()), cause)
+                .cure(format!("remove that when it is not needed any more: `bulkhead volume rm {kept}`")));
+        }
+        self.check_unclaimed(pool, &copy.name)?;
+        match self.executor.run(&plan, dry_run) {
+            // A kernel without ublk has volumes on loop devices, of which no copies are made.
+            Err(fault) if fault.code == Code::Unsupported => Ok(Vec::new()),
+            kept => kept,
+        }
+    }
+
+    /// Gives a volume a device without mounting it, until it is unmapped or the host is booted anew. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while it is mounted, or held by a tenant.
+    pub fn volume_map(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        self.check_tenants_readable()?;
+        if let (Some(tenant), _) = self.holders(reference)? {
+            return Err(Fault::new(
+                Code::InUse,
+                format!("volume {reference}"),
+                format!("it is mounted for tenant {tenant}"),
+            )
+            .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
+        }
+        let mut steps = Vec::new();
+        if !self.is_mapped(&volume) {
+            self.make_free(backend.as_ref(), &volume, dry_run)?;
+            let path = self.dirs.mapping_record(volume.uuid);
+            let record = Record::Mapping(Mapping { volume: reference.clone() });
+            let write = Action::WriteRecord { path: path.clone(), record: Box::new(record) };
+            let mut plan = volume::map(backend.as_ref(), &volume, write);
+            plan.on_failure.push(Action::RemoveRecord { path });
+            steps = self.executor.run(&plan, dry_run)?;
+        }
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Takes the device of a mapped volume away. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while something uses the device.
+    pub fn volume_unmap(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let mut steps = Vec::new();
+        if self.is_mapped(&volume) {
+            let user = self.host().in_use(&backend.device(&volume))?;
+            if let Some(user) = user {
+                return Err(
+                    Fault::new(Code::InUse, format!("volume {reference}"), user).cure("end what uses its device")
+                );
+            }
+            let forget = Action::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) };
+            steps = self.executor.run_steps([backend.close(&volume), vec![forget]].concat(), dry_run)?;
+        }
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    pub(crate) fn is_mapped(&self, volume: &Volume) -> bool {
+        // A damaged record is one all the same: somebody may work on the device.
+        self.host().record(&self.dirs.mapping_record(volume.uuid)).is_some()
+    }
+
+    /// Refuses a volume whose device an operator has.
+    pub(crate) fn check_unmapped(&self, volume: &Volume) -> Result<(), Fault> {
+        if !self.is_mapped(volume) {
+            return Ok(());
+        }
+        let reference = volume.reference();
+        Err(Fault::new(Code::InUse, format!("volume {reference}"), "it is mapped: somebody works on its device")
+            .cure(format!("`bulkhead volume unmap {reference}` when that is done")))
     }
 
     /// Refuses a name under which the pool has something that is no volume of ours, so that undoing never removes it.
@@ -422,18 +554,31 @@ impl Engine {
     }
 
     fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
-        self.volume_view_on(&self.host().physical_devices(&pool.source), backend, volume)
+        let (seen, fault) = match self.seen() {
+            Ok(seen) => (seen, None),
+            Err(fault) => (Seen::default(), Some(fault)),
+        };
+        let mut view = self.volume_view_on(&self.host().physical_devices(&pool.source), &seen, backend, volume);
+        view.notes.extend(fault.map(|fault| fault.to_string()));
+        view
     }
 
     /// `below` are the physical devices of the pool and the notes about them, which all its volumes share.
-    fn volume_view_on(&self, below: &(Vec<String>, Vec<String>), backend: &dyn Backend, volume: &Volume) -> VolumeView {
+    fn volume_view_on(
+        &self,
+        below: &(Vec<String>, Vec<String>),
+        seen: &Seen,
+        backend: &dyn Backend,
+        volume: &Volume,
+    ) -> VolumeView {
         let mut notes = Vec::new();
         let mut note = |fault: Fault| notes.push(fault.to_string());
         let device = backend.device(volume);
         let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
-        let mounted_at = self.mounted_at(volume).map_err(&mut note).ok().flatten();
-        let (tenant, _) = self.holders(&volume.reference()).map_err(&mut note).unwrap_or_default();
+        let mounted_at = Some(mount_point(&self.dirs.run, volume)).filter(|target| seen.mounts.contains(target));
+        let tenant = seen.holders.get(&volume.reference()).cloned();
         let layers = self.host().layers(&device).map_err(&mut note).ok().flatten();
+        let is_mapped = seen.mapped.contains(&self.dirs.mapping_record(volume.uuid));
         let (physical_devices, device_notes) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
@@ -441,6 +586,7 @@ impl Engine {
             (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
         };
         notes.extend(device_notes);
+        notes.extend(is_mapped.then(|| MAPPED_NOTE.to_owned()));
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
         if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) {
             let flattening = if open.is_some() { FLATTEN_NOTE } else { FLATTEN_LATER_NOTE };
@@ -537,6 +683,18 @@ fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) ->
         return refused(Code::InvalidArgument, cause, &cure);
     }
     Ok(())
+}
+
+/// What a volume is called that keeps what another was before it was repaired.
+pub(crate) fn before_repair(name: &Name) -> Result<Name, Fault> {
+    format!("{name}-before-repair").parse().map_err(|error: NameError| {
+        Fault::new(
+            Code::InvalidArgument,
+            format!("volume {name}"),
+            format!("it cannot be kept before it is repaired: {error}"),
+        )
+        .cure("clone it under a shorter name, and repair the clone")
+    })
 }
 
 fn state_word(state: VolumeState) -> &'static str {

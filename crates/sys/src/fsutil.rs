@@ -125,6 +125,16 @@ pub enum FsError {
         /// The size now.
         now: Bytes,
     },
+    /// It has features that the installed tools do not know.
+    #[error("cannot {operation} {device}: {text}")]
+    Newer {
+        /// What was to be done.
+        operation: &'static str,
+        /// The device.
+        device: PathBuf,
+        /// What the tool says.
+        text: String,
+    },
     /// The file system cannot do this.
     #[error("cannot {operation} {device}: {reason}")]
     Unsupported {
@@ -472,8 +482,25 @@ fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
     };
     // e2fsck(8), a sum: 1 errors corrected, 2 the same and a reboot is advised (for the root file system), 4 errors left,
     // 8 operational error. 12 is a file system too broken to go on with; 8 alone says nothing about the file system.
-    let tool = Tool::new("e2fsck").args(["-f", mode]).arg(device).ok_codes(&[0, 1, 2, 3, 4, 5, 6, 7, 12, 13, 14, 15]);
-    let output = run("check", device, tool)?;
+    let tool = Tool::new("e2fsck").args(["-f", mode]).arg(device).ok_codes(&(0..16).collect::<Vec<i32>>());
+    let output = run_repair(device, repair, tool)?;
+    let said = format!("{}{}", output.stdout, output.stderr);
+    if output.code & 12 != 0 && said.contains("unsupported feature") {
+        return Err(FsError::Newer {
+            operation: "check",
+            device: device.to_owned(),
+            text: report::last_lines(&output),
+        });
+    }
+    if output.code & 12 == 8 {
+        let error = ToolError::Failed {
+            command: "e2fsck".to_owned(),
+            status: format!("exit status: {}", output.code),
+            code: output.code,
+            stderr: report::last_lines(&output),
+        };
+        return Err(tool_error("check", device, error));
+    }
     Ok(match output.code {
         0 => CheckOutcome::Clean,
         code if code & 4 != 0 => CheckOutcome::Errors(report::last_lines(&output)),
@@ -497,7 +524,7 @@ fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
     }
     // With -e: 4 means that something was repaired, 2 that the log is dirty; 1 is a failure.
     let tool = Tool::new("xfs_repair").arg("-e").arg(device).ok_codes(&[0, 1, 2, 4]);
-    let output = run("check", device, tool)?;
+    let output = run_repair(device, repair, tool)?;
     Ok(match output.code {
         0 => CheckOutcome::Clean,
         2 => CheckOutcome::LogDirty,
@@ -568,6 +595,14 @@ fn check_uuid(kind: FsKind, uuid: &str) -> Result<(), FsError> {
 
 fn run(operation: &'static str, device: &Path, tool: Tool) -> Result<ToolOutput, FsError> {
     tool.limit(LONG_LIMIT).run().map_err(|source| tool_error(operation, device, source))
+}
+
+/// A check, which has a time limit unless it repairs.
+fn run_repair(device: &Path, repair: Repair, tool: Tool) -> Result<ToolOutput, FsError> {
+    match repair {
+        Repair::No => run("check", device, tool),
+        Repair::Preen | Repair::Yes => tool.unlimited().run().map_err(|source| tool_error("check", device, source)),
+    }
 }
 
 /// Without a time limit: a program that moves blocks or rewrites checksums leaves a broken file system when it is killed.

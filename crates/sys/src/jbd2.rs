@@ -94,7 +94,17 @@ pub enum Jbd2Error {
 /// # Errors
 /// [`Jbd2Error::List`].
 pub fn find_thread(roots: &Roots, dev_name: &str) -> Result<Option<u32>, Jbd2Error> {
+    if let Some(pid) = journal_task(roots, dev_name) {
+        return Ok(Some(pid));
+    }
     find_kthread(roots, "jbd2", dev_name)
+}
+
+/// The journal thread as ext4 tells it (`/sys/fs/ext4/DEV/journal_task`), if it is one: there is nothing to search through.
+fn journal_task(roots: &Roots, dev_name: &str) -> Option<u32> {
+    let path = roots.sys.join("fs/ext4").join(dev_name.replace('/', "!")).join("journal_task");
+    let pid: u32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
+    is_kthread_of(roots, pid, "jbd2", dev_name).then_some(pid)
 }
 
 /// The log thread (`xfsaild`) of the XFS file system on a device; `None` when there is none.
@@ -190,7 +200,11 @@ fn place_with(
     move_it: impl FnOnce(u32) -> Result<(), CgroupError>,
 ) -> Result<Placed, Jbd2Error> {
     let no_thread = || Jbd2Error::NoThread { prefix: prefix.to_owned(), dev_name: dev_name.to_owned() };
-    let pid = find_kthread(roots, prefix, dev_name)?.ok_or_else(no_thread)?;
+    let told = if prefix == "jbd2" { journal_task(roots, dev_name) } else { None };
+    let pid = match told {
+        Some(pid) => pid,
+        None => find_kthread(roots, prefix, dev_name)?.ok_or_else(no_thread)?,
+    };
     let error = |source| match source {
         CgroupError::NoProcess { .. } => no_thread(),
         source => {

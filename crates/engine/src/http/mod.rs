@@ -76,6 +76,7 @@ pub fn router(service: Service) -> Router {
         )
         .route("/volumes/{pool}/{name}/received", post(volumes::volume_received))
         .route("/volumes/{pool}/{name}/check", post(volumes::volume_check))
+        .route("/volumes/{pool}/{name}/map", post(volumes::volume_map).delete(volumes::volume_unmap))
         .route("/tenants", get(tenants::tenant_list).post(tenants::tenant_create))
         .route(
             "/tenants/{name}",
@@ -165,6 +166,8 @@ async fn no_such_method(request: Request) -> Failure {
     volumes::volume_receive_abort,
     volumes::volume_received,
     volumes::volume_check,
+    volumes::volume_map,
+    volumes::volume_unmap,
     tenants::tenant_list,
     tenants::tenant_create,
     tenants::tenant_inspect,

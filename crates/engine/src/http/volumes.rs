@@ -203,3 +203,29 @@ pub(super) async fn volume_check(
 ) -> Reply<Done<VolumeView>> {
     Ok(Json(service.volume_check(volume, request, query.terms(id)).await?))
 }
+
+/// Gives a volume that no tenant has a device without mounting it. Idempotent.
+#[utoipa::path(post, path = "/v1/volumes/{pool}/{name}/map", tag = "volumes",
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<VolumeView>), WriteFaults))]
+pub(super) async fn volume_map(
+    State(service): State<Service>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Requested(id): Requested,
+) -> Reply<Done<VolumeView>> {
+    Ok(Json(service.volume_map(volume, query.terms(id)).await?))
+}
+
+/// Takes the device of a mapped volume away. Idempotent.
+#[utoipa::path(delete, path = "/v1/volumes/{pool}/{name}/map", tag = "volumes",
+    params(("pool" = String, Path), ("name" = String, Path), Write),
+    responses((status = 200, body = Done<VolumeView>), WriteFaults))]
+pub(super) async fn volume_unmap(
+    State(service): State<Service>,
+    At(volume): At<VolumeRef>,
+    Asked(query): Asked<Write>,
+    Requested(id): Requested,
+) -> Reply<Done<VolumeView>> {
+    Ok(Json(service.volume_unmap(volume, query.terms(id)).await?))
+}

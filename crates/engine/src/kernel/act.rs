@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::{self, FsKind};
 use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::tenant::ROOT_SLICE;
 use bulkhead_core::units::{Bytes, DevNo};
@@ -284,7 +284,11 @@ impl Kernel {
             }
             Action::CheckFs { device, fs, repair } => {
                 let node = self.node(device)?;
-                let how = if *repair { Repair::Preen } else { Repair::No };
+                let how = match repair {
+                    model::Repair::No => Repair::No,
+                    model::Repair::Safe => Repair::Preen,
+                    model::Repair::Full => Repair::Yes,
+                };
                 let outcome = fsutil::check(&node, *fs, how).map_err(|e| e.fault(device))?;
                 match outcome {
                     CheckOutcome::Clean => return Ok(Outcome::UNCHANGED),
@@ -295,7 +299,10 @@ impl Kernel {
                     }
                     CheckOutcome::Errors(text) => {
                         return Err(Fault::new(Code::Corrupt, device, format!("its {fs} has errors: {text}"))
-                            .cure("`bulkhead volume check --repair` repairs what is safe; else run e2fsck by hand"));
+                            .cure(
+                                "`bulkhead volume check --repair` repairs what is safe, `--full` all of it; `bulkhead volume map` gives you \
+                                 the device",
+                            ));
                     }
                 }
             }

@@ -218,10 +218,11 @@ impl Classify for FsError {
             FsError::BadOption { .. } => (Code::InvalidArgument, ""),
             FsError::UnknownFs { .. } => (Code::Corrupt, "its superblock is damaged: `e2fsck -b`, `xfs_repair`"),
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
-            FsError::HasErrors { .. } => (Code::Corrupt, "`bulkhead volume check --repair`"),
+            FsError::HasErrors { .. } => (Code::Corrupt, "`bulkhead volume check --repair`, or `--full`"),
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
             FsError::NotSmaller { .. } => (Code::InvalidArgument, ""),
             FsError::Unsupported { .. } => (Code::Unsupported, ""),
+            FsError::Newer { .. } => (Code::Unsupported, "install newer e2fsprogs or xfsprogs: it is not damaged"),
             FsError::Write { source, .. } | FsError::Tree { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
-use bulkhead_core::action::{Action, Applied, DeviceRef};
+use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
@@ -164,15 +164,18 @@ impl Host for Kernel {
         let wanted = names.into_iter().filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
         let read = |name: String| {
             let path = dir.join(name);
-            let content = match file::read_limited(&path, Bytes(store::MAX_BYTES)) {
-                // It was removed since it was listed.
-                Err(error) if error.is_not_found() => return None,
-                content => content.map_err(|e| e.fault(format!("state file {}", path.display()))),
-            };
-            let record = content.and_then(|content| store::decode(&path, &content));
-            Some((path, record))
+            // One that is gone was removed since it was listed.
+            self.record(&path).map(|record| (path, record))
         };
         Ok(wanted.filter_map(read).collect())
+    }
+
+    fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {
+        let content = match file::read_limited(path, Bytes(store::MAX_BYTES)) {
+            Err(error) if error.is_not_found() => return None,
+            content => content.map_err(|e| e.fault(format!("state file {}", path.display()))),
+        };
+        Some(content.and_then(|content| store::decode(path, &content)))
     }
 
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {

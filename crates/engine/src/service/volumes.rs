@@ -11,6 +11,7 @@ use bulkhead_core::wire::{
 
 use super::{Service, Terms};
 use crate::locks::Claim;
+use crate::volumes::before_repair;
 
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
 impl Service {
@@ -165,10 +166,28 @@ impl Service {
         request: VolumeCheck,
         terms: Terms,
     ) -> Result<Done<VolumeView>, Fault> {
-        let word = if request.repair { "repair" } else { "check" };
+        let word = if request.repair || request.full { "repair" } else { "check" };
         let operation = format!("{word} volume {volume}");
+        let mut claim = Claim::default().volume(&volume);
+        if request.full
+            && let Ok(name) = before_repair(&volume.name)
+        {
+            claim = claim.volume(&VolumeRef { pool: volume.pool.clone(), name });
+        }
+        self.change(terms, operation, claim, move |engine| engine.volume_check(&volume, &request, terms.dry_run)).await
+    }
+
+    /// Gives a volume a device without mounting it.
+    pub async fn volume_map(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("map volume {volume}");
         let claim = Claim::default().volume(&volume);
-        self.change(terms, operation, claim, move |engine| engine.volume_check(&volume, request.repair, terms.dry_run))
-            .await
+        self.change(terms, operation, claim, move |engine| engine.volume_map(&volume, terms.dry_run)).await
+    }
+
+    /// Takes the device of a mapped volume away.
+    pub async fn volume_unmap(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
+        let operation = format!("unmap volume {volume}");
+        let claim = Claim::default().volume(&volume);
+        self.change(terms, operation, claim, move |engine| engine.volume_unmap(&volume, terms.dry_run)).await
     }
 }

@@ -171,6 +171,35 @@ async fn files_in_the_mount_point(ctx: &Ctx, at: &str) -> Result<()> {
     Ok(())
 }
 
+/// A file system without its root directory: what repairs safely gives up, and what repairs all of it keeps what was there before.
+async fn damaged(ctx: &Ctx) -> Result<()> {
+    for (volume, keeps) in [("file/broken", true), ("thick/broken", false)] {
+        json(ctx, &["volume", "create", volume, "--size", "64M"]).await?;
+        let mapped = json(ctx, &["volume", "map", volume]).await?;
+        let device = mapped["object"]["device"].as_str().unwrap_or_default().to_owned();
+        refused(ctx, 5, &["mapped"], &["tenant", "create", "x", "--volume", volume]).await?;
+        ctx.machine.sh(&format!("debugfs -w -R 'clri <2>' {device}")).await?;
+        json(ctx, &["volume", "unmap", volume]).await?;
+        refused(ctx, 10, &["errors", "--full"], &["volume", "check", volume]).await?;
+        refused(ctx, 10, &["errors"], &["volume", "check", volume, "--repair"]).await?;
+        json(ctx, &["volume", "check", volume, "--full"]).await?;
+        json(ctx, &["volume", "check", volume]).await?;
+        let kept = format!("{volume}-before-repair");
+        if keeps {
+            let mapped = json(ctx, &["volume", "map", &kept]).await?;
+            let device = mapped["object"]["device"].as_str().unwrap_or_default().to_owned();
+            let root = ctx.machine.sh(&format!("debugfs -R 'stat <2>' {device} 2>&1")).await?;
+            ensure!(root.contains("Mode:  0000"), "it was not kept as it was: {root}");
+            json(ctx, &["volume", "unmap", &kept]).await?;
+            json(ctx, &["volume", "rm", &kept]).await?;
+        } else {
+            refused(ctx, 3, &["no volume"], &["volume", "inspect", &kept]).await?;
+        }
+        json(ctx, &["volume", "rm", volume]).await?;
+    }
+    Ok(())
+}
+
 async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     refused(ctx, 11, &["bulkhead daemon"], &["pool", "ls"]).await?;
@@ -237,6 +266,8 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     busy.wait(Duration::from_secs(30)).await?;
     still_used_elsewhere(ctx, &at).await?;
     files_in_the_mount_point(ctx, &at).await?;
+
+    damaged(ctx).await?;
 
     // A second daemon.
     let second = cli(ctx, &["daemon"]).await?;
