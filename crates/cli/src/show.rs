@@ -1,5 +1,6 @@
 //! How objects look: one row in a list, or a block of `key: value` lines.
 
+use bulkhead_core::cow::MAX_LAYERS;
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{IoLimit, Sharing};
 use bulkhead_core::units::Bytes;
@@ -22,6 +23,10 @@ pub(crate) trait Show: Serialize {
     fn fields(&self) -> Vec<(&'static str, String)>;
     /// What is lost or wrong.
     fn notes(&self) -> &[String];
+    /// What cannot wait until somebody inspects it, in a list.
+    fn warning(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A list.
@@ -34,7 +39,9 @@ pub(crate) fn list<T: Show>(output: &Output, items: &[T]) -> Result<(), Fault> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = items.iter().map(Show::row).collect();
-    output.lines(&table(T::HEADERS, &rows))
+    output.lines(&table(T::HEADERS, &rows))?;
+    items.iter().filter_map(Show::warning).for_each(|warning| output.say(&format!("note: {warning}")));
+    Ok(())
 }
 
 /// One object.
@@ -244,6 +251,16 @@ impl Show for VolumeView {
 
     fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    fn warning(&self) -> Option<String> {
+        let n = self.layers.as_ref().map_or(0, |layers| layers.below.len());
+        (n >= MAX_LAYERS / 2).then(|| {
+            format!(
+                "{} lies on {n} layers of at most {MAX_LAYERS}: `bulkhead volume flatten {}`",
+                self.volume, self.volume
+            )
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::jobs::Job;
 
 /// Room in a pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Space {
     /// Size of what the pool lives on.
     pub total: Bytes,
@@ -26,6 +26,8 @@ pub struct Space {
     pub free: Bytes,
     /// Allocation unit (the extent size of a volume group).
     pub extent: Bytes,
+    /// How much of a thin pool's metadata is used, in percent; `None` for other pools.
+    pub metadata_pct: Option<f64>,
     /// What an operator should know, for example that a thin pool is nearly full.
     pub notes: Vec<String>,
 }

@@ -316,6 +316,16 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::R
             gauge.encode_family(&labels)?.encode_gauge(&i64::try_from(value(space).0).unwrap_or(i64::MAX))?;
         }
     }
+    let thin: Vec<_> = pools.iter().filter_map(|(pool, space)| Some((pool, space.metadata_pct?))).collect();
+    if !thin.is_empty() {
+        let help = "How much of a thin pool's metadata is used; when all is, its volumes refuse writes";
+        let unit = Unit::Ratios;
+        let mut gauge = encoder.encode_descriptor("pool_metadata_used", help, Some(&unit), MetricType::Gauge)?;
+        for (pool, pct) in thin {
+            let labels: Labels<'_, 1> = [("pool", pool.as_str())];
+            gauge.encode_family(&labels)?.encode_gauge(&(pct / 100.0))?;
+        }
+    }
     Ok(())
 }
 

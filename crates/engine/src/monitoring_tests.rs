@@ -46,7 +46,8 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
         bytes: Bytes(4096),
         disk_reads_saved: 1,
     };
-    let space = Space { total: Bytes(100), free: Bytes(10), extent: Bytes(1), notes: Vec::new() };
+    let space =
+        Space { total: Bytes(100), free: Bytes(10), extent: Bytes(1), metadata_pct: Some(20.0), notes: Vec::new() };
     let pools = vec![("pool".parse().unwrap(), space)];
     let text = render(Seen { observed, holds: vec![crate::sim::held()], heat: vec![heat], pools }, Format::Text);
     let mut metrics = BTreeMap::new();

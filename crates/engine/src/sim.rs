@@ -115,6 +115,8 @@ struct World {
     busy: BTreeSet<PathBuf>,
     /// What is free in each pool, if it is not as usual.
     free: Option<Bytes>,
+    /// How much of the metadata of thin pools is used, if it is not as usual.
+    metadata_pct: Option<f64>,
     /// Mounts whose data takes for ever to be written.
     slow: BTreeSet<PathBuf>,
     queue: BTreeMap<String, String>,
@@ -318,6 +320,10 @@ impl Sim {
     /// An operator unmounts something by hand.
     pub(crate) fn unmount(&self, target: &Path) {
         self.world().mounts.remove(target);
+    }
+
+    pub(crate) fn set_metadata_pct(&self, pct: f64) {
+        self.world().metadata_pct = Some(pct);
     }
 
     pub(crate) fn set_free(&self, free: Bytes) {
@@ -912,10 +918,13 @@ impl Host for Sim {
 
     fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
         let extent = if matches!(source, PoolSource::File { .. }) { Bytes(4096) } else { Bytes::mib(4) };
+        let world = self.world();
+        let is_thin = matches!(source, PoolSource::Lvm { thin_pool: Some(_), .. });
         Ok(Space {
             total: Bytes(Bytes::GIB),
-            free: self.world().free.unwrap_or(Bytes::mib(512)),
+            free: world.free.unwrap_or(Bytes::mib(512)),
             extent,
+            metadata_pct: is_thin.then(|| world.metadata_pct.unwrap_or(10.0)),
             notes: vec![],
         })
     }

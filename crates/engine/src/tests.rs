@@ -290,6 +290,18 @@ fn a_flattened_volume_lets_go_of_its_layers() {
     assert_eq!(run(&engine, &Op::Flatten("file/w")).unwrap_err().code, Code::Unsupported);
 }
 
+#[test]
+fn the_last_of_a_thin_pools_metadata_is_left_for_the_volumes_that_there_are() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    sim.set_metadata_pct(89.9);
+    run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
+    sim.set_metadata_pct(90.0);
+    let fault = run(&engine, &Op::Clone("thin/v", "c")).unwrap_err();
+    assert!(fault.code == Code::NoSpace && fault.cure.contains("--poolmetadatasize"), "{fault:?}");
+}
+
 /// A layer takes 2 MiB here, of which each clone has two, and what nobody uses is not flattened yet.
 #[test]
 fn what_flattening_is_going_to_take_is_given_to_nobody_else() {

@@ -2,6 +2,7 @@
 
 use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::backend::{self, Backend};
+use bulkhead_core::cow::MAX_LAYERS;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{
     FsKind, Mapping, Pool, PoolSource, Provision, Repair, Server, Sharing, Volume, VolumeRef, VolumeState,
@@ -26,6 +27,13 @@ const FLATTEN_NOTE: &str = "what it shares is being copied into its own image";
 /// What is to happen to a volume that nobody uses and that is flattened.
 const FLATTEN_LATER_NOTE: &str =
     "what it shares will be copied into its own image while it is in use, which it is not now";
+
+/// From how full on, in percent, the metadata of a thin pool are left for the volumes that there are.
+const METADATA_FULL_PCT: f64 = 90.0;
+
+/// From how many layers on a volume is told of: each snapshot of a volume that was written to adds one, and no more than
+/// [`MAX_LAYERS`] are possible.
+const MANY_LAYERS: usize = MAX_LAYERS / 2;
 
 /// What a volume is that has a device and no mount.
 const MAPPED_NOTE: &str =
@@ -280,6 +288,7 @@ impl Engine {
                 .cure("choose another name"));
         }
         self.check_unclaimed(&pool, &request.name)?;
+        self.check_metadata(&pool, &copy)?;
         let mounted_at = self.mounted_at(&origin)?;
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
         let steps = self.executor.run(&plan, dry_run)?;
@@ -288,6 +297,20 @@ impl Engine {
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
         Ok(Done { object, steps, dry_run })
+    }
+
+    /// Refuses a copy in a thin pool whose metadata are nearly used up: each takes some, and so does each first write to it; when they
+    /// are used up, all volumes of the pool refuse writes.
+    fn check_metadata(&self, pool: &Pool, copy: &Volume) -> Result<(), Fault> {
+        let used = self.host().space(&pool.source)?.metadata_pct.filter(|pct| *pct >= METADATA_FULL_PCT);
+        let (Some(pct), PoolSource::Lvm { vg, thin_pool: Some(thin), .. }) = (used, &pool.source) else {
+            return Ok(());
+        };
+        let cause = format!(
+            "the metadata of thin pool {vg}/{thin} are {pct:.0} % used, and writes to all of its volumes fail when they are full"
+        );
+        Err(Fault::new(Code::NoSpace, format!("volume {}", copy.reference()), cause)
+            .cure(format!("remove snapshots, or `lvextend --poolmetadatasize +1G {vg}/{thin}`")))
     }
 
     /// Makes a volume what a snapshot of it holds; what was written since is lost. No tenant may hold it.
@@ -586,6 +609,9 @@ impl Engine {
             (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
         };
         notes.extend(device_notes);
+        notes.extend(layers.as_ref().map(|layers| layers.below.len()).filter(|n| *n >= MANY_LAYERS).map(|n| {
+            format!("it lies on {n} layers of at most {MAX_LAYERS}: `bulkhead volume flatten` ends that, and until then its snapshots add to them")
+        }));
         notes.extend(is_mapped.then(|| MAPPED_NOTE.to_owned()));
         notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
         if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) {

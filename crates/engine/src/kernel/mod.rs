@@ -220,15 +220,20 @@ impl Host for Kernel {
                     "make room before it is full: writes to clones, and to volumes provisioned on demand, fail then";
                 let notes =
                     nearly_full.then(|| format!("{object}: {} are free: {note}", space.free)).into_iter().collect();
-                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), notes })
+                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), metadata_pct: None, notes })
             }
             PoolSource::Lvm { vg, thin_pool, .. } => {
                 let object = format!("volume group {vg}");
                 let group = lvm::vg(vg)
                     .map_err(|e| e.fault(&object))?
                     .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such volume group"))?;
-                let mut space =
-                    Space { total: group.size, free: group.free, extent: group.extent_size, notes: Vec::new() };
+                let mut space = Space {
+                    total: group.size,
+                    free: group.free,
+                    extent: group.extent_size,
+                    metadata_pct: None,
+                    notes: Vec::new(),
+                };
                 if group.partial {
                     space.notes.push(format!("{object}: a physical volume is missing"));
                 }
@@ -543,6 +548,7 @@ fn thin_pool_space(vg: &str, name: &str, space: &mut Space) -> Result<(), Fault>
     if used_pct >= THIN_POOL_NEARLY_FULL_PCT {
         space.notes.push(format!("{object} is {used_pct:.0} % full: extend it before it runs full (`lvextend`)"));
     }
+    space.metadata_pct = pool.metadata_percent;
     if let Some(metadata) = pool.metadata_percent.filter(|pct| *pct >= THIN_POOL_NEARLY_FULL_PCT) {
         space.notes.push(format!("{object}: its metadata is {metadata:.0} % full (`lvextend --poolmetadatasize`)"));
     }

@@ -89,6 +89,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
         seconds(ctx, async || ctx.machine.run(&["python3", "-c", METRICS]).await?.success("metrics").map(drop)).await?;
     answers.push(("metrics".to_owned(), took));
     let shown: Vec<String> = answers.iter().map(|(command, took)| format!("{command}: {took:.2} s")).collect();
+    ctx.log(format!("while a snapshot waits: {}", shown.join(", ")));
     ensure!(answers.iter().all(|(_, took)| *took < ANSWER), "while a snapshot waits: {}", shown.join(", "));
     ensure!(running(ctx).await? == job, "it does not wait any more");
 
@@ -99,6 +100,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     let waiting = ctx.machine.spawn(&[&[bulkhead.as_str(), "--wait", "3000"], &snapshot[..]].concat(), &[]).await?;
     running(ctx).await?;
     let took = seconds(ctx, async || daemon.stop().await).await?;
+    ctx.log(format!("the daemon stopped in {took:.2} s"));
     ensure!(took < STOP, "stopping took {took:.1} s");
     let refused = waiting.wait(Duration::from_secs(60)).await?;
     ensure!(refused.status == ExitStatus::Code(11), "{}: {}", refused.status, refused.stderr);
