@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
 use bulkhead_core::error::chain;
@@ -107,21 +108,21 @@ impl Layers {
     }
 
     /// What a thin volume has in common with another one of its pool, to be read through the host's page cache. Nothing where that
-    /// cannot be found out, or can change: no byte depends on it.
-    pub(crate) fn in_common(roots: &Roots, base: &Path, volume: &Path) -> Option<Self> {
-        let found = Self::compare(roots, base, volume);
+    /// cannot be found out in time, or can change: no byte depends on it.
+    pub(crate) fn in_common(roots: &Roots, base: &Path, volume: &Path, patience: Duration) -> Option<Self> {
+        let found = Self::compare(roots, base, volume, patience);
         if let Err(why) = &found {
             tracing::warn!(base = %base.display(), why, "no memory is shared with it");
         }
         found.ok()
     }
 
-    fn compare(roots: &Roots, base: &Path, volume: &Path) -> Result<Self, String> {
+    fn compare(roots: &Roots, base: &Path, volume: &Path, patience: Duration) -> Result<Self, String> {
         let device = block::by_path(roots, base).map_err(|error| chain(&error))?;
         if !device.read_only {
             return Err("it can be written to".to_owned());
         }
-        let common = thin::compare(roots, base, volume).map_err(|error| chain(&error))?;
+        let common = thin::compare(roots, base, volume, patience).map_err(|error| chain(&error))?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
         let file = File::from(open(base, flags, Mode::empty()).map_err(|errno| errno.to_string())?);
         let mut map = BlockMap::new(device.size);

@@ -42,6 +42,7 @@ use bulkhead_sys::file::{FileError, LockFile};
 use bulkhead_sys::image::Filler;
 use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::thin;
 use bulkhead_sys::ublk::queue::Prepared;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
@@ -209,7 +210,8 @@ fn serve(
         if let Some(wanted) = sized::size(roots, &device).filter(|wanted| *wanted > image.size()) {
             return Err(BlockdError::CutOff { image: service.image.clone(), found: image.size(), wanted });
         }
-        let ready = prepare(roots, service, &device, node, image)?;
+        // I/O waits.
+        let ready = prepare(roots, service, &device, node, image, COMPARE_LIMIT)?;
         control.end_recovery(device.id)?;
         // I/O goes on: whatever fails now is worth less than that.
         match expose(roots, service, &device, ready.size, true) {
@@ -238,7 +240,7 @@ fn serve(
         .set_params(&device, &params)
         .and_then(|()| ublk::open_device(roots, device.id))
         .map_err(BlockdError::from)
-        .and_then(|node| prepare(roots, service, &device, node, image))
+        .and_then(|node| prepare(roots, service, &device, node, image, thin::PATIENCE))
         .and_then(|ready| {
             control.start(device.id)?;
             let exposed = expose(roots, service, &device, ready.size, false)?;
@@ -276,6 +278,10 @@ fn take_over(roots: &Roots, control: &mut Control, device: &DeviceInfo) -> Resul
     }
 }
 
+/// How long a successor of a dead server takes at most, twice, to find out what a thin volume has in common with another: its I/O waits,
+/// and without that it reads all of it from the volume itself.
+const COMPARE_LIMIT: Duration = Duration::from_secs(5);
+
 /// What is done to an image in the background.
 enum Work {
     Fill,
@@ -300,10 +306,11 @@ fn prepare(
     device: &DeviceInfo,
     node: File,
     image: Image,
+    patience: Duration,
 ) -> Result<Ready, BlockdError> {
     let size = image.size();
     let layers = match &service.below {
-        Some(below) => Layers::in_common(roots, below, &service.image),
+        Some(below) => Layers::in_common(roots, below, &service.image, patience),
         None => Layers::open(&image, &service.image, service.layered, service.share.caches_layers())?,
     };
     let layers = match layers {

@@ -123,7 +123,7 @@ impl Sender {
         // What is open cannot be removed, and its name is not another one's.
         let (file, _) = open_protected(roots, device)?;
         let base = base.map(|base| open_protected(roots, base).map(|(file, size)| (base, file, size))).transpose()?;
-        let common = thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device)?;
+        let common = thin::compare(roots, base.as_ref().map_or(device, |(base, ..)| base), device, thin::PATIENCE)?;
         Ok(Self::of_thin(header, device, file, &common, base.map(|(.., size)| size)))
     }
 

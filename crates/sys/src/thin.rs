@@ -16,8 +16,8 @@ use crate::file::{self, FileError, LockFile};
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError};
 
-/// How long others may need that compare volumes.
-const LOCK_LIMIT: Duration = Duration::from_secs(120);
+/// How long a comparison may wait and take where nobody waits for it.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The unit of device-mapper's tables.
 const SECTOR_BYTES: u64 = 512;
@@ -82,20 +82,22 @@ pub struct Common {
 }
 
 /// Finds out what a volume has in common with another one; with itself, that is all that it has. Both are active, and nothing is under
-/// way on either; `base` must not change as long as the answer counts.
+/// way on either; `base` must not change as long as the answer counts. It waits `patience` for others who compare volumes of the same
+/// pool, and as long again for the comparison itself.
 ///
 /// # Errors
 /// [`ThinError`].
-pub fn compare(roots: &Roots, base: &Path, volume: &Path) -> Result<Common, ThinError> {
+pub fn compare(roots: &Roots, base: &Path, volume: &Path, patience: Duration) -> Result<Common, ThinError> {
     let (one, other) = (Thin::of(base)?, Thin::of(volume)?);
     if one.pool != other.pool {
         return Err(ThinError::OtherPool { base: base.to_owned(), volume: volume.to_owned() });
     }
     let pool = Pool::of(roots, one.pool)?;
-    let reserved = Reserved::take(roots, &pool)?;
+    let reserved = Reserved::take(roots, &pool, patience)?;
     let delta = Tool::new("thin_delta")
         .args(["-m", "--snap1", &one.id.to_string(), "--snap2", &other.id.to_string()])
         .arg(&pool.metadata)
+        .limit(patience)
         .run();
     reserved.give_back()?;
     parse_delta(&delta?.stdout, pool.block_bytes).map_err(ThinError::Delta)
@@ -172,11 +174,12 @@ struct Reserved<'a> {
 }
 
 impl<'a> Reserved<'a> {
-    fn take(roots: &Roots, pool: &'a Pool) -> Result<Self, ThinError> {
+    fn take(roots: &Roots, pool: &'a Pool, patience: Duration) -> Result<Self, ThinError> {
         let dir = roots.base.join("var/lib/bulkhead/thin");
         let failed = |source| FileError::Io { operation: "make the directory", path: dir.clone(), source };
         fs::create_dir_all(&dir).map_err(failed)?;
-        let lock = file::lock_exclusive_within(&dir.join("lock"), LOCK_LIMIT)?;
+        // A pool has one such copy of its metadata, and other pools have theirs.
+        let lock = file::lock_exclusive_within(&dir.join(format!("{}.lock", pool.uuid)), patience)?;
         let note = dir.join(&pool.uuid);
         if note.exists() {
             // It may have been given back before the note went.
