@@ -51,8 +51,10 @@ impl Layers {
         let file = |path: &Path, flags| {
             Ok(File::from(open(path, flags, Mode::empty()).map_err(|e| failed(path, "open")(e.into()))?))
         };
-        // What lies beyond the image's end is not the volume's, also when it grows to there (`layer::hide_below`).
-        let mut opened = Self::within(paths, image.size(), |path| file(path, flags))?;
+        let mut opened = Self::of(paths, |path| file(path, flags))?;
+        // What lies beyond the image's end is hidden by blocks of its own when it grows to there (`layer::hide_below`), which are not to
+        // become holes again.
+        opened.map.own(image.size().0..opened.map.end());
         if !cached {
             let direct = opened.paths.iter().map(|path| file(path, flags | OFlags::DIRECT));
             opened.direct = direct.collect::<Result<_, ImageError>>()?;
@@ -68,15 +70,6 @@ impl Layers {
         paths: Vec<PathBuf>,
         open: impl Fn(&Path) -> Result<File, ImageError>,
     ) -> Result<Self, ImageError> {
-        Self::within(paths, Bytes(u64::MAX), open)
-    }
-
-    /// The same for what lies before an offset.
-    fn within(
-        paths: Vec<PathBuf>,
-        end: Bytes,
-        open: impl Fn(&Path) -> Result<File, ImageError>,
-    ) -> Result<Self, ImageError> {
         let failed = |path: &Path, operation| {
             let image = path.to_owned();
             move |source: io::Error| ImageError::Io { operation, image, source }
@@ -86,7 +79,7 @@ impl Layers {
             .map(|path| {
                 let file = open(&path)?;
                 lock(&file, &path, FlockOperation::NonBlockingLockShared)?;
-                let size = file.metadata().map_err(failed(&path, "examine"))?.len().min(end.0);
+                let size = file.metadata().map_err(failed(&path, "examine"))?.len();
                 // What is not a whole block at the end was never part of a volume.
                 Ok((path, file, size / BLOCK_BYTES * BLOCK_BYTES))
             })

@@ -248,8 +248,8 @@ impl Backend for FileBackend {
         Ok(Replacement {
             make: [self.freeze(snapshot, id)?, vec![Action::CopyImage { path: new.clone(), of }, attach]].concat(),
             device: DeviceRef::Image { image: new.clone(), volume: volume.uuid },
-            put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new }],
-            undo: std::iter::once(detach).chain(self.tidy()).collect(),
+            put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new.clone() }],
+            undo: [detach, Action::RemoveImage { path: new }].into_iter().chain(self.tidy()).collect(),
         })
     }
 

@@ -5,7 +5,7 @@
 //! Does not: keep them across a restart. What was cut off is completed or undone by reconcile.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,13 +19,6 @@ const KEPT: usize = 64;
 
 /// After how long a job of the daemon's own is listed: its checks take milliseconds, and nobody asks for those.
 const LISTED_AFTER: Duration = Duration::from_secs(1);
-
-/// Goes on.
-const GO: u8 = 0;
-/// Does not wait any longer for what may never come; what it has begun it completes.
-const STOP_WAITING: u8 = 1;
-/// Is undone.
-const CANCEL: u8 = 2;
 
 /// What somebody asked for.
 #[derive(Clone, Debug)]
@@ -46,7 +39,10 @@ pub struct Job {
     /// Whether it is one of the daemon's own.
     is_check: bool,
     began: Instant,
-    wish: AtomicU8,
+    /// It does not wait any longer for what may never come; what it has begun it completes.
+    is_stopping: AtomicBool,
+    /// It is to be undone.
+    is_cancelled: AtomicBool,
     changed: Notify,
     state: Mutex<State>,
 }
@@ -66,8 +62,9 @@ struct State {
 
 impl Job {
     fn new(id: u64, asked: Asked, is_check: bool) -> Self {
-        let (wish, changed, state) = (AtomicU8::new(GO), Notify::new(), Mutex::default());
-        Self { id, asked, is_check, began: Instant::now(), wish, changed, state }
+        let (is_stopping, is_cancelled) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (began, changed, state) = (Instant::now(), Notify::new(), Mutex::default());
+        Self { id, asked, is_check, began, is_stopping, is_cancelled, changed, state }
     }
 
     /// A job that nobody sees: of what runs before the daemon answers anybody.
@@ -91,11 +88,11 @@ impl Job {
     /// when it stops: an operator who stops it does not expect that it mounts anything after that.
     pub(crate) fn begin_step(&self, step: &impl ToString, can_be_undone: bool) -> Result<(), Fault> {
         let mut state = self.state();
-        if self.is_check && self.wish.load(Ordering::SeqCst) == STOP_WAITING {
+        if self.is_check && self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopping());
         }
         let can_end = !state.is_ending && (can_be_undone || !state.has_changed);
-        if can_end && self.wish.load(Ordering::SeqCst) == CANCEL {
+        if can_end && self.is_cancelled.load(Ordering::SeqCst) {
             state.is_ending = true;
             return Err(self.cancelled());
         }
@@ -111,23 +108,26 @@ impl Job {
     /// Whether a step that may wait for a long time, and has changed nothing so far, is to go on.
     ///
     /// # Errors
-    /// `Cancelled`, `Unavailable` when the daemon stops, `InUse` when its time to wait is over; the latter and the first are said
-    /// once, because what undoes the other steps may have to wait as well.
+    /// `Cancelled`, which is said once, because what undoes the other steps may have to wait as well; `Unavailable` when the daemon
+    /// stops, `InUse` when its time to wait is over.
     pub(crate) fn keep_waiting(&self) -> Result<(), Fault> {
         let mut state = self.state();
-        let over = self.asked.patience.filter(|patience| self.began.elapsed() >= *patience);
-        match (self.wish.load(Ordering::SeqCst), over) {
-            (STOP_WAITING, _) => Err(stopping()),
-            _ if state.is_ending => Ok(()),
-            (CANCEL, _) => {
-                state.is_ending = true;
-                Err(self.cancelled())
-            }
-            (_, Some(patience)) => {
+        // What has changed something already has that long for each further step.
+        let since = state.step.as_ref().filter(|_| state.has_changed).map_or(self.began, |(_, at)| *at);
+        let over = self.asked.patience.filter(|patience| since.elapsed() >= *patience);
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(stopping());
+        }
+        if !state.is_ending && self.is_cancelled.load(Ordering::SeqCst) {
+            state.is_ending = true;
+            return Err(self.cancelled());
+        }
+        match over {
+            Some(patience) => {
                 state.is_ending = true;
                 Err(out_of_time(&state, patience))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -150,8 +150,13 @@ impl Job {
         }
     }
 
-    fn wish(&self, wish: u8) {
-        self.wish.fetch_max(wish, Ordering::SeqCst);
+    fn stop_waiting(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    fn cancel(&self) {
+        self.is_cancelled.store(true, Ordering::SeqCst);
         self.changed.notify_waiters();
     }
 
@@ -287,7 +292,7 @@ impl Jobs {
     /// `NotFound`.
     pub(crate) fn cancel(&self, id: u64) -> Result<JobView, Fault> {
         let job = self.find(id)?;
-        job.wish(CANCEL);
+        job.cancel();
         Ok(job.view(Instant::now()))
     }
 
@@ -309,7 +314,7 @@ impl Jobs {
             {
                 let mut table = self.table();
                 table.is_closed = true;
-                table.running.iter().for_each(|job| job.wish(STOP_WAITING));
+                table.running.iter().for_each(|job| job.stop_waiting());
                 if table.running.is_empty() {
                     return;
                 }
@@ -409,11 +414,11 @@ mod tests {
     fn who_stops_completes_what_was_begun_and_waits_for_nothing() {
         let jobs = Arc::new(Jobs::default());
         let running = jobs.begin(asked(None)).unwrap();
-        running.job().wish(STOP_WAITING);
+        running.job().stop_waiting();
         assert_eq!(running.job().begin_step(&"remove", true), Ok(()));
         assert_eq!(running.job().keep_waiting().map_err(|fault| fault.code), Err(Code::Unavailable));
         let check = jobs.begin_check("check").unwrap();
-        check.job().wish(STOP_WAITING);
+        check.job().stop_waiting();
         assert_eq!(check.job().begin_step(&"mount", true).map_err(|fault| fault.code), Err(Code::Unavailable));
     }
 

@@ -48,8 +48,9 @@ impl Engine {
     /// # Errors
     /// `NoSpace` when it has less, without what others are going to take.
     pub(crate) fn reserve(&self, pool: &Pool, needed: Bytes, object: &str) -> Result<Reserved, Fault> {
-        let promised = self.promised(pool)?;
         let mut all = reserved(&self.shared);
+        // What is promised after this has been reserved before.
+        let promised = self.promised(pool)?;
         // Looked at while nobody reserves any, so that what was reserved and taken is not missed.
         let space = self.host().space(&pool.source)?;
         let taken = all.entry(pool.uuid).or_default();
@@ -74,7 +75,8 @@ impl Engine {
         let backend = backend::backend(pool);
         let mut sum = 0;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(|volume| volume.flatten) {
-            let layers = self.host().layers(&backend.device(&volume))?;
+            // One that is removed, or is done, just now takes nothing.
+            let layers = self.host().layers(&backend.device(&volume)).ok().flatten();
             sum += layers.map_or(0, |layers| to_flatten(&volume, &layers).0);
         }
         Ok(Bytes(sum))

@@ -28,7 +28,7 @@ const FIRST_LIMIT: Duration = Duration::from_secs(20);
 const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
 /// A server that ended as soon after it was started has not served.
-const SERVED: Duration = Duration::from_secs(10);
+const SERVED: Duration = Duration::from_secs(2);
 
 /// Most successors that are started at a time.
 const MAX_STARTING: usize = 16;
@@ -99,6 +99,11 @@ struct Try {
 }
 
 impl Try {
+    /// Whether a successor was started just now.
+    fn is_new(&self, now: Instant) -> bool {
+        self.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED)
+    }
+
     /// It failed: it is tried again later each time. Whether that is worth a word.
     fn failed(&mut self, why: String, now: Instant) -> bool {
         let wait = AGAIN.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(AGAIN.1);
@@ -130,10 +135,13 @@ impl Servers {
                 Err(why) => tell(volume, tried, why, now),
             }
         }
-        let told = service::all(&self.starter.roots).unwrap_or_else(|error| {
-            tracing::error!(%error, "the block servers cannot be listed");
-            Vec::new()
-        });
+        let told = match service::all(&self.starter.roots) {
+            Ok(told) => told,
+            Err(error) => {
+                tracing::error!(%error, "the block servers cannot be listed");
+                return Found { alive: Vec::new(), again: Some(AGAIN.0), settled: false };
+            }
+        };
         self.tries
             .retain(|volume, tried| tried.is_starting || told.iter().any(|(_, service)| service.volume == *volume));
         let mut alive = Vec::new();
@@ -144,16 +152,19 @@ impl Servers {
             match self.starter.server(id, &service) {
                 Ok(server) => {
                     alive.extend(server);
-                    let is_new =
-                        |tried: &Try| tried.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED);
-                    if !self.tries.get(&volume).is_some_and(is_new) {
-                        self.tries.remove(&volume);
+                    match self.tries.get(&volume) {
+                        Some(tried) if tried.is_new(now) => look_in(SERVED),
+                        _ => drop(self.tries.remove(&volume)),
                     }
                 }
                 // Whoever ended it starts the next one, or fails and leaves that to us.
                 Err(_) if self.starter.kernel.is_replacing(volume) => look_in(AGAIN.0),
                 Err(gone) => {
                     let n_starting = self.tries.values().filter(|tried| tried.is_starting).count();
+                    // What served before it ended has a successor at once.
+                    if self.tries.get(&volume).is_some_and(|tried| tried.started.is_some() && !tried.is_new(now)) {
+                        self.tries.remove(&volume);
+                    }
                     let tried = self.tries.entry(volume).or_default();
                     if tried.started.is_some() {
                         tell(volume, tried, "it ended again".to_owned(), now);

@@ -500,16 +500,21 @@ impl Engine {
             )
             .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
         }
-        let mut steps = Vec::new();
-        if !self.is_mapped(&volume) {
-            self.make_free(backend.as_ref(), &volume, dry_run)?;
-            let path = self.dirs.mapping_record(volume.uuid);
-            let record = Record::Mapping(Mapping { volume: reference.clone() });
-            let write = Action::WriteRecord { path: path.clone(), record: Box::new(record) };
-            let mut plan = volume::map(backend.as_ref(), &volume, write);
-            plan.on_failure.push(Action::RemoveRecord { path });
-            steps = self.executor.run(&plan, dry_run)?;
+        let is_mapped = self.is_mapped(&volume);
+        if is_mapped && self.host().open_device(&backend.device(&volume))?.is_some() {
+            let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+            return Ok(Done { object, steps: Vec::new(), dry_run });
         }
+        // One that is recorded and has no device is what a crash left.
+        if !is_mapped {
+            self.make_free(backend.as_ref(), &volume, dry_run)?;
+        }
+        let path = self.dirs.mapping_record(volume.uuid);
+        let record = Record::Mapping(Mapping { volume: reference.clone() });
+        let write = Action::WriteRecord { path: path.clone(), record: Box::new(record) };
+        let mut plan = volume::map(backend.as_ref(), &volume, write);
+        plan.on_failure.push(Action::RemoveRecord { path });
+        let steps = self.executor.run(&plan, dry_run)?;
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
         Ok(Done { object, steps, dry_run })
     }

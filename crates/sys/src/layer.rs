@@ -429,8 +429,13 @@ pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, Layer
         let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
         let uuid = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok());
         let mark = || -> Result<Option<Uuid>, LayerError> {
+            let file = match open(&path, OFlags::RDONLY) {
+                // It was removed since it was listed, and what it lay on may go with it.
+                Err(error) if error.is_not_found() => return Ok(None),
+                opened => opened?,
+            };
             // Of a copy it counts as well: what it was made on stays.
-            Ok(read_mark(&open(&path, OFlags::RDONLY)?, &path)?.and_then(|(mark, _)| mark.below))
+            Ok(read_mark(&file, &path)?.and_then(|(mark, _)| mark.below))
         };
         match (extension, uuid) {
             (IMAGE_SUFFIX | PART_SUFFIX, _) => needed.extend(mark()?),

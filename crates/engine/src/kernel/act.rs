@@ -61,8 +61,11 @@ impl Kernel {
             A::MakeDir { path } => make_dir(path),
             A::RemoveDir { path } => remove_dir(path),
             A::WriteRecord { path, record } => write_record(path, &store::encode(record)),
-            A::RemoveRecord { path } | A::RemoveImage { path } => {
-                file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+            A::RemoveRecord { path } => remove_file(path),
+            A::RemoveImage { path } => {
+                let removed = remove_file(path)?;
+                self.forget_new(path);
+                Ok(removed)
             }
             A::CreateImage { path, size_bytes, provision } => {
                 image::create(path, *size_bytes, *provision).map_err(|e| e.fault(file_object(path)))?;
@@ -79,11 +82,14 @@ impl Kernel {
             }
             A::FreezeImage { image, volume, layer } => self.making_layers(|| self.freeze_image(image, *volume, *layer)),
             A::CopyImage { path, of } => self.making_layers(|| {
+                self.note_new(path);
                 layer::create_beside(path, of).map_err(|e| e.fault(file_object(path)))?;
                 Ok(Outcome::DONE)
             }),
             A::ReplaceImage { path, by } => self.making_layers(|| {
-                layer::replace(path, by).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
+                let replaced = layer::replace(path, by).map_err(|e| e.fault(file_object(path)))?;
+                self.forget_new(by);
+                Ok(Outcome::changed(replaced))
             }),
             A::CreatePart { path, content, base, size_bytes } => self.making_layers(|| {
                 part::create(path, *content, *base, *size_bytes)
@@ -531,6 +537,10 @@ fn reads_zero(device: &DeviceRef) -> Result<bool, Fault> {
             Ok(found.is_some_and(|lv| matches!(lv.kind, LvKind::Thin { .. })))
         }
     }
+}
+
+fn remove_file(path: &Path) -> Result<Outcome, Fault> {
+    file::remove_durable(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path)))
 }
 
 fn make_dir(path: &Path) -> Result<Outcome, Fault> {

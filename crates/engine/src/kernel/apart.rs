@@ -31,20 +31,28 @@ impl Kernel {
         if let Action::Unmount { target } = action
             && self.mounts_below(target)?.iter().any(|mount| mount == target)
         {
-            // Unmounting cannot be given up half-way, and writing can: what is dirty is written before.
-            apart(&Action::SyncFs { target: target.clone() }, job)?;
+            // Unmounting cannot be given up half-way, and writing can: what is dirty is written before. What cannot be written, for
+            // example to a full disk, does not keep a volume from being unmounted.
+            let written = apart(&Action::SyncFs { target: target.clone() }, job)?;
+            if let Err(fault) = written {
+                tracing::warn!(target = %target.display(), %fault, "not all that was dirty could be written");
+            }
         }
-        apart(action, job)
+        apart(action, job)?
     }
 }
 
-/// Has another process carry out an action, as long as the job waits for it.
-fn apart(action: &Action, job: &Job) -> Result<Applied, Fault> {
+/// Has another process carry out an action.
+///
+/// # Errors
+/// The job's, when it does not wait any longer; within it, the action's.
+fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
     let outcome = Tool::this_program().arg(COMMAND).arg(text).run_while(|| job.keep_waiting())?;
-    let said = outcome.map_err(|error| error.fault(action))?.stdout;
-    serde_json::from_str::<Result<Applied, Fault>>(&said).map_err(|error| internal(&error))?
+    Ok(outcome.map_err(|error| error.fault(action)).and_then(|output| {
+        serde_json::from_str::<Result<Applied, Fault>>(&output.stdout).unwrap_or_else(|error| Err(internal(&error)))
+    }))
 }
 
 /// Carries out the action that a daemon gave this process.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use bulkhead_core::backend::device_owner;
+use bulkhead_core::backend::{NEW_SUFFIX, device_owner};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::Server;
@@ -154,25 +154,61 @@ impl Kernel {
             let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
             work()
         };
-        for directory in mem::take(&mut *self.unswept()) {
+        self.sweep_what_was_left();
+        done
+    }
+
+    /// Looks where others could not look while layers were being made.
+    fn sweep_what_was_left(&self) {
+        // Not held in the loop, which takes it again.
+        let left = mem::take(&mut *self.unswept());
+        for directory in left {
             self.sweep_layers(&directory);
         }
-        done
+    }
+
+    /// Notes of an image that is being made to take the place of another: nobody serves it at times, and it is no leftover. Until it
+    /// has that place, or is removed.
+    pub(super) fn note_new(&self, path: &Path) {
+        if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
+            self.being_made().insert(path.to_owned());
+        }
+    }
+
+    pub(super) fn forget_new(&self, path: &Path) {
+        self.being_made().remove(path);
+    }
+
+    fn being_made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.being_made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes layers that are of no use any more; while others are made, who makes them does that afterwards. Where it fails they
     /// are a matter of space, and the next removal tries again.
     pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
-        let _alone = match self.layers.try_write() {
-            Ok(alone) => alone,
-            Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.unswept().insert(directory.to_owned());
-                return Outcome::UNCHANGED;
-            }
+        let swept = {
+            let _alone = match self.layers.try_write() {
+                Ok(alone) => alone,
+                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    self.unswept().insert(directory.to_owned());
+                    return Outcome::UNCHANGED;
+                }
+            };
+            self.sweep(directory)
         };
+        // Another one wanted to look meanwhile, and what it looked for may have come after this one had looked.
+        if self.unswept().remove(directory) {
+            self.sweep_layers(directory);
+        }
+        swept
+    }
+
+    fn sweep(&self, directory: &Path) -> Outcome {
         // One whose server is gone gets another.
-        let served = service::all(&self.roots).map(|all| all.into_iter().map(|(_, service)| service.image).collect());
+        let making = self.being_made().clone();
+        let served = service::all(&self.roots)
+            .map(|all| all.into_iter().map(|(_, service)| service.image).chain(making).collect());
         let removed = served.map_err(|source| {
             file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
         });

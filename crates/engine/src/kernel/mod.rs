@@ -60,6 +60,8 @@ pub struct Kernel {
     pub(super) layers: RwLock<()>,
     /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
     pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
+    /// Images that are being made to take the place of others.
+    pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
     pub(super) replacing: Replacing,
 }
 
@@ -73,6 +75,7 @@ impl Kernel {
             has_processes: false,
             layers: RwLock::default(),
             unswept: Mutex::default(),
+            being_made: Mutex::default(),
             replacing: Replacing::default(),
         }
     }

@@ -159,6 +159,7 @@ impl Service {
     /// Begins to look after what may drift, on a thread of its own; does nothing while that goes on from the last time, unless that
     /// is held up.
     pub fn tick(&self) {
+        let began = Instant::now();
         {
             let mut checks = self.checks();
             if checks.len() >= MAX_CHECKS || checks.iter().any(|began| began.elapsed() < HELD_UP) {
@@ -167,10 +168,10 @@ impl Service {
             if !checks.is_empty() {
                 tracing::warn!(held_up = checks.len(), "a periodic check is held up: another one looks after the rest");
             }
-            checks.push(Instant::now());
+            checks.push(began);
         }
         // Gone when it ends, however that is.
-        let check = Check { service: self.clone(), began: *self.checks().last().expect("it was just pushed") };
+        let check = Check { service: self.clone(), began };
         let Ok(running) = self.0.engine.shared.jobs.begin_check("check what may drift") else { return };
         let engine = self.0.engine.for_job(running.job());
         drop(spawn_blocking(move || {
