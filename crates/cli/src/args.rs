@@ -47,8 +47,8 @@ pub(crate) struct Cli {
         help_heading = "Global options")]
     pub(crate) socket: PathBuf,
 
-    /// How long to wait, in seconds, for other operations on the same objects and for a tenant's data to be written; nothing has been
-    /// changed then
+    /// How long to wait, in seconds, for other operations on the same objects and for a tenant's data to be written; in most cases nothing
+    /// has been changed then, and the error says so
     #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT), value_name = "SECONDS",
         help_heading = "Global options")]
     pub(crate) wait: u64,

@@ -29,6 +29,7 @@ pub mod openapi;
 mod pools;
 mod problems;
 mod reconcile;
+mod repair;
 mod room;
 pub mod servers;
 pub mod service;

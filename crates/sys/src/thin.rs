@@ -176,10 +176,11 @@ struct Reserved<'a> {
 impl<'a> Reserved<'a> {
     fn take(roots: &Roots, pool: &'a Pool, patience: Duration) -> Result<Self, ThinError> {
         let dir = roots.base.join("var/lib/bulkhead/thin");
-        let failed = |source| FileError::Io { operation: "make the directory", path: dir.clone(), source };
-        fs::create_dir_all(&dir).map_err(failed)?;
+        let locks = dir.join("locks");
+        let failed = |source| FileError::Io { operation: "make the directory", path: locks.clone(), source };
+        fs::create_dir_all(&locks).map_err(failed)?;
         // A pool has one such copy of its metadata, and other pools have theirs.
-        let lock = file::lock_exclusive_within(&dir.join(format!("{}.lock", pool.uuid)), patience)?;
+        let lock = file::lock_exclusive_within(&locks.join(&pool.uuid), patience)?;
         let note = dir.join(&pool.uuid);
         if note.exists() {
             // It may have been given back before the note went.

@@ -475,3 +475,43 @@ fn server_of(device: &DeviceInfo) -> Option<u32> {
     device.server().ok().flatten()?;
     device.server_pid
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory with an image that was being made when somebody died.
+    fn with_leftover() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(format!("{}.{NEW_SUFFIX}", Uuid::from_u128(7)));
+        std::fs::write(&path, "").unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_sweep_that_was_put_off_is_made_by_the_last_who_makes_a_layer() {
+        let ((dir, leftover), kernel) = (with_leftover(), Kernel::host());
+        kernel
+            .making_layers(|| {
+                kernel.making_layers(|| {
+                    assert!(!kernel.sweep_layers(dir.path()).changed);
+                    Ok(())
+                })?;
+                assert!(leftover.exists(), "a layer is still being made");
+                Ok(())
+            })
+            .unwrap();
+        assert!(!leftover.exists());
+    }
+
+    #[test]
+    fn what_this_process_makes_is_no_leftover() {
+        let ((dir, new), kernel) = (with_leftover(), Kernel::host());
+        kernel.note_new(&new);
+        kernel.sweep_layers(dir.path());
+        assert!(new.exists());
+        kernel.forget_new(&new);
+        kernel.sweep_layers(dir.path());
+        assert!(!new.exists());
+    }
+}

@@ -11,7 +11,7 @@ use bulkhead_core::wire::{
 
 use super::{Service, Terms};
 use crate::locks::Claim;
-use crate::volumes::before_repair;
+use crate::repair::before_repair;
 
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]
 impl Service {

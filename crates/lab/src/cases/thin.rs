@@ -107,7 +107,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     kill_server_of(ctx, "thin/c").await?;
     verify(ctx, "c", "/run/sums.a").await?;
     let reserved = ctx.machine.sh(&format!("ls /var/lib/bulkhead/thin; dmsetup status {pool}")).await?;
-    ensure!(reserved.starts_with("lock\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
+    ensure!(reserved.starts_with("locks\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
 
     // What a server has shown is what the volume has; without its snapshot it has the same.
     refused(ctx, 5, &["shares memory with it", "--detach"], &["volume", "rm", "thin/s"]).await?;

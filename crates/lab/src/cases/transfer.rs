@@ -265,7 +265,7 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     ctx.log(format!("thin: {} bytes, of which {} after the cut, then {second}", sizes[0], sizes[1]));
     ensure!(sizes[1] < sizes[0] && second < sizes[0] / 2, "too much was sent: {sizes:?}, {second}");
     let reserved = ctx.machine.sh("ls /var/lib/bulkhead/thin; dmsetup status --target thin-pool").await?;
-    ensure!(reserved.starts_with("lock\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
+    ensure!(reserved.starts_with("locks\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
 
     for (snapshot, received) in [("thin/a", "other/again"), ("thin/b", "other/b")] {
         let (here, there) = (attach(ctx, snapshot).await?, attach(ctx, received).await?);

@@ -1,0 +1,169 @@
+//! Volumes by their devices: checked, repaired, and given to an operator without a mount.
+
+use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::backend::Backend;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, Repair, Sharing, Volume, VolumeRef, VolumeState};
+use bulkhead_core::name::{Name, NameError};
+use bulkhead_core::volume;
+use bulkhead_core::wire::{Done, VolumeCheck, VolumeView};
+use uuid::Uuid;
+
+use crate::engine::{Engine, Located};
+
+impl Engine {
+    /// Checks a volume's file system. It must not be mounted. A full repair keeps what the volume was as a snapshot,
+    /// `NAME-before-repair`, where the pool has snapshots.
+    ///
+    /// # Errors
+    /// `InUse` while it is mounted or mapped, `Corrupt` when the check finds errors that it did not repair, `AlreadyExists` while there
+    /// is a snapshot of an earlier repair.
+    pub fn volume_check(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeCheck,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        if let Some(at) = self.mounted_at(&volume)? {
+            let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
+            return Err(
+                Fault::new(Code::InUse, format!("volume {reference}"), cause).cure("detach it from its tenant first")
+            );
+        }
+        self.check_unmapped(&volume)?;
+        let repair = match request {
+            VolumeCheck { full: true, .. } => Repair::Full,
+            VolumeCheck { repair: true, .. } => Repair::Safe,
+            VolumeCheck { .. } => Repair::No,
+        };
+        let mut steps = Vec::new();
+        if repair == Repair::Full && !volume.read_only {
+            steps.extend(self.keep_before_repair(&pool, backend.as_ref(), &volume, dry_run)?);
+        }
+        steps.extend(self.executor.run(&volume::check(backend.as_ref(), &volume, repair), dry_run)?);
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Keeps what a volume is before it is repaired; does nothing where the pool has no snapshots.
+    fn keep_before_repair(
+        &self,
+        pool: &Pool,
+        backend: &dyn Backend,
+        volume: &Volume,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        let name = before_repair(&volume.name)?;
+        let copy = Volume {
+            name,
+            uuid: Uuid::new_v4(),
+            read_only: true,
+            origin: Some(volume.name.clone()),
+            provision: Provision::OnDemand,
+            layered: matches!(pool.source, PoolSource::File { .. }),
+            flatten: false,
+            share: Sharing::Off,
+            state: VolumeState::Creating,
+            ..volume.clone()
+        };
+        let plan = match volume::safety_copy(backend, volume, &copy) {
+            Err(fault) if fault.code == Code::Unsupported => return Ok(Vec::new()),
+            plan => plan?,
+        };
+        if self.find(pool, &copy.name)?.is_some() {
+            let kept = copy.reference();
+            let cause = format!("{kept} is there already: what it was before an earlier repair");
+            return Err(Fault::new(Code::AlreadyExists, format!("volume {}", volume.reference()), cause)
+                .cure(format!("remove that when it is not needed any more: `bulkhead volume rm {kept}`")));
+        }
+        self.check_unclaimed(pool, &copy.name)?;
+        match self.executor.run(&plan, dry_run) {
+            // A kernel without ublk has volumes on loop devices, of which no copies are made.
+            Err(fault) if fault.code == Code::Unsupported => Ok(Vec::new()),
+            kept => kept,
+        }
+    }
+
+    /// Gives a volume a device without mounting it, until it is unmapped or the host is booted anew. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while it is mounted, or held by a tenant.
+    pub fn volume_map(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        self.check_tenants_readable()?;
+        if let (Some(tenant), _) = self.holders(reference)? {
+            return Err(Fault::new(
+                Code::InUse,
+                format!("volume {reference}"),
+                format!("it is mounted for tenant {tenant}"),
+            )
+            .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
+        }
+        let is_mapped = self.is_mapped(&volume);
+        if is_mapped && self.host().open_device(&backend.device(&volume))?.is_some() {
+            let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+            return Ok(Done { object, steps: Vec::new(), dry_run });
+        }
+        // One that is recorded and has no device is what a crash left.
+        if !is_mapped {
+            self.make_free(backend.as_ref(), &volume, dry_run)?;
+        }
+        let path = self.dirs.mapping_record(volume.uuid);
+        let record = Record::Mapping(Mapping { volume: reference.clone() });
+        let write = Action::WriteRecord { path: path.clone(), record: Box::new(record) };
+        let mut plan = volume::map(backend.as_ref(), &volume, write);
+        plan.on_failure.push(Action::RemoveRecord { path });
+        let steps = self.executor.run(&plan, dry_run)?;
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Takes the device of a mapped volume away. Idempotent.
+    ///
+    /// # Errors
+    /// `InUse` while something uses the device.
+    pub fn volume_unmap(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
+        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let mut steps = Vec::new();
+        if self.is_mapped(&volume) {
+            let user = self.host().in_use(&backend.device(&volume))?;
+            if let Some(user) = user {
+                return Err(
+                    Fault::new(Code::InUse, format!("volume {reference}"), user).cure("end what uses its device")
+                );
+            }
+            let forget = Action::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) };
+            steps = self.executor.run_steps([backend.close(&volume), vec![forget]].concat(), dry_run)?;
+        }
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    pub(crate) fn is_mapped(&self, volume: &Volume) -> bool {
+        // A damaged record is one all the same: somebody may work on the device.
+        self.host().record(&self.dirs.mapping_record(volume.uuid)).is_some()
+    }
+
+    /// Refuses a volume whose device an operator has.
+    pub(crate) fn check_unmapped(&self, volume: &Volume) -> Result<(), Fault> {
+        if !self.is_mapped(volume) {
+            return Ok(());
+        }
+        let reference = volume.reference();
+        Err(Fault::new(Code::InUse, format!("volume {reference}"), "it is mapped: somebody works on its device")
+            .cure(format!("`bulkhead volume unmap {reference}` when that is done")))
+    }
+}
+
+/// What a volume is called that keeps what another was before it was repaired.
+pub(crate) fn before_repair(name: &Name) -> Result<Name, Fault> {
+    format!("{name}-before-repair").parse().map_err(|error: NameError| {
+        Fault::new(
+            Code::InvalidArgument,
+            format!("volume {name}"),
+            format!("it cannot be kept before it is repaired: {error}"),
+        )
+        .cure("clone it under a shorter name, and repair the clone")
+    })
+}
