@@ -96,12 +96,12 @@ pub struct Load {
 }
 
 impl Starter {
-    /// Starts a load in a cgroup; it prepares its files and waits. `args.wait` is implied.
+    /// Starts a load in a cgroup; it prepares its files and waits. `args.wait_for_start` is implied.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn load(&self, args: &LoadArgs, cgroup: &Path) -> Result<Load> {
-        let args = LoadArgs { wait: true, ..args.clone() };
+        let args = LoadArgs { wait_for_start: true, ..args.clone() };
         let spec = SpawnSpec {
             program: self.program.clone(),
             args: std::iter::once("__load".to_owned()).chain(args.argv()).map(Into::into).collect(),

@@ -54,6 +54,16 @@ fn commands(path: &[String]) -> Vec<Vec<String>> {
     found
 }
 
+/// Its options are read beside the global ones, which have names of their own.
+#[test]
+fn a_load_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = ["__load", "mkdirs", "--dir", dir.path().to_str().unwrap(), "--seconds", "0.05"];
+    let output = bulkhead(Path::new(NO_SOCKET), &args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!output.stdout.is_empty());
+}
+
 #[test]
 fn help_of_every_command() {
     let mut all = String::new();

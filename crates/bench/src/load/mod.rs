@@ -7,9 +7,9 @@
 //! ```text
 //! prepare ─▶ "waiting" ─▶ one byte on stdin ─▶ warm-up ─▶ "ready" ─▶ measured window ─▶ one byte on stdin ─▶ JSON line
 //! ```
-//! The two bytes are only waited for with `--wait`; the end of stdin counts as a byte. Loads that get the first byte together
+//! The two bytes are only waited for with `--wait-for-start`; the end of stdin counts as a byte. Loads that get the first byte together
 //! measure the same window. A load keeps loading until the second byte, so that the other one's last operation still has
-//! its neighbour. Without `--wait` a load starts at once and ends with its window.
+//! its neighbour. Without `--wait-for-start` a load starts at once and ends with its window.
 
 mod clock;
 mod direct;
@@ -104,7 +104,7 @@ pub struct LoadArgs {
     pub warm_up_seconds: f64,
     /// Wait for a byte on standard input before the start and for another one before the end.
     #[arg(long)]
-    pub wait: bool,
+    pub wait_for_start: bool,
     /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4);
     /// sequential direct writes and reads have one.
     #[arg(long)]
@@ -132,7 +132,7 @@ impl LoadArgs {
             dir: dir.to_owned(),
             seconds,
             warm_up_seconds: 0.0,
-            wait: false,
+            wait_for_start: false,
             threads: None,
             file_bytes: None,
             interval_ms: None,
@@ -159,8 +159,8 @@ impl LoadArgs {
         option("interval-ms", self.interval_ms.map(|n| n.to_string()));
         option("sync-every", self.sync_every.map(|n| n.to_string()));
         option("on", self.on.as_ref().map(|path| path.display().to_string()));
-        if self.wait {
-            argv.push("--wait".to_owned());
+        if self.wait_for_start {
+            argv.push("--wait-for-start".to_owned());
         }
         argv
     }
@@ -241,7 +241,7 @@ pub fn main(args: &LoadArgs) -> Result<()> {
         // The end of stdin means that nobody is left to tell us: go on to the end.
         std::io::stdin().read(&mut [0u8; 1]).map(drop).context("cannot read standard input")
     };
-    let wait = args.wait;
+    let wait = args.wait_for_start;
     let result = run(args, &mut say, &|| if wait { hear() } else { Ok(()) })?;
     say(&serde_json::to_string(&result).context("cannot encode the result")?)
 }
@@ -382,7 +382,7 @@ mod tests {
     fn the_command_line_is_read_back() {
         let args = LoadArgs {
             warm_up_seconds: 2.5,
-            wait: true,
+            wait_for_start: true,
             threads: Some(3),
             file_bytes: Some(1 << 20),
             interval_ms: Some(50),
