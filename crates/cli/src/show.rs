@@ -1,6 +1,6 @@
 //! How objects look: one row in a list, or a block of `key: value` lines.
 
-use bulkhead_core::cow::MAX_LAYERS;
+use bulkhead_core::cow::{MANY_LAYERS, MAX_LAYERS};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{IoLimit, Sharing};
 use bulkhead_core::units::Bytes;
@@ -255,7 +255,7 @@ impl Show for VolumeView {
 
     fn warning(&self) -> Option<String> {
         let n = self.layers.as_ref().map_or(0, |layers| layers.below.len());
-        (n >= MAX_LAYERS / 2).then(|| {
+        (n >= MANY_LAYERS).then(|| {
             format!(
                 "{} lies on {n} layers of at most {MAX_LAYERS}: `bulkhead volume flatten {}`",
                 self.volume, self.volume

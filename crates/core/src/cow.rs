@@ -14,6 +14,9 @@ pub const BLOCK_BYTES: u64 = 4096;
 /// How many layers can lie below an image.
 pub const MAX_LAYERS: usize = 128;
 
+/// From how many layers on a volume is told of: each snapshot of a volume that was written to adds one.
+pub const MANY_LAYERS: usize = MAX_LAYERS / 2;
+
 /// No layer has it.
 const NOTHING: u8 = u8::MAX;
 

@@ -136,11 +136,24 @@ impl Engine {
         }
         let is_leased = self.leases()?.iter().any(|lease| lease.volume == *reference);
         let mut steps = if is_leased { Vec::new() } else { self.unmount(reference, dry_run)? };
+        steps.extend(self.executor.run_steps(vec![self.without_volume(tenant, reference)], dry_run)?);
+        Ok(steps)
+    }
+
+    /// Takes a volume from a tenant; what is returned records that.
+    fn without_volume(&self, tenant: &mut Tenant, reference: &VolumeRef) -> Action {
         tenant.volumes.retain(|volume| volume != reference);
         let path = self.dirs.tenant_record(&tenant.name);
-        let write = Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) };
-        steps.extend(self.executor.run_steps(vec![write], dry_run)?);
-        Ok(steps)
+        Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) }
+    }
+
+    /// Refuses a volume that a tenant holds.
+    pub(crate) fn check_unheld(&self, reference: &VolumeRef) -> Result<(), Fault> {
+        self.check_tenants_readable()?;
+        let (Some(tenant), _) = self.holders(reference)? else { return Ok(()) };
+        let cause = format!("it is mounted for tenant {tenant}");
+        Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
+            .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")))
     }
 
     /// Ends all leases on a volume, takes it from the record of its tenant, and unmounts it.
@@ -150,9 +163,7 @@ impl Engine {
         let mut forget: Vec<Action> =
             leases.iter().map(|lease| Action::RemoveRecord { path: self.dirs.lease_record(lease) }).collect();
         if let Some(mut tenant) = holder.and_then(|name| self.tenant(&name).ok()) {
-            tenant.volumes.retain(|volume| volume != reference);
-            let path = self.dirs.tenant_record(&tenant.name);
-            forget.push(Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant)) });
+            forget.push(self.without_volume(&mut tenant, reference));
         }
         steps.extend(self.executor.run_steps(forget, dry_run)?);
         Ok(steps)

@@ -237,10 +237,10 @@ impl Engine {
             let keep = || {
                 // It may have been taken from the tenant since the records were read.
                 let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
-                let is_lent = |lease: &&Lease| {
+                let is_lent = leased.iter().any(|lease| {
                     lease.volume == *reference && self.host().record(&self.dirs.lease_record(lease)).is_some()
-                };
-                if !is_kept && !leased.iter().copied().any(|lease| is_lent(&lease)) {
+                });
+                if !is_kept && !is_lent {
                     return Ok(());
                 }
                 let watched = self.watched().get(reference).cloned().filter(|_| is_mounted);

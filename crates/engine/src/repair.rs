@@ -91,15 +91,7 @@ impl Engine {
     /// `InUse` while it is mounted, or held by a tenant.
     pub fn volume_map(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_ready(reference)?;
-        self.check_tenants_readable()?;
-        if let (Some(tenant), _) = self.holders(reference)? {
-            return Err(Fault::new(
-                Code::InUse,
-                format!("volume {reference}"),
-                format!("it is mounted for tenant {tenant}"),
-            )
-            .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
-        }
+        self.check_unheld(reference)?;
         let is_mapped = self.is_mapped(&volume);
         if is_mapped && self.host().open_device(&backend.device(&volume))?.is_some() {
             let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));

@@ -2,7 +2,7 @@
 
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
-use bulkhead_core::cow::MAX_LAYERS;
+use bulkhead_core::cow::{MANY_LAYERS, MAX_LAYERS};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
@@ -28,10 +28,6 @@ const FLATTEN_LATER_NOTE: &str =
 
 /// From how full on, in percent, the metadata of a thin pool are left for the volumes that there are.
 const METADATA_FULL_PCT: f64 = 90.0;
-
-/// From how many layers on a volume is told of: each snapshot of a volume that was written to adds one, and no more than
-/// [`MAX_LAYERS`] are possible.
-const MANY_LAYERS: usize = MAX_LAYERS / 2;
 
 /// What a volume is that has a device and no mount.
 const MAPPED_NOTE: &str =
@@ -300,10 +296,9 @@ impl Engine {
     /// Refuses a copy in a thin pool whose metadata are nearly used up: each takes some, and so does each first write to it; when they
     /// are used up, all volumes of the pool refuse writes.
     fn check_metadata(&self, pool: &Pool, copy: &Volume) -> Result<(), Fault> {
-        let used = self.host().space(&pool.source)?.metadata_pct.filter(|pct| *pct >= METADATA_FULL_PCT);
-        let (Some(pct), PoolSource::Lvm { vg, thin_pool: Some(thin), .. }) = (used, &pool.source) else {
-            return Ok(());
-        };
+        let PoolSource::Lvm { vg, thin_pool: Some(thin), .. } = &pool.source else { return Ok(()) };
+        let used = self.host().space(&pool.source)?.metadata_pct;
+        let Some(pct) = used.filter(|pct| *pct >= METADATA_FULL_PCT) else { return Ok(()) };
         let cause = format!(
             "the metadata of thin pool {vg}/{thin} are {pct:.0} % used, and writes to all of its volumes fail when they are full"
         );
@@ -329,11 +324,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, format!("{to} is no snapshot of it"))
                 .cure(format!("clone that: `bulkhead volume clone {to} NAME`")));
         }
-        self.check_tenants_readable()?;
-        if let (Some(tenant), _) = self.holders(reference)? {
-            return Err(Fault::new(Code::InUse, object, format!("it is mounted for tenant {tenant}"))
-                .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")));
-        }
+        self.check_unheld(reference)?;
         self.check_unmapped(&volume)?;
         if !request.lose_changes {
             let cause = format!("what was written to it since {to} was made would be lost");

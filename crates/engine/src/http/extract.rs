@@ -164,6 +164,10 @@ fn default_wait() -> u64 {
     DEFAULT_WAIT.as_secs()
 }
 
+fn terms(dry_run: bool, wait_seconds: u64, request: Option<Uuid>) -> Terms {
+    Terms { dry_run, wait: Duration::from_secs(wait_seconds), request }
+}
+
 /// Query of a request that may have to wait.
 #[derive(Clone, Copy, Debug, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -176,7 +180,7 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn terms(self, request: Option<Uuid>) -> Terms {
-        Terms { dry_run: false, wait: Duration::from_secs(self.wait_seconds), request }
+        terms(false, self.wait_seconds, request)
     }
 }
 
@@ -195,7 +199,7 @@ pub(super) struct Write {
 
 impl Write {
     pub(super) fn terms(self, request: Option<Uuid>) -> Terms {
-        Terms { dry_run: self.dry_run, wait: Duration::from_secs(self.wait_seconds), request }
+        terms(self.dry_run, self.wait_seconds, request)
     }
 }
 
@@ -217,6 +221,6 @@ pub(super) struct Remove {
 
 impl Remove {
     pub(super) fn terms(self, request: Option<Uuid>) -> Terms {
-        Terms { dry_run: self.dry_run, wait: Duration::from_secs(self.wait_seconds), request }
+        terms(self.dry_run, self.wait_seconds, request)
     }
 }
