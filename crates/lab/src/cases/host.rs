@@ -63,12 +63,12 @@ pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str
 }
 
 impl Daemon {
-    /// Stops it as systemd does, and checks that it went in peace.
-    pub(super) async fn stop(self) -> Result<()> {
+    /// Stops it as systemd does, checks that it went in peace, and returns its log.
+    pub(super) async fn stop(self) -> Result<String> {
         self.process.kill(15).await?;
         let output = self.process.wait(COMMAND_LIMIT).await?;
         ensure!(output.status == ExitStatus::Code(0), "the daemon ended with {}: {}", output.status, output.stderr);
-        Ok(())
+        Ok(output.stderr)
     }
 
     /// `kill -9`.

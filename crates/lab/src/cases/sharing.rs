@@ -103,7 +103,7 @@ async fn tear_down(ctx: &Ctx, daemon: Daemon, clones: &[(&str, &[&str])]) -> Res
     kernel_is_silent(ctx).await?;
     ctx.machine.sh("rm -rf /run/tree /run/sums /run/stop").await?;
     unmake_pools(ctx).await?;
-    daemon.stop().await
+    daemon.stop().await.map(drop)
 }
 
 /// What a clone has read by now, of each kind of source.

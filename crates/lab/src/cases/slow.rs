@@ -99,7 +99,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(cancelled.status == ExitStatus::Code(12), "{}: {}", cancelled.status, cancelled.stderr);
     let waiting = ctx.machine.spawn(&[&[bulkhead.as_str(), "--wait", "3000"], &snapshot[..]].concat(), &[]).await?;
     running(ctx).await?;
-    let took = seconds(ctx, async || daemon.stop().await).await?;
+    let took = seconds(ctx, async || daemon.stop().await.map(drop)).await?;
     ctx.log(format!("the daemon stopped in {took:.2} s"));
     ensure!(took < STOP, "stopping took {took:.1} s");
     let refused = waiting.wait(Duration::from_secs(60)).await?;

@@ -135,7 +135,7 @@ async fn once(ctx: &Ctx) -> Result<()> {
     unmount_references(ctx, &[&places[0], &places[3]]).await?;
     clean_up(ctx).await?;
     unmake_file_pool(ctx).await?;
-    daemon.stop().await
+    daemon.stop().await.map(drop)
 }
 
 /// Brings the programs and what they read; says why when one cannot be had.

@@ -105,7 +105,7 @@ async fn soaked(ctx: &Ctx, tally: &mut Tally) -> Result<()> {
     super::unmount_references(ctx, &[&origins[0], &origins[1]]).await?;
     super::clean_up(ctx).await?;
     unmake_file_pool(ctx).await?;
-    daemon.stop().await
+    daemon.stop().await.map(drop)
 }
 
 /// All suites on a volume, a clone, and its clone, which go away in the end.
