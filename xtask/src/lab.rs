@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_lab::case::{Case, Ctx};
 use bulkhead_lab::runner::{self, Plan};
 use bulkhead_lab::{
-    Clock, CrateTool, DISK_WORD, DiskSpec, GUEST_BIN, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec,
+    Clock, CrateTool, DISK_WORD, DiskSpec, GUEST_BIN, Init, IocostLines, Kernel, Lab, LabConfig, Machine, MachineSpec,
     ProcessEvent, SealedSpec, Stream, cases, host_command, run_sealed, say,
 };
 use clap::{Args, Subcommand};
@@ -125,6 +125,9 @@ pub(crate) struct MachineArgs {
     /// What the clock runs by: wall, or virtual (counts instructions).
     #[arg(long, default_value = "wall")]
     clock: Clock,
+    /// systemd as process 1, in place of a script.
+    #[arg(long)]
+    systemd: bool,
     /// Memory of the guest in MiB.
     #[arg(long, default_value_t = 2048)]
     memory: u32,
@@ -137,6 +140,9 @@ impl MachineArgs {
     fn spec(&self) -> MachineSpec {
         let mut spec = MachineSpec::new(self.kernel);
         spec.clock = self.clock;
+        if self.systemd {
+            spec.init = Init::Systemd;
+        }
         spec.disks.clone_from(&self.disks);
         spec.memory_mib = self.memory;
         spec.cpus = self.cpus;

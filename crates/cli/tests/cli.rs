@@ -762,21 +762,21 @@ fn a_day_with_the_daemon() {
             exit 0
             ----- stdout
             would write tenant record [DIR]/state/tenants/db
-            would create cgroup bulkhead.slice/db.slice
-            would create cgroup bulkhead.slice/db.slice/payload
-            would create cgroup bulkhead.slice/db.slice/journal
-            would create cgroup bulkhead.slice/db.slice/server
-            would write "default 400" to bulkhead.slice/db.slice/io.weight
-            would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/db.slice/io.max
+            would create cgroup bulkhead.slice/bulkhead-db.slice
+            would create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice
+            would create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice
+            would create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice
+            would write "default 400" to bulkhead.slice/bulkhead-db.slice/io.weight
+            would write "8:16 rbps=max wbps=52428800 riops=100 wiops=max" to bulkhead.slice/bulkhead-db.slice/io.max
             would enable controller cpu below cgroup /
             would enable controller cpu below cgroup bulkhead.slice
-            would enable controller cpu below cgroup bulkhead.slice/db.slice
-            would write "10000" to bulkhead.slice/db.slice/journal/cpu.weight
-            would write "10000" to bulkhead.slice/db.slice/server/cpu.weight
+            would enable controller cpu below cgroup bulkhead.slice/bulkhead-db.slice
+            would write "10000" to bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice/cpu.weight
+            would write "10000" to bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice/cpu.weight
             would activate tvg/logs
             would make directory [DIR]/run/mnt/fast/logs
             would mount xfs of /dev/tvg/logs at [DIR]/run/mnt/fast/logs (nosuid,nodev,noatime)
-            would move the journal thread of /dev/tvg/logs to bulkhead.slice/db.slice/journal
+            would move the journal thread of /dev/tvg/logs to bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice
         "#]],
     );
     check(
@@ -796,7 +796,7 @@ fn a_day_with_the_daemon() {
             share:       400
             limits:      -
             volumes:     fast/data, fast/logs
-            slice:       bulkhead.slice/db.slice
+            slice:       bulkhead.slice/bulkhead-db.slice
             processes:   0
             payload I/O: 0 B read, 0 B written
             journal I/O: 0 B read, 0 B written

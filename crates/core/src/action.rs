@@ -188,6 +188,8 @@ pub enum Action {
     Unmount { target: PathBuf },
     /// Makes a cgroup, and makes controllers io and memory available to it.
     CreateCgroup { cgroup: String },
+    /// Moves the processes of a cgroup, not of those below it, into another one, which is made first.
+    MoveProcesses { from: String, to: String },
     /// Enables a controller for the cgroups below one; `/` is the root.
     EnableController { cgroup: String, controller: String },
     /// Writes a cgroup file.
@@ -294,6 +296,7 @@ impl fmt::Display for Action {
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
+            A::MoveProcesses { from, to } => write!(f, "move the processes of cgroup {from} to {to}"),
             A::EnableController { cgroup, controller } => {
                 write!(f, "enable controller {controller} below cgroup {cgroup}")
             }

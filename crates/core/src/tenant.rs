@@ -1,15 +1,19 @@
 //! The cgroups of a tenant, and the plans that make, change and remove them.
 //!
 //! ```text
-//! bulkhead.slice/<tenant>.slice      io.weight, io.bfq.weight, io.max; cpu.weight left at 100
-//!     payload/                       the container's processes; cpu.weight left at 100
-//!         run-<pid>/                 what one `bulkhead run` started
-//!     journal/                       journal threads of the tenant's volumes; cpu.weight 10000
-//!     server/                        block servers of the tenant's volumes; cpu.weight 10000
+//! bulkhead.slice/bulkhead-db.slice        io.weight, io.bfq.weight, io.max; cpu.weight left at 100
+//!     bulkhead-db-payload.slice           what `bulkhead run` started, each in run-<pid>; cpu.weight left at 100
+//!     bulkhead-db-journal.slice           journal threads of the tenant's volumes; cpu.weight 10000
+//!     bulkhead-db-server.slice            block servers of the tenant's volumes; cpu.weight 10000
+//!     docker-<id>.scope, ...              containers that were started with --cgroup-parent bulkhead-db.slice
 //! ```
+//! The names are those of systemd's slice units (systemd.slice(5): a dash leads one level down, so that a dash in a tenant's name
+//! is escaped). Where systemd is process 1 they are units, otherwise plain cgroups of the same names.
+//!
 //! Controllers io and memory are enabled along that path by whoever makes a cgroup. Controller cpu is wanted and can be done
 //! without: [`serve_first`].
-//! The leaves beside `payload` exist because a kernel thread in the container's own cgroup makes freeze and rmdir fail (FACTS.md §1).
+//! Journal threads and servers have cgroups of their own because a kernel thread in the container's own cgroup makes freeze and rmdir
+//! fail (FACTS.md §1).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -33,16 +37,47 @@ pub const CPU: &str = "cpu";
 /// take. There is never a `cpu.max` for them, which would stop everybody who waits.
 pub const SERVING_CPU_WEIGHT: u32 = 10_000;
 
+/// What the names of all slices of tenants begin with.
+const PREFIX: &str = "bulkhead-";
+
+/// What they end with.
+const SUFFIX: &str = ".slice";
+
+/// A dash in a part of a unit's name (systemd-escape(1)).
+const ESCAPED_DASH: &str = "\\x2d";
+
+/// The unit of the tenant's slice, which runtimes take as the parent of a container.
+#[must_use]
+pub fn slice_unit(tenant: &Name) -> String {
+    format!("{PREFIX}{}{SUFFIX}", escaped(tenant))
+}
+
 /// The tenant's slice.
 #[must_use]
 pub fn slice(tenant: &Name) -> String {
-    format!("{ROOT_SLICE}/{tenant}.slice")
+    format!("{ROOT_SLICE}/{}", slice_unit(tenant))
 }
 
-/// Where the tenant's processes run.
+/// The name of the tenant that has this cgroup, the one right below [`ROOT_SLICE`].
+#[must_use]
+pub fn tenant_of(part: &str) -> Option<String> {
+    let name = part.strip_suffix(SUFFIX)?;
+    // Without the prefix it was made by 0.1.
+    Some(name.strip_prefix(PREFIX).unwrap_or(name).replace(ESCAPED_DASH, "-"))
+}
+
+fn escaped(tenant: &Name) -> String {
+    tenant.as_str().replace('-', ESCAPED_DASH)
+}
+
+fn part(tenant: &Name, what: &str) -> String {
+    format!("{}/{PREFIX}{}-{what}{SUFFIX}", slice(tenant), escaped(tenant))
+}
+
+/// Where `bulkhead run` runs the tenant's processes.
 #[must_use]
 pub fn payload(tenant: &Name) -> String {
-    format!("{}/payload", slice(tenant))
+    part(tenant, "payload")
 }
 
 /// Where one `bulkhead run`, with this process id, runs its command: what the command leaves behind can be told and ended.
@@ -54,13 +89,30 @@ pub fn run(tenant: &Name, pid: u32) -> String {
 /// Where the journal threads of the tenant's volumes run.
 #[must_use]
 pub fn journal(tenant: &Name) -> String {
-    format!("{}/journal", slice(tenant))
+    part(tenant, "journal")
 }
 
 /// Where the block servers of the tenant's volumes run.
 #[must_use]
 pub fn server(tenant: &Name) -> String {
-    format!("{}/server", slice(tenant))
+    part(tenant, "server")
+}
+
+/// The slice that version 0.1 made for a tenant, and where its processes run. `None` where that is another tenant's slice today.
+#[must_use]
+pub fn slice_of_0_1(tenant: &Name) -> Option<(String, String)> {
+    let slice = format!("{ROOT_SLICE}/{tenant}{SUFFIX}");
+    let payload = format!("{slice}/payload");
+    (!tenant.as_str().starts_with(PREFIX)).then_some((slice, payload))
+}
+
+/// Takes over the processes that version 0.1 started for a tenant, those of `runs` among them. Containers of other programs in its slice
+/// stay there, with the weights that it has.
+#[must_use]
+pub fn take_over(tenant: &Name, payload_of_0_1: &str, runs: &[u32]) -> Vec<Action> {
+    let of_run = |pid: &u32| (format!("{payload_of_0_1}/run-{pid}"), run(tenant, *pid));
+    let all = std::iter::once((payload_of_0_1.to_owned(), payload(tenant))).chain(runs.iter().map(of_run));
+    all.map(|(from, to)| Action::MoveProcesses { from, to }).collect()
 }
 
 /// A tenant's limits with their devices resolved.
@@ -182,14 +234,27 @@ mod tests {
         let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
         expect![[r#"
             write tenant record /var/lib/bulkhead/tenants/db
-            create cgroup bulkhead.slice/db.slice
-            create cgroup bulkhead.slice/db.slice/payload
-            create cgroup bulkhead.slice/db.slice/journal
-            create cgroup bulkhead.slice/db.slice/server
-            write "default 700" to bulkhead.slice/db.slice/io.weight
-            write "default 70" to bulkhead.slice/db.slice/io.bfq.weight
-            write "254:0 rbps=max wbps=max riops=max wiops=200" to bulkhead.slice/db.slice/io.max"#]]
+            create cgroup bulkhead.slice/bulkhead-db.slice
+            create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice
+            create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice
+            create cgroup bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice
+            write "default 700" to bulkhead.slice/bulkhead-db.slice/io.weight
+            write "default 70" to bulkhead.slice/bulkhead-db.slice/io.bfq.weight
+            write "254:0 rbps=max wbps=max riops=max wiops=200" to bulkhead.slice/bulkhead-db.slice/io.max"#]]
         .assert_eq(&text.join("\n"));
+    }
+
+    #[test]
+    fn a_slices_name_tells_its_tenant() {
+        for name in ["db", "my-db", "a.b", "db-payload", "x2d"] {
+            let tenant: Name = name.parse().expect("a valid name");
+            assert_eq!(tenant_of(&slice_unit(&tenant)).as_deref(), Some(name));
+            // systemd makes the parent of a slice of its name: each dash is a level.
+            assert_eq!(slice_unit(&tenant).matches('-').count(), 1);
+            assert!(payload(&tenant).starts_with(&format!("{}/", slice(&tenant))));
+        }
+        assert_eq!(tenant_of("old.slice").as_deref(), Some("old"));
+        assert_eq!(tenant_of("docker-1.scope"), None);
     }
 
     #[test]
@@ -199,9 +264,9 @@ mod tests {
         expect![[r#"
             enable controller cpu below cgroup /
             enable controller cpu below cgroup bulkhead.slice
-            enable controller cpu below cgroup bulkhead.slice/db.slice
-            write "10000" to bulkhead.slice/db.slice/journal/cpu.weight
-            write "10000" to bulkhead.slice/db.slice/server/cpu.weight"#]]
+            enable controller cpu below cgroup bulkhead.slice/bulkhead-db.slice
+            write "10000" to bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice/cpu.weight
+            write "10000" to bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice/cpu.weight"#]]
         .assert_eq(&text.join("\n"));
     }
 }

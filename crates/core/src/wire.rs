@@ -478,6 +478,17 @@ pub struct IoBytes {
     pub written_bytes: u64,
 }
 
+impl IoBytes {
+    /// What is left of them without those of a part, which may have been counted a moment later.
+    #[must_use]
+    pub fn without(self, part: Self) -> Self {
+        Self {
+            read_bytes: self.read_bytes.saturating_sub(part.read_bytes),
+            written_bytes: self.written_bytes.saturating_sub(part.written_bytes),
+        }
+    }
+}
+
 /// A tenant as it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TenantView {
@@ -491,7 +502,7 @@ pub struct TenantView {
     pub volumes: Vec<VolumeRef>,
     /// Its slice, relative to the cgroup root.
     pub slice: String,
-    /// Number of processes in its payload.
+    /// Number of its processes: all in its slice but those that serve its I/O.
     pub n_processes: usize,
     /// I/O of its processes since the slice was made.
     pub payload_io: IoBytes,

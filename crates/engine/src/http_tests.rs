@@ -141,7 +141,7 @@ async fn every_operation_goes_through_the_socket() {
     sim.set_process(77, Some(1));
     let lease = LeaseCreate { tenant: tenant.name.clone(), volumes: vec![volume("fast/copy")], pid: 77 };
     let reply = client.lease_create(&lease).await.unwrap();
-    assert_eq!(reply.payload_cgroup, "bulkhead.slice/db.slice/payload");
+    assert_eq!(reply.payload_cgroup, "bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice");
     let mounts = sim.leftovers().mounts;
     assert!(mounts.contains(&reply.leases[0].mounted_at), "{mounts:?}");
     for _ in 0..2 {

@@ -189,7 +189,7 @@ impl Engine {
         let claim = self.tenant(name).and_then(|tenant| self.volumes_of(&tenant));
         let claim = claim.map(|volumes| Claim::default().tenant(name).volumes(&volumes));
         let complete = || match self.tenant(name) {
-            Ok(tenant) if tenant.removing && self.host().processes(&tenant::payload(name)).is_empty() => {
+            Ok(tenant) if tenant.removing && self.processes_of(name).is_empty() => {
                 self.complete_removal(&tenant, false).map(drop)
             }
             Err(fault) if fault.code != Code::NotFound => Err(fault),

@@ -40,8 +40,8 @@ pub(crate) fn held() -> HoldView {
     let tenant = HeldTenant {
         name: "db".to_owned(),
         share_ppm: 700_000,
-        identity: identify("/bulkhead.slice/db.slice"),
-        cgroup: "bulkhead.slice/db.slice".to_owned(),
+        identity: identify("/bulkhead.slice/bulkhead-db.slice"),
+        cgroup: "bulkhead.slice/bulkhead-db.slice".to_owned(),
         iops_before: IopsLimit::default(),
         fsync_p99_us: Some(20_000),
         journal: None,
@@ -137,7 +137,7 @@ pub(crate) struct Observed(AtomicU32);
 impl Observe for Observed {
     fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
-        let db = identify("/bulkhead.slice/db.slice/payload");
+        let db = identify("/bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice");
         let noise = identify("/system.slice/noise\u{1b}[2J.service");
         let journal = |commit_bytes: u64, ordered_bytes: u64| JournalBytes {
             commit_bytes: commit_bytes * u64::from(n),
@@ -301,7 +301,10 @@ impl Sim {
 
     /// The cgroup of a `bulkhead run` with this process id.
     pub(crate) fn put_run(&self, tenant: &str, pid: u32) {
-        self.world().cgroups.entry(format!("bulkhead.slice/{tenant}.slice/payload/run-{pid}")).or_default();
+        self.world()
+            .cgroups
+            .entry(format!("bulkhead.slice/bulkhead-{tenant}.slice/bulkhead-{tenant}-payload.slice/run-{pid}"))
+            .or_default();
     }
 
     /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
@@ -793,6 +796,8 @@ impl World {
                 }
                 is_new
             }
+            // Processes are not simulated.
+            A::MoveProcesses { .. } => false,
             A::EnableController { cgroup, controller } => {
                 assert_eq!(controller, "cpu", "io and memory come with a cgroup");
                 let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bulkhead_core::action::Applied;
+use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
@@ -138,8 +138,7 @@ impl Engine {
             }
             other => other?,
         };
-        let payload = tenant::payload(name);
-        let processes = self.host().processes(&payload);
+        let processes = self.processes_of(name);
         if !processes.is_empty() && !force {
             return Err(Fault::new(
                 Code::InUse,
@@ -151,7 +150,7 @@ impl Engine {
         let record = self.dirs.tenant_record(name);
         let mut steps = self.executor.run_steps(vec![tenant::mark_removing(record, &tenant)], dry_run)?;
         if !processes.is_empty() && !dry_run {
-            self.host().kill_all(&payload)?;
+            self.kill_processes_of(name)?;
         }
         steps.extend(self.complete_removal(&tenant, dry_run)?);
         Ok(Done { object: None, steps, dry_run })
@@ -204,8 +203,41 @@ impl Engine {
             }
         }
         let mut steps = self.executor.run_steps(tenant::cgroups(tenant, &self.host().weight_files(), &there), false)?;
+        steps.extend(self.take_over(&tenant.name)?);
         steps.extend(self.serve_first(&tenant.name, false)?);
         absent.map_or(Ok(steps), Err)
+    }
+
+    /// Moves what version 0.1 started into the tenant's slice of today. Its journal threads and servers move with the volumes.
+    fn take_over(&self, name: &Name) -> Result<Vec<Applied>, Fault> {
+        let Some((slice, payload)) = tenant::slice_of_0_1(name) else { return Ok(Vec::new()) };
+        let mut plan = tenant::take_over(name, &payload, &self.host().runs(&payload));
+        if self.host().processes(&slice).is_empty() {
+            plan.push(Action::RemoveCgroup { cgroup: slice });
+        }
+        let steps = self.executor.run_steps(plan, false)?;
+        Ok(steps.into_iter().filter(|step| step.changed).collect())
+    }
+
+    /// The processes of a tenant: all that are in its slice, except those that serve its I/O.
+    pub(crate) fn processes_of(&self, name: &Name) -> Vec<u32> {
+        let serving: Vec<u32> =
+            [tenant::journal(name), tenant::server(name)].iter().flat_map(|leaf| self.host().processes(leaf)).collect();
+        let mut all = self.host().processes(&tenant::slice(name));
+        all.retain(|pid| !serving.contains(pid));
+        all
+    }
+
+    /// Ends them.
+    fn kill_processes_of(&self, name: &Name) -> Result<(), Fault> {
+        let (above, serving) = (format!("{}/", tenant::slice(name)), [tenant::journal(name), tenant::server(name)]);
+        for (cgroup, _) in self.host().containers()? {
+            let is_directly_below = cgroup.strip_prefix(&above).is_some_and(|rest| !rest.contains('/'));
+            if is_directly_below && !serving.contains(&cgroup) {
+                self.host().kill_all(&cgroup)?;
+            }
+        }
+        Ok(())
     }
 
     /// The volumes that are kept mounted for a tenant, and those that leases hold for it.
@@ -260,16 +292,18 @@ impl Engine {
             notes.push(fault.to_string());
             tenant.volumes.clone()
         });
+        let io = |cgroup: String| self.host().io_bytes(&cgroup);
+        let (journal_io, server_io) = (io(tenant::journal(&tenant.name)), io(tenant::server(&tenant.name)));
         TenantView {
             name: tenant.name.clone(),
             share: tenant.share,
             limits: tenant.limits.clone(),
             volumes,
             slice: tenant::slice(&tenant.name),
-            n_processes: self.host().processes(&tenant::payload(&tenant.name)).len(),
-            payload_io: self.host().io_bytes(&tenant::payload(&tenant.name)),
-            journal_io: self.host().io_bytes(&tenant::journal(&tenant.name)),
-            server_io: self.host().io_bytes(&tenant::server(&tenant.name)),
+            n_processes: self.processes_of(&tenant.name).len(),
+            payload_io: io(tenant::slice(&tenant.name)).without(journal_io).without(server_io),
+            journal_io,
+            server_io,
             notes,
         }
     }

@@ -9,6 +9,7 @@ use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use bulkhead_core::stream::StreamHeader;
+use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet, VolumeCheck,
@@ -157,7 +158,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
     assert!(left.unused_layers.is_empty() && left.parts.is_empty(), "{context}: {left:?}");
     let tenants = engine.tenant_list().unwrap();
-    for leaf in tenants.iter().flat_map(|tenant| ["journal", "server"].map(|leaf| format!("{}/{leaf}", tenant.slice))) {
+    for leaf in tenants.iter().flat_map(|view| [tenant::journal(&view.name), tenant::server(&view.name)]) {
         assert_eq!(sim.cgroup_file(&leaf, "cpu.weight").as_deref(), Some("10000"), "{context}: {leaf}");
     }
     if tenants.is_empty() {
@@ -618,7 +619,7 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
     sim.set_process(42, Some(7));
     run(&engine, &Op::Lease("db", "file/v")).unwrap();
     let target = Path::new("/run/bulkhead/mnt/file/v");
-    assert_eq!(sim.journal_of(target).as_deref(), Some("bulkhead.slice/db.slice/journal"));
+    assert_eq!(sim.journal_of(target).as_deref(), Some("bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice"));
     // The pid is reused by another process while the volume is still busy.
     sim.set_process(42, Some(8));
     sim.set_busy(target, true);
@@ -719,14 +720,19 @@ fn a_journal_thread_that_a_remount_made_anew_is_moved_again() {
     sim.lose_journals();
     engine.tick();
     let journal = sim.journal_of(Path::new("/run/bulkhead/mnt/thin/v"));
-    assert_eq!(journal.as_deref(), Some("bulkhead.slice/db.slice/journal"));
+    assert_eq!(journal.as_deref(), Some("bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice"));
 }
 
 /// `cpu.weight` of journal, server, payload and the slice of tenant `db`, where something wrote one.
 fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
-    let slice = "bulkhead.slice/db.slice";
-    [format!("{slice}/journal"), format!("{slice}/server"), format!("{slice}/payload"), slice.to_owned()]
-        .map(|cgroup| sim.cgroup_file(&cgroup, "cpu.weight"))
+    let slice = "bulkhead.slice/bulkhead-db.slice";
+    [
+        format!("{slice}/bulkhead-db-journal.slice"),
+        format!("{slice}/bulkhead-db-server.slice"),
+        format!("{slice}/bulkhead-db-payload.slice"),
+        slice.to_owned(),
+    ]
+    .map(|cgroup| sim.cgroup_file(&cgroup, "cpu.weight"))
 }
 
 fn without_volumes(name: &str) -> TenantCreate {
@@ -741,7 +747,7 @@ fn what_serves_io_is_scheduled_before_the_processes() {
     let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
     assert_eq!((cpu_weights(&sim), view.notes), (wanted.clone(), vec![]));
     // Whoever disabled the controller, and at whatever level; so did every version before this one.
-    for cgroup in ["bulkhead.slice/db.slice", "bulkhead.slice"] {
+    for cgroup in ["bulkhead.slice/bulkhead-db.slice", "bulkhead.slice"] {
         sim.disable_cpu(cgroup);
         assert_eq!(cpu_weights(&sim)[0], None);
         engine.tick();
@@ -768,7 +774,7 @@ fn without_the_cpu_controller_a_tenant_works_and_says_why() {
 
 #[test]
 fn a_refused_cpu_controller_is_told_and_asked_for_again() {
-    for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/db.slice"] {
+    for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/bulkhead-db.slice"] {
         let sim = Sim::default();
         sim.refuse_cpu(Some(cgroup));
         let engine = engine(&sim);
@@ -803,7 +809,7 @@ fn a_reboot_brings_tenants_and_mounts_back() {
     let second = engine(&sim);
     assert_settled(&sim, &second, "after a reboot");
     assert_eq!(sim.leftovers().mounts.len(), 1);
-    let weight = sim.cgroup_file("bulkhead.slice/db.slice", "io.weight");
+    let weight = sim.cgroup_file("bulkhead.slice/bulkhead-db.slice", "io.weight");
     assert_eq!(weight.as_deref(), Some("default 700"));
 }
 
@@ -1159,7 +1165,7 @@ fn what_a_run_without_volumes_left_behind_is_ended() {
     engine.tick();
     let runs =
         |sim: &Sim| sim.leftovers().cgroups.into_iter().filter(|path| path.contains("/run-")).collect::<Vec<_>>();
-    assert_eq!(runs(&sim), ["bulkhead.slice/db.slice/payload/run-42"]);
+    assert_eq!(runs(&sim), ["bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice/run-42"]);
     sim.set_process(42, None);
     engine.tick();
     assert!(runs(&sim).is_empty());

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::clock::Clock;
 use crate::disk::DiskSpec;
+use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::lab::Lab;
 use crate::machine::{Machine, MachineSpec};
@@ -35,6 +36,8 @@ pub struct Profile {
     pub name: &'static str,
     /// What the guest's clock runs by, which each case says the reason of.
     pub clock: Clock,
+    /// What its process 1 is.
+    pub init: Init,
     /// The disks, in the order of their numbers. They are empty when a case begins.
     pub disks: &'static [DiskSpec],
     /// Memory of the guest.
@@ -47,6 +50,7 @@ impl Profile {
     fn spec(&self, kernel: Kernel) -> MachineSpec {
         MachineSpec {
             clock: self.clock,
+            init: self.init,
             disks: self.disks.to_vec(),
             memory_mib: self.memory_mib,
             cpus: self.cpus,
@@ -113,6 +117,14 @@ impl Ctx {
     pub async fn crash_and_reboot(&mut self) -> Result<()> {
         self.machine.power_off().await;
         self.machine.start(&self.lab).await
+    }
+
+    /// Has systemd reboot the machine, with the same disks and root.
+    ///
+    /// # Errors
+    /// When it does not end in `limit`, or does not boot again.
+    pub async fn reboot(&mut self, limit: Duration) -> Result<()> {
+        self.machine.reboot(&self.lab, limit).await
     }
 
     /// Path in the guest of a program that the runner brought.

@@ -27,8 +27,9 @@ const DRIVER_RULE: (&str, &str) = (
 );
 
 /// What is in the guest. Sorted by purpose: base, kernel, storage, workloads, observation.
-const PACKAGES: [&str; 25] = [
+const PACKAGES: [&str; 26] = [
     "systemd-sysv",
+    "dbus",
     "udev",
     "kmod",
     "procps",

@@ -1,7 +1,7 @@
 //! The initramfs that all machines boot from: busybox, the modules for the root image, and the script that follows it.
 //!
-//! It changes over to the root image (`boot/init.sh`), does the work of an init system (`boot/start.sh`), and goes on with what the
-//! caller wants. Does not know what that is.
+//! It changes over to the root image (`boot/init.sh`); there a script does the work of an init system (`boot/start.sh`) and goes on with
+//! what the caller wants, or systemd begins. Does not know what the caller wants.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -30,18 +30,23 @@ const STEP_LIMIT: Duration = Duration::from_secs(120);
 
 /// What process 1 does in the root image.
 #[derive(Debug)]
-pub(crate) struct Script<'a> {
-    /// Comes first.
-    pub(crate) before: &'a str,
-    /// Comes when devices are there; then the machine switches itself off.
-    pub(crate) work: &'a str,
+pub(crate) enum Work<'a> {
+    /// It is a script.
+    Script {
+        /// Comes first.
+        before: &'a str,
+        /// Comes when devices are there; then the machine switches itself off.
+        work: &'a str,
+    },
+    /// It is systemd, which finds these files in its root; those without a text stand for units that are masked.
+    Systemd(Vec<(PathBuf, Option<String>)>),
 }
 
 /// Writes an initramfs with a kernel's modules and the lab's programs to `stage`, a new folder.
 ///
 /// # Errors
 /// When the host has no busybox, the kernel has not the modules, or a file cannot be written.
-pub(crate) async fn make(lab: &Lab, version: &str, script: Script<'_>, stage: &Path) -> Result<PathBuf> {
+pub(crate) async fn make(lab: &Lab, version: &str, work: Work<'_>, stage: &Path) -> Result<PathBuf> {
     let tree = stage.join("tree");
     for folder in ["bin", "dev", "proc", "sys", "mnt", "new", "mod", "lab/bin"] {
         let path = tree.join(folder);
@@ -70,12 +75,28 @@ pub(crate) async fn make(lab: &Lab, version: &str, script: Script<'_>, stage: &P
         let name = program.file_name().context("a program without a name")?;
         copy(program, tree.join("lab/bin").join(name))?;
     }
-    let main = [script.before, START, script.work, END].concat();
-    for (name, text) in [("main.sh", main.as_str()), ("init", INIT)] {
-        let path = tree.join(name);
+    let write = |path: PathBuf, text: &str| {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         let executable = Permissions::from_mode(0o755);
-        std::fs::set_permissions(&path, executable).with_context(|| format!("cannot change {}", path.display()))?;
+        std::fs::set_permissions(&path, executable).with_context(|| format!("cannot change {}", path.display()))
+    };
+    write(tree.join("init"), INIT)?;
+    match work {
+        Work::Script { before, work } => write(tree.join("main.sh"), &[before, START, work, END].concat())?,
+        Work::Systemd(files) => {
+            for (path, text) in files {
+                let path = tree.join("files").join(path);
+                let folder = path.parent().context("a file without a folder")?;
+                std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                match text {
+                    Some(text) => {
+                        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+                    }
+                    None => std::os::unix::fs::symlink("/dev/null", &path)
+                        .with_context(|| format!("cannot link {}", path.display()))?,
+                }
+            }
+        }
     }
     let initramfs = stage.join("initramfs");
     pack(&tree, &initramfs)?;
@@ -123,6 +144,9 @@ fn pack(tree: &Path, archive: &Path) -> Result<()> {
                 .with_context(|| format!("cannot list {}", path.display()))?;
             inside.sort();
             paths.extend(inside.into_iter().rev());
+        } else if about.is_symlink() {
+            let target = std::fs::read_link(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            data = target.into_os_string().into_encoded_bytes();
         } else {
             data = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         }

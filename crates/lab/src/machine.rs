@@ -15,6 +15,7 @@ use crate::channel::Channel;
 use crate::clock::Clock;
 use crate::command::{command, output};
 use crate::disk::{DiskModel, DiskSpec, Disks};
+use crate::init::{Init, State};
 use crate::kernels::{Kernel, KernelImage};
 use crate::lab::Lab;
 use crate::process::{Output, Process, ProcessEvent};
@@ -53,6 +54,8 @@ pub struct MachineSpec {
     pub kernel: Kernel,
     /// What its clock runs by.
     pub clock: Clock,
+    /// What its process 1 is.
+    pub init: Init,
     /// The disks, in the order of their numbers.
     pub disks: Vec<DiskSpec>,
     /// Memory.
@@ -70,6 +73,7 @@ impl MachineSpec {
         Self {
             kernel,
             clock: Clock::Wall,
+            init: Init::Script,
             disks: Vec::new(),
             memory_mib: 2048,
             cpus: 2,
@@ -85,6 +89,7 @@ pub struct Machine {
     spec: MachineSpec,
     image: KernelImage,
     root: RootImage,
+    state: Option<State>,
     shared: SharedFolder,
     logs: PathBuf,
     is_kvm: bool,
@@ -128,11 +133,18 @@ impl Machine {
         let image = lab.kernel(spec.kernel).await?;
         let root = lab.root_image(spec.kernel).await?;
         let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
+        let state = match spec.init {
+            Init::Script => None,
+            Init::Systemd => {
+                Some(State::create(lab.run_dir().path(&format!("state-{}", lab.run_dir().next_number()))).await?)
+            }
+        };
         let mut machine = Self {
             name: name.to_owned(),
             spec: spec.clone(),
             image,
             root,
+            state,
             shared: SharedFolder::create(lab)?,
             logs: lab.config().artifacts.clone(),
             is_kvm: lab.kvm_for(spec.clock),
@@ -187,6 +199,7 @@ impl Machine {
             image: &self.image,
             disks: &self.disks,
             root: &self.root,
+            state: self.state.as_ref(),
             shared: &self.shared.dir,
         };
         let mut vm = Vm::launch(start.with_agent(&socket, &log).await?, lab, &log)?;
@@ -489,6 +502,29 @@ impl Machine {
             let _ = running.vm.ended(SHUTDOWN_LIMIT).await;
         }
         running.vm.kill().await;
+    }
+
+    /// Has systemd end all and boots again with the same disks, and with what was written to the root. The console log has how long each
+    /// took.
+    ///
+    /// # Errors
+    /// When it does not end in `limit` (on the host's clock), or does not boot again.
+    pub async fn reboot(&mut self, lab: &Lab, limit: Duration) -> Result<()> {
+        // Until the machine ends, its clock goes on: the command is waited for.
+        let command = self.spawn(&["bash", "-c", "systemctl reboot && sleep infinity"], &[]).await?;
+        let mut running = self.running.take().with_context(|| format!("machine {} is off", self.name))?;
+        let ended = tokio::select! {
+            ended = running.vm.ended(limit) => ended,
+            output = command.wait(limit) => match output {
+                Ok(output) => bail!("systemctl reboot ended with {}: {}", output.status, output.stderr.trim()),
+                Err(_) => running.vm.ended(SHUTDOWN_LIMIT).await,
+            },
+        };
+        running.vm.kill().await;
+        if !ended {
+            bail!("machine {} did not end within {} s", self.name, limit.as_secs());
+        }
+        self.start(lab).await
     }
 
     /// Kills QEMU: a power cut. What the guest did not flush may be lost; the disks stay.

@@ -7,11 +7,11 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
-use crate::agent::{self, HOLD_TIME};
 use crate::clock::Clock;
 use crate::command::{command, find_program};
 use crate::disk::Disks;
-use crate::initramfs::{self, Script};
+use crate::init::{self, Init, State};
+use crate::initramfs::{self, Work};
 use crate::kernels::KernelImage;
 use crate::lab::Lab;
 use crate::machine::MachineSpec;
@@ -48,7 +48,8 @@ pub(crate) fn hardware(spec: &MachineSpec, kvm: bool, root: &RootImage, disks: &
     let fixed = ["-machine", machine, "-cpu", cpu, "-smp", &cpus, "-nodefaults", "-display", "none", "-no-reboot"];
     let mut options: Vec<String> = fixed.map(str::to_owned).to_vec();
     options.extend(spec.clock.qemu_options());
-    options.extend(root.qemu_options(spec.memory_mib));
+    let state_mib = if spec.init == Init::Systemd { State::size_mib() } else { 0 };
+    options.extend(root.qemu_options(spec.memory_mib, state_mib));
     options.extend(disks.qemu_options());
     options
 }
@@ -61,6 +62,8 @@ pub(crate) struct Start<'a> {
     pub(crate) image: &'a KernelImage,
     pub(crate) disks: &'a Disks,
     pub(crate) root: &'a RootImage,
+    /// What it wrote to its root in earlier boots, under systemd.
+    pub(crate) state: Option<&'a State>,
     /// The host folder that the guest sees as /lab.
     pub(crate) shared: &'a Path,
 }
@@ -68,9 +71,14 @@ pub(crate) struct Start<'a> {
 impl Start<'_> {
     /// With the agent, which listens on `socket`; the console is appended to `log`.
     pub(crate) async fn with_agent(&self, socket: &Path, log: &Path) -> Result<Command> {
-        let hold = if self.spec.clock == Clock::Virtual { HOLD_TIME } else { "" };
-        let work = format!("{HOST_FOLDERS}{} {hold}\n", agent::PROGRAM);
-        let mut qemu = self.common("agent", Script { before: "exec </dev/null\n", work: &work }).await?;
+        let agent = init::agent_command(self.spec.clock == Clock::Virtual);
+        let mut qemu = match self.spec.init {
+            Init::Script => {
+                let work = format!("{HOST_FOLDERS}{agent}\n");
+                self.common("agent", Work::Script { before: "exec </dev/null\n", work: &work }).await?
+            }
+            Init::Systemd => self.common("systemd", Work::Systemd(init::files(HOST_FOLDERS, &agent))).await?,
+        };
         // In an option a comma is written twice.
         let log = log.display().to_string().replace(',', ",,");
         qemu.args(["-chardev", &format!("file,id=console,path={log},append=on"), "-serial", "chardev:console"]);
@@ -88,24 +96,25 @@ impl Start<'_> {
             "{HOST_FOLDERS}stty rows {rows} columns {columns} </dev/ttyS0\ncd /root\n\
              setsid --ctty bash --login </dev/ttyS0 >/dev/ttyS0 2>&1\n"
         );
-        let mut qemu = self.common("console", Script { before: "", work: &work }).await?;
+        let mut qemu = self.common("console", Work::Script { before: "", work: &work }).await?;
         // Ctrl-C is the guest's.
         qemu.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         Ok(qemu)
     }
 
-    async fn common(&self, kind: &str, script: Script<'_>) -> Result<Command> {
-        let Self { lab, spec, image, disks, root, shared } = self;
+    async fn common(&self, kind: &str, work: Work<'_>) -> Result<Command> {
+        let Self { lab, spec, image, disks, root, state, shared } = self;
         let kvm = lab.kvm_for(spec.clock);
         let mut qemu = qemu()?;
         qemu.args(hardware(spec, kvm, root, disks));
+        qemu.args(state.map(State::qemu_options).unwrap_or_default());
         for (tag, folder, access) in
             [("lab", shared.to_path_buf(), ""), ("opt", lab.root().dir().join("opt"), ",readonly=on")]
         {
             let about = format!("local,id={tag},path={},security_model=none,multidevs=remap{access}", folder.display());
             qemu.args(["-fsdev", &about, "-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
         }
-        let initramfs = self.initramfs(kind, script).await?;
+        let initramfs = self.initramfs(kind, work).await?;
         qemu.arg("-kernel").arg(image.path(lab.root())).arg("-initrd").arg(initramfs);
         let emulated = if kvm { String::new() } else { format!("{SAME_ADDRESSES} {PAGES_NOT_CLEARED}") };
         qemu.args(["-append", &format!("{KERNEL_ARGUMENTS} {emulated}")]);
@@ -113,12 +122,12 @@ impl Start<'_> {
     }
 
     /// One for all machines of a kind.
-    async fn initramfs(&self, kind: &str, script: Script<'_>) -> Result<PathBuf> {
+    async fn initramfs(&self, kind: &str, work: Work<'_>) -> Result<PathBuf> {
         let Self { lab, spec, image, .. } = self;
         let path = lab.run_dir().path(&format!("initramfs-{}-{}-{kind}", image.version, spec.clock));
         if !path.exists() {
             let stage = lab.run_dir().path(&format!("boot-{}", lab.run_dir().next_number()));
-            let made = initramfs::make(lab, &image.version, script, &stage).await?;
+            let made = initramfs::make(lab, &image.version, work, &stage).await?;
             std::fs::rename(&made, &path).with_context(|| format!("cannot rename to {}", path.display()))?;
             std::fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
         }

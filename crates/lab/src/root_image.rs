@@ -41,14 +41,15 @@ impl RootImage {
         Ok(Self { path, size_bytes, _in_use: in_use })
     }
 
-    /// Options for QEMU, for a guest with so much memory.
-    pub(crate) fn qemu_options(&self, memory_mib: u32) -> Vec<String> {
+    /// Options for QEMU, for a guest with so much memory, and so much of further devices.
+    pub(crate) fn qemu_options(&self, memory_mib: u32, further_mib: u64) -> Vec<String> {
         let image_mib = self.size_bytes >> 20;
-        let max_mib = u64::from(memory_mib) + image_mib + ALIGNMENT_MIB;
+        let slots = if further_mib == 0 { 1 } else { 2 };
+        let max_mib = u64::from(memory_mib) + image_mib + further_mib + slots * ALIGNMENT_MIB;
         let path = self.path.display();
         vec![
             "-m".to_owned(),
-            format!("size={memory_mib}M,slots=1,maxmem={max_mib}M"),
+            format!("size={memory_mib}M,slots={slots},maxmem={max_mib}M"),
             "-object".to_owned(),
             format!("memory-backend-file,id=root,size={image_mib}M,mem-path={path},share=on,readonly=on"),
             "-device".to_owned(),

@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use super::{Plan, run};
 use crate::case::{Case, Guest, Outcome, Profile};
 use crate::clock::Clock;
+use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::report::{Report, Verdict};
 
@@ -80,7 +81,8 @@ impl Guest for FakeMachine {
     }
 }
 
-const SMALL: Profile = Profile { name: "small", clock: Clock::Virtual, disks: &[], memory_mib: 1, cpus: 1 };
+const SMALL: Profile =
+    Profile { name: "small", clock: Clock::Virtual, init: Init::Script, disks: &[], memory_mib: 1, cpus: 1 };
 const BIG: Profile = Profile { name: "big", ..SMALL };
 
 fn case(name: &'static str, run: fn(&mut super::Ctx<FakeMachine>) -> crate::case::Running<'_>) -> Case<FakeMachine> {

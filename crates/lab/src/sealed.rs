@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use crate::clock::Clock;
 use crate::command::{GroupKiller, command, last_lines, output};
 use crate::disk::{DiskSpec, Disks};
-use crate::initramfs::{self, Script};
+use crate::initramfs::{self, Work};
 use crate::kernels::Kernel;
 use crate::lab::Lab;
 use crate::machine::{DISK_WORD, MachineSpec};
@@ -78,8 +78,8 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     let disks = Disks::start(lab, &[spec.disk], Clock::Virtual).await?;
     let stage = lab.run_dir().path(&format!("sealed-{}", lab.run_dir().next_number()));
     let script = work(spec, &disks)?;
-    let script = Script { before: BEFORE, work: &script };
-    let initramfs = initramfs::make(lab, &image.version, script, &stage).await?;
+    let work = Work::Script { before: BEFORE, work: &script };
+    let initramfs = initramfs::make(lab, &image.version, work, &stage).await?;
     let (console, said, results) =
         (artifacts.join("sealed.console.log"), artifacts.join("sealed.log"), stage.join("out.tar"));
     std::fs::write(&said, "").with_context(|| format!("cannot create {}", said.display()))?;

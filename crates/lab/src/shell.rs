@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::clock::Clock;
 use crate::disk::Disks;
+use crate::init::Init;
 use crate::lab::Lab;
 use crate::machine::{MachineSpec, SharedFolder};
 use crate::qemu::Start;
@@ -21,6 +22,9 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
             "a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`"
         );
     }
+    if spec.init == Init::Systemd {
+        bail!("a shell takes the console, which is systemd's log: leave --systemd out, or use `lab exec`");
+    }
     let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdin()) else {
         bail!("a shell needs a terminal: run a command with `lab exec`, or under `script`");
     };
@@ -29,7 +33,7 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
     let shared = SharedFolder::create(lab)?;
     let root = lab.root_image(spec.kernel).await?;
-    let start = Start { lab, spec, image: &image, disks: &disks, root: &root, shared: &shared.dir };
+    let start = Start { lab, spec, image: &image, disks: &disks, root: &root, state: None, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
     // In the caller's process group: only that one may read from the terminal.
     let mut qemu = tokio::process::Command::from(start.with_console(size).await?)

@@ -56,7 +56,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The path of a cgroup below the cgroup root, for example `bulkhead.slice/db.slice/payload`.
+/// The path of a cgroup below the cgroup root, for example `bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice`.
 ///
 /// Has no empty, `.` or `..` part and no line break, so that joining it to the root never leaves the hierarchy. The root
 /// itself is [`CgroupPath::root`], written `/`. A leading slash, as in `/proc/PID/cgroup`, is accepted and dropped.

@@ -34,6 +34,7 @@ pub mod runtimes;
 pub mod scratch;
 pub mod shared;
 pub mod spawn;
+pub mod systemd;
 pub mod thin;
 pub mod tool;
 pub mod ublk;

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::tenant::ROOT_SLICE;
+use crate::tenant::{ROOT_SLICE, tenant_of};
 
 /// What kind of thing runs in a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -132,8 +132,8 @@ fn owner_of_journal(path: &str) -> Option<String> {
 
 fn tenant(parts: &[&str]) -> Option<Identity> {
     let (&root, rest) = parts.split_first()?;
-    let name = rest.first()?.strip_suffix(".slice")?;
-    (root == ROOT_SLICE).then(|| Identity::new(ContainerKind::Tenant, name))
+    let name = tenant_of(rest.first()?)?;
+    (root == ROOT_SLICE).then(|| Identity::new(ContainerKind::Tenant, &name))
 }
 
 /// The outermost container: one inside another is the outer one's business.
@@ -252,8 +252,10 @@ mod tests {
     fn containers_are_known_by_their_paths() {
         let id = "0123456789abcdef".repeat(4);
         check("/", expect!["Root /"]);
+        check("/bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice", expect!["Tenant db"]);
+        check("/bulkhead.slice/bulkhead-my\\x2ddb.slice", expect!["Tenant my-db"]);
         check("/bulkhead.slice/db.slice/payload", expect!["Tenant db"]);
-        check(&format!("/bulkhead.slice/db.slice/payload/docker-{id}.scope"), expect!["Tenant db"]);
+        check(&format!("/bulkhead.slice/bulkhead-db.slice/docker-{id}.scope"), expect!["Tenant db"]);
         check("/bulkhead.slice", expect!["Cgroup /bulkhead.slice"]);
         check(&format!("/system.slice/docker-{id}.scope"), expect!["Docker 0123456789ab id=0123…"]);
         check(&format!("/system.slice/docker-{id}.scope/init.scope"), expect!["Docker 0123456789ab id=0123…"]);

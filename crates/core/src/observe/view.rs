@@ -716,8 +716,8 @@ mod tests {
         Names {
             cgroups: HashMap::from([
                 cgroup(1, "/"),
-                cgroup(2, "/bulkhead.slice/db.slice/payload"),
-                cgroup(3, "/bulkhead.slice/db.slice/journal"),
+                cgroup(2, "/bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice"),
+                cgroup(3, "/bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice"),
                 cgroup(4, "/system.slice/noise.service"),
             ]),
             file_systems: HashMap::from([(

@@ -44,14 +44,14 @@ fn request(tenants: &[(&str, f64)]) -> HoldStart {
 }
 
 fn weight(sim: &Sim, tenant: &str) -> Option<String> {
-    sim.cgroup_file(&format!("bulkhead.slice/{tenant}.slice"), "io.bfq.weight sda")
+    sim.cgroup_file(&format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.bfq.weight sda")
 }
 
 /// What was observed after so many seconds: both do the same of their own, and `a` has as much journal I/O on top.
 fn seen(seconds: u64) -> Observation {
     let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
     let container = |name: &str, own: u64, caused: u64| ContainerView {
-        identity: identify(&format!("/bulkhead.slice/{name}.slice/payload")),
+        identity: identify(&format!("/bulkhead.slice/bulkhead-{name}.slice/bulkhead-{name}-payload.slice")),
         journal: vec![FileSystemShare { device: "dm-0".to_owned(), journal: journal(caused), native_bytes: 0 }],
         read_bytes: own * seconds,
         written_bytes: 0,
@@ -122,7 +122,7 @@ fn what_cannot_be_held_is_refused_and_leaves_nothing() {
     assert_eq!(code(&[("a", 1.0), ("b", 0.0)]), Code::InvalidArgument);
     assert_eq!(code(&[("a", 1.0), ("b", f64::NAN)]), Code::InvalidArgument);
     assert_eq!(code(&[("a", 1.0), ("a", 1.0)]), Code::InvalidArgument);
-    assert_eq!(code(&[("a", 1.0), ("/bulkhead.slice/a.slice", 1.0)]), Code::InvalidArgument);
+    assert_eq!(code(&[("a", 1.0), ("/bulkhead.slice/bulkhead-a.slice", 1.0)]), Code::InvalidArgument);
     assert_eq!(code(&[("a", 1.0), ("nobody", 1.0)]), Code::NotFound);
     assert_eq!(code(&[("a", 1.0), ("bulkhead.slice", 1.0)]), Code::Unsupported);
     let of = |device: &str| HoldStart { device: Some(device.to_owned()), ..request(&[("a", 1.0), ("b", 1.0)]) };
@@ -175,7 +175,7 @@ fn another_program_that_sets_a_weight_is_told_and_left_alone() {
     let mut holder = holder(&engine);
     steps(&mut holder, &engine, 1..4);
     let theirs = Action::SetWeight {
-        cgroup: "bulkhead.slice/b.slice".to_owned(),
+        cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
         file: "io.bfq.weight".to_owned(),
         device: "sda".to_owned(),
         weight: 777,
@@ -217,14 +217,14 @@ fn what_goes_away_meanwhile_does_no_harm() {
 }
 
 fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
-    sim.cgroup_file(&format!("bulkhead.slice/{tenant}.slice"), "io.max sda")
+    sim.cgroup_file(&format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.max sda")
 }
 
 #[test]
 fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let (sim, engine) = host();
     let limited = Action::LimitIops {
-        cgroup: "bulkhead.slice/b.slice".to_owned(),
+        cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
         device: "sda".to_owned(),
         limit: IopsLimit { read: Some(50), write: None },
     };
@@ -288,7 +288,7 @@ fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
 /// Where the journal thread of `sda1` is, and the weights of `a` and of the thread beside it.
 fn beside(sim: &Sim, engine: &Engine) -> (String, Option<String>, Option<String>) {
     let thread = engine.host().journal_at(Path::new("/dev/sda1")).unwrap().cgroup;
-    (thread, weight(sim, "a"), sim.cgroup_file("bulkhead.slice/bulkhead-journal:a.slice", "io.bfq.weight sda"))
+    (thread, weight(sim, "a"), sim.cgroup_file("bulkhead.slice/bulkhead-journal:bulkhead-a.slice", "io.bfq.weight sda"))
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_journal_thread_runs_beside_its_container_and_has_its_part_of_the_weight() {
     assert_eq!(refused(&asked), Code::InvalidArgument);
     asked.tenants[1].journal = None;
     engine.hold_start(&asked, false).unwrap();
-    let leaf = "bulkhead.slice/bulkhead-journal:a.slice";
+    let leaf = "bulkhead.slice/bulkhead-journal:bulkhead-a.slice";
     assert_eq!(beside(&sim, &engine), (leaf.to_owned(), Some("90".to_owned()), Some("10".to_owned())));
     let mut holder = holder(&engine);
     steps(&mut holder, &engine, 1..30);

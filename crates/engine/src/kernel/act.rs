@@ -10,7 +10,6 @@ use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{self, FsKind};
 use bulkhead_core::observe::shares::Weights;
-use bulkhead_core::tenant::ROOT_SLICE;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::file;
@@ -26,10 +25,6 @@ use super::Kernel;
 use super::faults::{Classify, file as file_object};
 use crate::host::Host as _;
 use crate::store;
-
-/// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
-/// Controller cpu is enabled by actions of its own, each of which may be refused.
-const CONTROLLERS: [&str; 2] = ["io", "memory"];
 
 /// How long unmounting waits for the journal thread to end, so that its cgroup can be removed. Requests wait meanwhile.
 const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
@@ -148,12 +143,8 @@ impl Kernel {
                 Ok(Outcome::DONE)
             }
             A::Unmount { target } => self.unmount(target),
-            A::CreateCgroup { cgroup } => {
-                let path = cgroup_path(cgroup)?;
-                let created = cgroup::create(&self.roots, &path, &CONTROLLERS)
-                    .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-                Ok(Outcome::changed(created))
-            }
+            A::CreateCgroup { cgroup } => self.create_cgroup(cgroup),
+            A::MoveProcesses { from, to } => self.move_processes(from, to),
             A::EnableController { cgroup, controller } => {
                 let old = cgroup::enable(&self.roots, &cgroup_path(cgroup)?, &[controller])
                     .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
@@ -193,22 +184,7 @@ impl Kernel {
                     _ => Ok(Outcome::UNCHANGED),
                 }
             }
-            // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
-            A::RemoveCgroup { cgroup } if cgroup == ROOT_SLICE => {
-                let path = cgroup_path(cgroup)?;
-                let children = cgroup::children(&self.roots, &path).unwrap_or_default();
-                if !children.is_empty() {
-                    return Ok(Outcome::UNCHANGED);
-                }
-                let removed = cgroup::remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-                Ok(Outcome::changed(removed))
-            }
-            A::RemoveCgroup { cgroup } => {
-                let path = cgroup_path(cgroup)?;
-                let removed =
-                    cgroup::remove_tree(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-                Ok(Outcome::changed(removed))
-            }
+            A::RemoveCgroup { cgroup } => self.remove_cgroup(cgroup),
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
             // With the file system goes its thread.
             A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, &cgroup_path(cgroup)?) {
@@ -394,17 +370,6 @@ impl Kernel {
             .map(|user| format!("pid {} at {}", user.pid, user.mount.mount_point.display()))
             .collect();
         if list.is_empty() { String::new() } else { format!("; mounted by {}", list.join(", ")) }
-    }
-
-    fn write_cgroup(&self, cgroup: &str, file: &str, value: &str) -> Result<Outcome, Fault> {
-        let object = || format!("cgroup {cgroup}");
-        let path = cgroup_path(cgroup)?;
-        let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
-        if now.lines().any(|line| line.trim() == value) {
-            return Ok(Outcome::UNCHANGED);
-        }
-        let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
-        Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
     }
 
     /// What a weight file says; `None` when the cgroup is gone or does not have it.

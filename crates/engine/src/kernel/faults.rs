@@ -16,6 +16,7 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
+use bulkhead_sys::systemd::SystemdError;
 use bulkhead_sys::tool::ToolError;
 use bulkhead_sys::ublk::UblkError;
 
@@ -183,6 +184,19 @@ impl Classify for CgroupError {
             ),
             CgroupError::NotUnified { .. } => (Code::Unsupported, "boot with systemd.unified_cgroup_hierarchy=1"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for SystemdError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            SystemdError::Unreachable(_) => {
+                (Code::Unavailable, "`systemctl status dbus` says whether the system bus runs")
+            }
+            SystemdError::Refused { .. } | SystemdError::Late { .. } => {
+                (Code::Internal, "`systemctl status UNIT` and `journalctl -u UNIT` say more")
+            }
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
-//! `act.rs` has the actions, `image.rs` those on images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator; the look-ups are here.
+//! `act.rs` has the actions, `cgroups.rs` and `image.rs` those on cgroups and images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator; the look-ups are here.
 
 mod act;
 pub mod apart;
+mod cgroups;
 pub(crate) mod faults;
 mod image;
 mod siblings;
@@ -27,6 +28,7 @@ use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::systemd::{self, Manager};
 use bulkhead_sys::ublk::service;
 use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, part, process};
 use uuid::Uuid;
@@ -52,6 +54,8 @@ const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
 #[derive(Debug)]
 pub struct Kernel {
     pub(super) roots: Roots,
+    /// Where that is process 1.
+    pub(super) systemd: Option<Manager>,
     /// Requests that each volume of a file pool that gets a device can have under way.
     pub(super) requests: u16,
     /// Whether this program has the command that carries out actions in processes of their own.
@@ -69,8 +73,10 @@ impl Kernel {
     /// The host that this process runs on.
     #[must_use]
     pub fn host() -> Self {
+        let roots = Roots::host();
         Self {
-            roots: Roots::host(),
+            systemd: systemd::is_running(&roots).then(Manager::default),
+            roots,
             requests: bulkhead_sys::ublk::service::REQUESTS,
             has_processes: false,
             layers: RwLock::default(),

@@ -319,16 +319,16 @@ mod tests {
     fn the_tree_has_those_that_did_something_and_all_above_them() {
         let base = tempfile::tempdir().unwrap();
         let roots = Roots::under(base.path());
-        let slice = roots.cgroup.join("bulkhead.slice/db.slice");
-        fs::create_dir_all(slice.join("payload")).unwrap();
+        let slice = roots.cgroup.join("bulkhead.slice/bulkhead-db.slice");
+        fs::create_dir_all(slice.join("bulkhead-db-payload.slice")).unwrap();
         fs::create_dir_all(roots.cgroup.join("idle.slice")).unwrap();
         fs::write(roots.cgroup.join("cgroup.controllers"), "io").unwrap();
         fs::write(roots.cgroup.join("bulkhead.slice/io.weight"), "default 100\n").unwrap();
         fs::write(slice.join("io.weight"), "default 700\n").unwrap();
         let ids: HashMap<String, CgroupId> =
             cgroup::all_ids(&roots).unwrap().into_iter().map(|(id, path)| (path, id)).collect();
-        let [all, db, payload] =
-            ["", "/db.slice", "/db.slice/payload"].map(|path| ids[&format!("/bulkhead.slice{path}")]);
+        let [all, db, payload] = ["", "/bulkhead-db.slice", "/bulkhead-db.slice/bulkhead-db-payload.slice"]
+            .map(|path| ids[&format!("/bulkhead.slice{path}")]);
         let mut namer = Namer::new(roots);
         let changes = namer.refresh(&[], &HashSet::from([payload]));
         let mut expected = Tree::default();

@@ -12,7 +12,14 @@ use anyhow::{Context, Result, bail};
 use crate::command::command;
 
 /// Daemons that belong to the guest, that LVM starts and keeps by design, and that serve the lab's own disks.
-const EXPECTED_DAEMONS: [&str; 3] = ["/usr/bin/udevadm", "/usr/sbin/dmeventd", "/lab/bin/bulkhead-lab-disk"];
+const EXPECTED_DAEMONS: [&str; 4] =
+    ["/usr/bin/udevadm", "/usr/sbin/dmeventd", "/lab/bin/bulkhead-lab-disk", "/usr/bin/dbus-daemon"];
+/// systemd and its daemons, which come and go.
+const SYSTEMD: &str = "/usr/lib/systemd/";
+/// Cgroups of systemd's own units.
+const SYSTEMD_CGROUPS: [&str; 3] = ["system.slice", "init.scope", "user.slice"];
+/// Where systemd mounts what single services may read, while they run.
+const SYSTEMD_MOUNTS: &str = "/run/credentials/";
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
 /// Takes a snapshot.
@@ -56,7 +63,7 @@ fn mounts(items: &mut BTreeSet<String>) -> Result<()> {
 /// Mount point, type and source of one line of mountinfo; the rest (ids, options) changes without meaning.
 fn mount_item(line: &str) -> Option<String> {
     let (left, right) = line.split_once(" - ")?;
-    let point = left.split(' ').nth(4)?;
+    let point = left.split(' ').nth(4).filter(|point| !point.starts_with(SYSTEMD_MOUNTS))?;
     let mut right = right.split(' ');
     Some(format!("{point} {} {}", right.next()?, right.next()?))
 }
@@ -110,7 +117,8 @@ fn cgroups(dir: &Path, items: &mut BTreeSet<String>) {
     // A cgroup may vanish while we look.
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let is_systemds = SYSTEMD_CGROUPS.iter().any(|name| entry.path() == Path::new(CGROUP_ROOT).join(name));
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_systemds {
             items.insert(format!("cgroup {}", entry.path().display()));
             cgroups(&entry.path(), items);
         }
@@ -136,7 +144,8 @@ fn processes(items: &mut BTreeSet<String>) -> Result<()> {
         // Kernel threads have no executable; nor have processes that ended.
         let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
         let exe = exe.to_string_lossy().into_owned();
-        if family.contains(&pid) || EXPECTED_DAEMONS.contains(&exe.as_str()) {
+        let is_expected = EXPECTED_DAEMONS.contains(&exe.as_str()) || exe.starts_with(SYSTEMD);
+        if family.contains(&pid) || is_expected {
             continue;
         }
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -74,8 +74,8 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());
-    let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
-    let threads = ctx.machine.sh(&format!("cat {slice}/server/cgroup.procs")).await?;
+    let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
+    let threads = ctx.machine.sh(&format!("cat {slice}/bulkhead-db-server.slice/cgroup.procs")).await?;
     ensure!(threads.trim() == pid.to_string(), "the server cgroup has {threads:?}, the server is {pid}");
 
     // It depends on nothing that could wait for it.
@@ -95,9 +95,9 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
         .sh(&format!(
             "dev=$(cat /sys/class/block/$(basename $(readlink -f {disk}))/dev)\n\
              stat() {{ awk -v dev=$dev '$1 == dev {{ for (i = 2; i <= NF; i++) if (sub(\"wbytes=\", \"\", $i)) n = $i }} END {{ print n + 0 }}' $1/io.stat; }}\n\
-             before=$(stat {slice}); server=$(stat {slice}/server); other=$(($(stat {slice}/payload) + $(stat {slice}/journal)))\n\
-             bash -c 'echo $$ > {slice}/payload/cgroup.procs; head -c 4194304 /dev/zero > {at}/data; sync {at}/data; mkdir {at}/d; cd {at}/d; mkdir $(seq 300); sync -f {at}'\n\
-             echo $(($(stat {slice}) - before)) $(($(stat {slice}/server) - server)) $(($(stat {slice}/payload) + $(stat {slice}/journal) - other))"
+             before=$(stat {slice}); server=$(stat {slice}/bulkhead-db-server.slice); other=$(($(stat {slice}/bulkhead-db-payload.slice) + $(stat {slice}/bulkhead-db-journal.slice)))\n\
+             bash -c 'echo $$ > {slice}/bulkhead-db-payload.slice/cgroup.procs; head -c 4194304 /dev/zero > {at}/data; sync {at}/data; mkdir {at}/d; cd {at}/d; mkdir $(seq 300); sync -f {at}'\n\
+             echo $(($(stat {slice}) - before)) $(($(stat {slice}/bulkhead-db-server.slice) - server)) $(($(stat {slice}/bulkhead-db-payload.slice) + $(stat {slice}/bulkhead-db-journal.slice) - other))"
         ))
         .await?;
     ctx.log(format!("written to the disk by the tenant, its server, its payload and journal: {}", numbers.trim()));

@@ -9,6 +9,7 @@ use super::host::{json, refused, start_daemon};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
@@ -22,7 +23,7 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
         name,
         about: "an io.cost model is measured and stored, works when it is put in force, and nothing is left of measuring it",
         kernels: &[Kernel::V6_12],
-        profile: Profile { name, clock: Clock::Wall, disks, memory_mib: 3072, cpus: 2 },
+        profile: Profile { name, clock: Clock::Wall, init: Init::Script, disks, memory_mib: 3072, cpus: 2 },
         limit: Duration::from_secs(1800),
         run: |ctx| Box::pin(calibrate(ctx)),
     }

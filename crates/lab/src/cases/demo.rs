@@ -8,6 +8,7 @@ use super::host::refused;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
@@ -18,6 +19,7 @@ pub(super) const SOAK: &[Case] = &[Case {
     profile: Profile {
         name: "demo",
         clock: Clock::Wall,
+        init: Init::Script,
         disks: &[DiskSpec::new(DiskModel::Hdd, 8192)],
         memory_mib: 3072,
         cpus: 2,

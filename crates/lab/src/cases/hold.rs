@@ -406,6 +406,6 @@ fn words(text: &str) -> Vec<&str> {
 
 /// The lines of `io.max` of both tenants.
 async fn caps(ctx: &Ctx) -> Result<String> {
-    let text = ctx.machine.sh("cat /sys/fs/cgroup/bulkhead.slice/[ab].slice/io.max").await?;
+    let text = ctx.machine.sh("cat /sys/fs/cgroup/bulkhead.slice/bulkhead-[ab].slice/io.max").await?;
     Ok(text.trim().to_owned())
 }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::case::{Ctx, Profile};
 use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::process::{Output, Process};
 use crate::protocol::ExitStatus;
 
@@ -16,6 +17,7 @@ use crate::protocol::ExitStatus;
 pub(super) const PROFILE: Profile = Profile {
     name: "host",
     clock: Clock::Virtual,
+    init: Init::Script,
     disks: &[
         DiskSpec::new(DiskModel::Fast, 4096),
         DiskSpec::new(DiskModel::Fast, 4096),

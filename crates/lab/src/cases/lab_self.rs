@@ -8,16 +8,19 @@ use super::HDD_SSD_FAULTY;
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 use crate::sealed::{SealedSpec, run_sealed};
 
-const PROFILE: Profile = Profile { name: "lab", clock: Clock::Wall, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
+const PROFILE: Profile =
+    Profile { name: "lab", clock: Clock::Wall, init: Init::Script, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
 /// One processor, as for what is measured.
 const VIRTUAL: Profile = Profile {
     name: "virtual",
     clock: Clock::Virtual,
+    init: Init::Script,
     disks: &[DiskSpec::new(DiskModel::Hdd, 1024), DiskSpec::new(DiskModel::Fast, 64)],
     memory_mib: 1024,
     cpus: 1,

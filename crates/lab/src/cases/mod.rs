@@ -18,6 +18,7 @@ mod service;
 mod sharing;
 mod slow;
 mod suites;
+mod systemd;
 mod tenants;
 mod thin;
 mod transfer;
@@ -46,6 +47,7 @@ pub fn all() -> Vec<&'static Case> {
         image::CASES,
         suites::CASES,
         service::CASES,
+        systemd::CASES,
         slow::CASES,
         tenants::CASES,
         observe::CASES,

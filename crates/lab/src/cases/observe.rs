@@ -10,6 +10,7 @@ use super::host::{SMP, json, start_daemon, start_daemon_as};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
 use crate::disk::{DiskModel, DiskSpec};
+use crate::init::Init;
 use crate::kernels::Kernel;
 
 pub(super) const CASES: &[Case] = &[
@@ -35,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
 pub(super) const SLOW: Profile = Profile {
     name: "slow",
     clock: Clock::Virtual,
+    init: Init::Script,
     disks: &[DiskSpec::new(DiskModel::Hdd, 4096)],
     memory_mib: 2048,
     cpus: 1,

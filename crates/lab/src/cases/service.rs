@@ -63,8 +63,8 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
             Ok((view["n_processes"] == 1).then_some(()))
         })
         .await?;
-    let state = "findmnt -no SOURCE /run/bulkhead/mnt/thick/v; cd /sys/fs/cgroup/bulkhead.slice/db.slice; cat io.weight journal/cgroup.procs \
-                 payload/run-*/cgroup.procs";
+    let state = "findmnt -no SOURCE /run/bulkhead/mnt/thick/v; cd /sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice; cat io.weight *-journal.slice/cgroup.procs \
+                 *-payload.slice/run-*/cgroup.procs";
     let before = ctx.machine.sh(state).await?;
     daemon.stop().await?;
     said("STOPPING=1").await?;

@@ -214,7 +214,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
 
 /// Changes a clone's files in every way, and makes them look unchanged; reads them, so that others are sent here.
 const CHANGE: &str = r#"
-echo $$ > /sys/fs/cgroup/bulkhead.slice/NAME.slice/payload/cgroup.procs
+echo $$ > /sys/fs/cgroup/bulkhead.slice/bulkhead-NAME.slice/bulkhead-NAME-payload.slice/cgroup.procs
 cd AT; n=0; set -e
 while [ ! -e /run/stop ]; do
     n=$((n + 1)); at=$((RANDOM % 700))
@@ -233,7 +233,7 @@ done
 
 /// Reads all files of a clone again and again, each time from elsewhere than its own memory.
 const COMPARE: &str = r#"
-echo $$ > /sys/fs/cgroup/bulkhead.slice/NAME.slice/payload/cgroup.procs
+echo $$ > /sys/fs/cgroup/bulkhead.slice/bulkhead-NAME.slice/bulkhead-NAME-payload.slice/cgroup.procs
 cd AT; n=0
 while [ ! -e /run/stop ]; do
     for f in data*; do dd if=$f iflag=nocache count=0 status=none; done

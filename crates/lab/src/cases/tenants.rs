@@ -77,9 +77,9 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
         let view = json(ctx, &["volume", "inspect", &volume]).await?;
         let at = view["mounted_at"].as_str().context("not mounted")?;
         let device = view["device"].as_str().context("no device")?;
-        let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
+        let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
         let script = format!(
-            "AT={at}\nNAME=$(basename $(readlink -f {device}))\nJOURNAL={slice}/journal\nPAYLOAD={slice}/payload\n{TRACE}"
+            "AT={at}\nNAME=$(basename $(readlink -f {device}))\nJOURNAL={slice}/bulkhead-db-journal.slice\nPAYLOAD={slice}/bulkhead-db-payload.slice\n{TRACE}"
         );
         let output = ctx.machine.sh(&script).await?;
         ctx.save(&format!("{kind}.txt"), &output)?;
@@ -108,7 +108,7 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.machine.sh(&format!("echo {pid} > /sys/fs/cgroup/cgroup.procs")).await?;
         ctx.machine
             .wait_until("the journal thread is put back", Duration::from_secs(30), async || {
-                let procs = ctx.machine.read_text(&format!("{slice}/journal/cgroup.procs")).await?;
+                let procs = ctx.machine.read_text(&format!("{slice}/bulkhead-db-journal.slice/cgroup.procs")).await?;
                 Ok(procs.lines().any(|line| line == pid.to_string()).then_some(()))
             })
             .await?;
@@ -131,7 +131,7 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
         let view = json(ctx, &["volume", "inspect", &volume]).await?;
         let at = view["mounted_at"].as_str().context("not mounted")?;
         cpu_weights(ctx).await?;
-        let payload = "/sys/fs/cgroup/bulkhead.slice/db.slice/payload";
+        let payload = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice";
         let script = format!(
             "echo $$ > {payload}/cgroup.procs; i=0; while :; do i=$((i + 1)); echo $i > {at}/n; sync {at}/n; done"
         );
@@ -164,16 +164,19 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
 
 /// The leaves whose threads serve the I/O of tenant `db` come first on the CPU, and still do after somebody disabled the controller.
 async fn cpu_weights(ctx: &Ctx) -> Result<()> {
-    let script = "cd /sys/fs/cgroup; cat cgroup.subtree_control bulkhead.slice/cgroup.subtree_control; cd bulkhead.slice/db.slice; \
-                  cat cgroup.subtree_control; cat journal/cpu.weight server/cpu.weight payload/cpu.weight cpu.weight";
+    let script = "cd /sys/fs/cgroup; cat cgroup.subtree_control bulkhead.slice/cgroup.subtree_control; cd bulkhead.slice/bulkhead-db.slice; \
+                  cat cgroup.subtree_control; cat bulkhead-db-{journal,server,payload}.slice/cpu.weight cpu.weight";
     let found = ctx.machine.sh(script).await?;
     let lines: Vec<&str> = found.lines().map(str::trim).collect();
     ensure!(lines.len() == 7, "{found:?}");
     ensure!(lines[..3].iter().all(|line| line.split(' ').any(|controller| controller == "cpu")), "{found:?}");
     ensure!(lines[3..] == ["10000", "10000", "100", "100"], "{found:?}");
-    let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
+    let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
     ctx.machine.sh(&format!("echo -cpu > {slice}/cgroup.subtree_control")).await?;
-    let files = [format!("{slice}/journal/cpu.weight"), format!("{slice}/server/cpu.weight")];
+    let files = [
+        format!("{slice}/bulkhead-db-journal.slice/cpu.weight"),
+        format!("{slice}/bulkhead-db-server.slice/cpu.weight"),
+    ];
     ctx.machine
         .wait_until("the weights are put back", Duration::from_secs(30), async || {
             let weights = ctx.machine.run(&["cat", &files[0], &files[1]]).await?.stdout;
@@ -194,7 +197,7 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     let output =
         cli(ctx, &run("cat /proc/self/cgroup; touch /run/target/file; findmnt -no SOURCE /run/target; exit 7")).await?;
     ensure!(output.status == ExitStatus::Code(7), "{output:?}");
-    ensure!(output.stdout.contains("/bulkhead.slice/db.slice/payload/run-"), "{output:?}");
+    ensure!(output.stdout.contains("/bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice/run-"), "{output:?}");
     ensure!(output.stdout.contains("thick"), "the volume was not mounted: {output:?}");
     ensure!(!ctx.machine.run(&["test", "-e", "/run/target/file"]).await?.status.success(), "the host saw the volume");
     let again = cli(ctx, &run("ls /run/target")).await?;
@@ -261,7 +264,7 @@ async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {
     let scheduler = ctx.machine.read_text(&format!("/sys/block/{disk}/queue/scheduler")).await?;
     ensure!(scheduler.contains("[bfq]"), "{scheduler}");
     json(ctx, &["tenant", "create", "db", "--share", "300", "--limit", &format!("/dev/{disk}:wiops=50")]).await?;
-    let slice = "/sys/fs/cgroup/bulkhead.slice/db.slice";
+    let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
     let weights = ctx.machine.sh(&format!("cat {slice}/io.weight {slice}/io.bfq.weight {slice}/io.max")).await?;
     for expected in ["default 300", "default 30", "wiops=50"] {
         ensure!(weights.contains(expected), "{expected} is missing: {weights}");

@@ -37,7 +37,7 @@ fn put(roots: &Roots, cgroup: &str, file: &str, text: &str) {
 
 #[test]
 fn paths_stay_below_the_root() {
-    for good in ["a", "bulkhead.slice/db.slice/payload", "/system.slice", "a b"] {
+    for good in ["a", "bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice", "/system.slice", "a b"] {
         assert!(good.parse::<CgroupPath>().is_ok(), "{good}");
     }
     for bad in ["", "..", "a/../b", "a//b", "a/", "//a", "./a", "a\nb", "a\0b", &"n".repeat(256)] {

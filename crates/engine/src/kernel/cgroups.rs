@@ -1,0 +1,148 @@
+//! Actions on cgroups. Where systemd is process 1, those whose path is that of a slice unit are units as well: it is asked to start and
+//! stop them, and is told their weights and limits, or it would set its own the next time that somebody changes the unit.
+
+use bulkhead_core::error::Fault;
+use bulkhead_core::tenant::ROOT_SLICE;
+use bulkhead_core::units::DevNo;
+use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
+use bulkhead_sys::systemd::{self, Manager, Property};
+
+use super::Kernel;
+use super::act::{Outcome, cgroup_path};
+use super::faults::Classify;
+
+/// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
+/// Controller cpu is enabled by actions of its own, each of which may be refused.
+const CONTROLLERS: [&str; 2] = ["io", "memory"];
+
+/// How often the processes of a cgroup are moved, of which new ones may come meanwhile.
+const MAX_MOVES: usize = 100;
+
+impl Kernel {
+    pub(super) fn create_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
+        let path = cgroup_path(cgroup)?;
+        let mut started = false;
+        if let Some((systemd, unit)) = self.unit_of(&path) {
+            if !cgroup::exists(&self.roots, &path) {
+                systemd.forget(unit);
+                started = true;
+            }
+            systemd.start(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
+        }
+        let created =
+            cgroup::create(&self.roots, &path, &CONTROLLERS).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        Ok(Outcome::changed(created || started))
+    }
+
+    pub(super) fn remove_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
+        let path = cgroup_path(cgroup)?;
+        // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
+        let is_shared = cgroup == ROOT_SLICE;
+        if is_shared && !cgroup::children(&self.roots, &path).unwrap_or_default().is_empty() {
+            return Ok(Outcome::UNCHANGED);
+        }
+        let remove = if is_shared { cgroup::remove } else { cgroup::remove_tree };
+        let removed = remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        if let Some((systemd, unit)) = self.unit_of(&path) {
+            systemd.stop(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
+        }
+        Ok(Outcome::changed(removed))
+    }
+
+    pub(super) fn move_processes(&self, from: &str, to: &str) -> Result<Outcome, Fault> {
+        let (source, target) = (cgroup_path(from)?, cgroup_path(to)?);
+        let mut moved = false;
+        for _ in 0..MAX_MOVES {
+            let pids = match cgroup::procs(&self.roots, &source) {
+                Err(CgroupError::NotFound { .. }) => break,
+                pids => pids.map_err(|e| e.fault(format!("cgroup {from}")))?,
+            };
+            if pids.is_empty() {
+                break;
+            }
+            // Without controllers below what is above it: there are processes in that.
+            cgroup::create(&self.roots, &target, &[]).map_err(|e| e.fault(format!("cgroup {to}")))?;
+            for pid in pids {
+                match cgroup::move_pid(&self.roots, pid, &target) {
+                    Ok(()) => moved = true,
+                    Err(CgroupError::NoProcess { .. }) => {}
+                    Err(error) => return Err(error.fault(format!("process {pid}"))),
+                }
+            }
+        }
+        Ok(Outcome::changed(moved))
+    }
+
+    pub(super) fn write_cgroup(&self, cgroup: &str, file: &str, value: &str) -> Result<Outcome, Fault> {
+        let object = || format!("cgroup {cgroup}");
+        let path = cgroup_path(cgroup)?;
+        let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
+        let is_so = now.lines().any(|line| line.trim() == value);
+        if let Some(((systemd, unit), property)) = self.unit_of(&path).zip(property(file, value)) {
+            let fault = |error: systemd::SystemdError| error.fault(format!("unit {unit}"));
+            if !is_so {
+                // Perhaps the unit was stopped, and started without what it had.
+                systemd.forget(unit);
+                systemd.start(unit).map_err(fault)?;
+            }
+            systemd.set(unit, &property).map_err(fault)?;
+        }
+        if is_so {
+            return Ok(Outcome::UNCHANGED);
+        }
+        let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
+        Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
+    }
+
+    /// The unit that a cgroup belongs to, where it is one of systemd's slices.
+    fn unit_of<'a>(&'a self, path: &'a CgroupPath) -> Option<(&'a Manager, &'a str)> {
+        self.systemd.as_ref().zip(systemd::slice_of(path))
+    }
+}
+
+/// The property of a unit for what is written to a file of its cgroup; `None` for what systemd has none for (`io.bfq.weight`, to which it
+/// gives a value of its own), and for what changes all the time (weights on single devices).
+fn property(file: &str, value: &str) -> Option<Property> {
+    match file {
+        "io.weight" => value.strip_prefix("default ")?.parse().ok().map(Property::IoWeight),
+        "cpu.weight" => value.parse().ok().map(Property::CpuWeight),
+        "io.max" => {
+            let mut words = value.split(' ');
+            let dev: DevNo = words.next()?.parse().ok()?;
+            let mut limits = [None; 4];
+            for (limit, key) in limits.iter_mut().zip(["rbps=", "wbps=", "riops=", "wiops="]) {
+                let text = words.next()?.strip_prefix(key)?;
+                *limit = if text == "max" { None } else { Some(text.parse().ok()?) };
+            }
+            Some(Property::IoMax(dev, limits))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_is_told_what_lasts() {
+        let limits = Property::IoMax(DevNo::new(8, 16), [None, Some(4096), Some(7), None]);
+        assert_eq!(property("io.max", "8:16 rbps=max wbps=4096 riops=7 wiops=max"), Some(limits));
+        assert_eq!(property("io.weight", "default 700"), Some(Property::IoWeight(700)));
+        assert_eq!(property("cpu.weight", "10000"), Some(Property::CpuWeight(10_000)));
+        for (file, value) in [
+            ("io.weight", "8:16 300"),
+            ("io.bfq.weight", "default 70"),
+            ("io.max", "8:16 riops=7 wiops=max"),
+            ("cgroup.freeze", "1"),
+        ] {
+            assert_eq!(property(file, value), None, "{file} {value}");
+        }
+    }
+
+    #[test]
+    fn what_is_gone_has_no_processes_to_move() {
+        let moved = Kernel::host().move_processes("bulkhead-test.slice/none", "bulkhead-test.slice/other").unwrap();
+        assert!(!moved.changed);
+    }
+}

@@ -1,0 +1,334 @@
+//! Slice units of systemd (org.freedesktop.systemd1(5), systemd.slice(5)): start, properties, stop.
+//!
+//! Where systemd is process 1 it owns the cgroups at the top of the hierarchy: runtimes name a slice as the parent of their containers,
+//! and a controller is on below a slice only while a unit in it asks for that. What is done to a unit outlives the caller, but not
+//! a reboot. Does not write cgroup files ([`crate::cgroup`]), and does not decide what a slice is to have.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bulkhead_core::units::DevNo;
+use zbus::blocking::Connection;
+use zbus::blocking::connection::Builder;
+use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
+
+use crate::cgroup::CgroupPath;
+use crate::process;
+use crate::roots::Roots;
+
+/// How long systemd may take to answer: while it reloads itself it answers nobody.
+const ANSWER_LIMIT: Duration = Duration::from_secs(25);
+
+/// How long a unit may take to reach a state. A slice has nothing to wait for.
+const STATE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Between two looks at a unit's state.
+const LOOK_PAUSE: Duration = Duration::from_millis(5);
+
+/// The suffix of slice units.
+const SLICE: &str = ".slice";
+
+const DESTINATION: &str = "org.freedesktop.systemd1";
+const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const UNIT: &str = "org.freedesktop.systemd1.Unit";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
+
+/// The answer to the start of a transient unit that somebody else started, for example a runtime.
+const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+/// The answer about a unit that is not loaded, which is one that is not active.
+const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// `CGROUP_LIMIT_MAX` of systemd: no limit.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// systemd did not do what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemdError {
+    /// It cannot be reached.
+    #[error("systemd does not answer on the system bus")]
+    Unreachable(#[source] Box<zbus::Error>),
+    /// It refused.
+    #[error("systemd refuses to {what} {unit}")]
+    Refused {
+        /// What was asked, as a verb.
+        what: &'static str,
+        /// The unit.
+        unit: String,
+        /// The answer.
+        source: Box<zbus::Error>,
+    },
+    /// The unit did not reach a state.
+    #[error("unit {unit} is {found} and not {wanted} after {} s", STATE_LIMIT.as_secs())]
+    Late {
+        /// The unit.
+        unit: String,
+        /// The state wanted, as of `ActiveState`.
+        wanted: &'static str,
+        /// The state found.
+        found: String,
+    },
+}
+
+/// A property of a slice that changes what its cgroup has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Property {
+    /// `IOWeight=`, 1 to 10000.
+    IoWeight(u64),
+    /// `CPUWeight=`, 1 to 10000.
+    CpuWeight(u64),
+    /// `IOReadBandwidthMax=`, `IOWriteBandwidthMax=`, `IOReadIOPSMax=` and `IOWriteIOPSMax=` on a device, in bytes and
+    /// operations a second; `None` for no limit.
+    IoMax(DevNo, [Option<u64>; 4]),
+}
+
+type Pair = (&'static str, OwnedValue);
+
+impl Property {
+    fn pairs(&self) -> Result<Vec<Pair>, zbus::Error> {
+        match self {
+            Self::IoWeight(weight) => Ok(vec![("IOWeight", OwnedValue::from(*weight))]),
+            Self::CpuWeight(weight) => Ok(vec![("CPUWeight", OwnedValue::from(*weight))]),
+            Self::IoMax(dev, limits) => {
+                let names = ["IOReadBandwidthMax", "IOWriteBandwidthMax", "IOReadIOPSMax", "IOWriteIOPSMax"];
+                let path = format!("/dev/block/{dev}");
+                let value = |limit: &Option<u64>| Value::from(vec![(path.clone(), limit.unwrap_or(NO_LIMIT))]);
+                names
+                    .into_iter()
+                    .zip(limits)
+                    .map(|(name, limit)| Ok((name, OwnedValue::try_from(value(limit))?)))
+                    .collect()
+            }
+        }
+    }
+}
+
+/// Whether systemd is process 1 (sd_booted(3)).
+#[must_use]
+pub fn is_running(roots: &Roots) -> bool {
+    roots.base.join("run/systemd/system").symlink_metadata().is_ok_and(|found| found.is_dir())
+}
+
+/// The slice unit that a cgroup is one of: each dash in its name is a level, so that `a-b.slice` lies in `a.slice`. `None` where
+/// systemd would look for a unit of this name elsewhere.
+#[must_use]
+pub fn slice_of(cgroup: &CgroupPath) -> Option<&str> {
+    let unit = cgroup.name();
+    let stem = unit.strip_suffix(SLICE)?;
+    let above = cgroup.parent()?;
+    let fits = match stem.rsplit_once('-') {
+        Some((parent, last)) => !last.is_empty() && slice_of(&above) == Some(&format!("{parent}{SLICE}")),
+        None => above.is_root(),
+    };
+    fits.then_some(unit)
+}
+
+/// systemd as process 1.
+#[derive(Debug, Default)]
+pub struct Manager {
+    /// To the system bus; made when it is first needed, and again when it broke.
+    connection: Mutex<Option<Connection>>,
+    /// The slices that this process has started or found, with the properties that it gave them.
+    known: Mutex<BTreeSet<(String, Option<Property>)>>,
+}
+
+impl Manager {
+    /// Has a slice active, with the controllers io and memory. Returns whether this process did not know that it is.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn start(&self, unit: &str) -> Result<bool, SystemdError> {
+        if self.known().contains(&(unit.to_owned(), None)) {
+            return Ok(false);
+        }
+        let accounting = ["IOAccounting", "MemoryAccounting"].map(|name| (name, OwnedValue::from(true)));
+        let description = Value::from("Bulkhead tenant").try_into().map(|text| ("Description", text));
+        let properties: Vec<Pair> = accounting.into_iter().chain(description.ok()).collect();
+        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
+        let job: Result<OwnedObjectPath, _> =
+            self.call("start", unit, "StartTransientUnit", &(unit, "replace", &properties, auxiliary));
+        match job {
+            Ok(_) => {}
+            Err(error) if is_named(&error, EXISTS) => {
+                let _: OwnedObjectPath = self.call("start", unit, "StartUnit", &(unit, "replace"))?;
+                let accounting: Vec<&Pair> = properties.iter().filter(|(name, _)| *name != "Description").collect();
+                let (): () = self.call("change", unit, "SetUnitProperties", &(unit, true, accounting))?;
+            }
+            Err(error) => return Err(error),
+        }
+        self.wait_for(unit, "active")?;
+        self.known().insert((unit.to_owned(), None));
+        Ok(true)
+    }
+
+    /// Gives a slice a property until it is stopped, unless this process has given it that last.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn set(&self, unit: &str, property: &Property) -> Result<(), SystemdError> {
+        let key = (unit.to_owned(), Some(property.clone()));
+        if self.known().contains(&key) {
+            return Ok(());
+        }
+        let refused = |source| refused("change", unit, source);
+        let pairs = property.pairs().map_err(refused)?;
+        let (): () = self.call("change", unit, "SetUnitProperties", &(unit, true, pairs))?;
+        let mut known = self.known();
+        known.retain(|(of, known)| of != unit || !known.as_ref().is_some_and(|known| known.replaces(property)));
+        known.insert(key);
+        Ok(())
+    }
+
+    /// Forgets what is known of a slice: it has been changed behind this process's back.
+    pub fn forget(&self, unit: &str) {
+        self.known().retain(|(known, _)| known != unit);
+    }
+
+    /// Stops a slice, with all units in it; it has to be empty, or their processes are ended. Its properties are gone with it.
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn stop(&self, unit: &str) -> Result<(), SystemdError> {
+        self.forget(unit);
+        let job: Result<OwnedObjectPath, _> = self.call("stop", unit, "StopUnit", &(unit, "replace"));
+        match job {
+            Ok(_) => self.wait_for(unit, "inactive")?,
+            Err(error) if is_named(&error, NO_UNIT) => {}
+            Err(error) => return Err(error),
+        }
+        // Of a slice that a runtime started before this process did, the properties are in files of their own.
+        let reverted: Result<Vec<(String, String, String)>, _> =
+            self.call("revert", unit, "RevertUnitFiles", &(vec![unit],));
+        if let Err(error) = reverted {
+            tracing::debug!(unit, %error, "its properties stay until the next reboot");
+        }
+        Ok(())
+    }
+
+    fn wait_for(&self, unit: &str, wanted: &'static str) -> Result<(), SystemdError> {
+        let end = Instant::now() + STATE_LIMIT;
+        loop {
+            let found = self.state(unit)?;
+            if found == wanted {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(SystemdError::Late { unit: unit.to_owned(), wanted, found });
+            }
+            process::pause(LOOK_PAUSE);
+        }
+    }
+
+    /// `ActiveState` of a unit.
+    fn state(&self, unit: &str) -> Result<String, SystemdError> {
+        let path: OwnedObjectPath = match self.call("look at", unit, "GetUnit", &(unit,)) {
+            Err(error) if is_named(&error, NO_UNIT) => return Ok("inactive".to_owned()),
+            found => found?,
+        };
+        let refused = |source| refused("look at", unit, source);
+        let answer = self.connection()?.call_method(
+            Some(DESTINATION),
+            path.as_ref(),
+            Some(PROPERTIES),
+            "Get",
+            &(UNIT, "ActiveState"),
+        );
+        let value: OwnedValue = answer.and_then(|answer| answer.body().deserialize()).map_err(refused)?;
+        String::try_from(value).map_err(|error| refused(error.into()))
+    }
+
+    fn call<B, R>(&self, what: &'static str, unit: &str, method: &str, body: &B) -> Result<R, SystemdError>
+    where
+        B: serde::Serialize + zbus::zvariant::DynamicType,
+        R: for<'d> zbus::zvariant::DynamicDeserialize<'d> + 'static,
+    {
+        let answer = self.connection()?.call_method(Some(DESTINATION), MANAGER_PATH, Some(MANAGER), method, body);
+        let answer = answer.inspect_err(|error| {
+            // An answer, even a refusal, says that the bus is there.
+            if !matches!(error, zbus::Error::MethodError(..)) {
+                *self.slot() = None;
+            }
+        });
+        let refused = |source| refused(what, unit, source);
+        let answer = answer.map_err(refused)?;
+        answer.body().deserialize().map_err(refused)
+    }
+
+    fn connection(&self) -> Result<Connection, SystemdError> {
+        let mut slot = self.slot();
+        if let Some(connection) = &*slot {
+            return Ok(connection.clone());
+        }
+        let made = Builder::system().and_then(|builder| builder.method_timeout(ANSWER_LIMIT).build());
+        Ok(slot.insert(made.map_err(|error| SystemdError::Unreachable(Box::new(error)))?).clone())
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeSet<(String, Option<Property>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Property {
+    /// Whether one of them is of no use once the other is set.
+    fn replaces(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::IoWeight(_), Self::IoWeight(_)) | (Self::CpuWeight(_), Self::CpuWeight(_)) => true,
+            (Self::IoMax(one, _), Self::IoMax(other, _)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+fn refused(what: &'static str, unit: &str, source: zbus::Error) -> SystemdError {
+    SystemdError::Refused { what, unit: unit.to_owned(), source: Box::new(source) }
+}
+
+fn is_named(error: &SystemdError, wanted: &str) -> bool {
+    let SystemdError::Refused { source, .. } = error else { return false };
+    matches!(&**source, zbus::Error::MethodError(name, ..) if name.as_str() == wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_lies_where_its_name_says() {
+        let unit = |path: &str| slice_of(&path.parse().unwrap()).map(str::to_owned);
+        assert_eq!(unit("bulkhead.slice").as_deref(), Some("bulkhead.slice"));
+        assert_eq!(unit("a.slice/a-b.slice/a-b-c.slice").as_deref(), Some("a-b-c.slice"));
+        assert_eq!(unit("a.slice/a-x\\x2dy.slice").as_deref(), Some("a-x\\x2dy.slice"));
+        for other in ["a.slice/b.slice", "a.slice/journal", "a-b.slice", "x/a.slice", "a.slice/a-.slice", "/"] {
+            assert_eq!(unit(other), None, "{other}");
+        }
+        // The cgroup of a journal thread beside its owner's.
+        assert_eq!(unit("a.slice/bulkhead-journal:a-b.slice"), None);
+    }
+
+    #[test]
+    fn limits_are_those_of_systemd() {
+        let limits = Property::IoMax(DevNo::new(8, 16), [None, Some(1 << 20), None, Some(10)]);
+        let pairs = limits.pairs().unwrap();
+        assert_eq!(
+            pairs.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(" "),
+            "IOReadBandwidthMax IOWriteBandwidthMax IOReadIOPSMax IOWriteIOPSMax"
+        );
+        let value: Vec<(String, u64)> = pairs[1].1.clone().try_into().unwrap();
+        assert_eq!(value, [("/dev/block/8:16".to_owned(), 1 << 20)]);
+        assert_eq!(pairs[0].1.value_signature().to_string(), "a(st)");
+    }
+
+    #[test]
+    fn systemd_is_seen_by_its_directory() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        assert!(!is_running(&roots));
+        std::fs::create_dir_all(base.path().join("run/systemd/system")).unwrap();
+        assert!(is_running(&roots));
+    }
+}
