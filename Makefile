@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Everything they need is installed by them; downloads are cached outside the checkout.
 
-.PHONY: test demo check lab needs
+.PHONY: test demo check lab deb install needs
 
 # What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
@@ -17,6 +17,22 @@ lab: needs
 # The before/after experiment in a virtual machine, on the model of an SSD: table, JSON, plots and an HTML report.
 demo: needs
 	cargo xtask demo
+
+# The Debian package, target/debian/bulkhead-release.deb.
+deb: needs
+	cargo xtask deb
+
+# For hosts without dpkg: the program, its units, manual and completions, below DESTDIR.
+install: needs
+	cargo build --release --locked --bin bulkhead
+	install -D -m 755 -t $(DESTDIR)/usr/bin target/release/bulkhead
+	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system packaging/bulkhead.service packaging/bulkhead-tenant@.service
+	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system/run-bulkhead-mnt-.mount.d packaging/run-bulkhead-mnt-.mount.d/50-bulkhead.conf
+	install -D -m 644 packaging/bulkhead.sysusers $(DESTDIR)/usr/lib/sysusers.d/bulkhead.conf
+	install -D -m 644 packaging/bulkhead.tmpfiles $(DESTDIR)/usr/lib/tmpfiles.d/bulkhead.conf
+	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 docs/cli/man/*.1
+	install -d $(DESTDIR)/usr/share/bash-completion/completions
+	target/release/bulkhead completions bash > $(DESTDIR)/usr/share/bash-completion/completions/bulkhead
 
 needs:
 	@if command -v dpkg-query >/dev/null && \

@@ -17,6 +17,8 @@ use bulkhead_lab::{
 };
 use clap::{Args, Subcommand};
 
+use crate::deb;
+
 /// Exit code after SIGINT or SIGTERM, as a shell would show it.
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
@@ -349,8 +351,12 @@ async fn run_plan(
 ) -> Result<ExitCode> {
     let interrupt = interrupted()?;
     let mut interrupt = std::pin::pin!(interrupt);
+    let mut config = config(programs)?;
+    if cases.iter().any(|case| case.profile.init == Init::Systemd) {
+        config.package = Some(deb::make(if programs.release { "release" } else { "dev" })?);
+    }
     let lab = tokio::select! {
-        lab = open(programs) => Arc::new(lab?),
+        lab = Lab::open(config) => Arc::new(lab?),
         signal = &mut interrupt => bail!("{signal} before the first case"),
     };
     let plan = Plan {
@@ -443,7 +449,7 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     std::fs::create_dir_all(&artifacts).with_context(|| format!("cannot create {}", artifacts.display()))?;
     say::progress(format!("artifacts in {}", artifacts.display()));
     let [agent, disk] = ["bulkhead-lab-agent", "bulkhead-lab-disk"].map(|name| profile.join(name));
-    Ok(LabConfig { agent, disk, programs: vec![profile.join("bulkhead")], artifacts })
+    Ok(LabConfig { agent, disk, programs: vec![profile.join("bulkhead")], package: None, artifacts })
 }
 
 pub(crate) fn workspace() -> PathBuf {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod deb;
 mod demo;
 mod evidence;
 mod fuzz;
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests, licences: all that needs no virtual machine.
     Check,
+    /// The Debian package, in target/debian.
+    Deb(deb::Arguments),
     /// The before/after experiment in a virtual machine; the report goes to target/demo.
     Demo,
     /// Runs an experiment of the targets, writes docs/evidence/NAME.{json,svg,md}, and says whether the target is met.
@@ -37,6 +40,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
+        Command::Deb(arguments) => deb::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Demo => demo::run(),
         Command::Evidence(arguments) => evidence::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),

@@ -779,6 +779,17 @@ pub(crate) enum TenantCommand {
         /// Its name
         name: String,
     },
+    /// Wait until all volumes of a tenant are mounted
+    ///
+    /// Fails with the volume that is not, and why. The unit bulkhead-tenant@NAME.service runs this, for units that need the volumes to say
+    /// Requires= and After= it.
+    Ready {
+        /// Its name
+        name: String,
+        /// How long to wait, in seconds
+        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+        timeout: u64,
+    },
     /// Change a tenant; what is not given stays as it is
     Set(TenantSetArgs),
     /// Remove a tenant; its volumes stay

@@ -1,6 +1,7 @@
 //! The commands that ask the daemon: arguments into a request, and the answer to the output.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Server, Sharing, VolumeRef};
@@ -21,6 +22,7 @@ use crate::image;
 use crate::job;
 use crate::output::Output;
 use crate::parse::{self, VolumeArg, invalid};
+use crate::ready;
 use crate::show;
 use crate::transfer;
 
@@ -230,6 +232,10 @@ async fn tenant(command: TenantCommand, client: &Client, output: &Output) -> Res
         TenantCommand::Ls => show::list(output, &client.tenant_list().await?),
         TenantCommand::Inspect { name } => {
             show::inspect(output, &client.tenant_inspect(&parse::tenant_name(&name)?).await?)
+        }
+        TenantCommand::Ready { name, timeout } => {
+            let name = parse::tenant_name(&name)?;
+            show::inspect(output, &ready::wait(&name, Duration::from_secs(timeout), client).await?)
         }
         TenantCommand::Set(args) => tenant_set(&args, client, output).await,
         TenantCommand::Rm { name, force, write } => {

@@ -42,6 +42,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         metrics: args.metrics,
         fault_after,
     };
+    daemon::make_dirs(&options.dirs)?;
     // Before anything that could wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
     servers::look_after(Arc::clone(&kernel))?;

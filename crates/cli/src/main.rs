@@ -22,6 +22,7 @@ mod observe;
 mod output;
 mod parse;
 mod progress;
+mod ready;
 mod run;
 mod show;
 mod top;

@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// Unmounts a volume if it is mounted, and closes its device.
-    fn unmount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+    pub(crate) fn unmount(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         if !dry_run {
             self.watched().remove(reference);
         }

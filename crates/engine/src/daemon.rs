@@ -8,7 +8,8 @@
 //! do everything that the daemon can, so being a member of the group is as good as being root.
 //!
 //! # Signals
-//! `SIGTERM` and `SIGINT`: no further operation begins, those that run are finished as far as that takes seconds, and the daemon ends. `SIGHUP` is ignored.
+//! `SIGTERM` and `SIGINT`: no further operation begins, those that run are finished as far as that takes seconds, and the daemon ends; while
+//! the host is going down, all volumes are unmounted before that. `SIGHUP` is ignored.
 //! `SIGKILL` is safe at any time: the next start completes or undoes what was begun.
 
 use std::io;
@@ -16,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_sys::cgroup::Mode;
@@ -42,6 +43,14 @@ const TICK: Duration = Duration::from_secs(2);
 /// How long a stopping daemon waits for operations that have begun. What has not ended by then is cut off, which is as safe as
 /// `SIGKILL`.
 const LAST_OPERATIONS: Duration = Duration::from_secs(3);
+
+/// How long volumes may take to be unmounted when the host goes down: more than systemd gives services to end (90 s), which keep theirs
+/// in use.
+const RELEASE: Duration = Duration::from_secs(120);
+
+/// By how much, in microseconds, and how often, systemd is asked for more time meanwhile.
+const MORE_TIME_US: u32 = 30_000_000;
+const MORE_TIME_EVERY: Duration = Duration::from_secs(10);
 
 /// How long a stopping daemon waits for clients to take their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -142,13 +151,12 @@ pub async fn run_until(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Fault> {
     let group = options.socket_group.as_deref().map(group_id).transpose()?;
-    make_dir(&options.dirs.state, 0o700)?;
-    // The members of the socket's group must be able to reach the socket; what is below is 0700.
-    make_dir(&options.dirs.run, 0o755)?;
+    make_dirs(&options.dirs)?;
     let lock = lock(&options.dirs.run)?;
     let (dirs, fault_after) = (options.dirs.clone(), options.fault_after);
+    let acting = Arc::clone(&host);
     let reconcile = move || {
-        let engine = Engine::new(dirs, Executor::new(host, fault_after));
+        let engine = Engine::new(dirs, Executor::new(acting, fault_after));
         engine.reconcile();
         engine
     };
@@ -189,10 +197,48 @@ pub async fn run_until(
     if let Some(metrics) = metrics {
         metrics.abort();
     }
+    let goes_down = tokio::task::spawn_blocking(move || host.is_going_down()).await.unwrap_or_default();
+    if goes_down {
+        release(&service).await;
+    }
     remove_socket(&options.socket);
     drop(lock);
-    tracing::info!("stopped; tenants run on and volumes stay mounted");
+    if !goes_down {
+        tracing::info!("stopped; tenants run on and volumes stay mounted");
+    }
     Ok(())
+}
+
+/// Unmounts all volumes, before what they lie on is unmounted.
+async fn release(service: &Service) {
+    let began = Instant::now();
+    let release = service.release(RELEASE);
+    tokio::pin!(release);
+    let mut more = interval(MORE_TIME_EVERY);
+    let left = loop {
+        tokio::select! {
+            left = &mut release => break left,
+            _ = more.tick() => tell(&[NotifyState::ExtendTimeoutUsec(MORE_TIME_US)]),
+        }
+    };
+    for fault in &left {
+        tracing::error!(object = %fault.object, cause = %fault.cause, "not unmounted before the host goes down");
+    }
+    tracing::info!(
+        seconds = began.elapsed().as_secs_f64(),
+        left = left.len(),
+        "the host goes down: volumes are unmounted"
+    );
+}
+
+/// Makes the daemon's directories.
+///
+/// # Errors
+/// When they cannot be made.
+pub fn make_dirs(dirs: &Dirs) -> Result<(), Fault> {
+    make_dir(&dirs.state, 0o700)?;
+    // The members of the socket's group must be able to reach the socket; what is below is 0700.
+    make_dir(&dirs.run, 0o755)
 }
 
 /// Listens for Prometheus; the returned future answers.

@@ -145,6 +145,11 @@ impl Engine {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
+    /// How many problems there are, by the kind of what they are about.
+    pub(crate) fn problem_counts(&self) -> Vec<(&'static str, usize)> {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).counts()
+    }
+
     pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
         self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -277,6 +277,12 @@ pub trait Host: Send + Sync {
     /// When they do not go.
     fn kill_all(&self, cgroup: &str) -> Result<(), Fault>;
 
+    /// Asks all processes in a cgroup, and below it, to end (`SIGTERM`).
+    fn terminate(&self, cgroup: &str);
+
+    /// Whether the host is being shut down or rebooted, as far as process 1 tells.
+    fn is_going_down(&self) -> bool;
+
     /// Bytes that a cgroup read and wrote on physical devices.
     fn io_bytes(&self, cgroup: &str) -> IoBytes;
 

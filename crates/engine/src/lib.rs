@@ -29,6 +29,7 @@ pub mod openapi;
 mod pools;
 mod problems;
 mod reconcile;
+mod release;
 mod repair;
 mod room;
 pub mod servers;

@@ -64,6 +64,8 @@ pub struct Seen {
     pub heat: Vec<HeatRow>,
     /// The room in pools, by their names.
     pub pools: Vec<(Name, Space)>,
+    /// How many problems the daemon knows of each kind.
+    pub problems: Vec<(&'static str, usize)>,
 }
 
 /// All metrics. When the host cannot be observed, they say that and why.
@@ -128,6 +130,7 @@ impl Collector for Seen {
         holds(encoder, &self.holds)?;
         shared_reads(encoder, &self.heat)?;
         pools(encoder, &self.pools)?;
+        problems(encoder, &self.problems)?;
         let Ok(seen) = &self.observed else { return Ok(()) };
         journals(encoder, seen)?;
         containers(encoder, seen)?;
@@ -329,6 +332,19 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::R
     Ok(())
 }
 
+fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &[(&'static str, usize)]) -> fmt::Result {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let help = "What is not as recorded, for example volumes that cannot be mounted; `bulkhead host` lists it";
+    let mut gauge = encoder.encode_descriptor("problems", help, None, MetricType::Gauge)?;
+    for (kind, count) in problems {
+        let labels: Labels<'_, 1> = [("kind", kind)];
+        gauge.encode_family(&labels)?.encode_gauge(&i64::try_from(*count).unwrap_or(i64::MAX))?;
+    }
+    Ok(())
+}
+
 fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
     let mut time = counter(encoder, "observed", "How long was observed", Some(&Unit::Seconds))?;
     time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
@@ -421,7 +437,7 @@ mod tests {
     use crate::observe::Observe as _;
 
     fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
-        render(Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new() }, format)
+        render(Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new(), problems: Vec::new() }, format)
     }
 
     /// In the newer format, without the version of the day.

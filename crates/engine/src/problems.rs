@@ -24,6 +24,24 @@ pub(crate) enum Place {
     Start,
 }
 
+impl Place {
+    /// What is looked at there, in a word.
+    const fn kind(&self) -> &'static str {
+        match self {
+            Self::Records => "records",
+            Self::Tenant(_) => "tenant",
+            Self::Volume(_) => "volume",
+            Self::Lease(_) => "lease",
+            Self::Flattening(_) => "flattening",
+            Self::InUse(_) => "in_use",
+            Self::Start => "start",
+        }
+    }
+}
+
+/// All kinds of places.
+const KINDS: [&str; 7] = ["records", "tenant", "volume", "lease", "flattening", "in_use", "start"];
+
 /// What was found there.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(BTreeMap<Place, Vec<Fault>>);
@@ -47,6 +65,15 @@ impl Problems {
             Place::Records | Place::InUse(_) | Place::Start => true,
             _ => looked_at.contains(place),
         });
+    }
+
+    /// How many there are at each kind of place.
+    pub(crate) fn counts(&self) -> Vec<(&'static str, usize)> {
+        let count = |kind| {
+            let of_kind = self.0.iter().filter(|(place, _)| place.kind() == kind);
+            (kind, of_kind.map(|(_, faults)| faults.len()).sum())
+        };
+        KINDS.into_iter().map(count).collect()
     }
 
     /// All of them, each once.

@@ -1083,6 +1083,12 @@ impl Host for Sim {
         Ok(())
     }
 
+    fn terminate(&self, _cgroup: &str) {}
+
+    fn is_going_down(&self) -> bool {
+        false
+    }
+
     fn io_bytes(&self, _cgroup: &str) -> IoBytes {
         IoBytes::default()
     }

@@ -798,6 +798,27 @@ fn a_refused_cpu_controller_is_told_and_asked_for_again() {
 }
 
 #[test]
+fn before_the_host_goes_down_volumes_are_unmounted_and_records_stay() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    for (name, tenant) in [("file/v", "db"), ("thick/w", "web")] {
+        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&first, &Op::Tenant(tenant, name)).unwrap();
+    }
+    let target = first.volume_inspect(&volume("file/v")).unwrap().mounted_at.unwrap();
+    sim.set_busy(&target, true);
+    let left = first.release(Duration::ZERO);
+    assert_eq!(left.iter().map(|fault| fault.code).collect::<Vec<_>>(), [Code::InUse], "{left:?}");
+    assert_eq!(sim.leftovers().mounts, std::slice::from_ref(&target));
+    sim.set_busy(&target, false);
+    assert_eq!(first.release(Duration::ZERO), []);
+    assert!(sim.leftovers().mounts.is_empty() && sim.leftovers().attached.is_empty());
+    let second = engine(&sim);
+    assert_settled(&sim, &second, "after the next start");
+    assert_eq!(sim.leftovers().mounts.len(), 2);
+}
+
+#[test]
 fn a_reboot_brings_tenants_and_mounts_back() {
     let sim = with_pools();
     let first = engine(&sim);

@@ -47,7 +47,6 @@ const MASKED: [&str; 12] = [
 const UNIT: &str = "[Unit]
 Description=Agent of the lab
 DefaultDependencies=no
-Requires=sysinit.target
 After=sysinit.target basic.target
 SuccessAction=poweroff-immediate
 FailureAction=poweroff-immediate

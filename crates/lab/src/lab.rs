@@ -27,6 +27,8 @@ pub struct LabConfig {
     pub disk: PathBuf,
     /// Programs that guests find in /lab/bin (and in `PATH`) under their file names.
     pub programs: Vec<PathBuf>,
+    /// The Debian package of the programs, for cases that install it; those are skipped without it.
+    pub package: Option<PathBuf>,
     /// Folder for console logs, reports and results; created if absent.
     pub artifacts: PathBuf,
 }

@@ -183,7 +183,8 @@ impl Machine {
             && std::fs::read(self.console_log()).is_ok_and(|log| String::from_utf8_lossy(&log).contains("Oops: int3"))
     }
 
-    fn console_log(&self) -> PathBuf {
+    /// The console log of this boot, on the host.
+    pub(crate) fn console_log(&self) -> PathBuf {
         self.logs.join(format!("{}-boot{}.console.log", self.name, self.boots))
     }
 
@@ -435,6 +436,17 @@ impl Machine {
         let name = self.shared.add(program).await?;
         self.sh(&BRING.replace("PROGRAM", &name)).await.with_context(|| format!("cannot bring {name} to the guest"))?;
         Ok(())
+    }
+
+    /// Shows a file of the host to the guest, for this boot and later ones; returns its path there.
+    ///
+    /// # Errors
+    /// When it cannot be copied.
+    pub fn show(&self, file: &Path) -> Result<String> {
+        let name = file.file_name().with_context(|| format!("{} names no file", file.display()))?;
+        let copy = self.shared.dir.join(name);
+        std::fs::copy(file, &copy).with_context(|| format!("cannot copy {} to {}", file.display(), copy.display()))?;
+        Ok(format!("/lab/{}", name.to_string_lossy()))
     }
 
     /// The device node of a disk, once it is a block device in the guest.

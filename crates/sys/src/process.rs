@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, pidfd_open, pidfd_send_signal, setrlimit};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, getrlimit, kill_process, pidfd_open, pidfd_send_signal, setrlimit,
+};
 
 use crate::raw;
 use crate::roots::Roots;
@@ -95,6 +97,15 @@ impl AsFd for Handle {
 /// The operating system's.
 pub fn wait_until_ended(pid: Pid, limit: Duration) -> io::Result<bool> {
     Handle::open(pid)?.map_or(Ok(true), |process| process.wait_until_ended(limit))
+}
+
+/// Asks a process to end (`SIGTERM`).
+///
+/// # Errors
+/// The operating system's, when there is no such process.
+pub fn terminate(pid: u32) -> io::Result<()> {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(kill_process(pid, Signal::TERM)?)
 }
 
 /// Waits a moment between two looks at something that sends no event; an early return by a signal does no harm.

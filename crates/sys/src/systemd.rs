@@ -206,6 +206,14 @@ impl Manager {
         Ok(())
     }
 
+    /// Whether the host is being shut down or rebooted (`SystemState`, as `systemctl is-system-running` shows it).
+    ///
+    /// # Errors
+    /// [`SystemdError`].
+    pub fn is_stopping(&self) -> Result<bool, SystemdError> {
+        self.property(MANAGER_PATH, MANAGER, "SystemState", "host").map(|state| state == "stopping")
+    }
+
     fn wait_for(&self, unit: &str, wanted: &'static str) -> Result<(), SystemdError> {
         let end = Instant::now() + STATE_LIMIT;
         loop {
@@ -226,14 +234,14 @@ impl Manager {
             Err(error) if is_named(&error, NO_UNIT) => return Ok("inactive".to_owned()),
             found => found?,
         };
+        self.property(path.as_str(), UNIT, "ActiveState", unit)
+    }
+
+    /// A property that is a text, of an object that is called `unit` in messages.
+    fn property(&self, path: &str, interface: &str, name: &str, unit: &str) -> Result<String, SystemdError> {
         let refused = |source| refused("look at", unit, source);
-        let answer = self.connection()?.call_method(
-            Some(DESTINATION),
-            path.as_ref(),
-            Some(PROPERTIES),
-            "Get",
-            &(UNIT, "ActiveState"),
-        );
+        let connection = self.connection()?;
+        let answer = connection.call_method(Some(DESTINATION), path, Some(PROPERTIES), "Get", &(interface, name));
         let value: OwnedValue = answer.and_then(|answer| answer.body().deserialize()).map_err(refused)?;
         String::try_from(value).map_err(|error| refused(error.into()))
     }

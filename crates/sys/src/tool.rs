@@ -98,6 +98,7 @@ pub struct Tool {
     ok_codes: Vec<i32>,
     limit: Option<Duration>,
     ends_with_us: bool,
+    outlives_shutdown: bool,
 }
 
 impl Tool {
@@ -112,6 +113,7 @@ impl Tool {
             ok_codes: vec![0],
             limit: Some(DEFAULT_LIMIT),
             ends_with_us: false,
+            outlives_shutdown: false,
         }
     }
 
@@ -119,6 +121,14 @@ impl Tool {
     #[must_use]
     pub fn this_program() -> Self {
         Self { path: "/proc/self/exe", ..Self::new("bulkhead") }
+    }
+
+    /// Has systemd leave it alone until the host is down, because file systems may need it until then: it is called so that systemd
+    /// takes it for a storage daemon (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
+    #[must_use]
+    pub fn outlives_shutdown(mut self) -> Self {
+        self.outlives_shutdown = true;
+        self
     }
 
     /// Adds one argument.
@@ -276,6 +286,9 @@ impl Tool {
         command.envs(self.envs.iter().map(|(name, value)| (name, value)));
         // A Ctrl-C at our terminal is for us: it must not end a helper half way.
         command.process_group(0);
+        if self.outlives_shutdown {
+            command.arg0(format!("@{}", self.program));
+        }
         if self.ends_with_us {
             // SAFETY: between fork and exec the closure makes one system call (`prctl`), and neither allocates nor locks.
             unsafe { command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?)) };

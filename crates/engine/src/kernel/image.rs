@@ -390,7 +390,7 @@ impl Kernel {
     }
 
     fn start_server(&self, service: &Service, successor: bool) -> Result<(), Fault> {
-        let mut tool = Tool::this_program().arg("blockd").arg("--image").arg(&service.image);
+        let mut tool = Tool::this_program().outlives_shutdown().arg("blockd").arg("--image").arg(&service.image);
         tool = tool.arg("--volume").arg(service.volume.to_string());
         if service.discards {
             tool = tool.arg("--discards");

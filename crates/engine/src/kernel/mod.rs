@@ -489,6 +489,25 @@ impl Host for Kernel {
         cgroup::kill_all(&self.roots, &path, KILL_LIMIT).map_err(|e| e.fault(format!("cgroup {cgroup}")))
     }
 
+    fn terminate(&self, cgroup: &str) {
+        for pid in self.processes(cgroup) {
+            // One that is gone has ended.
+            let _ = process::terminate(pid);
+        }
+    }
+
+    fn is_going_down(&self) -> bool {
+        self.systemd.as_ref().is_some_and(|systemd| {
+            systemd.is_stopping().unwrap_or_else(|error| {
+                tracing::warn!(
+                    why = bulkhead_core::error::chain(&error),
+                    "systemd does not say whether the host goes down"
+                );
+                false
+            })
+        })
+    }
+
     fn io_bytes(&self, cgroup: &str) -> IoBytes {
         let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
         let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();

@@ -122,7 +122,8 @@ impl Service {
         // What cannot be listed now is there at the next scrape.
         let listed = self.look(|engine| Ok((engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default())));
         let (heat, pools) = listed.await.unwrap_or_default();
-        metrics::Seen { observed: self.observe(Duration::ZERO).await, holds, heat, pools }
+        let problems = self.0.engine.problem_counts();
+        metrics::Seen { observed: self.observe(Duration::ZERO).await, holds, heat, pools, problems }
     }
 
     /// What the daemon is and sees.
@@ -218,6 +219,13 @@ impl Service {
     pub async fn close(&self) {
         self.0.observe.stop();
         self.0.engine.shared.jobs.close().await;
+    }
+
+    /// Unmounts all volumes, for at most so long, once closed; returns why the rest could not be.
+    pub async fn release(&self, limit: Duration) -> Vec<Fault> {
+        let engine = self.0.engine.clone();
+        let released = spawn_blocking(move || engine.release(limit)).await;
+        released.unwrap_or_else(|error| vec![Fault::new(Code::Internal, "volumes", error)])
     }
 
     /// What still runs, as words.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::host::{PROFILE, json, kernel_is_silent, make_pools, unmake_pools};
+use super::host::{PROFILE, json, kernel_is_silent, make_pools, refused_as, unmake_pools};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::clock::Clock;
 use crate::init::Init;
@@ -15,7 +15,9 @@ use crate::protocol::ExitStatus;
 pub(super) const SYSTEMD: Profile =
     Profile { name: "systemd", clock: Clock::Wall, init: Init::Systemd, cpus: 2, ..PROFILE };
 
-pub(super) const CASES: &[Case] = &[Case {
+pub(super) const CASES: &[Case] = &[SLICES, REBOOT];
+
+const SLICES: Case = Case {
     name: "systemd_slices",
     about: "a tenant is a slice unit with its share and limits; reloads, a stop, other properties and a lost controller of the unit are \
             mended by the next check while a container in it writes on; tenants of 0.1 are taken over with their processes",
@@ -23,11 +25,28 @@ pub(super) const CASES: &[Case] = &[Case {
     profile: SYSTEMD,
     limit: Duration::from_secs(400),
     run: |ctx| Box::pin(slices(ctx)),
+};
+
+const REBOOT: Case = Case {
+    name: "systemd_reboot",
+    about: "before a reboot all volumes are unmounted, also one whose container ignores SIGTERM and loses nothing that was synced; \
+            afterwards, and after a power cut, units that require a tenant's volumes find them, or are not started",
+    kernels: &[Kernel::V6_12],
+    profile: SYSTEMD,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(reboots(ctx, 3, false)),
+};
+
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "systemd_reboot_20",
+    about: "a reboot with 20 more volumes in use does not wait for what has ended, compared with one without",
+    limit: Duration::from_secs(900),
+    run: |ctx| Box::pin(reboots(ctx, 20, true)),
+    ..REBOOT
 }];
 
-/// The unit as it is shipped.
-const UNIT: &str = include_str!("../../../../packaging/bulkhead.service");
-const UNIT_PATH: &str = "/etc/systemd/system/bulkhead.service";
+/// Longest that dpkg may take.
+const INSTALL: Duration = Duration::from_secs(180);
 
 /// Longest that the daemon takes to see that something is not as recorded and to mend it.
 const MENDED: Duration = Duration::from_secs(60);
@@ -39,18 +58,26 @@ const SLICE_UNIT: &str = "bulkhead-my\\x2ddb.slice";
 /// Appends to a file, syncs each, and says how many there are.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/written; done";
 
-/// Installs the program and its service, and starts it.
-async fn install(ctx: &Ctx) -> Result<()> {
-    ctx.machine.sh("cp /lab/bin/bulkhead /usr/bin/bulkhead").await?;
-    ctx.machine.write_file(UNIT_PATH, UNIT.as_bytes()).await?;
-    ctx.machine.sh("systemctl daemon-reload; systemctl start bulkhead").await?;
+/// Installs the package, which starts the service; `None` when there is none.
+pub(super) async fn install(ctx: &Ctx) -> Result<Option<()>> {
+    let Some(package) = &ctx.lab.config().package else { return Ok(None) };
+    let package = ctx.machine.show(package)?;
+    ctx.machine.sh_within(&format!("dpkg --install {package} && systemctl is-active bulkhead"), INSTALL).await?;
+    Ok(Some(()))
+}
+
+/// Removes the package and all that is its own.
+pub(super) async fn purge(ctx: &Ctx) -> Result<()> {
+    ctx.machine.sh_within("dpkg --purge bulkhead", INSTALL).await?;
+    let left = "find /etc /usr /var/lib /run/bulkhead -name '*bulkhead*' -not -path '*/dpkg/*' -not -path '/etc/lvm/*' -not -name 'bulkhead-lab*' || true";
+    let left = ctx.machine.sh(left).await?;
+    ensure!(left.is_empty(), "the package leaves behind: {left}");
     Ok(())
 }
 
-async fn remove(ctx: &Ctx) -> Result<()> {
-    ctx.machine.sh("systemctl stop bulkhead; rm /usr/bin/bulkhead").await?;
-    ctx.machine.sh(&format!("rm {UNIT_PATH}; systemctl daemon-reload; rm -rf /var/lib/bulkhead")).await?;
-    Ok(())
+/// The outcome of a case without a package.
+pub(super) fn no_package() -> Outcome {
+    Outcome::Skipped("there is no Debian package to install".to_owned())
 }
 
 /// A property of the tenant's unit.
@@ -89,7 +116,9 @@ async fn writes_on(ctx: &Ctx, what: &str) -> Result<()> {
 
 async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    install(ctx).await?;
+    if install(ctx).await?.is_none() {
+        return Ok(no_package());
+    }
     make_pools(ctx).await?;
     let disk = ctx.machine.disk(1).await?;
     for volume in ["file/v", "thick/w"] {
@@ -125,6 +154,25 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     mended(ctx, "nothing is lost by a restart of the daemon").await?;
     writes_on(ctx, "the container writes on").await?;
 
+    // As the OOM killer does it.
+    ctx.machine.sh("systemctl kill --signal=KILL bulkhead").await?;
+    let again = "systemctl is-active bulkhead && [ $(systemctl show --value -p NRestarts bulkhead) = 1 ]";
+    ctx.machine
+        .wait_until("the daemon is started again", MENDED, async || Ok(ctx.machine.sh(again).await.ok()))
+        .await?;
+    writes_on(ctx, "the container writes beside another daemon").await?;
+
+    // The package: it is not removed from under volumes, another version takes over, and a group may use the socket.
+    refused_as(ctx, 1, &["/run/bulkhead/mnt/file/v", "tenant rm"], &["dpkg", "--remove", "bulkhead"]).await?;
+    ctx.machine.sh("echo 'BULKHEAD_OPTIONS=--socket-group bulkhead' > /etc/default/bulkhead").await?;
+    install(ctx).await?;
+    mended(ctx, "nothing is lost by an upgrade").await?;
+    writes_on(ctx, "the container writes on beside another version").await?;
+    let member = ["setpriv", "--reuid=nobody", "--regid=bulkhead", "--clear-groups", "bulkhead", "tenant", "ls"];
+    ctx.machine.run(&member).await?.success("a member of the socket's group")?;
+    refused_as(ctx, 9, &["socket"], &["setpriv", "--reuid=nobody", "--clear-groups", "bulkhead", "tenant", "ls"])
+        .await?;
+
     // All units in a slice are stopped with it; what serves the volumes is none, and goes on.
     ctx.machine.sh(&format!("systemctl stop '{SLICE_UNIT}'")).await?;
     let ended = ctx.machine.run(&["systemctl", "is-active", "container"]).await?;
@@ -158,6 +206,155 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx).await?;
     ctx.machine.sh("rm /run/written /run/old").await?;
-    remove(ctx).await?;
+    purge(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+/// Longest that a reboot may take on the host's clock, up to the end of the machine.
+const REBOOT_LIMIT: Duration = Duration::from_secs(200);
+
+/// A container's main process that does not end when it is asked to. What it has synced, it says in a file that stays.
+const STUBBORN: &str = "
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+log = os.open('/data/log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+n = 0
+while True:
+    n += 1
+    os.write(log, b'%08d\\n' % n)
+    os.fsync(log)
+    acked = os.open('/var/acked', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(acked, b'%d' % n)
+    os.fsync(acked)
+    os.close(acked)
+";
+
+/// A unit that cannot do without the volumes of a tenant.
+const APP: &str = "[Unit]
+Requires=bulkhead-tenant@TENANT.service
+After=bulkhead-tenant@TENANT.service
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/sh -c 'cat /run/bulkhead/mnt/*/TENANT/mark'
+[Install]
+WantedBy=multi-user.target
+";
+
+/// Reboots, and says how long it took to go down, on the guest's clock.
+async fn reboot(ctx: &mut Ctx) -> Result<f64> {
+    let uptime = ctx.machine.read_text("/proc/uptime").await?;
+    let begin: f64 = uptime.split(' ').next().context("no uptime")?.parse()?;
+    let log = ctx.machine.console_log();
+    ctx.reboot(REBOOT_LIMIT).await?;
+    let log = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let log = String::from_utf8_lossy(&log).into_owned();
+    let end = log.lines().rev().find(|line| line.contains("reboot: Restarting system"));
+    let end =
+        end.and_then(|line| line.trim_start_matches('[').split(']').next()).context("the kernel does not say when")?;
+    let end: f64 = end.trim().parse()?;
+    ctx.machine.sh("systemctl is-system-running --wait || true").await?;
+    Ok(end - begin)
+}
+
+/// With so many volumes besides those that are looked into; compared with a reboot without any.
+async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Outcome> {
+    if install(ctx).await?.is_none() {
+        return Ok(no_package());
+    }
+    // File systems that come late, for example over the network.
+    for (index, name) in [(0, "file"), (1, "gone")] {
+        let disk = ctx.machine.disk(index).await?;
+        ctx.machine
+            .sh(&format!(
+                "mkfs.ext4 -q -L {name} {disk}; mkdir -p /srv/{name}; echo 'LABEL={name} /srv/{name} ext4 _netdev 0 0' >> /etc/fstab; \
+                 systemctl daemon-reload; mount /srv/{name}"
+            ))
+            .await?;
+        json(ctx, &["pool", "create", name, "--dir", &format!("/srv/{name}/volumes")]).await?;
+    }
+    let without = if is_compared { Some(reboot(ctx).await?) } else { None };
+
+    let create = "bulkhead volume create file/v{} --size 16M --provision on-demand";
+    ctx.machine.sh_within(&format!("seq {attached} | xargs -P 4 -I {{}} {create}"), INSTALL).await?;
+    let volumes: Vec<String> = (1..=attached).flat_map(|n| ["--volume".to_owned(), format!("file/v{n}")]).collect();
+    let volumes: Vec<&str> = volumes.iter().map(String::as_str).collect();
+    json(ctx, &[&["tenant", "create", "many"], &volumes[..]].concat()).await?;
+    for tenant in ["file/good", "gone/bad"] {
+        json(ctx, &["volume", "create", tenant, "--size", "64M"]).await?;
+        let name = tenant.rsplit('/').next().unwrap_or_default();
+        json(ctx, &["tenant", "create", name, "--volume", tenant]).await?;
+        ctx.machine.sh(&format!("echo {name} > /run/bulkhead/mnt/{tenant}/mark; sync")).await?;
+        ctx.machine
+            .write_file(&format!("/etc/systemd/system/app-{name}.service"), APP.replace("TENANT", name).as_bytes())
+            .await?;
+        ctx.machine.sh(&format!("systemctl daemon-reload; systemctl enable --now app-{name}")).await?;
+    }
+    json(ctx, &["volume", "create", "file/stubborn", "--size", "64M"]).await?;
+    let bulkhead = ctx.program("bulkhead");
+    json(ctx, &["tenant", "create", "stubborn", "--volume", "file/stubborn"]).await?;
+    let start = format!(
+        "mkdir -p /data; rm -f /var/acked; systemd-run --unit=stubborn --slice=bulkhead-stubborn.slice -p TimeoutStopSec=5 \
+         -p BindPaths=/run/bulkhead/mnt/file/stubborn:/data python3 -c \"{STUBBORN}\"; mkdir -p /x; setsid {bulkhead} run --tenant \
+         many --volume file/v1:/x -- sh -c 'trap : TERM; echo more > /x/more; sync /x/more; while :; do sleep 1000; done' \
+         > /dev/null 2>&1 &"
+    );
+    ctx.machine.sh(&start).await?;
+    ctx.machine
+        .wait_until("both containers have written", MENDED, async || {
+            let found =
+                ctx.machine.run(&["test", "-s", "/var/acked", "-a", "-s", "/run/bulkhead/mnt/file/v1/more"]).await?;
+            Ok(found.status.success().then_some(()))
+        })
+        .await?;
+    ctx.machine.sh("sed -i /gone/d /etc/fstab; sync").await?;
+    let with = reboot(ctx).await?;
+    if let Some(without) = without {
+        ctx.log(format!("going down took {without:.1} s without volumes, {with:.1} s with {} in use", attached + 3));
+        // For what it cannot end systemd would wait for 90 s.
+        ensure!(with < 12.0 * without, "going down takes longer with volumes");
+    }
+    let journal = ctx.machine.sh("journalctl -b -1 -u bulkhead --no-pager -o cat").await?;
+    ctx.save("shutdown.log", &journal)?;
+    ensure!(journal.contains("\"left\":0"), "not all volumes were unmounted: {journal}");
+
+    ctx.machine.sh("systemctl is-active bulkhead app-good bulkhead-tenant@good").await.context("after the reboot")?;
+    let refused = ctx.machine.run(&["systemctl", "is-active", "app-bad", "bulkhead-tenant@bad"]).await?;
+    ensure!(refused.stdout == "inactive\nfailed\n", "{refused:?}");
+    let why = ctx.machine.sh("journalctl -b -u bulkhead-tenant@bad --no-pager -o cat").await?;
+    ensure!(why.contains("/srv/gone/volumes"), "it does not say why: {why}");
+    ctx.machine.sh("mount -L gone /srv/gone; systemctl start app-bad; systemctl is-active app-bad").await?;
+    let acked: usize = ctx.machine.read_text("/var/acked").await?.trim().parse()?;
+    let lines =
+        ctx.machine.sh("wc -l < /run/bulkhead/mnt/file/stubborn/log; cat /run/bulkhead/mnt/file/v1/more").await?;
+    let logged: usize = lines.lines().next().unwrap_or_default().trim().parse()?;
+    ensure!(logged >= acked, "{acked} lines were synced, and {logged} are there");
+    ensure!(lines.ends_with("more\n"), "{lines}");
+    kernel_is_silent(ctx).await?;
+
+    ctx.crash_and_reboot().await?;
+    ctx.machine.sh("systemctl is-system-running --wait || true; systemctl is-active app-good").await?;
+    ctx.machine
+        .sh("mount -L gone /srv/gone; tail -n 1 /run/bulkhead/mnt/file/v1/more")
+        .await
+        .context("after a power cut")?;
+
+    for name in ["good", "bad"] {
+        ctx.machine
+            .sh(&format!("systemctl disable --now app-{name}; rm /etc/systemd/system/app-{name}.service"))
+            .await?;
+    }
+    for tenant in ["many", "good", "bad", "stubborn"] {
+        json(ctx, &["tenant", "rm", tenant]).await?;
+    }
+    let each = "bulkhead volume check {} && bulkhead volume rm {}";
+    let names = "bulkhead -o json volume ls | python3 -c 'import json, sys; [print(v[\"volume\"]) for v in json.load(sys.stdin)]'";
+    ctx.machine.sh_within(&format!("{names} | xargs -P 4 -I {{}} sh -c '{each}'"), INSTALL).await?;
+    for name in ["file", "gone"] {
+        json(ctx, &["pool", "rm", name]).await?;
+        ctx.machine.sh(&format!("umount /srv/{name}; rmdir /srv/{name}; sed -i /{name}/d /etc/fstab")).await?;
+    }
+    ctx.machine.sh("systemctl daemon-reload; systemctl reset-failed; rm -r /data /x /var/acked").await?;
+    purge(ctx).await?;
     Ok(Outcome::Passed)
 }
