@@ -12,6 +12,7 @@ use bulkhead_engine::observe::Observatory;
 use bulkhead_engine::servers;
 use bulkhead_sys::probe::probe;
 use bulkhead_sys::roots::Roots;
+use bulkhead_sys::systemd;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::{DaemonArgs, LogFormat};
@@ -43,6 +44,12 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         fault_after,
     };
     daemon::make_dirs(&options.dirs)?;
+    if systemd::is_running(&Roots::host()) && !systemd::has_bus(&Roots::host()) {
+        tracing::warn!(
+            hint = "apt-get install dbus, and restart the daemon",
+            "there is no system bus: tenants are no units of systemd, and volumes are not unmounted before a shutdown"
+        );
+    }
     // Before anything that could wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
     servers::look_after(Arc::clone(&kernel))?;

@@ -45,7 +45,10 @@ impl Engine {
         }
         let record = self.dirs.tenant_record(&request.name);
         let plan = tenant::create(record, &wanted, &self.host().weight_files(), &limits);
-        let mut steps = self.executor.run_steps(plan, dry_run)?;
+        let mut steps = match self.executor.run_steps(plan, dry_run) {
+            Err(fault) if is_new && !dry_run => return Err(self.undo_create(&wanted, fault)),
+            done => done?,
+        };
         steps.extend(self.serve_first(&wanted.name, dry_run)?);
         if !dry_run {
             // Some weight files can be seen only when there is a slice: the first tenant's are set now.

@@ -110,6 +110,12 @@ pub fn is_running(roots: &Roots) -> bool {
     roots.base.join("run/systemd/system").symlink_metadata().is_ok_and(|found| found.is_dir())
 }
 
+/// Whether there is a system bus, over which systemd can be asked for something.
+#[must_use]
+pub fn has_bus(roots: &Roots) -> bool {
+    roots.base.join("run/dbus/system_bus_socket").exists()
+}
+
 /// The slice unit that a cgroup is one of: each dash in its name is a level, so that `a-b.slice` lies in `a.slice`. `None` where
 /// systemd would look for a unit of this name elsewhere.
 #[must_use]
@@ -134,13 +140,13 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Has a slice active, with the controllers io and memory. Returns whether this process did not know that it is.
+    /// Has a slice active, with the controllers io and memory, unless this process has done so already.
     ///
     /// # Errors
     /// [`SystemdError`].
-    pub fn start(&self, unit: &str) -> Result<bool, SystemdError> {
+    pub fn start(&self, unit: &str) -> Result<(), SystemdError> {
         if self.known().contains(&(unit.to_owned(), None)) {
-            return Ok(false);
+            return Ok(());
         }
         let accounting = ["IOAccounting", "MemoryAccounting"].map(|name| (name, OwnedValue::from(true)));
         let description = Value::from("Bulkhead tenant").try_into().map(|text| ("Description", text));
@@ -159,7 +165,7 @@ impl Manager {
         }
         self.wait_for(unit, "active")?;
         self.known().insert((unit.to_owned(), None));
-        Ok(true)
+        Ok(())
     }
 
     /// Gives a slice a property until it is stopped, unless this process has given it that last.
@@ -337,6 +343,8 @@ mod tests {
         let roots = Roots::under(base.path());
         assert!(!is_running(&roots));
         std::fs::create_dir_all(base.path().join("run/systemd/system")).unwrap();
-        assert!(is_running(&roots));
+        assert!(is_running(&roots) && !has_bus(&roots));
+        std::fs::create_dir_all(base.path().join("run/dbus/system_bus_socket")).unwrap();
+        assert!(has_bus(&roots));
     }
 }

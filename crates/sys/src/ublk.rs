@@ -101,6 +101,15 @@ pub enum UblkError {
         #[source]
         source: io::Error,
     },
+    /// The driver has as many devices as it is allowed, and the limit cannot be raised.
+    #[error("there are as many ublk devices as {parameter} allows, and it cannot be raised")]
+    TooMany {
+        /// The driver's parameter.
+        parameter: PathBuf,
+        /// The kernel's reason.
+        #[source]
+        source: io::Error,
+    },
     /// What was told of it cannot be forgotten.
     #[error(transparent)]
     Told(#[from] FileError),
@@ -223,7 +232,12 @@ pub struct Control {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     /// How many commands were sent: each has its number.
     sent: u64,
+    /// The driver's parameter that says how many devices there may be.
+    most: PathBuf,
 }
+
+/// The most devices that the driver has numbers for (kernel `UBLK_MAX_UBLKS`).
+const MAX_DEVICES: u32 = (1 << 20) - 1;
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -247,7 +261,8 @@ impl Control {
             Some(Errno::PERM | Errno::NOSYS) => UblkError::Lacks { feature: "io_uring, or it is switched off" },
             _ => UblkError::Ring { operation: "make", source },
         })?;
-        Ok(Self { file, ring, sent: 0 })
+        let most = roots.sys.join("module/ublk_drv/parameters/ublks_max");
+        Ok(Self { file, ring, sent: 0, most })
     }
 
     /// What the driver can do.
@@ -334,7 +349,13 @@ impl Control {
             owner: spec.owner,
             state: 0,
         };
-        let (answer, bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
+        let (mut answer, mut bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
+        if answer == Err(Errno::ACCESS) {
+            // Kernels before 6.15 count everybody's devices against a limit that is meant for users without privileges.
+            std::fs::write(&self.most, MAX_DEVICES.to_string())
+                .map_err(|source| UblkError::TooMany { parameter: self.most.clone(), source })?;
+            (answer, bytes) = self.exchange(uapi::ADD_DEV, u32::MAX, wanted.encode(), 0)?;
+        }
         answer.map_err(|errno| refused(uapi::ADD_DEV, u32::MAX, errno))?;
         Ok(device_info(uapi::Info::decode(&bytes)))
     }

@@ -10,6 +10,7 @@ use bulkhead_sys::systemd::{self, Manager, Property};
 use super::Kernel;
 use super::act::{Outcome, cgroup_path};
 use super::faults::Classify;
+use crate::host::Host as _;
 
 /// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
 /// Controller cpu is enabled by actions of its own, each of which may be refused.
@@ -41,12 +42,18 @@ impl Kernel {
         if is_shared && !cgroup::children(&self.roots, &path).unwrap_or_default().is_empty() {
             return Ok(Outcome::UNCHANGED);
         }
-        let remove = if is_shared { cgroup::remove } else { cgroup::remove_tree };
-        let removed = remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-        if let Some((systemd, unit)) = self.unit_of(&path) {
+        if !cgroup::exists(&self.roots, &path) {
+            return Ok(Outcome::UNCHANGED);
+        }
+        // systemd would end what runs in it.
+        if self.processes(cgroup).is_empty()
+            && let Some((systemd, unit)) = self.unit_of(&path)
+        {
             systemd.stop(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
         }
-        Ok(Outcome::changed(removed))
+        let remove = if is_shared { cgroup::remove } else { cgroup::remove_tree };
+        remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        Ok(Outcome::DONE)
     }
 
     pub(super) fn move_processes(&self, from: &str, to: &str) -> Result<Outcome, Fault> {

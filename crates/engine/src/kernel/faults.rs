@@ -111,6 +111,10 @@ impl Classify for UblkError {
             UblkError::Unavailable { .. } | UblkError::Lacks { .. } => {
                 (Code::Unsupported, "`modprobe ublk_drv`, or `--server loop` for the pool")
             }
+            UblkError::TooMany { .. } => (
+                Code::NoSpace,
+                "boot with `ublk_drv.ublks_max=1000000`, or write that to the parameter as root of the host",
+            ),
             UblkError::Busy { .. } => (Code::InUse, "end what uses the device (`lsblk`, `findmnt`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }

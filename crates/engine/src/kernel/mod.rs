@@ -75,7 +75,8 @@ impl Kernel {
     pub fn host() -> Self {
         let roots = Roots::host();
         Self {
-            systemd: systemd::is_running(&roots).then(Manager::default),
+            // Without a bus, tenants have plain cgroups, which systemd leaves alone.
+            systemd: (systemd::is_running(&roots) && systemd::has_bus(&roots)).then(Manager::default),
             roots,
             requests: bulkhead_sys::ublk::service::REQUESTS,
             has_processes: false,

@@ -5,6 +5,7 @@ mod blockd;
 mod calibration;
 mod crash;
 mod demo;
+mod docker;
 mod flush;
 mod hold;
 mod host;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<&'static Case> {
         suites::CASES,
         service::CASES,
         systemd::CASES,
+        docker::CASES,
         slow::CASES,
         tenants::CASES,
         observe::CASES,
