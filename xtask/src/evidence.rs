@@ -139,6 +139,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let disks = arguments.disk.as_deref().map_or(disks(name).to_vec(), |disk| vec![disk]);
+    experiment::check_choice(
+        name,
+        &Options {
+            quick: arguments.quick,
+            neighbours: arguments.neighbours.clone(),
+            configs: arguments.configs.clone(),
+            ..Options::new(Target::Directory("/".into()))
+        },
+    )?;
     let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {

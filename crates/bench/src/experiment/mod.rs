@@ -19,6 +19,7 @@ pub(crate) mod share_correction;
 mod sharing;
 pub(crate) mod volume_overhead;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -249,6 +250,34 @@ fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
         .collect()
 }
 
+/// Refuses neighbours and configurations that an experiment does not have, before anything is set up for it.
+///
+/// # Errors
+/// Names what is unknown, and what is known.
+pub fn check_choice(name: &str, options: &Options) -> Result<()> {
+    let all = match name {
+        "fsync-probe" => fsync_probe::cells(options),
+        "dbms-consolidation" => dbms_consolidation::cells(options),
+        "journal-fsync" => journal_fsync::cells(),
+        "share-correction" => share_correction::cells(options.quick),
+        _ => return Ok(()),
+    };
+    let neighbours: BTreeSet<String> = all.iter().map(|plan| plan.neighbour.to_owned()).collect();
+    let configs: BTreeSet<String> = all.iter().map(|plan| plan.config()).collect();
+    for (what, wanted, known) in
+        [("neighbour", &options.neighbours, neighbours), ("configuration", &options.configs, configs)]
+    {
+        if let Some(unknown) = wanted.iter().find(|word| !known.contains(*word)) {
+            let known: Vec<String> = known.into_iter().collect();
+            bail!("{name} has no {what} {unknown:?}: {} can be had", known.join(", "));
+        }
+    }
+    if chosen(&all, options).is_empty() {
+        bail!("{name} has no cell with one of these configurations and one of these neighbours");
+    }
+    Ok(())
+}
+
 fn n_rounds(options: &Options) -> u32 {
     options.rounds.unwrap_or(if options.quick { 1 } else { 3 }).max(1)
 }
@@ -413,6 +442,21 @@ mod tests {
         };
         let ids: Vec<String> = chosen(&all, &some).into_iter().map(Plan::id).collect();
         assert_eq!(ids, ["shared/none/streams", "own+accounting/iocost/streams"]);
+    }
+
+    #[test]
+    fn what_an_experiment_does_not_have_is_refused_by_name() {
+        let of = |neighbour: &str, config: &str| {
+            let words = |word: &str| if word.is_empty() { vec![] } else { vec![word.to_owned()] };
+            Options { neighbours: words(neighbour), configs: words(config), ..options() }
+        };
+        assert!(check_choice("fsync-probe", &of("streams", "shared/none")).is_ok());
+        assert!(check_choice("clone-read", &of("anything", "")).is_ok());
+        let refused = |name, neighbour, config| check_choice(name, &of(neighbour, config)).unwrap_err().to_string();
+        assert!(refused("fsync-probe", "nobody", "").contains("no neighbour \"nobody\""));
+        assert!(refused("dbms-consolidation", "", "own").contains("own+accounting/iocost"));
+        // It has both, and not together.
+        assert!(refused("dbms-consolidation", "none", "own+accounting+hold/iocost").contains("no cell"));
     }
 
     #[test]
