@@ -122,8 +122,14 @@ fn enter_args(cgroup: &Path, wanted: &[RunVolume], leases: &[LeaseView], output:
 /// Ends what the command left behind, and removes the cgroup.
 fn clear(roots: &Roots, own: &CgroupPath) -> Result<(), Fault> {
     let fault = |error: cgroup::CgroupError| failed(&format!("cgroup {own}"), &error);
-    if cgroup::is_populated(roots, own).map_err(fault)? {
-        cgroup::kill_all(roots, own, KILL_LIMIT).map_err(fault)?;
+    match cgroup::is_populated(roots, own) {
+        // Another version of the daemon has moved it, and looks after it.
+        Err(cgroup::CgroupError::NotFound { .. }) => return Ok(()),
+        populated => {
+            if populated.map_err(fault)? {
+                cgroup::kill_all(roots, own, KILL_LIMIT).map_err(fault)?;
+            }
+        }
     }
     cgroup::remove_tree(roots, own).map(drop).map_err(fault)
 }
