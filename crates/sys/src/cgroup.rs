@@ -28,6 +28,9 @@ use crate::roots::Roots;
 /// Longest wait between two looks at `cgroup.events`: a lost notification costs no more than this.
 const RECHECK: Duration = Duration::from_millis(200);
 
+/// How often a cgroup is created once more when one above it is gone.
+const CREATE_TRIES: usize = 100;
+
 /// Longest name of one cgroup in bytes (kernel `NAME_MAX`).
 const NAME_MAX_BYTES: usize = 255;
 
@@ -221,6 +224,18 @@ pub fn controllers(roots: &Roots) -> io::Result<BTreeSet<String>> {
 /// # Errors
 /// [`CgroupError::MissingController`], [`CgroupError::Occupied`], or a failed read, write or `mkdir`.
 pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
+    // Somebody may remove one above it that is empty until this one is there.
+    for _ in 0..CREATE_TRIES {
+        match create_once(roots, path, controllers) {
+            Err(CgroupError::NotFound { .. }) => {}
+            Err(CgroupError::Create { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+    }
+    create_once(roots, path, controllers)
+}
+
+fn create_once(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
     for above in path.ancestors() {
         make_dir(roots, &above)?;
         enable(roots, &above, controllers)?;

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
@@ -284,4 +285,25 @@ fn limits_of_operations_are_those_of_the_device() {
     assert_eq!(parse_iops_limit(text, DevNo::new(254, 16)), (None, Some(7)));
     assert_eq!(parse_iops_limit(text, DevNo::new(254, 1)), (None, None));
     assert_eq!(parse_iops_limit("", DevNo::new(8, 0)), (None, None));
+}
+
+#[test]
+fn a_cgroup_is_created_while_somebody_removes_the_empty_one_above() {
+    let (_base, roots) = fake(&[]);
+    let (above, done) = (path("t").dir(&roots), AtomicBool::new(false));
+    let mut outcomes = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // Fails while there is something below.
+                let _ = fs::remove_dir(&above);
+            }
+        });
+        for n in 0..100 {
+            let below = path(&format!("t/{n}"));
+            outcomes.push(create(&roots, &below, &[]).and_then(|_| remove(&roots, &below)));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(true))), "{outcomes:?}");
 }
