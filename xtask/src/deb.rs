@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bulkhead_lab::host_command;
 
 use crate::check::{installed, run_command};
-use crate::lab::{target_dir, workspace};
+use crate::lab::{programs_dir, target_dir, workspace};
 
 /// The version that is installed when there is none.
 const CARGO_DEB_VERSION: &str = "3.8.0";
@@ -32,19 +32,19 @@ pub(crate) struct Arguments {
 /// # Errors
 /// When the program does not build, or cargo-deb cannot be had or fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let profile = if arguments.debug { "dev" } else { "release" };
+    let is_release = !arguments.debug;
     if !arguments.no_build {
         let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
-        run_command(&cargo, &["build", "--locked", "--bin", "bulkhead", "--profile", profile])?;
+        run_command(&cargo, &["build", "--locked", "--bin", "bulkhead", "--profile", profile(is_release)])?;
     }
-    let package = make(profile)?;
+    let package = make(is_release)?;
     bulkhead_lab::say::progress(format!("made {}", package.display()));
     Ok(())
 }
 
 /// Makes the package of the programs that are there.
-pub(crate) fn make(profile: &str) -> Result<PathBuf> {
-    let program = target_dir().join(if profile == "dev" { "debug" } else { profile }).join("bulkhead");
+pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
+    let (profile, program) = (profile(is_release), programs_dir(is_release).join("bulkhead"));
     // Where the manifest of the package looks for them.
     write_completions(&program, &workspace().join("target/packaging"))?;
     let cargo_deb = installed("cargo-deb", CARGO_DEB_VERSION, &["--locked", "--debug"])?;
@@ -68,6 +68,11 @@ pub(crate) fn make(profile: &str) -> Result<PathBuf> {
         ],
     )?;
     Ok(package)
+}
+
+/// What cargo calls it.
+const fn profile(is_release: bool) -> &'static str {
+    if is_release { "release" } else { "dev" }
 }
 
 fn write_completions(program: &Path, folder: &Path) -> Result<()> {

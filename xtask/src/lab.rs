@@ -353,7 +353,7 @@ async fn run_plan(
     let mut interrupt = std::pin::pin!(interrupt);
     let mut config = config(programs)?;
     if cases.iter().any(|case| case.profile.init == Init::Systemd) {
-        config.package = Some(deb::make(if programs.release { "release" } else { "dev" })?);
+        config.package = Some(deb::make(programs.release)?);
     }
     let lab = tokio::select! {
         lab = Lab::open(config) => Arc::new(lab?),
@@ -425,8 +425,7 @@ async fn open(programs: &Programs) -> Result<Lab> {
 
 /// Builds the programs and chooses the folder for this run's artifacts.
 fn config(programs: &Programs) -> Result<LabConfig> {
-    let target = target_dir();
-    let profile = target.join(if programs.release { "release" } else { "debug" });
+    let (target, profile) = (target_dir(), programs_dir(programs.release));
     if !programs.no_build {
         let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
@@ -455,6 +454,11 @@ fn config(programs: &Programs) -> Result<LabConfig> {
 pub(crate) fn workspace() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()
+}
+
+/// Where programs are built to.
+pub(crate) fn programs_dir(is_release: bool) -> PathBuf {
+    target_dir().join(if is_release { "release" } else { "debug" })
 }
 
 pub(crate) fn target_dir() -> PathBuf {

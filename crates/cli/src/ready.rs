@@ -17,26 +17,29 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) async fn wait(tenant: &Name, limit: Duration, client: &Client) -> Result<TenantView, Fault> {
     let end = Instant::now() + limit;
     loop {
-        let found = all_mounted(tenant, client).await;
-        let is_final = |fault: &Fault| fault.object == format!("tenant {tenant}");
+        let found = match client.tenant_inspect(tenant).await {
+            Ok(view) => all_mounted(view, client).await,
+            // The daemon may be starting.
+            Err(fault) if fault.code == Code::Unavailable => Err(fault),
+            Err(fault) => return Err(fault),
+        };
         let left = end.saturating_duration_since(Instant::now());
-        match found {
-            Err(fault) if !is_final(&fault) && !left.is_zero() => tokio::time::sleep(left.min(LOOK_AGAIN)).await,
-            found => return found,
+        if found.is_ok() || left.is_zero() {
+            return found;
         }
+        tokio::time::sleep(left.min(LOOK_AGAIN)).await;
     }
 }
 
-/// A tenant whose volumes are all mounted now; the error is about the first that is not.
-async fn all_mounted(tenant: &Name, client: &Client) -> Result<TenantView, Fault> {
-    let view = client.tenant_inspect(tenant).await?;
+/// The tenant, when all its volumes are mounted now; the error is about the first that is not.
+async fn all_mounted(view: TenantView, client: &Client) -> Result<TenantView, Fault> {
     for volume in &view.volumes {
         let object = format!("volume {volume}");
         if client.volume_inspect(volume).await?.mounted_at.is_none() {
             let problems = client.host().await?.problems;
             let known = problems.into_iter().find(|problem| problem.object == object);
             return Err(known.unwrap_or_else(|| {
-                Fault::new(Code::Unavailable, object, format!("it is not mounted for tenant {tenant}"))
+                Fault::new(Code::Unavailable, object, format!("it is not mounted for tenant {}", view.name))
                     .cure("`bulkhead host` and the daemon's log say what is wrong")
             }));
         }

@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// How many problems there are, by the kind of what they are about.
-    pub(crate) fn problem_counts(&self) -> Vec<(&'static str, usize)> {
+    pub(crate) fn problem_counts(&self) -> BTreeMap<&'static str, usize> {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).counts()
     }
 

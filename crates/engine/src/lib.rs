@@ -26,6 +26,7 @@ pub mod metrics;
 mod monitoring_tests;
 pub mod observe;
 pub mod openapi;
+mod parallel;
 mod pools;
 mod problems;
 mod reconcile;

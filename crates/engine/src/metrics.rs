@@ -2,7 +2,7 @@
 //!
 //! Owns: the names and labels of the metrics. Does not: observe, or listen (`http.rs`, `daemon.rs`).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use bulkhead_core::error::Fault;
@@ -65,7 +65,7 @@ pub struct Seen {
     /// The room in pools, by their names.
     pub pools: Vec<(Name, Space)>,
     /// How many problems the daemon knows of each kind.
-    pub problems: Vec<(&'static str, usize)>,
+    pub problems: BTreeMap<&'static str, usize>,
 }
 
 /// All metrics. When the host cannot be observed, they say that and why.
@@ -332,7 +332,7 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::R
     Ok(())
 }
 
-fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &[(&'static str, usize)]) -> fmt::Result {
+fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static str, usize>) -> fmt::Result {
     if problems.is_empty() {
         return Ok(());
     }
@@ -437,7 +437,10 @@ mod tests {
     use crate::observe::Observe as _;
 
     fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
-        render(Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new(), problems: Vec::new() }, format)
+        render(
+            Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new(), problems: BTreeMap::new() },
+            format,
+        )
     }
 
     /// In the newer format, without the version of the day.

@@ -39,7 +39,7 @@ impl Place {
     }
 }
 
-/// All kinds of places.
+/// All kinds of places: each has a count, be it 0.
 const KINDS: [&str; 7] = ["records", "tenant", "volume", "lease", "flattening", "in_use", "start"];
 
 /// What was found there.
@@ -68,12 +68,12 @@ impl Problems {
     }
 
     /// How many there are at each kind of place.
-    pub(crate) fn counts(&self) -> Vec<(&'static str, usize)> {
-        let count = |kind| {
-            let of_kind = self.0.iter().filter(|(place, _)| place.kind() == kind);
-            (kind, of_kind.map(|(_, faults)| faults.len()).sum())
-        };
-        KINDS.into_iter().map(count).collect()
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::from(KINDS.map(|kind| (kind, 0)));
+        for (place, faults) in &self.0 {
+            *counts.entry(place.kind()).or_default() += faults.len();
+        }
+        counts
     }
 
     /// All of them, each once.

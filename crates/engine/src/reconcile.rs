@@ -5,11 +5,9 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
@@ -22,10 +20,11 @@ use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
 use crate::engine::{Engine, InUse, Located, Seen};
 use crate::locks::Claim;
+use crate::parallel;
 use crate::problems::Place;
 
-/// How many tenants are brought to what is recorded of them at a time when the daemon starts.
-const AT_A_TIME: usize = 8;
+/// How many tenants are brought to what is recorded of them at a time when the daemon starts, and volumes unmounted when the host goes down.
+pub(crate) const AT_A_TIME: usize = 8;
 
 /// How many tenants a periodic check looks at in all detail. With more than that they take turns; that a mount is gone is seen at once.
 const IN_DETAIL: usize = 50;
@@ -78,7 +77,7 @@ impl Engine {
         engine.forget_others(&looked_at);
     }
 
-    fn uncounted(&self) -> Self {
+    pub(crate) fn uncounted(&self) -> Self {
         Self { executor: self.executor.uncounted(), ..self.clone() }
     }
 
@@ -155,23 +154,10 @@ impl Engine {
         let turn = if all_in_detail { 0..present.len() } else { self.turn(present.len()) };
         // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.
         let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
-        let next = AtomicUsize::new(0);
-        let settle = || {
-            let mut places = Vec::new();
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                let Some(tenant) = present.get(n) else { break };
-                places.extend(self.settle_tenant(tenant, &held, &seen, turn.contains(&n)));
-            }
-            places
-        };
-        thread::scope(|scope| {
-            let others: Vec<_> = (1..n_threads.min(present.len())).map(|_| scope.spawn(settle)).collect();
-            looked_at.extend(settle());
-            // A panic in one is one here.
-            looked_at
-                .extend(others.into_iter().flat_map(|other| other.join().unwrap_or_else(|why| resume_unwind(why))));
+        let settled = parallel::each(&present, n_threads, |n, tenant| {
+            self.settle_tenant(tenant, &held, &seen, turn.contains(&n))
         });
+        looked_at.extend(settled.into_iter().flatten());
         looked_at
     }
 

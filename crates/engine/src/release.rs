@@ -3,24 +3,20 @@
 //!
 //! Owns: in which order, how long, and what becomes of processes that keep a volume in use. Does not know why the host goes down.
 
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
+use bulkhead_core::model::{Tenant, VolumeRef};
 use bulkhead_core::tenant;
 
 use crate::engine::Engine;
 use crate::jobs::{Asked, Jobs};
+use crate::parallel;
+use crate::reconcile::AT_A_TIME;
 
 /// How long processes that `bulkhead run` started have to end after SIGTERM, before they are killed.
 const TERMINATION: Duration = Duration::from_secs(10);
-
-/// How many volumes are unmounted at a time.
-const AT_A_TIME: usize = 8;
 
 /// Between two tries to unmount what is in use. Units in tenants' slices are ended by systemd meanwhile.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -29,7 +25,7 @@ impl Engine {
     /// Unmounts the volumes of all tenants, for at most so long; returns why the rest could not be.
     pub(crate) fn release(&self, limit: Duration) -> Vec<Fault> {
         let began = Instant::now();
-        let engine = Self { executor: self.executor.uncounted(), ..self.clone() };
+        let engine = self.uncounted();
         let tenants: Vec<Tenant> = match engine.tenants() {
             Ok(tenants) => tenants.into_iter().filter_map(Result::ok).collect(),
             Err(fault) => return vec![fault],
@@ -42,7 +38,10 @@ impl Engine {
         let mut left: Vec<VolumeRef> = tenants.iter().flat_map(volumes).collect();
         let mut is_killed = false;
         loop {
-            let failed = engine.release_all_of(&left, began + limit);
+            let released = parallel::each(&left, AT_A_TIME, |_, volume| {
+                engine.release_one(volume, began + limit).err().map(|fault| (volume.clone(), fault))
+            });
+            let failed: Vec<(VolumeRef, Fault)> = released.into_iter().flatten().collect();
             if failed.is_empty() || began.elapsed() >= limit {
                 return failed.into_iter().map(|(_, fault)| fault).collect();
             }
@@ -58,25 +57,6 @@ impl Engine {
         }
     }
 
-    /// Unmounts volumes, several at a time; returns those that could not be.
-    fn release_all_of(&self, volumes: &[VolumeRef], end: Instant) -> Vec<(VolumeRef, Fault)> {
-        let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-        let work = || {
-            while let Some(volume) = volumes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if let Err(fault) = self.release_one(volume, end) {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).push((volume.clone(), fault));
-                }
-            }
-        };
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..AT_A_TIME.min(volumes.len())).map(|_| scope.spawn(work)).collect();
-            for worker in workers {
-                worker.join().unwrap_or_else(|why| resume_unwind(why));
-            }
-        });
-        failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn release_one(&self, volume: &VolumeRef, end: Instant) -> Result<(), Fault> {
         let patience = Some(end.saturating_duration_since(Instant::now()));
         // Not one of the daemon's, which has none any more.
@@ -87,13 +67,9 @@ impl Engine {
         released
     }
 
-    /// Nobody is left whom a tenant's limits protect, and what it has dirty is to be written soon.
+    /// Removes a tenant's I/O limits, so that its dirty data is written at full speed; no other tenant is left to be protected.
     fn lift_limits(&self, tenant: &Tenant) {
-        let free = |limit: &IoLimit| {
-            let dev = self.host().limited_device(std::path::Path::new(&limit.device)).ok()?;
-            Some((dev, IoLimit { device: limit.device.clone(), ..IoLimit::default() }))
-        };
-        let free = tenant.limits.iter().filter_map(free).collect();
+        let free = tenant.limits.iter().filter_map(|limit| self.without_limit(limit)).collect();
         if let Err(fault) = self.executor.run_steps(tenant::io_max(tenant, &free), false) {
             tracing::warn!(tenant = %tenant.name, %fault, "its limits stay");
         }

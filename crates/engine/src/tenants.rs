@@ -104,13 +104,8 @@ impl Engine {
         let kept = after.volumes.clone();
         after.volumes.extend(request.attach.iter().filter(|r| !kept.contains(r)).cloned());
         // A device that had a limit and has none now is written once more, with `max` everywhere, if it is still there.
-        for old in &before.limits {
-            if !after.limits.iter().any(|limit| limit.device == old.device)
-                && let Ok(dev) = self.host().limited_device(Path::new(&old.device))
-            {
-                limits.push((dev, IoLimit { device: old.device.clone(), ..IoLimit::default() }));
-            }
-        }
+        let dropped = before.limits.iter().filter(|old| !after.limits.iter().any(|limit| limit.device == old.device));
+        limits.extend(dropped.filter_map(|old| self.without_limit(old)));
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
         steps.extend(self.executor.run_steps(plan, dry_run)?);
         steps.extend(self.serve_first(name, dry_run)?);
@@ -260,6 +255,12 @@ impl Engine {
 
     fn resolve(&self, limits: &[IoLimit]) -> Result<ResolvedLimits, Fault> {
         limits.iter().map(|limit| self.resolve_one(limit)).collect()
+    }
+
+    /// The entry that removes a limit; `None` when its device is gone.
+    pub(crate) fn without_limit(&self, limit: &IoLimit) -> Option<(DevNo, IoLimit)> {
+        let dev = self.host().limited_device(Path::new(&limit.device)).ok()?;
+        Some((dev, IoLimit { device: limit.device.clone(), ..IoLimit::default() }))
     }
 
     fn resolve_one(&self, limit: &IoLimit) -> Result<(DevNo, IoLimit), Fault> {

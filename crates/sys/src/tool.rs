@@ -123,8 +123,8 @@ impl Tool {
         Self { path: "/proc/self/exe", ..Self::new("bulkhead") }
     }
 
-    /// Has systemd leave it alone until the host is down, because file systems may need it until then: it is called so that systemd
-    /// takes it for a storage daemon (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
+    /// Excludes it from the processes that systemd kills at the end of a shutdown, since file systems may need it until then: an `argv[0]` with
+    /// a leading `@` marks a storage daemon (<https://systemd.io/ROOT_STORAGE_DAEMONS>).
     #[must_use]
     pub fn outlives_shutdown(mut self) -> Self {
         self.outlives_shutdown = true;

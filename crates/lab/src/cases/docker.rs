@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
-use super::systemd::{SYSTEMD, install, no_package, purge};
+use super::systemd::{SYSTEMD, install, no_package, purge, writes_on};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -44,15 +44,6 @@ impl Docker {
     }
 }
 
-/// Waits until the container has written more.
-async fn writes(ctx: &Ctx, at: &str, what: &str) -> Result<()> {
-    let written = async || -> Result<u64> {
-        Ok(ctx.machine.sh(&format!("cat {at}/written || true")).await?.trim().parse().unwrap_or_default())
-    };
-    let before = written().await?;
-    ctx.machine.wait_until(what, LIMIT, async || Ok((written().await? > before + 1).then_some(()))).await
-}
-
 async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let mut folders = Vec::new();
@@ -82,6 +73,7 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "create", "web-db", "--share", "300", "--volume", "file/v"]).await?;
     let at =
         json(ctx, &["volume", "inspect", "file/v"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
+    let written = format!("{at}/written");
     ctx.machine
         .wait_until("Docker answers", LIMIT, async || Ok(docker.run(ctx, "info -f '{{.CgroupDriver}}'").await.ok()))
         .await
@@ -100,16 +92,16 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
         "run -d --name db --network none --cgroup-parent 'bulkhead-web\\x2ddb.slice' -v {at}:/data box /bin/sh -c '{WRITER}'"
     );
     docker.run(ctx, &start).await?;
-    writes(ctx, &at, "the container writes").await?;
+    writes_on(ctx, &written, LIMIT, "the container writes").await?;
     let cgroup = docker.run(ctx, "inspect -f '{{.State.Pid}}' db").await?;
     let cgroup = ctx.machine.read_text(&format!("/proc/{}/cgroup", cgroup.trim())).await?;
     ensure!(cgroup.starts_with("0::/bulkhead.slice/bulkhead-web\\x2ddb.slice/docker-"), "it is in {cgroup}");
     // The container's writes are all its server's, so that they are charged wherever the container is.
     let before = json(ctx, &["tenant", "inspect", "web-db"]).await?;
-    writes(ctx, &at, "the container writes on").await?;
+    writes_on(ctx, &written, LIMIT, "the container writes on").await?;
     let after = json(ctx, &["tenant", "inspect", "web-db"]).await?;
-    let written = |view: &serde_json::Value| view["server_io"]["written_bytes"].as_u64();
-    ensure!(after["n_processes"].as_u64() > Some(0) && written(&after) > written(&before), "{before} {after}");
+    let charged = |view: &serde_json::Value| view["server_io"]["written_bytes"].as_u64();
+    ensure!(after["n_processes"].as_u64() > Some(0) && charged(&after) > charged(&before), "{before} {after}");
     refused(ctx, 5, &["processes run in it"], &["tenant", "rm", "web-db"]).await?;
 
     docker.run(ctx, "pause db").await?;
@@ -117,13 +109,13 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     let (first, second) = stopped.trim().split_once('\n').context("nothing was written")?;
     ensure!(first == second, "it writes while it is paused: {stopped}");
     docker.run(ctx, "unpause db").await?;
-    writes(ctx, &at, "it goes on").await?;
+    writes_on(ctx, &written, LIMIT, "it goes on").await?;
     ensure!(docker.run(ctx, "exec db cat /data/written").await?.trim().parse::<u64>().is_ok());
     docker.run(ctx, "update --memory 64m --memory-swap 64m db").await?;
     ctx.machine.sh("systemctl restart bulkhead; systemctl daemon-reload").await?;
-    writes(ctx, &at, "it writes beside another daemon").await?;
+    writes_on(ctx, &written, LIMIT, "it writes beside another daemon").await?;
     docker.run(ctx, "restart -t 1 db").await?;
-    writes(ctx, &at, "it writes after a restart").await?;
+    writes_on(ctx, &written, LIMIT, "it writes after a restart").await?;
     let weight = ctx.machine.sh("cat '/sys/fs/cgroup/bulkhead.slice/bulkhead-web\\x2ddb.slice/io.weight'").await?;
     ensure!(weight.starts_with("default 300\n"), "{weight}");
 

@@ -55,6 +55,9 @@ const MENDED: Duration = Duration::from_secs(60);
 const SLICE: &str = "/sys/fs/cgroup/bulkhead.slice/bulkhead-my\\x2ddb.slice";
 const SLICE_UNIT: &str = "bulkhead-my\\x2ddb.slice";
 
+/// Where the container says how many lines it has synced.
+const WRITTEN: &str = "/run/written";
+
 /// Appends to a file, syncs each, and says how many there are.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/written; done";
 
@@ -105,13 +108,13 @@ async fn mended(ctx: &Ctx, what: &str) -> Result<()> {
     waited.with_context(|| format!("{last:?}"))
 }
 
-/// Waits until the container has written more.
-async fn writes_on(ctx: &Ctx, what: &str) -> Result<()> {
+/// Waits until a container has written more, by the number in a file.
+pub(super) async fn writes_on(ctx: &Ctx, file: &str, limit: Duration, what: &str) -> Result<()> {
     let written = async || -> Result<u64> {
-        Ok(ctx.machine.sh("cat /run/written || true").await?.trim().parse().unwrap_or_default())
+        Ok(ctx.machine.sh(&format!("cat {file} || true")).await?.trim().parse().unwrap_or_default())
     };
     let before = written().await?;
-    ctx.machine.wait_until(what, MENDED, async || Ok((written().await? > before + 1).then_some(()))).await
+    ctx.machine.wait_until(what, limit, async || Ok((written().await? > before + 1).then_some(()))).await
 }
 
 async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
@@ -139,7 +142,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let writer = WRITER.replace("AT", &at);
     let start = ["systemd-run", "--unit=container", "--slice", SLICE_UNIT, "bash", "-c", &writer];
     ctx.machine.run(&start).await?.success("starting a container")?;
-    writes_on(ctx, "the container writes").await?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes").await?;
     let view = json(ctx, &["tenant", "inspect", "my-db"]).await?;
     ensure!(view["n_processes"].as_u64() > Some(0), "{view}");
 
@@ -152,7 +155,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     mended(ctx, "the io controller is put back").await?;
     ctx.machine.sh("systemctl restart bulkhead").await?;
     mended(ctx, "nothing is lost by a restart of the daemon").await?;
-    writes_on(ctx, "the container writes on").await?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes on").await?;
 
     // As the OOM killer does it.
     ctx.machine.sh("systemctl kill --signal=KILL bulkhead").await?;
@@ -160,14 +163,14 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine
         .wait_until("the daemon is started again", MENDED, async || Ok(ctx.machine.sh(again).await.ok()))
         .await?;
-    writes_on(ctx, "the container writes beside another daemon").await?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes beside another daemon").await?;
 
     // The package: it is not removed from under volumes, another version takes over, and a group may use the socket.
     refused_as(ctx, 1, &["/run/bulkhead/mnt/file/v", "tenant rm"], &["dpkg", "--remove", "bulkhead"]).await?;
     ctx.machine.sh("echo 'BULKHEAD_OPTIONS=--socket-group bulkhead' > /etc/default/bulkhead").await?;
     install(ctx).await?;
     mended(ctx, "nothing is lost by an upgrade").await?;
-    writes_on(ctx, "the container writes on beside another version").await?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes on beside another version").await?;
     let member = ["setpriv", "--reuid=nobody", "--regid=bulkhead", "--clear-groups", "bulkhead", "tenant", "ls"];
     ctx.machine.run(&member).await?.success("a member of the socket's group")?;
     refused_as(ctx, 9, &["socket"], &["setpriv", "--reuid=nobody", "--clear-groups", "bulkhead", "tenant", "ls"])
