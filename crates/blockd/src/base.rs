@@ -8,12 +8,12 @@ use std::os::unix::fs::FileExt as _;
 use bulkhead_core::base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::extents::{self, Kind};
 use bulkhead_sys::part::Part;
 use rustix::fs::{FallocateFlags, fallocate};
 use uuid::Uuid;
 
-use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::transfer::{TransferError, ZEROES, failed, runs_of_blocks};
 
 /// Makes holes of the zeroes in a part. `progress` hears how much was read. Returns the name of what it holds.

@@ -19,6 +19,7 @@ use bulkhead_core::index::{
     KEY_BYTES,
 };
 use bulkhead_core::model::FsKind;
+use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::{self, LoopError};
 use bulkhead_sys::mount::{MountError, MountFlags, mount_nowhere};
@@ -27,8 +28,6 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{extents, handle};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
 use uuid::Uuid;
-
-use crate::buffer::{Buffer, CHUNK, to_usize};
 
 #[cfg(test)]
 mod tests;

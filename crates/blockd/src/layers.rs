@@ -15,10 +15,13 @@ use bulkhead_core::units::Bytes;
 use bulkhead_sys::extents::{self, Kind};
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::{block, pagecache, thin};
+use bulkhead_sys::{block, file, pagecache, thin};
 use rustix::fs::{FlockOperation, Mode, OFlags, open};
 
 use crate::image::{Image, ImageError, lock};
+
+/// How often layers are opened that are merged meanwhile; it takes milliseconds until another run is.
+const OPEN_TRIES: usize = 10;
 
 /// The layers below an image, and which of them has what.
 #[derive(Debug)]
@@ -40,18 +43,32 @@ impl Layers {
             let image = path.to_owned();
             move |source: io::Error| ImageError::Io { operation, image, source }
         };
-        let mut paths = match layer::chain(path)? {
-            None if layered => return Err(LayerError::Unmarked { path: path.to_owned() }.into()),
-            None => return Ok(None),
-            Some(paths) if paths.is_empty() => return Ok(None),
-            Some(paths) => paths,
+        let chain = || match layer::chain(path)? {
+            None if layered => Err(ImageError::from(LayerError::Unmarked { path: path.to_owned() })),
+            found => Ok(found.unwrap_or_default()),
         };
-        paths.reverse();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOATIME;
         let file = |path: &Path, flags| {
             Ok(File::from(open(path, flags, Mode::empty()).map_err(|e| failed(path, "open")(e.into()))?))
         };
-        let mut opened = Self::of(paths, |path| file(path, flags))?;
+        let mut tries = 0;
+        let mut opened = loop {
+            let mut paths = chain()?;
+            if paths.is_empty() {
+                return Ok(None);
+            }
+            paths.reverse();
+            tries += 1;
+            match Self::of(paths, |path| file(path, flags)) {
+                Ok(opened) if opened.is_still(&chain()?)? => break opened,
+                // Layers were merged while they were being opened.
+                Ok(_) if tries < OPEN_TRIES => {}
+                Err(ImageError::Io { source, .. })
+                    if source.kind() == io::ErrorKind::NotFound && tries < OPEN_TRIES => {}
+                Ok(_) => return Err(LayerError::NotAlone { directory: path.to_owned() }.into()),
+                Err(error) => return Err(error),
+            }
+        };
         // What lies beyond the image's end is hidden by blocks of its own when it grows to there (`layer::hide_below`), which are not to
         // become holes again.
         opened.map.own(image.size().0..opened.map.end());
@@ -63,6 +80,19 @@ impl Layers {
         opened.look_at_image(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
         tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "the image lies on layers");
         Ok(Some(opened))
+    }
+
+    /// Whether the names under which they were opened, which a chain has the newest first, still are theirs.
+    fn is_still(&self, chain: &[PathBuf]) -> Result<bool, ImageError> {
+        if !self.paths.iter().rev().eq(chain) {
+            return Ok(false);
+        }
+        for (path, file) in self.paths.iter().zip(&self.files) {
+            if !file::is_at(file, path)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Opens layers, the oldest first, and works out which of them has what.

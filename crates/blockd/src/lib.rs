@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod base;
-mod buffer;
 mod fill;
 mod flatten;
 mod image;

@@ -23,6 +23,7 @@ use bulkhead_core::siblings::{
     Answer, FOUND_BYTES, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read, access,
 };
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared as Memory;
 use bulkhead_sys::ublk::queue::{Limit, Request};
@@ -31,7 +32,6 @@ use bulkhead_sys::{file, packet, process};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use uuid::Uuid;
 
-use crate::buffer::to_usize;
 use crate::image::ImageError;
 use pauses::Pauses;
 

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::error::chain;
 use bulkhead_core::siblings::{Answer, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read};
 use bulkhead_sys::background::{self, BackgroundError, Side};
+use bulkhead_sys::buffer::Buffer;
 use bulkhead_sys::file::{self, FileError};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared;
@@ -32,7 +33,6 @@ use bulkhead_sys::{packet, process};
 use rustix::event::epoll;
 use uuid::Uuid;
 
-use crate::buffer::Buffer;
 use crate::index::Index;
 use lookup::look_up;
 use slots::Slots;

@@ -18,6 +18,7 @@ use bulkhead_core::stream::{
 };
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::block;
+use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::part::{Part, open_direct};
 use bulkhead_sys::roots::Roots;
@@ -25,7 +26,6 @@ use bulkhead_sys::thin::{self, Common, ThinError};
 use rustix::fs::{Mode, OFlags, open};
 use uuid::Uuid;
 
-use crate::buffer::{Buffer, CHUNK, to_usize};
 use crate::image::ImageError;
 use crate::layers::Layers;
 

@@ -11,10 +11,10 @@ use std::task::Poll;
 
 use bulkhead_core::cow::Source;
 use bulkhead_core::units::Bytes;
+use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::ublk::queue::{Op, Request, Target};
 use rustix::io::Errno;
 
-use crate::buffer::to_usize;
 use crate::fill::{FLUSHES, Gate};
 use crate::image::Image;
 use crate::layers::Layers;

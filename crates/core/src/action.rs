@@ -116,6 +116,14 @@ pub enum Action {
     RemovePart { path: PathBuf },
     /// Removes the layers in a directory that no image lies on.
     SweepLayers { directory: PathBuf },
+    /// Gives all layers of a run but the newest other names, which nobody knows. Both lists have the newest first.
+    SetLayersApart { directory: PathBuf, layers: Vec<Uuid>, names: Vec<Uuid> },
+    /// Copies what layers of a run have that was set apart, the newest first, into one of them. What copies joins the cgroup.
+    MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<String> },
+    /// Puts the layer into which others of a run were merged in the place of the newest, on what the oldest lay on.
+    ReplaceLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, below: Option<Uuid> },
+    /// Has another server serve an image, if the one that it has holds layers that were replaced or removed.
+    RenewServer { image: PathBuf, volume: Uuid },
     /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. The image
     /// can be a thin volume's device, of which what it has in common with the volume `below` is read from there. An image
     /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening, or
@@ -243,6 +251,16 @@ impl fmt::Display for Action {
             }
             A::RemovePart { path } => write!(f, "remove part {}", path.display()),
             A::SweepLayers { directory } => write!(f, "remove layers without images in {}", directory.display()),
+            A::SetLayersApart { directory, layers, .. } => {
+                write!(f, "set {} layers in {} apart", layers.len(), directory.display())
+            }
+            A::MergeLayers { directory, layers, into, .. } => {
+                write!(f, "merge {} layers in {} into {into}", layers.len(), directory.display())
+            }
+            A::ReplaceLayers { directory, layers, into, .. } => {
+                write!(f, "replace {} layers in {} by {into}", layers.len(), directory.display())
+            }
+            A::RenewServer { image, .. } => write!(f, "renew the server of {}", image.display()),
             A::AttachImage { image, server, cgroup, .. } => {
                 let how = match server {
                     Server::Auto => "serve",

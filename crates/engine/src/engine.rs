@@ -21,6 +21,7 @@ use crate::carry_out::Executor;
 use crate::host::{Host, LogicalVolume, Space};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
+use crate::merge::Merging;
 use crate::problems::Problems;
 
 /// Where the daemon keeps its own files.
@@ -82,6 +83,7 @@ pub(crate) struct Shared {
     pub(crate) next_turn: AtomicUsize,
     /// The tenants whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
+    pub(crate) merging: Merging,
 }
 
 /// Why a tenant does without the cpu controller, and when that was tried last.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
 use bulkhead_core::heat::Heat;
+use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
@@ -219,6 +220,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When a file cannot be read, or is missing.
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
+
+    /// What lies on what in the directory of a pool.
+    ///
+    /// # Errors
+    /// When one file cannot be read.
+    fn layer_tree(&self, directory: &Path) -> Result<LayerTree, Fault>;
 
     /// What the server of a volume has read from where.
     ///

@@ -21,6 +21,7 @@ mod http_tests;
 pub mod jobs;
 pub mod kernel;
 mod locks;
+mod merge;
 pub mod metrics;
 #[cfg(test)]
 mod monitoring_tests;

@@ -59,9 +59,14 @@ impl Claim {
     }
 
     /// With a volume that the operation changes, whose pool has to stay.
-    pub(crate) fn volume(mut self, reference: &VolumeRef) -> Self {
-        self.0.entry(Object::Pool(reference.pool.clone())).or_insert(Mode::Shared);
-        self.changes(Object::Volume(reference.clone()))
+    pub(crate) fn volume(self, reference: &VolumeRef) -> Self {
+        self.pool_stays(&reference.pool).changes(Object::Volume(reference.clone()))
+    }
+
+    /// With a pool that has to stay where and what it is.
+    pub(crate) fn pool_stays(mut self, name: &Name) -> Self {
+        self.0.entry(Object::Pool(name.clone())).or_insert(Mode::Shared);
+        self
     }
 
     /// With volumes that the operation changes.

@@ -52,6 +52,8 @@ impl Engine {
             }
         }
         engine.found(Place::Start, at_start);
+        pools.iter().for_each(|pool| engine.look_at_layers(pool));
+        engine.look_at_servers();
     }
 
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
@@ -75,6 +77,7 @@ impl Engine {
             }
         }
         engine.forget_others(&looked_at);
+        engine.renew_servers();
     }
 
     pub(crate) fn uncounted(&self) -> Self {
@@ -82,7 +85,7 @@ impl Engine {
     }
 
     /// Does something to objects that nobody else works on; `None` when somebody does.
-    fn unless_busy<T>(&self, claim: Claim, work: impl FnOnce() -> T) -> Option<T> {
+    pub(crate) fn unless_busy<T>(&self, claim: Claim, work: impl FnOnce() -> T) -> Option<T> {
         let _held = self.shared.locks.try_claim(self.executor.job(), claim)?;
         Some(work())
     }

@@ -16,6 +16,7 @@ use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::merge::{Layer, LayerTree, Run};
 use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
@@ -417,6 +418,11 @@ impl Sim {
         self.world().siblings.clear();
     }
 
+    /// Something was written to an image.
+    pub(crate) fn write(&self, image: &str) {
+        self.world().empty.remove(Path::new(image));
+    }
+
     /// All of a stream came in.
     pub(crate) fn fill_part(&self, path: &Path) {
         self.world().parts.get_mut(path).expect("it is being received").received = None;
@@ -490,6 +496,18 @@ impl World {
             unused.remove(&path);
         }
         unused
+    }
+
+    fn layer_tree(&self) -> LayerTree {
+        let mut tree = LayerTree::default();
+        for (path, below) in &self.below {
+            match path.to_str().and_then(|name| Uuid::parse_str(name).ok()) {
+                Some(layer) => drop(tree.layers.insert(layer, Layer { below: *below, bytes: Bytes::mib(2) })),
+                None => tree.needed.extend(*below),
+            }
+        }
+        tree.needed.extend(self.parts.values().filter_map(|part| part.base));
+        tree
     }
 
     fn part(&self, path: &Path) -> Option<PartState> {
@@ -619,6 +637,31 @@ impl World {
                 self.images.insert(image.clone(), (part.size, fs)).is_none()
             }
             A::RemovePart { path } => self.parts.remove(path).is_some(),
+            A::SetLayersApart { layers, names, .. } => {
+                let is_run = |run: &Run| run.layers == *layers;
+                if !self.layer_tree().runs().iter().any(is_run) {
+                    return Err(Fault::new(Code::InUse, "layers", "something lies on them"));
+                }
+                let path = |id: &Uuid| PathBuf::from(id.to_string());
+                for (above, (old, new)) in names.iter().zip(layers.iter().zip(names).skip(1)) {
+                    let below = self.below.remove(&path(old)).expect("it is there");
+                    self.below.insert(path(new), below);
+                    self.below.insert(path(above), Some(*new));
+                }
+                true
+            }
+            A::MergeLayers { layers, into, cgroup, .. } => {
+                assert!(layers.contains(into));
+                assert!(cgroup.as_ref().is_none_or(|cgroup| self.cgroups.contains_key(cgroup)));
+                true
+            }
+            A::ReplaceLayers { layers, below, .. } => {
+                let is_run = |run: &Run| run.layers == *layers && run.below == *below;
+                assert!(self.layer_tree().runs().iter().any(is_run), "a layer was replaced that something else needs");
+                self.below.insert(PathBuf::from(layers[0].to_string()), *below);
+                true
+            }
+            A::RenewServer { image, .. } => self.attached.contains_key(image),
             A::SweepLayers { .. } => {
                 self.images.retain(|image, _| image.extension().is_none_or(|extension| extension != NEW_SUFFIX));
                 let unused = self.unused_layers();
@@ -1031,6 +1074,10 @@ impl Host for Sim {
             next = world.below[&PathBuf::from(id.to_string())];
         }
         Ok(Some(LayersView { own_bytes: Bytes::mib(1), below }))
+    }
+
+    fn layer_tree(&self, _directory: &Path) -> Result<LayerTree, Fault> {
+        Ok(self.world().layer_tree())
     }
 
     fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {

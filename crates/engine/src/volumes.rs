@@ -169,6 +169,7 @@ impl Engine {
             steps.extend(self.release_all(reference, dry_run)?);
         }
         steps.extend(self.executor.run(&volume::remove(backend.as_ref(), &volume), dry_run)?);
+        self.look_at_layers(&pool);
         Ok(Done { object: None, steps, dry_run })
     }
 
@@ -286,6 +287,7 @@ impl Engine {
         let mounted_at = self.mounted_at(&origin)?;
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
         let steps = self.executor.run(&plan, dry_run)?;
+        self.look_at_layers(&pool);
         // It is to be kept by its new record.
         self.watched().remove(reference);
         let ready = copy.with_state(VolumeState::Ready);

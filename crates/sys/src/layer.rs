@@ -21,8 +21,8 @@ use bulkhead_core::error::Code;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, XattrFlags, fallocate, fgetxattr, flock, fsetxattr, linkat,
-    statfs,
+    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, XattrFlags, fallocate, fgetxattr, flock, fremovexattr,
+    fsetxattr, linkat, statfs,
 };
 use rustix::io::Errno;
 use uuid::Uuid;
@@ -150,6 +150,12 @@ pub enum LayerError {
         /// The file.
         path: PathBuf,
     },
+    /// Layers are not what is to be merged any more: something else lies on one of them, or one is gone.
+    #[error("layers in {directory} that were to be merged are needed, gone, or being merged by another process")]
+    NotAlone {
+        /// Where they are.
+        directory: PathBuf,
+    },
     /// A part is not there, or not whole.
     #[error("{path} is not whole")]
     NotWhole {
@@ -198,6 +204,7 @@ impl LayerError {
             LayerError::NoPart { .. } => {
                 (Code::HasData, "it is not ours: move it out of the pool's directory, or choose another name")
             }
+            LayerError::NotAlone { .. } => (Code::InUse, "they stay as they are; it is tried again later"),
             LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
         }
     }
@@ -230,6 +237,14 @@ pub fn index_path(directory: &Path, layer: Uuid) -> PathBuf {
 /// # Errors
 /// [`LayerError`].
 pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
+    match follow(image) {
+        // It may have been merged into another since the name of it was read.
+        Err(LayerError::Missing { .. }) => follow(image),
+        found => found,
+    }
+}
+
+fn follow(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
     let Some(mut mark) = mark_of(&open(image, OFlags::RDONLY)?, image)? else { return Ok(None) };
     let mut layers: Vec<PathBuf> = Vec::new();
     while let Some(below) = mark.below {
@@ -244,12 +259,21 @@ pub fn chain(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
             }
             opened => opened?,
         };
-        let unmarked = || LayerError::Attribute { name: ATTRIBUTE, path: path.clone(), text: String::new() };
-        mark = mark_of(&file, &path)?.ok_or_else(unmarked)?;
-        check_seal(&file, &path)?;
+        mark = Mark { below: below_layer(&file, &path)? };
         layers.push(path);
     }
     Ok(Some(layers))
+}
+
+/// The layer that a layer lies on.
+///
+/// # Errors
+/// [`LayerError`], also when it is no layer, or is not what it was when it became one.
+pub(crate) fn below_layer(file: &File, path: &Path) -> Result<Option<Uuid>, LayerError> {
+    let unmarked = || LayerError::Attribute { name: ATTRIBUTE, path: path.to_owned(), text: String::new() };
+    let mark = mark_of(file, path)?.ok_or_else(unmarked)?;
+    check_seal(file, path)?;
+    Ok(mark.below)
 }
 
 /// Makes a layer of what an image holds now: from then on the image is empty and lies on it. An image that holds nothing of its
@@ -338,7 +362,12 @@ pub fn hide_below(image: &Path, to: Bytes) -> Result<(), LayerError> {
 /// # Errors
 /// [`LayerError`].
 pub fn leave(image: &File, path: &Path) -> Result<(), LayerError> {
-    set_mark(image, path, Mark { below: None })
+    lay_on(image, path, None)
+}
+
+/// Says of a file which layer it lies on, durably.
+pub(crate) fn lay_on(file: &File, path: &Path, below: Option<Uuid>) -> Result<(), LayerError> {
+    set_mark(file, path, Mark { below })
 }
 
 /// Bytes of what [`first_block`] returns.
@@ -415,37 +444,65 @@ pub fn space(image: &Path) -> Result<Option<LayersView>, LayerError> {
     Ok(Some(LayersView { own_bytes: taken(image)?, below: below.collect::<Result<_, LayerError>>()? }))
 }
 
+/// A file of a pool's directory that lies on a layer, or belongs to one.
+pub(crate) enum Member {
+    /// An image or a part.
+    Image,
+    /// An image that is being made, or was left.
+    New(PathBuf),
+    Layer(PathBuf, Uuid),
+    Index(Uuid),
+}
+
+/// Lists a pool's directory: what is there of layers, and which layer each lies on. Of a copy that counts as well: what it was made on
+/// stays.
+///
+/// # Errors
+/// [`LayerError`] when one file cannot be read.
+pub(crate) fn list(directory: &Path) -> Result<Vec<(Member, Option<Uuid>)>, LayerError> {
+    let failed = || io_error("list", directory);
+    let mut members = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed())? {
+        let path = entry.map_err(failed())?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let uuid = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok());
+        let member = match (extension, uuid) {
+            (IMAGE_SUFFIX | PART_SUFFIX, _) => Member::Image,
+            (LAYER_SUFFIX, Some(uuid)) => Member::Layer(path.clone(), uuid),
+            (NEW_SUFFIX, Some(_)) => Member::New(path.clone()),
+            (INDEX_SUFFIX, Some(uuid)) => {
+                members.push((Member::Index(uuid), None));
+                continue;
+            }
+            _ => continue,
+        };
+        let below = match open(&path, OFlags::RDONLY) {
+            // It was removed since it was listed, and what it lay on may go with it.
+            Err(error) if error.is_not_found() => None,
+            opened => read_mark(&opened?, &path)?.and_then(|(mark, _)| mark.below),
+        };
+        members.push((member, below));
+    }
+    Ok(members)
+}
+
 /// Removes the layers of a directory that no image lies on, with their indexes, and what an interrupted [`freeze`] left. What a server
 /// still has open stays until it has ended, and so do the images that are told to be `served`. Returns what was removed.
 ///
 /// # Errors
 /// [`LayerError`]; nothing is removed when one file cannot be read.
 pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, LayerError> {
-    let failed = || io_error("list", directory);
     let (mut below, mut needed, mut leftovers) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut indexed = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed())? {
-        let path = entry.map_err(failed())?.path();
-        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-        let uuid = path.file_stem().and_then(|stem| Uuid::parse_str(stem.to_str()?).ok());
-        let mark = || -> Result<Option<Uuid>, LayerError> {
-            let file = match open(&path, OFlags::RDONLY) {
-                // It was removed since it was listed, and what it lay on may go with it.
-                Err(error) if error.is_not_found() => return Ok(None),
-                opened => opened?,
-            };
-            // Of a copy it counts as well: what it was made on stays.
-            Ok(read_mark(&file, &path)?.and_then(|(mark, _)| mark.below))
-        };
-        match (extension, uuid) {
-            (IMAGE_SUFFIX | PART_SUFFIX, _) => needed.extend(mark()?),
-            (LAYER_SUFFIX, Some(uuid)) => {
-                below.insert(uuid, mark()?);
+    for (member, on) in list(directory)? {
+        match member {
+            Member::Image => needed.extend(on),
+            Member::New(path) if served.contains(&path) || is_locked(&path)? => needed.extend(on),
+            Member::New(path) => leftovers.push(path),
+            Member::Layer(_, uuid) => {
+                below.insert(uuid, on);
             }
-            (INDEX_SUFFIX, Some(uuid)) => indexed.push(uuid),
-            (NEW_SUFFIX, Some(_)) if served.contains(&path) || is_locked(&path)? => needed.extend(mark()?),
-            (NEW_SUFFIX, Some(_)) => leftovers.push(path),
-            _ => {}
+            Member::Index(uuid) => indexed.push(uuid),
         }
     }
     let mut kept = BTreeSet::new();
@@ -585,6 +642,17 @@ pub(crate) fn seal(file: &File, path: &Path) -> Result<(), LayerError> {
     fsetxattr(file, SEAL, text.as_bytes(), XattrFlags::empty())
         .map_err(|errno| io_error("set an attribute of", path)(errno.into()))?;
     Ok(file.sync_all().map_err(io_error("sync", path))?)
+}
+
+/// Lets a layer be written to. One that is cut off before it is sealed again is taken as it is.
+pub(crate) fn unseal(file: &File, path: &Path) -> Result<(), LayerError> {
+    match fremovexattr(file, SEAL) {
+        Err(Errno::NODATA) => Ok(()),
+        removed => {
+            removed.map_err(|errno| io_error("remove an attribute of", path)(errno.into()))?;
+            Ok(file.sync_all().map_err(io_error("sync", path))?)
+        }
+    }
 }
 
 /// Refuses a layer that was written to since it was sealed; one that never was is taken as it is.

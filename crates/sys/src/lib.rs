@@ -9,6 +9,7 @@
 pub mod background;
 pub mod block;
 pub mod bpf;
+pub mod buffer;
 pub mod cgroup;
 pub mod extents;
 pub mod file;
@@ -22,6 +23,7 @@ pub mod jbd2;
 pub mod layer;
 pub mod loopdev;
 pub mod lvm;
+pub mod merge;
 pub mod mount;
 pub mod namespace;
 pub mod packet;

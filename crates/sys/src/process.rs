@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,6 +22,19 @@ use crate::roots::Roots;
 pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
     parse_start_time(&stat)
+}
+
+/// The files that a process has open, as `/proc/PID/fd` names them; none when it is gone.
+///
+/// # Errors
+/// The operating system's.
+pub fn open_files(roots: &Roots, pid: u32) -> io::Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(roots.proc.join(pid.to_string()).join("fd")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    // One that was closed since it was listed is not open.
+    Ok(entries.filter_map(Result::ok).filter_map(|entry| fs::read_link(entry.path()).ok()).collect())
 }
 
 /// Lets this process open as many files as it may at most (`RLIMIT_NOFILE`): the usual limit is meant for programs that use select(2).
@@ -168,6 +182,20 @@ mod tests {
         fs::write(roots.proc.join("self/status"), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000001001\n").unwrap();
         let ignored: Vec<i32> = (-1..70).filter(|signal| is_ignored(&roots, *signal)).collect();
         assert_eq!(ignored, [1, 13]);
+    }
+
+    #[test]
+    fn open_files_are_named_also_when_they_are_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("one.layer");
+        let file = fs::File::create(&path).unwrap();
+        let open = || open_files(&Roots::host(), std::process::id()).unwrap();
+        assert!(open().contains(&path));
+        fs::remove_file(&path).unwrap();
+        assert!(open().contains(&PathBuf::from(format!("{} (deleted)", path.display()))));
+        drop(file);
+        assert!(!open().iter().any(|open| open.starts_with(dir.path())));
+        assert!(open_files(&Roots::host(), u32::MAX).unwrap().is_empty());
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 use bulkhead_core::cow::BLOCK_BYTES;
+use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::{handle, pagecache};
 
-use crate::buffer::to_usize;
 use crate::index::{Index, Place};
 
 /// Fills `bytes` with blocks of the base, as far as a file in the sibling's memory has them as they are in the base; returns a bit

@@ -19,7 +19,7 @@ use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
 use bulkhead_sys::ublk::service::Service;
-use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, mount, part};
+use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, merge, mount, part};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -97,6 +97,18 @@ impl Kernel {
             }),
             A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
             A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
+            A::SetLayersApart { directory, layers, names } => {
+                self.alone_with_layers(directory, || merge::set_apart(directory, layers, names))
+            }
+            A::MergeLayers { directory, layers, into, .. } => {
+                let copied = merge::copy(directory, layers, *into).map_err(|e| e.fault(file_object(directory)))?;
+                tracing::info!(directory = %directory.display(), %copied, "layers are merged");
+                Ok(Outcome::DONE)
+            }
+            A::ReplaceLayers { directory, layers, into, below } => {
+                self.alone_with_layers(directory, || merge::replace(directory, layers, *into, *below))
+            }
+            A::RenewServer { image, volume } => self.renew_stale(image, *volume),
             A::AttachImage { image, volume, server, discards, layered, below, flatten, share, domain, cgroup } => {
                 let service = Service {
                     volume: *volume,

@@ -7,9 +7,11 @@ use std::io::Write;
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::tool::Tool;
 
 use super::Kernel;
+use super::act::cgroup_path;
 use super::faults::Classify;
 use crate::host::Host as _;
 use crate::jobs::Job;
@@ -19,7 +21,7 @@ pub const COMMAND: &str = "__act";
 
 /// Whether an action may wait for as long as a tenant's limits and its dirty data make it.
 fn may_wait(action: &Action) -> bool {
-    matches!(action, Action::SyncFs { .. } | Action::Mount { .. } | Action::Unmount { .. })
+    matches!(action, Action::SyncFs { .. } | Action::Mount { .. } | Action::Unmount { .. } | Action::MergeLayers { .. })
 }
 
 impl Kernel {
@@ -49,7 +51,12 @@ impl Kernel {
 fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
-    let outcome = Tool::this_program().arg(COMMAND).arg(text).run_while(|| job.keep_waiting())?;
+    let mut tool = Tool::this_program().arg(COMMAND).arg(text);
+    if matches!(action, Action::MergeLayers { .. }) {
+        // Nobody would complete what it copies.
+        tool = tool.ends_with_us();
+    }
+    let outcome = tool.run_while(|| job.keep_waiting())?;
     Ok(outcome.map_err(|error| error.fault(action)).and_then(|output| {
         serde_json::from_str::<Result<Applied, Fault>>(&output.stdout).unwrap_or_else(|error| Err(internal(&error)))
     }))
@@ -62,6 +69,14 @@ fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
 pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
     let action: Action = serde_json::from_str(text)
         .map_err(|error| Fault::new(Code::InvalidArgument, "action", format!("it cannot be read ({error})")))?;
-    let outcome = Kernel::host().act(&action);
+    let kernel = Kernel::host();
+    if let Action::MergeLayers { cgroup: Some(cgroup), .. } = &action {
+        let joined = cgroup_path(cgroup).map(|path| cgroup::move_pid(&kernel.roots, std::process::id(), &path));
+        // The tenant may be gone; then the daemon's cgroup pays.
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::info!(cgroup, "the copying of layers is not charged to it");
+        }
+    }
+    let outcome = kernel.act(&action);
     serde_json::to_writer(&mut out, &outcome).map_err(|error| Fault::new(Code::Internal, "action", error))
 }

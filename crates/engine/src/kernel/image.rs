@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::{NEW_SUFFIX, device_owner};
 use bulkhead_core::cow::BLOCK_BYTES;
@@ -24,7 +24,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service::{self, Service};
 use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
-use bulkhead_sys::{block, file, image, layer, lvm};
+use bulkhead_sys::{block, file, image, layer, lvm, process};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -41,6 +41,13 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// How long a server that is told to end may need for what it has under way: a disk may hang for a while.
 const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
+
+/// How the kernel shows a layer that a process has open and that has no name any more (`/proc/PID/fd`).
+const GONE_LAYER: &str = ".layer (deleted)";
+
+/// How long it is waited for that nobody makes layers, and how often it is tried.
+const ALONE_LIMIT: Duration = Duration::from_secs(60);
+const ALONE_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is lost until an image is prepared.
 const TO_PREPARE: &str = "have yet to be written in advance, which is under way: the first write to each part of that commits the host \
@@ -220,6 +227,51 @@ impl Kernel {
                 Outcome::UNCHANGED
             }
         }
+    }
+
+    /// Does something to layers while nobody makes any.
+    pub(super) fn alone_with_layers(
+        &self,
+        directory: &Path,
+        work: impl FnOnce() -> Result<(), LayerError>,
+    ) -> Result<Outcome, Fault> {
+        let give_up = Instant::now() + ALONE_LIMIT;
+        let done = loop {
+            // Not waited for in the lock: those who want to make layers meanwhile would wait as well.
+            let _alone = match self.layers.try_write() {
+                Ok(alone) => alone,
+                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
+                    process::pause(ALONE_PAUSE);
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let cause = "layers are being made there all the time";
+                    return Err(Fault::new(Code::InUse, file_object(directory), cause));
+                }
+            };
+            break work();
+        };
+        // Who wanted to look for what is of no use was sent away.
+        self.sweep_what_was_left();
+        done.map(|()| Outcome::DONE).map_err(|e| e.fault(file_object(directory)))
+    }
+
+    /// Has another server serve an image, if its own has layers open that are gone.
+    pub(super) fn renew_stale(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
+        let Some((_, device)) = self.served(image, volume)? else { return Ok(Outcome::UNCHANGED) };
+        let (pid, told) = (server_of(&device), service::of(&self.roots, &device.name()));
+        let (Some(pid), Some(told)) = (pid, told) else { return Ok(Outcome::UNCHANGED) };
+        let is_gone = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(GONE_LAYER));
+        let failed = |error| {
+            Fault::new(Code::Internal, file_object(image), format!("its server's files cannot be listed: {error}"))
+        };
+        let open = process::open_files(&self.roots, pid).map_err(failed)?;
+        if !open.iter().any(|path| is_gone(path)) {
+            return Ok(Outcome::UNCHANGED);
+        }
+        self.renew_server(&device, &told)?;
+        Ok(Outcome::DONE)
     }
 
     fn unswept(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::Heat;
+use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
@@ -30,7 +31,7 @@ use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager};
 use bulkhead_sys::ublk::service;
-use bulkhead_sys::{file, iocost, iosched, jbd2, layer, mount, part, process};
+use bulkhead_sys::{file, iocost, iosched, jbd2, layer, merge, mount, part, process};
 use uuid::Uuid;
 
 use self::act::cgroup_path;
@@ -386,6 +387,10 @@ impl Host for Kernel {
             DeviceRef::Image { image, .. } => layer::space(image).map_err(|e| e.fault(faults::file(image))),
             DeviceRef::Lv { .. } => Ok(None),
         }
+    }
+
+    fn layer_tree(&self, directory: &Path) -> Result<LayerTree, Fault> {
+        merge::tree(directory).map_err(|e| e.fault(faults::file(directory)))
     }
 
     fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {

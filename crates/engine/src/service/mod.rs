@@ -160,6 +160,7 @@ impl Service {
     /// Begins to look after what may drift, on a thread of its own; does nothing while that goes on from the last time, unless that
     /// is held up.
     pub fn tick(&self) {
+        self.merge_layers();
         let began = Instant::now();
         {
             let mut checks = self.checks();
@@ -179,6 +180,17 @@ impl Service {
             let _check = check;
             engine.tick();
             running.end(&Ok(()));
+        }));
+    }
+
+    /// Merges layers, on a thread of its own, where there may be any to merge; does nothing while that goes on from the last time.
+    fn merge_layers(&self) {
+        let Some(turn) = self.0.engine.turn_to_merge() else { return };
+        let Ok(running) = self.0.engine.shared.jobs.begin_check("merge layers") else { return };
+        let engine = self.0.engine.for_job(running.job());
+        drop(spawn_blocking(move || {
+            let outcome = engine.merge_layers(turn);
+            running.end(&outcome);
         }));
     }
 

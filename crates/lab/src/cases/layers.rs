@@ -387,14 +387,14 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
 }
 
 /// Starts to append numbers to a file in this directory; `/run/NAME` has the last one that was synced.
-async fn append(ctx: &Ctx, at: &str, name: &str) -> Result<Process> {
+pub(super) async fn append(ctx: &Ctx, at: &str, name: &str) -> Result<Process> {
     ctx.machine.sh(&format!("rm -f /run/{name}")).await?;
     let script = APPEND.replace("FOLDER", at).replace("ACKED", name);
     ctx.machine.spawn(&["python3", "-c", &script], &[]).await
 }
 
 /// The last number that was synced, when there is one.
-async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
+pub(super) async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
     ctx.machine
         .wait_until("something was synced", Duration::from_secs(60), async || {
             let text = ctx.machine.read_text(&format!("/run/{name}")).await.ok();
@@ -404,7 +404,7 @@ async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
 }
 
 /// The numbers in a volume are those that were appended, as far as this one at least.
-async fn check_numbers(ctx: &Ctx, at: &str, acked: usize) -> Result<()> {
+pub(super) async fn check_numbers(ctx: &Ctx, at: &str, acked: usize) -> Result<()> {
     let lines = ctx.machine.sh(&format!("cat {at}/log")).await?;
     let numbers: Vec<usize> = lines.lines().map(str::parse).collect::<Result<_, _>>()?;
     ensure!(numbers.len() >= acked, "{at} has {} numbers, and {acked} were synced before", numbers.len());

@@ -12,6 +12,7 @@ mod host;
 mod image;
 mod lab_self;
 mod layers;
+mod merging;
 mod monitoring;
 mod observe;
 mod observe_faults;
@@ -41,6 +42,7 @@ pub fn all() -> Vec<&'static Case> {
         volumes::CASES,
         blockd::CASES,
         layers::CASES,
+        merging::CASES,
         flush::CASES,
         sharing::CASES,
         thin::CASES,

@@ -3,30 +3,39 @@
 use bulkhead_core::cow::BLOCK_BYTES;
 
 /// What is copied at a time, in bytes.
-pub(crate) const CHUNK: u64 = 1 << 20;
+pub const CHUNK: u64 = 1 << 20;
 
 /// Memory for direct I/O.
 #[derive(Debug)]
-pub(crate) struct Buffer {
+pub struct Buffer {
     bytes: Box<[u8]>,
     /// Where the aligned part starts.
     start: usize,
 }
 
+impl Default for Buffer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Buffer {
-    pub(crate) fn new() -> Self {
+    /// Zeroed.
+    #[must_use]
+    pub fn new() -> Self {
         let bytes = vec![0; to_usize(CHUNK + BLOCK_BYTES)].into_boxed_slice();
         let start = bytes.as_ptr().align_offset(to_usize(BLOCK_BYTES));
         Self { bytes, start }
     }
 
     /// The first so many bytes, at most [`CHUNK`].
-    pub(crate) fn first(&mut self, len: usize) -> &mut [u8] {
+    pub fn first(&mut self, len: usize) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + len]
     }
 }
 
 /// A number of bytes or blocks of what is in memory.
-pub(crate) fn to_usize(n: u64) -> usize {
+#[must_use]
+pub fn to_usize(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

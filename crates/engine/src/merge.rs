@@ -1,0 +1,158 @@
+//! Merging layers in the background, so that snapshots can rotate for ever (`bulkhead_core::merge`).
+//!
+//! Owns: when pools are looked at (at the start, and after a volume was copied or removed), that one run is merged at a time, and that
+//! servers let go of the files that were merged. No volume is claimed while layers are copied: nobody waits for that.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bulkhead_core::action::{Action, DeviceRef};
+use bulkhead_core::backend;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::merge::Run;
+use bulkhead_core::model::{Pool, PoolSource, Volume, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use uuid::Uuid;
+
+use crate::engine::{Engine, Located};
+use crate::locks::Claim;
+
+/// What is to be done about layers.
+#[derive(Debug, Default)]
+pub(crate) struct Merging(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// Pools in which there may be layers that can be merged.
+    pools: BTreeSet<Name>,
+    /// Volumes whose servers may have files open that are gone.
+    stale: BTreeSet<VolumeRef>,
+    is_running: bool,
+}
+
+impl Merging {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// That layers are being merged; until this is dropped nobody else does.
+#[derive(Debug)]
+pub(crate) struct Turn(Engine);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.shared.merging.state().is_running = false;
+    }
+}
+
+impl Engine {
+    /// Has the layers of a pool looked at soon.
+    pub(crate) fn look_at_layers(&self, pool: &Pool) {
+        if matches!(pool.source, PoolSource::File { .. }) {
+            self.shared.merging.state().pools.insert(pool.name.clone());
+        }
+    }
+
+    /// The turn to merge, if there may be anything to merge and nobody does so.
+    pub(crate) fn turn_to_merge(&self) -> Option<Turn> {
+        let mut state = self.shared.merging.state();
+        if state.is_running || state.pools.is_empty() {
+            return None;
+        }
+        state.is_running = true;
+        Some(Turn(self.clone()))
+    }
+
+    /// Merges all runs of layers that are due. What cannot be merged now is tried again after the next change in its pool.
+    ///
+    /// # Errors
+    /// `Cancelled` and `Unavailable`: no further one is merged.
+    pub(crate) fn merge_layers(&self, turn: Turn) -> Result<(), Fault> {
+        let pools = std::mem::take(&mut self.shared.merging.state().pools);
+        let engine = self.uncounted();
+        for name in pools {
+            match engine.merge_in_pool(&name) {
+                // What holds it up ends by itself: a process that merged for another daemon, or layers that are being made.
+                Err(fault) if fault.code == Code::InUse => {
+                    self.shared.merging.state().pools.insert(name);
+                }
+                Err(fault) => tracing::warn!(pool = %name, %fault, "layers are not merged"),
+                Ok(()) => {}
+            }
+            engine.executor.job().keep_waiting()?;
+        }
+        drop(turn);
+        Ok(())
+    }
+
+    fn merge_in_pool(&self, name: &Name) -> Result<(), Fault> {
+        // Whoever removes or moves the pool has it for themselves, and leaves no layers or another pool.
+        let claim = Claim::default().pool_stays(name);
+        let in_use = || Fault::new(Code::InUse, format!("pool {name}"), "an operation on it is under way");
+        let _held = self.shared.locks.try_claim(self.executor.job(), claim).ok_or_else(in_use)?;
+        let pool = match self.pool(name) {
+            Err(fault) if fault.code == Code::NotFound => return Ok(()),
+            pool => pool?,
+        };
+        self.check_identity(&pool)?;
+        let PoolSource::File { directory, .. } = &pool.source else { return Ok(()) };
+        // A merged run is none any more, and so there are fewer each time.
+        while let Some(run) = self.host().layer_tree(directory)?.runs().into_iter().find(Run::is_due) {
+            let _room = self.reserve(&pool, run.bytes, &format!("pool {name}"))?;
+            let users = self.users_of(&pool, run.layers.first().copied().unwrap_or_default())?;
+            let holder = |volume| self.holders(volume).ok()?.0;
+            let cgroup = users.iter().find_map(holder).map(|tenant| tenant::server(&tenant));
+            tracing::info!(pool = %name, layers = run.layers.len(), bytes = %run.bytes, "merging layers");
+            let apart = run.renamed(Uuid::new_v4);
+            self.executor.run_steps(run.merge(&apart, directory, cgroup), false)?;
+            self.shared.merging.state().stale.extend(users);
+        }
+        Ok(())
+    }
+
+    /// The volumes that lie on a layer.
+    fn users_of(&self, pool: &Pool, layer: Uuid) -> Result<Vec<VolumeRef>, Fault> {
+        let backend = backend::backend(pool);
+        let volumes = self.volumes_in(pool)?.into_iter().filter_map(Result::ok);
+        let lies_on_it = |volume: &Volume| {
+            let layers = self.host().layers(&backend.device(volume)).ok().flatten();
+            layers.is_some_and(|layers| layers.below.iter().any(|below| below.id == layer))
+        };
+        Ok(volumes.filter(lies_on_it).map(|volume| volume.reference()).collect())
+    }
+
+    /// Takes all that is mounted for what may have files open that were merged: it is not recorded.
+    pub(crate) fn look_at_servers(&self) {
+        let watched: Vec<VolumeRef> = self.watched().keys().cloned().collect();
+        self.shared.merging.state().stale.extend(watched);
+    }
+
+    /// Has servers let go of files that were merged: until then these take room. Passes over what somebody works on.
+    pub(crate) fn renew_servers(&self) {
+        let stale = self.shared.merging.state().stale.clone();
+        for reference in stale {
+            let renewed = self.unless_busy(Claim::default().volume(&reference), || self.renew_server(&reference));
+            if let Some(renewed) = renewed {
+                self.shared.merging.state().stale.remove(&reference);
+                if let Err(fault) = renewed {
+                    tracing::warn!(%fault, "a server does not let go of layers that were merged");
+                }
+            }
+        }
+    }
+
+    fn renew_server(&self, reference: &VolumeRef) -> Result<(), Fault> {
+        let Located { backend, volume, .. } = match self.locate(reference) {
+            Err(fault) if fault.code == Code::NotFound => return Ok(()),
+            located => located?,
+        };
+        let DeviceRef::Image { image, .. } = backend.device(&volume) else { return Ok(()) };
+        let renew = Action::RenewServer { image, volume: volume.uuid };
+        self.executor.run_steps(if volume.layered { vec![renew] } else { Vec::new() }, false).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Snapshots that rotate, on the simulated host.
+
+use std::sync::Arc;
+
+use bulkhead_core::merge::{MERGE_ALL_FROM, MERGE_FROM};
+use bulkhead_core::model::FsKind;
+use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
+
+use super::*;
+use crate::carry_out::Executor;
+use crate::engine::Dirs;
+use crate::sim::Sim;
+
+fn engine(sim: &Sim) -> Engine {
+    let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
+    engine.reconcile();
+    engine
+}
+
+fn volume(name: &str) -> VolumeRef {
+    format!("p/{name}").parse().unwrap()
+}
+
+/// A volume of a tenant, and as many snapshots of it that were written in between, of which the last `kept` are there.
+fn rotate(sim: &Sim, engine: &Engine, snapshots: std::ops::Range<usize>, kept: usize, merge: bool) {
+    for n in snapshots {
+        let name = format!("s{n}").parse().unwrap();
+        let request = VolumeCopy { name, read_only: true, share: None, domain: None };
+        sim.write("/srv/pool/v.img");
+        engine.volume_copy(&volume("v"), &request, false).unwrap();
+        if n >= kept {
+            engine.volume_remove(&volume(&format!("s{}", n - kept)), false, false).unwrap();
+        }
+        if merge {
+            tick(engine);
+        }
+    }
+}
+
+/// A host with a volume on a pool, and its engine.
+fn with_volume() -> (Sim, Engine) {
+    let sim = Sim::default();
+    let engine = engine(&sim);
+    let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Default::default() };
+    engine.pool_create(&PoolCreate { name: "p".parse().unwrap(), source }, false).unwrap();
+    let request = VolumeCreate {
+        volume: volume("v"),
+        size_bytes: Bytes::mib(64),
+        fs: FsKind::Ext4,
+        provision: None,
+        fast_commit: false,
+    };
+    engine.volume_create(&request, false).unwrap();
+    let request = TenantCreate {
+        name: "db".parse().unwrap(),
+        share: Share::DEFAULT,
+        limits: Vec::new(),
+        volumes: vec![volume("v")],
+    };
+    engine.tenant_create(&request, false).unwrap();
+    (sim, engine)
+}
+
+/// What the service does every few seconds.
+fn tick(engine: &Engine) {
+    if let Some(turn) = engine.turn_to_merge() {
+        assert!(engine.turn_to_merge().is_none(), "one at a time");
+        engine.merge_layers(turn).unwrap();
+    }
+    engine.tick();
+}
+
+fn depth(engine: &Engine) -> usize {
+    engine.volume_inspect(&volume("v")).unwrap().layers.map_or(0, |layers| layers.below.len())
+}
+
+#[test]
+fn snapshots_can_rotate_for_ever() {
+    let (sim, engine) = with_volume();
+    let mut deepest = 0;
+    for n in 0..300 {
+        rotate(&sim, &engine, n..n + 1, 3, true);
+        deepest = deepest.max(depth(&engine));
+    }
+    assert!(deepest <= 3 + MERGE_FROM, "{deepest}");
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+    assert_eq!(engine.volume_list(None).unwrap().len(), 4);
+    // Kept ones too, as long as there are not too many.
+    let (sim, engine) = with_volume();
+    for n in 0..200 {
+        let every_other = if n % 2 == 1 { 1 } else { usize::MAX };
+        rotate(&sim, &engine, n..n + 1, every_other, true);
+        if n >= 60 {
+            engine.volume_remove(&volume(&format!("s{}", n - 60)), false, false).unwrap();
+        }
+    }
+    assert!(depth(&engine) <= MERGE_ALL_FROM + 2, "{}", depth(&engine));
+}
+
+#[test]
+fn a_crash_after_any_step_of_a_merge_is_recovered() {
+    for cut in 0.. {
+        let (sim, before) = with_volume();
+        rotate(&sim, &before, 0..20, 2, false);
+        assert_eq!(depth(&before), 20);
+        sim.crash_after(Some(cut));
+        let turn = before.turn_to_merge().unwrap();
+        before.merge_layers(turn).unwrap();
+        let was_cut = depth(&before) > 4 || !sim.leftovers().unused_layers.is_empty();
+        sim.crash_after(None);
+        let after = engine(&sim);
+        assert!(after.problems().is_empty(), "{cut}: {:?}", after.problems());
+        assert_eq!(after.volume_inspect(&volume("v")).unwrap().state, "ready");
+        assert!(sim.leftovers().unused_layers.is_empty(), "{cut}");
+        tick(&after);
+        assert!(depth(&after) <= 4, "{cut}: {}", depth(&after));
+        if !was_cut {
+            assert!(cut >= 4, "only {cut} cuts were tried");
+            break;
+        }
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_stays_until_something_changes() {
+    let (sim, engine) = with_volume();
+    rotate(&sim, &engine, 0..20, 2, false);
+    sim.set_free(Bytes::mib(1));
+    tick(&engine);
+    assert_eq!(depth(&engine), 20);
+    assert!(engine.turn_to_merge().is_none(), "nothing has changed");
+    sim.set_free(Bytes::mib(100));
+    engine.volume_remove(&volume("s18"), false, false).unwrap();
+    tick(&engine);
+    assert!(depth(&engine) <= 3, "{}", depth(&engine));
+}
+
+#[test]
+fn a_pool_that_somebody_removes_is_left_alone() {
+    let (sim, engine) = with_volume();
+    rotate(&sim, &engine, 0..20, 2, false);
+    let claim = Claim::default().changes(crate::locks::Object::Pool("p".parse().unwrap()));
+    let held = engine.shared.locks.try_claim(engine.executor.job(), claim).unwrap();
+    tick(&engine);
+    assert_eq!(depth(&engine), 20);
+    drop(held);
+    tick(&engine);
+    assert!(depth(&engine) <= 3, "{}", depth(&engine));
+}

@@ -1,0 +1,242 @@
+//! On real files: what an image shows is the same before, in the middle of, and after a merge.
+
+use super::*;
+use std::collections::BTreeMap;
+
+use bulkhead_core::merge;
+use bulkhead_core::model::Provision;
+use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
+use tempfile::TempDir;
+
+use crate::image;
+use crate::layer::{chain, freeze, sweep};
+
+const BLOCKS: u64 = 600;
+
+/// A layer is nobody's to write to but root's.
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("Skipped: needs root");
+    }
+    is_root
+}
+
+const fn id(n: u128) -> Uuid {
+    Uuid::from_u128(n)
+}
+
+/// What an image shows, block by block: the first byte of each that is there, read as docs/formats/layers.md has it.
+fn shown(image: &Path) -> BTreeMap<u64, u8> {
+    let mut all = BTreeMap::new();
+    let files = std::iter::once(image.to_owned()).chain(chain(image).unwrap().unwrap_or_default());
+    for path in files {
+        let file = File::open(&path).unwrap();
+        let whole = file.metadata().unwrap().len() / BLOCK_BYTES * BLOCK_BYTES;
+        extents::extents(&file, 0..whole, |range, kind| {
+            for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
+                let mut bytes = [0; 4096];
+                file.read_exact_at(&mut bytes, block * BLOCK_BYTES)?;
+                assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a block of {} is torn", path.display());
+                if kind == Kind::Data {
+                    all.entry(block).or_insert(bytes[0]);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+    all
+}
+
+fn write(image: &Path, blocks: Range<u64>, byte: u8) {
+    let file = fs::OpenOptions::new().write(true).open(image).unwrap();
+    for block in blocks {
+        file.write_all_at(&[byte; 4096], block * BLOCK_BYTES).unwrap();
+    }
+}
+
+/// An image on as many layers as there are lists of writes, named 1 and up; each writes other bytes, and may make the image larger or
+/// smaller before.
+fn rotated(writes: &[(Range<u64>, u64)]) -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.img");
+    image::create(&path, Bytes(BLOCKS * BLOCK_BYTES), Provision::OnDemand).unwrap();
+    for (n, (blocks, size)) in writes.iter().enumerate() {
+        let n = u8::try_from(n + 1).unwrap();
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(size * BLOCK_BYTES).unwrap();
+        // Never empty, or it becomes no layer.
+        write(&path, blocks.start..blocks.end.min(*size).max(blocks.start + 1), n);
+        freeze(&path, id(n.into()), std::time::Duration::from_secs(5), || ()).unwrap();
+    }
+    (dir, path)
+}
+
+fn the_run(directory: &Path) -> merge::Run {
+    let runs = tree(directory).unwrap().runs();
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    runs.into_iter().next().unwrap()
+}
+
+/// The run under other names, set apart.
+fn set_the_run_apart(directory: &Path, run: &merge::Run) -> merge::Run {
+    let apart = run.renamed(Uuid::new_v4);
+    set_apart(directory, &run.layers, &apart.layers).unwrap();
+    apart
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn root_what_an_image_shows_stays_the_same(
+        writes in proptest::collection::vec((0..BLOCKS - 1, 1..200_u64, BLOCKS / 2..BLOCKS), 2..9),
+        own in 0..BLOCKS - 20,
+        cut_at in 0..3_u64,
+    ) {
+        if !is_root() {
+            return Ok(());
+        }
+        let writes: Vec<_> = writes.into_iter().map(|(at, len, size)| (at.min(size - 1)..at.min(size - 1) + len, size)).collect();
+        let (dir, path) = rotated(&writes);
+        write(&path, own..own + 20, 200);
+        let before = shown(&path);
+        let run = the_run(dir.path());
+        prop_assert_eq!(run.layers.len(), writes.len());
+        let apart = set_the_run_apart(dir.path(), &run);
+        prop_assert_eq!(&shown(&path), &before);
+        // Cut off in the middle of copying.
+        {
+            let open = Run::open(dir.path(), &apart.layers, apart.into).unwrap();
+            layer::unseal(&open.into, &open.path).unwrap();
+            open.copy(0..(cut_at * CHUNK).min(open.map.end()), &mut Buffer::new()).unwrap();
+        }
+        prop_assert_eq!(&shown(&path), &before);
+        let copied = copy(dir.path(), &apart.layers, apart.into).unwrap();
+        prop_assert_eq!(&shown(&path), &before);
+        assert!(copied <= run.bytes, "{copied} of {}", run.bytes);
+        replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap();
+        prop_assert_eq!(&shown(&path), &before);
+        sweep(dir.path(), &[]).unwrap();
+        prop_assert_eq!(&shown(&path), &before);
+        prop_assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), run.layers[0])]);
+        prop_assert_eq!(tree(dir.path()).unwrap().runs(), []);
+    }
+}
+
+/// Three layers, the middle one the largest.
+fn three() -> (TempDir, PathBuf) {
+    rotated(&[(0..10, BLOCKS), (5..300, BLOCKS), (290..310, BLOCKS)])
+}
+
+#[test]
+fn root_a_merge_that_was_cut_off_anywhere_is_done_again() {
+    if !is_root() {
+        return;
+    }
+    // After each link, mark and removal of the first renaming; after the layer has its new place, before it has its name.
+    for cut in 0..4 {
+        let (dir, path) = three();
+        let before = shown(&path);
+        let run = the_run(dir.path());
+        let new = layer_path(dir.path(), id(77));
+        if cut < 3 {
+            let top = layer_path(dir.path(), id(3));
+            fs::hard_link(layer_path(dir.path(), id(2)), &new).unwrap();
+            if cut > 0 {
+                layer::lay_on(&File::open(&top).unwrap(), &top, Some(id(77))).unwrap();
+            }
+            if cut > 1 {
+                fs::remove_file(layer_path(dir.path(), id(2))).unwrap();
+            }
+        } else {
+            let apart = set_the_run_apart(dir.path(), &run);
+            copy(dir.path(), &apart.layers, apart.into).unwrap();
+            let into = layer_path(dir.path(), apart.into);
+            layer::lay_on(&File::open(&into).unwrap(), &into, None).unwrap();
+        }
+        assert_eq!(shown(&path), before);
+        sweep(dir.path(), &[]).unwrap();
+        assert_eq!(shown(&path), before);
+        let run = the_run(dir.path());
+        assert_eq!(run.layers.len(), if cut < 3 { 3 } else { 2 });
+        let apart = set_the_run_apart(dir.path(), &run);
+        copy(dir.path(), &apart.layers, apart.into).unwrap();
+        replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap();
+        sweep(dir.path(), &[]).unwrap();
+        assert_eq!(shown(&path), before);
+        assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), id(3))]);
+    }
+}
+
+#[test]
+fn root_layers_that_something_came_to_lie_on_stay_as_they_are() {
+    if !is_root() {
+        return;
+    }
+    let (dir, path) = three();
+    let run = the_run(dir.path());
+    let part = dir.path().join("r.part");
+    crate::part::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap();
+    let names = run.renamed(Uuid::new_v4);
+    let refused = set_apart(dir.path(), &run.layers, &names.layers).unwrap_err();
+    assert!(matches!(refused, LayerError::NotAlone { .. }), "{refused}");
+    assert!(chain(&path).unwrap().is_some_and(|chain| chain.contains(&layer_path(dir.path(), id(1)))));
+    fs::remove_file(&part).unwrap();
+    // Another process that was left behind is not done with them.
+    let other = lock(dir.path(), Duration::ZERO).unwrap();
+    assert!(matches!(set_apart(dir.path(), &run.layers, &names.layers), Err(LayerError::NotAlone { .. })));
+    drop(other);
+    let apart = set_the_run_apart(dir.path(), &run);
+    // It finds nothing of what it was to copy.
+    assert!(copy(dir.path(), &run.layers, run.into).is_err());
+    // A stream that is based on what the layer was does not find what it becomes.
+    let missing = crate::part::create(&part, id(50), Some(id(1)), Bytes(BLOCKS * BLOCK_BYTES)).unwrap_err();
+    assert!(matches!(missing, LayerError::NoBase { .. }), "{missing}");
+    // The volume and its layers go while they are being copied.
+    copy(dir.path(), &apart.layers, apart.into).unwrap();
+    fs::remove_file(&path).unwrap();
+    sweep(dir.path(), &[]).unwrap();
+    let gone = replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap_err();
+    assert!(matches!(gone, LayerError::NotAlone { .. }), "{gone}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn root_a_layer_that_was_written_to_is_not_merged() {
+    if !is_root() {
+        return;
+    }
+    let (dir, path) = three();
+    let run = the_run(dir.path());
+    let apart = set_the_run_apart(dir.path(), &run);
+    write(&layer_path(dir.path(), apart.layers[2]), 1..2, 9);
+    let refused = copy(dir.path(), &apart.layers, apart.into).unwrap_err();
+    assert!(matches!(refused, LayerError::Changed { .. }), "{refused}");
+    assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));
+}
+
+#[test]
+fn root_what_is_merged_is_sealed_and_has_no_part_of_a_block_at_its_end() {
+    if !is_root() {
+        return;
+    }
+    // The largest is not a multiple of a block, and the newest is longer.
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("v.img");
+    image::create(&path, Bytes(100 * BLOCK_BYTES), Provision::OnDemand).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&vec![1; 90 * 4096 + 100], 10 * BLOCK_BYTES).unwrap();
+    drop(file);
+    freeze(&path, id(1), std::time::Duration::from_secs(5), || ()).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(200 * BLOCK_BYTES).unwrap();
+    write(&path, 150..160, 2);
+    freeze(&path, id(2), std::time::Duration::from_secs(5), || ()).unwrap();
+    let before = shown(&path);
+    let apart = set_the_run_apart(dir.path(), &the_run(dir.path()));
+    assert_ne!(apart.into, id(2));
+    copy(dir.path(), &apart.layers, apart.into).unwrap();
+    replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap();
+    assert_eq!(shown(&path), before);
+    write(&layer_path(dir.path(), id(2)), 1..2, 9);
+    assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));
+}
