@@ -76,6 +76,12 @@ impl LayerTree {
         tops.filter_map(|top| self.run_from(*top, can_go)).map(with_depth).collect()
     }
 
+    /// Whether layers are a run, or a part of a longer one: then all but the newest of them are needed by nothing but the next.
+    #[must_use]
+    pub fn has_run(&self, layers: &[Uuid]) -> bool {
+        !layers.is_empty() && self.runs().iter().any(|run| run.layers.windows(layers.len()).any(|part| part == layers))
+    }
+
     /// For each layer, how many layers there are at most below a file that lies on it.
     fn depths(&self) -> BTreeMap<Uuid, usize> {
         let mut depths = BTreeMap::new();
@@ -177,6 +183,10 @@ mod tests {
             runs.iter().map(|run| run.layers.clone()).collect::<Vec<_>>(),
             [[2, 1].map(id).to_vec(), [5, 4, 3].map(id).to_vec()]
         );
+        // While a run is merged, a snapshot is made, and one below it removed.
+        assert!(tree(&chain, &[id(5)]).has_run(&[4, 3, 2].map(id)));
+        assert!(!tree(&chain, &[id(5), id(3)]).has_run(&[4, 3, 2].map(id)));
+        assert!(!tree(&chain, &[id(5)]).has_run(&[4, 2].map(id)) && !tree(&chain, &[id(5)]).has_run(&[]));
         // Nothing lies on 5: it goes with all below it.
         assert_eq!(tree(&chain, &[]).runs(), []);
         assert_eq!(tree(&[], &[id(1)]).runs(), []);

@@ -123,10 +123,15 @@ impl Engine {
         Ok(volumes.filter(lies_on_it).map(|volume| volume.reference()).collect())
     }
 
-    /// Takes all that is mounted for what may have files open that were merged: it is not recorded.
-    pub(crate) fn look_at_servers(&self) {
+    /// Has the layers of pools looked at, and the servers of all their volumes that are mounted: which of them have files open that an
+    /// earlier daemon merged is not recorded.
+    pub(crate) fn look_at_all_layers(&self, pools: &[Pool]) {
+        pools.iter().for_each(|pool| self.look_at_layers(pool));
         let watched: Vec<VolumeRef> = self.watched().keys().cloned().collect();
-        self.shared.merging.state().stale.extend(watched);
+        let mut state = self.shared.merging.state();
+        let has_layers: Vec<VolumeRef> =
+            watched.into_iter().filter(|volume| state.pools.contains(&volume.pool)).collect();
+        state.stale.extend(has_layers);
     }
 
     /// Has servers let go of files that were merged: until then these take room. Passes over what somebody works on.

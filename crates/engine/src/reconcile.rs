@@ -52,8 +52,7 @@ impl Engine {
             }
         }
         engine.found(Place::Start, at_start);
-        pools.iter().for_each(|pool| engine.look_at_layers(pool));
-        engine.look_at_servers();
+        engine.look_at_all_layers(&pools);
     }
 
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made

@@ -16,7 +16,7 @@ use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::{Heat, HeatSource};
-use bulkhead_core::merge::{Layer, LayerTree, Run};
+use bulkhead_core::merge::{Layer, LayerTree};
 use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
@@ -638,8 +638,7 @@ impl World {
             }
             A::RemovePart { path } => self.parts.remove(path).is_some(),
             A::SetLayersApart { layers, names, .. } => {
-                let is_run = |run: &Run| run.layers == *layers;
-                if !self.layer_tree().runs().iter().any(is_run) {
+                if !self.layer_tree().has_run(layers) {
                     return Err(Fault::new(Code::InUse, "layers", "something lies on them"));
                 }
                 let path = |id: &Uuid| PathBuf::from(id.to_string());
@@ -656,8 +655,7 @@ impl World {
                 true
             }
             A::ReplaceLayers { layers, below, .. } => {
-                let is_run = |run: &Run| run.layers == *layers && run.below == *below;
-                assert!(self.layer_tree().runs().iter().any(is_run), "a layer was replaced that something else needs");
+                assert!(self.layer_tree().has_run(layers), "a layer was replaced that something else needs");
                 self.below.insert(PathBuf::from(layers[0].to_string()), *below);
                 true
             }

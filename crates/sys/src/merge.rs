@@ -57,8 +57,7 @@ pub fn tree(directory: &Path) -> Result<LayerTree, LayerError> {
 /// [`LayerError`], [`LayerError::NotAlone`] among them; cut off at any point, it can be done again with what is there.
 pub fn set_apart(directory: &Path, layers: &[Uuid], names: &[Uuid]) -> Result<(), LayerError> {
     let _alone = lock(directory, Duration::ZERO)?;
-    let is_run = tree(directory)?.runs().iter().any(|run| run.layers == layers);
-    if !is_run || names.len() != layers.len() || names.first() != layers.first() {
+    if !tree(directory)?.has_run(layers) || names.len() != layers.len() || names.first() != layers.first() {
         return Err(LayerError::NotAlone { directory: directory.to_owned() });
     }
     for (above, (old, new)) in names.iter().zip(layers.iter().zip(names).skip(1)) {
@@ -105,7 +104,9 @@ pub fn copy(directory: &Path, layers: &[Uuid], into: Uuid) -> Result<Bytes, Laye
 pub fn replace(directory: &Path, layers: &[Uuid], into: Uuid, below: Option<Uuid>) -> Result<(), LayerError> {
     let _alone = lock(directory, Duration::ZERO)?;
     let not_alone = || LayerError::NotAlone { directory: directory.to_owned() };
-    let is_run = tree(directory)?.runs().iter().any(|run| run.layers == layers && run.below == below);
+    let tree = tree(directory)?;
+    let lies_on = layers.last().and_then(|oldest| tree.layers.get(oldest)).map(|oldest| oldest.below);
+    let is_run = tree.has_run(layers) && lies_on == Some(below);
     let top = layers.first().filter(|_| is_run && layers.contains(&into)).ok_or_else(not_alone)?;
     let (path, top) = (layer_path(directory, into), layer_path(directory, *top));
     let file = layer::open(&path, OFlags::RDONLY)?;

@@ -123,6 +123,25 @@ proptest! {
     }
 }
 
+#[test]
+fn root_a_snapshot_during_a_merge_does_not_undo_it() {
+    if !is_root() {
+        return;
+    }
+    let (dir, path) = three();
+    let apart = set_the_run_apart(dir.path(), &the_run(dir.path()));
+    copy(dir.path(), &apart.layers, apart.into).unwrap();
+    write(&path, 400..410, 7);
+    freeze(&path, id(4), Duration::from_secs(5), || ()).unwrap();
+    let snapshot = dir.path().join("s.img");
+    layer::create_beside(&snapshot, &path).unwrap();
+    let before = shown(&path);
+    replace(dir.path(), &apart.layers, apart.into, apart.below).unwrap();
+    sweep(dir.path(), &[]).unwrap();
+    assert_eq!((shown(&path), shown(&snapshot)), (before.clone(), before));
+    assert_eq!(chain(&path).unwrap().unwrap(), [4, 3].map(|n| layer_path(dir.path(), id(n))));
+}
+
 /// Three layers, the middle one the largest.
 fn three() -> (TempDir, PathBuf) {
     rotated(&[(0..10, BLOCKS), (5..300, BLOCKS), (290..310, BLOCKS)])
