@@ -9,6 +9,17 @@ use super::systemd::{SYSTEMD, install, no_package, purge, writes_on};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
+/// By name only: three boots with a Docker take minutes.
+pub(super) const SOAK: &[Case] = &[Case {
+    name: "docker_reboot",
+    about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and after a power cut it has \
+            all that it acknowledged, and where its pool is not mounted Docker is not started",
+    kernels: &[Kernel::V6_12],
+    profile: SYSTEMD,
+    limit: Duration::from_secs(900),
+    run: |ctx| Box::pin(docker_reboot(ctx)),
+}];
+
 pub(super) const CASES: &[Case] = &[Case {
     name: "docker_in_slice",
     about: "a stock Docker starts a container in a tenant's slice: the tenant pays for its volume, its journal included; docker pause, exec, \
@@ -44,18 +55,39 @@ impl Docker {
     }
 }
 
-async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
-    let ctx = &*ctx;
+/// The folders of Docker's programs, and busybox; or why they cannot be had.
+async fn programs(ctx: &Ctx) -> std::result::Result<(Vec<String>, String), Outcome> {
+    let skipped = |name, error| Outcome::Skipped(format!("Debian's {name} cannot be had: {error:#}"));
     let mut folders = Vec::new();
     for (name, folder) in PACKAGES {
-        match ctx.lab.package(name).await {
-            Ok(package) => folders.push(package.path(folder)),
-            Err(error) => return Ok(Outcome::Skipped(format!("Debian's {name} cannot be had: {error:#}"))),
-        }
+        folders.push(ctx.lab.package(name).await.map_err(|error| skipped(name, error))?.path(folder));
     }
-    let busybox = match ctx.lab.package("busybox-static").await {
-        Ok(package) => package.path("usr/bin/busybox"),
-        Err(error) => return Ok(Outcome::Skipped(format!("Debian's busybox-static cannot be had: {error:#}"))),
+    let busybox = ctx.lab.package("busybox-static").await.map_err(|error| skipped("busybox-static", error))?;
+    Ok((folders, busybox.path("usr/bin/busybox")))
+}
+
+/// Waits until Docker answers, and makes the image `box`: busybox, and places where the guest's own programs can be mounted.
+async fn import_box(ctx: &Ctx, docker: &Docker, busybox: &str) -> Result<()> {
+    let driver = ctx
+        .machine
+        .wait_until("Docker answers", LIMIT, async || Ok(docker.run(ctx, "info -f '{{.CgroupDriver}}'").await.ok()))
+        .await?;
+    ensure!(driver.trim() == "systemd", "the cgroup driver is {driver}");
+    ctx.machine
+        .sh(&format!(
+            "mkdir -p /tmp/root/bin /tmp/root/usr /tmp/root/etc /tmp/root/tmp; cp {busybox} /tmp/root/bin; \
+             for n in sh cat sleep fsync; do ln -s busybox /tmp/root/bin/$n; done; ln -s usr/lib usr/lib64 /tmp/root"
+        ))
+        .await?;
+    let import = format!("PATH={}:$PATH; tar -C /tmp/root -c . | docker import - box; rm -r /tmp/root", docker.path);
+    ctx.machine.sh_within(&import, LIMIT).await.map(drop)
+}
+
+async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let (folders, busybox) = match programs(ctx).await {
+        Ok(found) => found,
+        Err(skipped) => return Ok(skipped),
     };
     if install(ctx).await?.is_none() {
         return Ok(no_package());
@@ -74,19 +106,7 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     let at =
         json(ctx, &["volume", "inspect", "file/v"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
     let written = format!("{at}/written");
-    ctx.machine
-        .wait_until("Docker answers", LIMIT, async || Ok(docker.run(ctx, "info -f '{{.CgroupDriver}}'").await.ok()))
-        .await
-        .and_then(|driver| {
-            ensure!(driver.trim() == "systemd", "the cgroup driver is {driver}");
-            Ok(())
-        })?;
-    ctx.machine
-        .sh(&format!("mkdir -p /tmp/root/bin; cp {busybox} /tmp/root/bin; for n in sh cat sleep fsync; do ln -s busybox /tmp/root/bin/$n; done"))
-        .await?;
-    ctx.machine
-        .sh_within(&format!("PATH={}:$PATH; tar -C /tmp/root -c . | docker import - box", docker.path), LIMIT)
-        .await?;
+    import_box(ctx, &docker, &busybox).await?;
 
     let start = format!(
         "run -d --name db --network none --cgroup-parent 'bulkhead-web\\x2ddb.slice' -v {at}:/data box /bin/sh -c '{WRITER}'"
@@ -125,8 +145,141 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "check", "file/v"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
     unmake_file_pool(ctx).await?;
-    ctx.machine.sh("systemctl stop docker; systemctl reset-failed; rm -rf /tmp/root").await?;
+    ctx.machine.sh("systemctl stop docker; systemctl reset-failed").await?;
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
+}
+
+/// A Docker that needs a tenant's volumes, as an operator has it with a drop-in.
+const UNIT: &str = "[Unit]
+Requires=bulkhead-tenant@db.service
+After=bulkhead-tenant@db.service
+[Service]
+Type=notify
+Environment=PATH=/opt/docker:/usr/sbin:/usr/bin
+ExecStart=/opt/docker/dockerd OPTIONS
+Delegate=yes
+KillMode=process
+[Install]
+WantedBy=multi-user.target
+";
+
+/// Where the pool is, and what its tenant's database is in.
+const POOL: &str = "/srv/file";
+const DATA: &str = "/run/bulkhead/mnt/file/data";
+
+/// A database with the guest's own programs in a container of the tenant's. Without grant tables it needs no installation.
+const DATABASE: &str = "run -d --name db --restart always --network none --cgroup-parent bulkhead-db.slice -v DATA:/data -v /usr:/usr:ro \
+                        -v /etc:/etc:ro box /usr/sbin/mariadbd --no-defaults --user=root --skip-grant-tables --skip-networking \
+                        --innodb-buffer-pool-size=16M --innodb-log-file-size=4M --performance-schema=0 --datadir=/data --socket=/data/socket \
+                        --innodb-flush-log-at-trx-commit=1";
+
+/// Inserts numbers, one after the other, and notes each that was acknowledged, durably.
+const INSERT: &str = "mariadb -S DATA/socket -e 'CREATE DATABASE IF NOT EXISTS t; CREATE TABLE IF NOT EXISTS t.n (n INT PRIMARY KEY)' && \
+                      n=$(mariadb -N -S DATA/socket -e 'SELECT COALESCE(MAX(n), 0) FROM t.n') && while n=$((n + 1)) && \
+                      mariadb -S DATA/socket -e \"INSERT INTO t.n VALUES ($n)\"; do echo $n > /var/acked.new; sync /var/acked.new; \
+                      mv /var/acked.new /var/acked; done";
+
+/// Rows that are acknowledged before the machine goes down.
+const ROWS: u64 = 8;
+
+async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
+    let (folders, busybox) = match programs(ctx).await {
+        Ok(found) => found,
+        Err(skipped) => return Ok(skipped),
+    };
+    if install(ctx).await?.is_none() {
+        return Ok(no_package());
+    }
+    let disk = ctx.machine.disk(0).await?;
+    ctx.machine
+        .sh_within(
+            &format!(
+                "mkfs.ext4 -q -L file {disk}; mkdir -p {POOL}; echo 'LABEL=file {POOL} ext4 _netdev 0 0' >> /etc/fstab; \
+                 systemctl daemon-reload; mount {POOL}; mkdir -p /opt/docker; cp {} /opt/docker",
+                folders.iter().map(|folder| format!("{folder}/*")).collect::<Vec<_>>().join(" ")
+            ),
+            LIMIT,
+        )
+        .await?;
+    json(ctx, &["pool", "create", "file", "--dir", &format!("{POOL}/volumes")]).await?;
+    json(ctx, &["volume", "create", "file/data", "--size", "512M"]).await?;
+    json(ctx, &["tenant", "create", "db", "--volume", "file/data"]).await?;
+    let unit = UNIT.replace("OPTIONS", DOCKERD);
+    ctx.machine.write_file("/etc/systemd/system/docker.service", unit.as_bytes()).await?;
+    ctx.machine.sh_within("systemctl daemon-reload; systemctl enable --now docker", LIMIT).await?;
+    let docker = Docker { path: "/opt/docker".to_owned() };
+    import_box(ctx, &docker, &busybox).await?;
+    docker.run(ctx, &DATABASE.replace("DATA", DATA)).await?;
+
+    insert(ctx, 0).await?;
+    ctx.reboot(LIMIT * 2).await?;
+    let after_reboot = insert(ctx, acked(ctx).await?).await?;
+    ctx.crash_and_reboot().await?;
+    let after_cut = insert(ctx, acked(ctx).await?).await?;
+    ctx.log(format!("rows that were there after a reboot: {after_reboot}, after a power cut: {after_cut}"));
+    let cgroup = docker.run(ctx, "inspect -f '{{.State.Pid}}' db").await?;
+    let cgroup = ctx.machine.read_text(&format!("/proc/{}/cgroup", cgroup.trim())).await?;
+    ensure!(cgroup.starts_with("0::/bulkhead.slice/bulkhead-db.slice/docker-"), "it is in {cgroup}");
+
+    // Where the pool is not there, the container is not started on an empty directory.
+    ctx.machine.sh("sed -i /file/d /etc/fstab; sync").await?;
+    ctx.reboot(LIMIT * 2).await?;
+    ctx.machine.sh("systemctl is-system-running --wait || true").await?;
+    let units = ctx.machine.run(&["systemctl", "is-active", "docker", "bulkhead-tenant@db"]).await?;
+    ensure!(units.stdout == "inactive\nfailed\n", "{units:?}");
+    ctx.machine.sh(&format!("[ ! -e {DATA}/ibdata1 ]; mount -L file {POOL}")).await?;
+    ctx.machine.sh_within("systemctl reset-failed; systemctl start docker", LIMIT).await?;
+    insert(ctx, acked(ctx).await?).await?;
+
+    docker.run(ctx, "rm -f db").await?;
+    ctx.machine
+        .sh("systemctl disable --now docker; rm -r /etc/systemd/system/docker.service /opt/docker /var/acked")
+        .await?;
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    json(ctx, &["volume", "check", "file/data"]).await?;
+    json(ctx, &["volume", "rm", "file/data"]).await?;
+    json(ctx, &["pool", "rm", "file"]).await?;
+    ctx.machine.sh(&format!("umount {POOL}; rmdir {POOL}; systemctl daemon-reload; systemctl reset-failed")).await?;
+    kernel_is_silent(ctx).await?;
+    purge(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+/// How many rows the database has acknowledged.
+async fn acked(ctx: &Ctx) -> Result<u64> {
+    Ok(ctx.machine.read_text("/var/acked").await?.trim().parse()?)
+}
+
+/// Waits until the database answers, checks that it has all rows up to `least`, and has more inserted, on which it is left. Returns how many
+/// there were.
+async fn insert(ctx: &Ctx, least: u64) -> Result<u64> {
+    let answers = format!("mariadb -N -S {DATA}/socket -e 'SELECT 1'");
+    let waited = ctx
+        .machine
+        .wait_until("the database answers", LIMIT * 2, async || Ok(ctx.machine.sh(&answers).await.ok()))
+        .await;
+    if let Err(error) = waited {
+        let log = ctx.machine.sh("journalctl -b -u docker -u 'bulkhead*' --no-pager -o cat | tail -n 60").await?;
+        return Err(error.context(log));
+    }
+    let mut found = (0, 0);
+    if least > 0 {
+        let count =
+            format!("mariadb -N -S {DATA}/socket -e 'SELECT COUNT(*), MAX(n) FROM t.n; CHECK TABLE t.n EXTENDED'");
+        let answer = ctx.machine.sh(&count).await?;
+        let mut words = answer.split_whitespace();
+        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).context("no number");
+        found = (number()?, number()?);
+        ensure!(found.0 >= least && found.0 == found.1, "{least} rows were acknowledged, and there are {found:?}");
+        ensure!(answer.trim().ends_with("OK"), "{answer}");
+    }
+    ctx.machine.spawn(&["bash", "-c", &INSERT.replace("DATA", DATA)], &[]).await?;
+    ctx.machine
+        .wait_until("rows are inserted", LIMIT * 2, async || {
+            Ok(acked(ctx).await.ok().filter(|acked| *acked >= least + ROWS))
+        })
+        .await?;
+    Ok(found.0)
 }

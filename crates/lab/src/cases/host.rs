@@ -54,9 +54,19 @@ pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daem
 
 /// Starts the daemon by this command, and waits until it answers.
 pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str)]) -> Result<Daemon> {
+    start_daemon_within(ctx, argv, env, COMMAND_LIMIT).await
+}
+
+/// The same where it has much to do before it answers.
+pub(super) async fn start_daemon_within(
+    ctx: &Ctx,
+    argv: &[&str],
+    env: &[(&str, &str)],
+    limit: Duration,
+) -> Result<Daemon> {
     let process = ctx.machine.spawn(argv, env).await?;
     ctx.machine
-        .wait_until("the daemon answers", COMMAND_LIMIT, async || {
+        .wait_until("the daemon answers", limit, async || {
             let answer = cli(ctx, &["host"]).await?;
             Ok((answer.status == ExitStatus::Code(0)).then_some(()))
         })
@@ -71,6 +81,11 @@ impl Daemon {
         let output = self.process.wait(COMMAND_LIMIT).await?;
         ensure!(output.status == ExitStatus::Code(0), "the daemon ended with {}: {}", output.status, output.stderr);
         Ok(output.stderr)
+    }
+
+    /// Its pid in the guest.
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// `kill -9`.

@@ -12,6 +12,7 @@ mod host;
 mod image;
 mod lab_self;
 mod layers;
+mod many;
 mod merging;
 mod monitoring;
 mod observe;
@@ -21,6 +22,7 @@ mod sharing;
 mod slow;
 mod suites;
 mod systemd;
+mod systemd_kills;
 mod tenants;
 mod thin;
 mod transfer;
@@ -67,7 +69,7 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run, or whose spread is not known; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    [blockd::SOAK, crash::SOAK, sharing::SOAK, calibration::SOAK, demo::SOAK, systemd::SOAK]
+    [blockd::SOAK, crash::SOAK, sharing::SOAK, calibration::SOAK, demo::SOAK, systemd::SOAK, docker::SOAK, many::SOAK, systemd_kills::SOAK]
         .into_iter()
         .flatten()
         .collect()

@@ -1,0 +1,188 @@
+//! Many volumes on one host: what each operation takes, and what the daemon takes while nothing happens. In virtual time, so that the
+//! figures are those of a processor of 10^9 instructions a second, whatever the host is.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+
+use super::host::{PROFILE, json, kernel_is_silent, make_file_pool, start_daemon_within, unmake_file_pool};
+use crate::case::{Case, Ctx, Outcome, Profile};
+use crate::disk::{DiskModel, DiskSpec};
+use crate::kernels::Kernel;
+
+/// The memory of a thousand block servers.
+const MANY: Profile =
+    Profile { name: "many", disks: &[DiskSpec::new(DiskModel::Fast, 8192)], memory_mib: 12288, ..PROFILE };
+
+/// By name only: each operation is made as often as there are volumes.
+pub(super) const SOAK: &[Case] = &[
+    Case {
+        name: "many_volumes_100",
+        about: "what 100 volumes of ten tenants cost: making, attaching, listing, idling, another daemon, a boot",
+        kernels: &[Kernel::V6_12],
+        profile: MANY,
+        limit: Duration::from_secs(1800),
+        run: |ctx| Box::pin(many(ctx, 100)),
+    },
+    Case {
+        name: "many_volumes_1000",
+        about: "the same with 1000 volumes of a hundred tenants",
+        kernels: &[Kernel::V6_12],
+        profile: MANY,
+        limit: Duration::from_secs(7200),
+        run: |ctx| Box::pin(many(ctx, 1000)),
+    },
+];
+
+/// Asks the daemon of `N` volumes for the step in its argument, from several threads, and prints what it took as JSON.
+const ASK: &str = r#"
+import http.client, json, socket, sys, time
+from concurrent.futures import ThreadPoolExecutor
+
+N, PER_TENANT = int(sys.argv[2]), 10
+
+class Connection(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect("/run/bulkhead/bulkhead.sock")
+
+def ask(method, path, body=None):
+    connection = Connection("bulkhead", timeout=3000)
+    connection.request(method, path, json.dumps(body) if body is not None else None, {"content-type": "application/json"})
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert answer.status < 300, (method, path, answer.status, text)
+    return text
+
+def timed(work, items, threads):
+    took = []
+    def one(item):
+        begin = time.monotonic()
+        work(item)
+        took.append(time.monotonic() - begin)
+    begin = time.monotonic()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(one, items))
+    return {"seconds": round(time.monotonic() - begin, 2), "longest": round(max(took), 3)}
+
+def volumes(tenant):
+    return [f"file/v{n}" for n in range(tenant * PER_TENANT, (tenant + 1) * PER_TENANT)]
+
+def daemon(pid):
+    fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    memory = [line.split()[1] for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")]
+    return (int(fields[11]) + int(fields[12])) / 100, int(memory[0]) / 1024
+
+def create():
+    request = lambda n: {"volume": f"file/v{n}", "size_bytes": 16 << 20, "provision": "on-demand"}
+    return timed(lambda n: ask("POST", "/v1/volumes", request(n)), range(N), 8)
+
+def attach():
+    request = lambda n: {"name": f"t{n}", "share": 100, "limits": [], "volumes": volumes(n)}
+    return timed(lambda n: ask("POST", "/v1/tenants", request(n)), range(N // PER_TENANT), 8)
+
+def idle():
+    time.sleep(120)
+    before, _ = daemon(sys.argv[3])
+    time.sleep(300)
+    after, memory = daemon(sys.argv[3])
+    return {"core_pct": round((after - before) / 3, 2), "memory_mib": round(memory, 1)}
+
+def look():
+    views = {"volumes": "/v1/volumes", "tenants": "/v1/tenants", "metrics": "/metrics", "one": "/v1/volumes/file/v7", "host": "/v1/host"}
+    return {name: timed(lambda path: ask("GET", path), [path], 1)["seconds"] for name, path in views.items()}
+
+def storm():
+    tenants = range(10)
+    for n in tenants:
+        ask("PATCH", f"/v1/tenants/t{n}", {"detach": volumes(n)})
+    pairs = [(n, volume) for n in tenants for volume in volumes(n)]
+    return timed(lambda pair: ask("PATCH", f"/v1/tenants/t{pair[0]}", {"attach": [pair[1]]}), pairs, 100)
+
+def detach():
+    return timed(lambda n: ask("DELETE", f"/v1/tenants/t{n}"), range(N // PER_TENANT), 8)
+
+def remove():
+    return timed(lambda n: ask("DELETE", f"/v1/volumes/file/v{n}"), range(N), 8)
+
+print(json.dumps(globals()[sys.argv[1]]()))
+"#;
+
+/// Longest that anything may take.
+const LIMIT: Duration = Duration::from_secs(7200);
+
+/// What the targets say of a thousand idle volumes, of a boot, and of a hundred that are attached at once.
+const IDLE_PCT: f64 = 1.0;
+const IDLE_MIB: f64 = 60.0;
+const BOOT_SECONDS: f64 = 60.0;
+const STORM_SECONDS: f64 = 10.0;
+
+async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let program = ctx.program("bulkhead");
+    // Each request of a volume is memory that is locked.
+    let argv = [program.as_str(), "daemon", "--volume-requests", "8"];
+    let daemon = start_daemon_within(ctx, &argv, &[], LIMIT).await?;
+    make_file_pool(ctx).await?;
+    ctx.machine.write_file("/run/ask.py", ASK.as_bytes()).await?;
+    let ask = async |step: &str, daemon: u32| -> Result<Value> {
+        let script = format!("python3 /run/ask.py {step} {n} {daemon}");
+        let said = ctx.machine.sh_within(&script, LIMIT).await?;
+        ctx.log(format!("{n} volumes: {step}: {}", said.trim()));
+        Ok(serde_json::from_str(&said)?)
+    };
+    for step in ["create", "attach", "look"] {
+        ask(step, 0).await?;
+    }
+    let idle = ask("idle", daemon.pid()).await?;
+    let storm = ask("storm", 0).await?;
+
+    daemon.kill().await?;
+    let (daemon, again) = started(ctx, &argv).await?;
+    ctx.log(format!("{n} volumes: another daemon answers after {again:.1} s"));
+
+    // A boot: all is recorded, and nothing is there.
+    ctx.machine.sh("cp -a /var/lib/bulkhead /run/recorded").await?;
+    ask("detach", 0).await?;
+    daemon.stop().await?;
+    ctx.machine.sh("rm -r /var/lib/bulkhead; mv /run/recorded /var/lib/bulkhead").await?;
+    let (daemon, boot) = started(ctx, &argv).await?;
+    let mounted = ctx.machine.sh("grep -c ' /run/bulkhead/mnt/' /proc/self/mountinfo").await?;
+    ensure!(mounted.trim() == n.to_string(), "{mounted} of {n} volumes are mounted after a boot");
+    let problems = json(ctx, &["host"]).await?["problems"].clone();
+    ensure!(problems.as_array().is_some_and(Vec::is_empty), "{problems}");
+    ctx.log(format!("{n} volumes: a boot takes {boot:.1} s"));
+
+    for step in ["detach", "remove"] {
+        ask(step, 0).await?;
+    }
+    ctx.machine.sh("rm /run/ask.py").await?;
+    kernel_is_silent(ctx).await?;
+    unmake_file_pool(ctx).await?;
+    daemon.stop().await?;
+    let missed: Vec<String> = [
+        ("% of a core while idle", &idle["core_pct"], IDLE_PCT),
+        ("MiB of the daemon", &idle["memory_mib"], IDLE_MIB),
+        ("s for 100 that are attached at once", &storm["seconds"], STORM_SECONDS),
+        ("s for a boot", &Value::from(boot), BOOT_SECONDS),
+    ]
+    .iter()
+    .filter(|(_, found, target)| found.as_f64().is_none_or(|found| found > *target))
+    .map(|(what, found, target)| format!("{found} {what} instead of {target}"))
+    .collect();
+    ensure!(missed.is_empty(), "with {n} volumes: {}", missed.join(", "));
+    Ok(Outcome::Passed)
+}
+
+/// Starts a daemon, and says how long it took until it answered, on the guest's clock.
+async fn started(ctx: &Ctx, argv: &[&str]) -> Result<(super::host::Daemon, f64)> {
+    let now = async || -> Result<f64> {
+        let uptime = ctx.machine.read_text("/proc/uptime").await?;
+        Ok(uptime.split(' ').next().unwrap_or_default().parse()?)
+    };
+    let before = now().await?;
+    let daemon = start_daemon_within(ctx, argv, &[], LIMIT).await?;
+    Ok((daemon, now().await? - before))
+}
