@@ -157,8 +157,8 @@ Requires=bulkhead-tenant@db.service
 After=bulkhead-tenant@db.service
 [Service]
 Type=notify
-Environment=PATH=/opt/docker:/usr/sbin:/usr/bin
-ExecStart=/opt/docker/dockerd OPTIONS
+Environment=PATH=FOLDERS:/usr/sbin:/usr/bin
+ExecStart=DOCKERD
 Delegate=yes
 KillMode=process
 [Install]
@@ -197,8 +197,7 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
         .sh_within(
             &format!(
                 "mkfs.ext4 -q -L file {disk}; mkdir -p {POOL}; echo 'LABEL=file {POOL} ext4 _netdev 0 0' >> /etc/fstab; \
-                 systemctl daemon-reload; mount {POOL}; mkdir -p /opt/docker; cp {} /opt/docker",
-                folders.iter().map(|folder| format!("{folder}/*")).collect::<Vec<_>>().join(" ")
+                 systemctl daemon-reload; mount {POOL}"
             ),
             LIMIT,
         )
@@ -206,10 +205,11 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["pool", "create", "file", "--dir", &format!("{POOL}/volumes")]).await?;
     json(ctx, &["volume", "create", "file/data", "--size", "512M"]).await?;
     json(ctx, &["tenant", "create", "db", "--volume", "file/data"]).await?;
-    let unit = UNIT.replace("OPTIONS", DOCKERD);
+    let docker = Docker { path: folders.join(":") };
+    let dockerd = folders.first().map(|folder| format!("{folder}/dockerd {DOCKERD}")).unwrap_or_default();
+    let unit = UNIT.replace("FOLDERS", &docker.path).replace("DOCKERD", &dockerd);
     ctx.machine.write_file("/etc/systemd/system/docker.service", unit.as_bytes()).await?;
     ctx.machine.sh_within("systemctl daemon-reload; systemctl enable --now docker", LIMIT).await?;
-    let docker = Docker { path: "/opt/docker".to_owned() };
     import_box(ctx, &docker, &busybox).await?;
     docker.run(ctx, &DATABASE.replace("DATA", DATA)).await?;
 
@@ -234,9 +234,7 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     insert(ctx, acked(ctx).await?).await?;
 
     docker.run(ctx, "rm -f db").await?;
-    ctx.machine
-        .sh("systemctl disable --now docker; rm -r /etc/systemd/system/docker.service /opt/docker /var/acked")
-        .await?;
+    ctx.machine.sh("systemctl disable --now docker; rm -r /etc/systemd/system/docker.service /var/acked").await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "check", "file/data"]).await?;
     json(ctx, &["volume", "rm", "file/data"]).await?;

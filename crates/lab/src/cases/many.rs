@@ -76,7 +76,7 @@ def daemon(pid):
     return (int(fields[11]) + int(fields[12])) / 100, int(memory[0]) / 1024
 
 def create():
-    request = lambda n: {"volume": f"file/v{n}", "size_bytes": 16 << 20, "provision": "on-demand"}
+    request = lambda n: {"volume": f"file/v{n}", "size_bytes": 16 << 20, "provision": "on_demand"}
     return timed(lambda n: ask("POST", "/v1/volumes", request(n)), range(N), 8)
 
 def attach():

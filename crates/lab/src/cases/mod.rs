@@ -69,10 +69,20 @@ pub fn all() -> Vec<&'static Case> {
 /// Cases that take too long for every run, or whose spread is not known; they are run by name.
 #[must_use]
 pub fn soak() -> Vec<&'static Case> {
-    [blockd::SOAK, crash::SOAK, sharing::SOAK, calibration::SOAK, demo::SOAK, systemd::SOAK, docker::SOAK, many::SOAK, systemd_kills::SOAK]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        blockd::SOAK,
+        crash::SOAK,
+        sharing::SOAK,
+        calibration::SOAK,
+        demo::SOAK,
+        systemd::SOAK,
+        docker::SOAK,
+        many::SOAK,
+        systemd_kills::SOAK,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Suites in rounds on volumes for this long (`cargo xtask lab soak`).

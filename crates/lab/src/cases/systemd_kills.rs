@@ -120,10 +120,14 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
         settled(ctx, &format!("after {done} kills")).await?;
         let counts = "wc -l < /var/acked/operations; cat /var/acked/a /var/acked/b /var/acked/c | tr '\\n' ' '";
         let counts = ctx.machine.sh(counts).await?;
-        ctx.log(format!("{done} kills; operations, and numbers that were synced: {}", counts.trim().replace('\n', " ")));
+        ctx.log(format!(
+            "{done} kills; operations, and numbers that were synced: {}",
+            counts.trim().replace('\n', " ")
+        ));
     }
 
-    let refusals = ctx.machine.sh("sed 's/[0-9]\\+/N/g' /var/acked/refusals | sort | uniq -c | sort -rn | head -n 40").await?;
+    let refusals =
+        ctx.machine.sh("sed 's/[0-9]\\+/N/g' /var/acked/refusals | sort | uniq -c | sort -rn | head -n 40").await?;
     ctx.save("refusals.txt", &refusals)?;
     for tenant in json(ctx, &["tenant", "ls"]).await?.as_array().into_iter().flatten() {
         json(ctx, &["tenant", "rm", tenant["name"].as_str().context("no name")?]).await?;
