@@ -19,6 +19,7 @@ pub mod merge;
 pub mod model;
 pub mod name;
 pub mod observe;
+pub mod room;
 pub mod siblings;
 pub mod stream;
 pub mod tenant;

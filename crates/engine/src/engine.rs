@@ -23,6 +23,7 @@ use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::merge::Merging;
 use crate::problems::Problems;
+use crate::room::PoolRoom;
 
 /// Where the daemon keeps its own files.
 #[derive(Clone, Debug)]
@@ -76,7 +77,7 @@ pub(crate) struct Shared {
     /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
     watched: Mutex<BTreeMap<VolumeRef, Watched>>,
     /// What operations that are under way are going to take of pools, by their UUIDs.
-    pub(crate) reserved: Mutex<BTreeMap<Uuid, u64>>,
+    pub(crate) reserved: Mutex<BTreeMap<Uuid, Arc<PoolRoom>>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
     /// Who is looked at in all detail next, of many tenants.

@@ -166,6 +166,13 @@ pub trait Host: Send + Sync {
     /// When the directory or group is not there.
     fn space(&self, source: &PoolSource) -> Result<Space, Fault>;
 
+    /// What a volume has taken of its pool so far, rounded down where that is only known roughly; nothing when it is not there. Does not
+    /// wait for what allocates it just now.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault>;
+
     /// Everything in a directory that may become a pool, by name; `None` when it is not there.
     ///
     /// # Errors

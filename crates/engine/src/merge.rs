@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
 use crate::locks::Claim;
+use crate::room::Takes;
 
 /// What is to be done about layers.
 #[derive(Debug, Default)]
@@ -100,7 +101,7 @@ impl Engine {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(()) };
         // A merged run is none any more, and so there are fewer each time.
         while let Some(run) = self.host().layer_tree(directory)?.runs().into_iter().find(Run::is_due) {
-            let _room = self.reserve(&pool, run.bytes, &format!("pool {name}"))?;
+            let _room = self.reserve(&pool, run.bytes, Takes::Unseen, &format!("pool {name}"))?;
             let users = self.users_of(&pool, run.layers.first().copied().unwrap_or_default())?;
             let holder = |volume| self.holders(volume).ok()?.0;
             let cgroup = users.iter().find_map(holder).map(|tenant| tenant::server(&tenant));

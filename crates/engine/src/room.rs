@@ -1,36 +1,65 @@
 //! Room in pools: what an operation is going to take, or a flattening, counts as taken from the moment on when it was allowed.
+//!
+//! Owns: who has reserved how much of which pool. Each pool has its own, so that LVM, which may take seconds, holds up nobody in another
+//! pool; and who gives a reservation back waits for nobody.
+//! Does not: decide what fits (`core::room`).
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::backend;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Pool, Volume};
+use bulkhead_core::model::{Pool, PoolSource, Volume};
+use bulkhead_core::name::Name;
+use bulkhead_core::room::{Reservation, Verdict, judge};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::LayersView;
-use uuid::Uuid;
 
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::host::Space;
+
+/// How often room is looked for while others take some during each look. Each look is much shorter than what they do.
+const MAX_LOOKS: usize = 16;
+
+/// What is reserved of a pool.
+#[derive(Debug, Default)]
+pub(crate) struct PoolRoom {
+    /// Held by who reserves, while it looks.
+    looking: Mutex<()>,
+    reservations: Mutex<BTreeMap<u64, (Takes, Reservation)>>,
+}
+
+impl PoolRoom {
+    /// Never held while the host is asked.
+    fn reservations(&self) -> MutexGuard<'_, BTreeMap<u64, (Takes, Reservation)>> {
+        self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who takes room, and what can be seen of that meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// A new volume: all that it comes to have was reserved.
+    New(Name),
+    /// A volume that grows, and takes nothing more for another reason.
+    More(Name),
+    /// A volume that is going to be flattened: once that is recorded it is promised as well, and counts once.
+    Promised(Name),
+    /// Nothing can be seen of it.
+    Unseen,
+}
 
 /// Room that an operation has, until this is dropped: by then it has taken it.
 #[derive(Debug)]
 pub(crate) struct Reserved {
-    shared: Arc<Shared>,
-    pool: Uuid,
-    bytes: u64,
+    room: Arc<PoolRoom>,
+    id: u64,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        if let Some(bytes) = reserved(&self.shared).get_mut(&self.pool) {
-            *bytes -= self.bytes;
-        }
+        self.room.reservations().remove(&self.id);
     }
-}
-
-fn reserved(shared: &Shared) -> MutexGuard<'_, BTreeMap<Uuid, u64>> {
-    shared.reserved.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Engine {
@@ -47,40 +76,88 @@ impl Engine {
     ///
     /// # Errors
     /// `NoSpace` when it has less, without what others are going to take.
-    pub(crate) fn reserve(&self, pool: &Pool, needed: Bytes, object: &str) -> Result<Reserved, Fault> {
-        let mut all = reserved(&self.shared);
-        // What is promised after this has been reserved before.
-        let promised = self.promised(pool)?;
-        // Looked at while nobody reserves any, so that what was reserved and taken is not missed.
-        let space = self.host().space(&pool.source)?;
-        let taken = all.entry(pool.uuid).or_default();
-        let left = space.free.0.saturating_sub(*taken).saturating_sub(promised.0);
-        if needed.0 > left {
-            let mut cause = format!("{needed} are needed and the pool has {} left", Bytes(left));
-            if left < space.free.0 {
-                cause += &format!(
-                    " (of {}: the rest is promised to others, for example to volumes that are flattened)",
-                    space.free
-                );
-            }
-            return Err(Fault::new(Code::NoSpace, object, cause)
-                .cure("ask for less, remove volumes or snapshots, make the pool larger, or provision on demand"));
-        }
-        *taken += needed.0;
-        Ok(Reserved { shared: Arc::clone(&self.shared), pool: pool.uuid, bytes: needed.0 })
+    pub(crate) fn reserve(&self, pool: &Pool, needed: Bytes, takes: Takes, object: &str) -> Result<Reserved, Fault> {
+        let room = self.room_of(pool);
+        let _looking = room.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &takes {
+            Takes::New(_) => Some(Bytes(0)),
+            Takes::More(name) => Some(self.host().allocated(&pool.source, name)?),
+            Takes::Promised(_) | Takes::Unseen => None,
+        };
+        self.find_room(pool, &room, needed, object)?;
+        let mut reservations = room.reservations();
+        let id = reservations.last_key_value().map_or(0, |(last, _)| last + 1);
+        reservations.insert(id, (takes, Reservation { needed, before }));
+        drop(reservations);
+        Ok(Reserved { room: Arc::clone(&room), id })
     }
 
-    /// What volumes of a pool are going to take that are being flattened.
-    fn promised(&self, pool: &Pool) -> Result<Bytes, Fault> {
+    fn room_of(&self, pool: &Pool) -> Arc<PoolRoom> {
+        let mut all = self.shared.reserved.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(pool.uuid).or_default())
+    }
+
+    /// Looks until it can be said whether there is room.
+    fn find_room(&self, pool: &Pool, room: &PoolRoom, needed: Bytes, object: &str) -> Result<(), Fault> {
+        let mut before = self.outstanding(pool, room)?;
+        let mut looks_left = MAX_LOOKS;
+        loop {
+            let free = self.host().space(&pool.source)?.free;
+            // With room enough for what was outstanding before, it need not be looked at again.
+            if judge(needed, free, before, before) == Verdict::Fits {
+                return Ok(());
+            }
+            let after = self.outstanding(pool, room)?;
+            looks_left -= 1;
+            match judge(needed, free, before, after) {
+                Verdict::Fits => return Ok(()),
+                Verdict::Moved if looks_left > 0 => before = after,
+                Verdict::Moved | Verdict::Full => return Err(no_room(needed, free, before.max(after), object)),
+            }
+        }
+    }
+
+    /// What others are going to take of a pool.
+    fn outstanding(&self, pool: &Pool, room: &PoolRoom) -> Result<Bytes, Fault> {
+        let reservations: Vec<(Takes, Reservation)> = room.reservations().values().cloned().collect();
+        let promised = self.promised(pool, &reservations)?;
+        reservations.iter().try_fold(promised, |sum, (takes, reservation)| {
+            let allocated = match takes {
+                Takes::New(name) | Takes::More(name) => self.host().allocated(&pool.source, name)?,
+                Takes::Promised(_) | Takes::Unseen => Bytes(0),
+            };
+            Ok(Bytes(sum.0.saturating_add(reservation.outstanding(allocated).0)))
+        })
+    }
+
+    /// What volumes of a pool are going to take that are being flattened, but for those that have it reserved.
+    fn promised(&self, pool: &Pool, reservations: &[(Takes, Reservation)]) -> Result<Bytes, Fault> {
+        // Nothing lies on layers in LVM, whose records are slow to read.
+        if matches!(pool.source, PoolSource::Lvm { .. }) {
+            return Ok(Bytes(0));
+        }
         let backend = backend::backend(pool);
-        let mut sum = 0;
+        let mut sum: u64 = 0;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(|volume| volume.flatten) {
+            if reservations.iter().any(|(takes, _)| *takes == Takes::Promised(volume.name.clone())) {
+                continue;
+            }
             // One that is removed, or is done, just now takes nothing.
             let layers = self.host().layers(&backend.device(&volume)).ok().flatten();
-            sum += layers.map_or(0, |layers| to_flatten(&volume, &layers).0);
+            sum = sum.saturating_add(layers.map_or(0, |layers| to_flatten(&volume, &layers).0));
         }
         Ok(Bytes(sum))
     }
+}
+
+fn no_room(needed: Bytes, free: Bytes, outstanding: Bytes, object: &str) -> Fault {
+    let left = Bytes(free.0.saturating_sub(outstanding.0));
+    let mut cause = format!("{needed} are needed and the pool has {left} left");
+    if left < free {
+        cause += &format!(" (of {free}: the rest is promised to others, for example to volumes that are flattened)");
+    }
+    Fault::new(Code::NoSpace, object, cause)
+        .cure("ask for less, remove volumes or snapshots, make the pool larger, or provision on demand")
 }
 
 /// What a volume takes at most when all is copied into its own image that it shares.
@@ -88,3 +165,6 @@ pub(crate) fn to_flatten(volume: &Volume, layers: &LayersView) -> Bytes {
     let below: u64 = layers.below.iter().map(|layer| layer.bytes.0).sum();
     Bytes(below.min(volume.size_bytes.0.saturating_sub(layers.own_bytes.0)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
-use bulkhead_core::backend::NEW_SUFFIX;
+use bulkhead_core::backend::{NEW_SUFFIX, image_path};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::merge::{Layer, LayerTree};
-use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource};
+use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource, Provision};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
@@ -114,8 +114,14 @@ struct World {
     adopted: BTreeMap<String, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
-    /// What is free in each pool, if it is not as usual.
+    /// What is free in each pool, if it is not as usual, when nothing is allocated but what was when that was set.
     free: Option<Bytes>,
+    /// What images, and the nodes of logical volumes, have taken of their pools, and how much of that is in `free` already.
+    allocated: BTreeMap<PathBuf, (Bytes, Bytes)>,
+    /// What takes room bit by bit, and how far it has got: it goes on when it is not in here any more.
+    gradual: BTreeMap<PathBuf, Bytes>,
+    /// The volume groups that answer nothing about their space, and whether somebody has asked.
+    silent: BTreeMap<String, bool>,
     /// How much of the metadata of thin pools is used, if it is not as usual.
     metadata_pct: Option<f64>,
     /// Mounts whose data takes for ever to be written.
@@ -331,7 +337,36 @@ impl Sim {
     }
 
     pub(crate) fn set_free(&self, free: Bytes) {
-        self.world().free = Some(free);
+        let mut world = self.world();
+        world.free = Some(free);
+        world.allocated.values_mut().for_each(|(now, in_free)| *in_free = *now);
+    }
+
+    /// Has the allocation of an image, or the filling of a logical volume by its node, stop when it has taken so much, or go on.
+    pub(crate) fn set_gradual(&self, path: &str, taken: Option<Bytes>) {
+        match taken {
+            Some(taken) => self.world().gradual.insert(path.into(), taken),
+            None => self.world().gradual.remove(Path::new(path)),
+        };
+    }
+
+    /// How much a volume has taken, by its image or node.
+    pub(crate) fn allocated_to(&self, path: &str) -> Bytes {
+        self.world().allocated.get(Path::new(path)).map_or(Bytes(0), |(now, _)| *now)
+    }
+
+    /// Has a volume group not answer how much space it has, or answer again.
+    pub(crate) fn set_silent(&self, vg: &str, silent: bool) {
+        if silent {
+            self.world().silent.insert(vg.to_owned(), false);
+        } else {
+            self.world().silent.remove(vg);
+        }
+    }
+
+    /// Whether somebody waits for a silent volume group.
+    pub(crate) fn is_asked(&self, vg: &str) -> bool {
+        self.world().silent.get(vg).is_some_and(|asked| *asked)
     }
 
     /// Has it take for ever to write what is dirty in a mounted file system, or no time.
@@ -459,6 +494,18 @@ fn thin_pool(name: &str) -> LogicalVolume {
     LogicalVolume { name: name.to_owned(), size: Bytes(Bytes::GIB), tags: vec![], thin_pool, read_only: false }
 }
 
+fn node(vg: &str, lv: &str) -> PathBuf {
+    Path::new("/dev").join(vg).join(lv)
+}
+
+/// Where a pool's volumes are, as images or nodes.
+fn directory_of(source: &PoolSource) -> PathBuf {
+    match source {
+        PoolSource::File { directory, .. } => directory.clone(),
+        PoolSource::Lvm { vg, .. } => Path::new("/dev").join(vg),
+    }
+}
+
 /// Group and name of a logical volume that is served.
 fn logical_volume(image: &Path) -> Option<(String, String)> {
     let (vg, lv) = image.strip_prefix("/dev").ok()?.to_str()?.split_once('/')?;
@@ -542,6 +589,34 @@ impl World {
             }
         }
         *set != before
+    }
+
+    fn allocate(&mut self, path: &Path, bytes: Bytes) {
+        self.allocated.entry(path.to_owned()).or_default().0 = bytes;
+    }
+
+    /// What an action takes of its pool in the end, by the image or node that takes it.
+    fn takes(&self, action: &Action) -> Option<(PathBuf, Bytes)> {
+        match action {
+            Action::CreateImage { path, size_bytes, provision: Provision::Full }
+            | Action::GrowImage { path, size_bytes, provision: Provision::Full }
+            | Action::ShrinkImage { path, size_bytes } => Some((path.clone(), *size_bytes)),
+            Action::CreateLv { vg, lv, thin_pool: None, size_bytes, .. } | Action::ShrinkLv { vg, lv, size_bytes } => {
+                Some((node(vg, lv), *size_bytes))
+            }
+            Action::GrowLv { vg, lv, size_bytes } => {
+                let path = node(vg, lv);
+                let is_thick = self.allocated.contains_key(&path);
+                is_thick.then_some((path, *size_bytes))
+            }
+            Action::FillLv { vg, lv } => {
+                let (volume, _) = &self.volumes[&(vg.clone(), lv.clone())];
+                Some((node(vg, lv), volume.size))
+            }
+            Action::RemoveImage { path } => Some((path.clone(), Bytes(0))),
+            Action::RemoveLv { vg, lv, .. } => Some((node(vg, lv), Bytes(0))),
+            _ => None,
+        }
     }
 
     /// Returns whether anything changed.
@@ -928,7 +1003,19 @@ impl Host for Sim {
             }
             *left -= 1;
         }
+        if let Some((path, _)) = world.takes(action) {
+            while let Some(taken) = world.gradual.get(&path).copied() {
+                world.allocate(&path, taken);
+                drop(world);
+                std::thread::yield_now();
+                world = self.world();
+            }
+        }
+        let takes = world.takes(action);
         let changed = world.act(action)?;
+        if let Some((path, bytes)) = takes {
+            world.allocate(&path, bytes);
+        }
         Ok(Applied { action: action.clone(), old: None, changed })
     }
 
@@ -964,15 +1051,33 @@ impl Host for Sim {
 
     fn space(&self, source: &PoolSource) -> Result<Space, Fault> {
         let extent = if matches!(source, PoolSource::File { .. }) { Bytes(4096) } else { Bytes::mib(4) };
+        if let PoolSource::Lvm { vg, .. } = source {
+            while let Some(asked) = self.world().silent.get_mut(vg) {
+                *asked = true;
+                std::thread::yield_now();
+            }
+        }
         let world = self.world();
+        let here = directory_of(source);
+        let in_pool = world.allocated.iter().filter(|(path, _)| path.parent() == Some(&here));
+        let (taken, in_free) = in_pool.fold((0, 0), |(a, b), (_, (now, in_free))| (a + now.0, b + in_free.0));
         let is_thin = matches!(source, PoolSource::Lvm { thin_pool: Some(_), .. });
         Ok(Space {
             total: Bytes(Bytes::GIB),
-            free: world.free.unwrap_or(Bytes::mib(512)),
+            free: Bytes((world.free.unwrap_or(Bytes::mib(512)).0 + in_free).saturating_sub(taken)),
             extent,
             metadata_pct: is_thin.then(|| world.metadata_pct.unwrap_or(10.0)),
             notes: vec![],
         })
+    }
+
+    fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault> {
+        let here = directory_of(source);
+        let path = match source {
+            PoolSource::File { .. } => image_path(&here, volume),
+            PoolSource::Lvm { .. } => here.join(volume.as_str()),
+        };
+        Ok(self.world().allocated.get(&path).map_or(Bytes(0), |(now, _)| *now))
     }
 
     fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault> {

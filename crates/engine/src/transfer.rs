@@ -20,6 +20,7 @@ use bulkhead_sys::lvm;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
+use crate::room::Takes;
 
 /// After how long without anybody an import is taken for one that was cut off: between two steps of one nobody has its part open.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
@@ -143,7 +144,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .cure(format!("send again, from where `bulkhead volume receive {reference} --token` says")));
         }
-        let _room = self.reserve(&pool, header.data_bytes, &object)?;
+        let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
         let create = Action::CreatePart { path: part.clone(), content, base, size_bytes };
         let steps = self.executor.run_steps(vec![create], dry_run)?;

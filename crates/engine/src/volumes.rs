@@ -14,7 +14,7 @@ use bulkhead_core::wire::{
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located, Seen};
-use crate::room::to_flatten;
+use crate::room::{Takes, to_flatten};
 
 /// What a volume loses that was provisioned in full, when it is copied.
 const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
@@ -49,14 +49,13 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only")
                 .cure("leave `--fast-commit` away, or use ext4"));
         }
-        let thin = matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. });
         let wanted = Volume {
             pool: pool.name.clone(),
             name: reference.name.clone(),
             uuid: Uuid::new_v4(),
             size_bytes: request.size_bytes,
             fs: request.fs,
-            provision: request.provision.unwrap_or(if thin { Provision::OnDemand } else { Provision::Full }),
+            provision: request.provision.unwrap_or(if is_thin(&pool) { Provision::OnDemand } else { Provision::Full }),
             fast_commit: request.fast_commit,
             read_only: false,
             origin: None,
@@ -90,7 +89,7 @@ impl Engine {
         Self::check_size(&space, size_bytes, &object)?;
         // One that is provisioned on demand needs none yet.
         let _room = match wanted.provision {
-            Provision::Full => Some(self.reserve(&pool, size_bytes, &object)?),
+            Provision::Full => Some(self.reserve(&pool, size_bytes, Takes::New(reference.name.clone()), &object)?),
             Provision::OnDemand => None,
         };
         let steps = self.executor.run(&volume::create(backend.as_ref(), &wanted), dry_run)?;
@@ -231,7 +230,12 @@ impl Engine {
         let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
         Self::check_size(&space, more, &object)?;
         let _room = match volume.provision {
-            Provision::Full => Some(self.reserve(&pool, more, &object)?),
+            Provision::Full => {
+                // What a tenant writes to one that lies on layers, or to the new part of a thin one, takes room as well.
+                let others_take = volume.layered || is_thin(&pool);
+                let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
+                Some(self.reserve(&pool, more, takes, &object)?)
+            }
             Provision::OnDemand => None,
         };
         let mounted_at = self.mounted_at(&volume)?;
@@ -376,7 +380,7 @@ impl Engine {
             .cure("nothing is to be done: no other volume is needed for it"));
         };
         // From when it is recorded on, it is promised.
-        let _room = self.reserve(&pool, to_flatten(&volume, &shared), &object)?;
+        let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
         steps.extend(self.keep_anew(reference, dry_run)?);
@@ -506,6 +510,10 @@ impl Engine {
         }
         (unfinished, faults)
     }
+}
+
+fn is_thin(pool: &Pool) -> bool {
+    matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. })
 }
 
 /// How volumes of a pool share, where nothing is said: on LVM a block server costs more than it is worth to those that share nothing.

@@ -5,7 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::model::Provision;
@@ -79,6 +79,19 @@ pub fn shrink(path: &Path, size: Bytes) -> Result<Bytes, FileError> {
         file.sync_all().map_err(io_error("sync", path))?;
     }
     Ok(old)
+}
+
+/// How much of its file system an image takes; nothing when it is not there. An allocation that is under way is seen as far as it is, and
+/// not waited for.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn allocated(path: &Path) -> Result<Bytes, FileError> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => Ok(Bytes(found.blocks().saturating_mul(512))),
+        Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(Bytes(0)),
+        Err(source) => Err(io_error("stat", path)(source)),
+    }
 }
 
 /// How much of an image has no written data: holes, and blocks that are only allocated.
@@ -210,7 +223,7 @@ fn space_error(operation: &'static str, path: &Path, size: Bytes, source: io::Er
 mod tests {
     use super::*;
     use rustix::fs::OFlags;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     fn names(dir: &Path) -> usize {
         fs::read_dir(dir).unwrap().count()
@@ -241,7 +254,7 @@ mod tests {
             create(&path, size, provision).unwrap();
             let meta = fs::metadata(&path).unwrap();
             assert_eq!((meta.len(), meta.permissions().mode() & 0o777), (size.0, 0o600));
-            assert_eq!(meta.blocks() * 512 >= size.0, provision == Provision::Full);
+            assert_eq!(allocated(&path).unwrap() >= size, provision == Provision::Full);
             assert_eq!(unwritten(&path).unwrap(), size);
             assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 0));
             assert!(matches!(create(&path, size, provision), Err(FileError::Exists { .. })));
@@ -255,7 +268,7 @@ mod tests {
         let size = Bytes(free_space(dir.path()).unwrap().total.0 * 2);
         let error = create(&path, size, Provision::Full).unwrap_err();
         assert!(matches!(error, FileError::NoSpace { .. } | FileError::Io { .. }), "{error:?}");
-        assert_eq!(names(dir.path()), 0);
+        assert_eq!((names(dir.path()), allocated(&path).unwrap()), (0, Bytes(0)));
     }
 
     #[test]

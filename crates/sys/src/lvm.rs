@@ -257,6 +257,27 @@ pub struct Lv {
     pub health: String,
 }
 
+/// The finest step of [`Lv::data_percent`] as LVM reports it, in percent.
+const PERCENT_STEP: f64 = 0.01;
+
+impl Lv {
+    /// What it takes of its group, or a thin volume of its pool: rounded down to what LVM's percentage surely stands for.
+    #[must_use]
+    pub fn allocated(&self) -> Bytes {
+        if !matches!(self.kind, LvKind::Thin { .. }) {
+            return self.size;
+        }
+        let pct = self.data_percent.map_or(0.0, |pct| (pct - PERCENT_STEP).clamp(0.0, 100.0));
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a part of a size, rounded down"
+        )]
+        Bytes((self.size.0 as f64 * (pct / 100.0)) as u64)
+    }
+}
+
 /// All volume groups, by name.
 ///
 /// # Errors
@@ -877,6 +898,10 @@ mod tests {
         let snapshot = get("sn2");
         assert_eq!(snapshot.kind, LvKind::Thin { pool: "tp1".into(), origin: Some("th1".into()) });
         assert!(snapshot.read_only && !snapshot.activation_skip);
+        assert_eq!(thick.allocated(), thick.size);
+        let filled = |pct| Lv { data_percent: pct, ..thin.clone() }.allocated().0;
+        assert_eq!([None, Some(0.0), Some(0.01)].map(filled), [0; 3]);
+        assert!(filled(Some(50.0)) < thin.size.0 / 2 && filled(Some(50.0)) > thin.size.0 / 100 * 49);
         let skipped = get("sn3");
         assert_eq!((skipped.active, skipped.open, skipped.dev), (false, false, None));
         assert!(skipped.activation_skip && !skipped.read_only);

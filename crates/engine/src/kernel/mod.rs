@@ -15,6 +15,7 @@ use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::backend::image_path;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
@@ -252,6 +253,20 @@ impl Host for Kernel {
                     thin_pool_space(vg, name, &mut space)?;
                 }
                 Ok(space)
+            }
+        }
+    }
+
+    fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault> {
+        match source {
+            PoolSource::File { directory, .. } => {
+                let image = image_path(directory, volume);
+                bulkhead_sys::image::allocated(&image).map_err(|e| e.fault(faults::file(&image)))
+            }
+            PoolSource::Lvm { vg, .. } => {
+                let found =
+                    lvm::lv(vg, volume.as_str()).map_err(|e| e.fault(format!("logical volume {vg}/{volume}")))?;
+                Ok(found.as_ref().map_or(Bytes(0), lvm::Lv::allocated))
             }
         }
     }

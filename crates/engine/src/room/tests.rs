@@ -1,0 +1,166 @@
+//! Reservations beside each other, on the simulated host.
+
+use std::thread;
+
+use bulkhead_core::model::{FsKind, Provision, Server};
+use bulkhead_core::wire::{NewPoolSource, PoolCreate, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize};
+
+use super::*;
+use crate::carry_out::Executor;
+use crate::engine::Dirs;
+use crate::sim::Sim;
+
+fn with_pools(sim: &Sim) -> Engine {
+    let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
+    for (name, source) in [
+        ("file", NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto }),
+        ("thick", NewPoolSource::VolumeGroup { vg: "vg".into(), thin_pool: None }),
+        ("thin", NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".into()) }),
+    ] {
+        engine.pool_create(&PoolCreate { name: name.parse().unwrap(), source }, false).unwrap();
+    }
+    engine
+}
+
+fn sim() -> Sim {
+    Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"])
+}
+
+fn create(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
+    let request = VolumeCreate {
+        volume: name.parse().unwrap(),
+        size_bytes: Bytes::mib(mib),
+        fs: FsKind::Ext4,
+        provision: Some(Provision::Full),
+        fast_commit: false,
+    };
+    engine.volume_create(&request, false).map(drop)
+}
+
+fn resize(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
+    let request = VolumeResize { size_bytes: Bytes::mib(mib), shrink: false };
+    engine.volume_resize(&name.parse().unwrap(), &request, false).map(drop)
+}
+
+/// Has an operation stop when it has allocated so much to what is at the path, does something beside it, and lets it go on.
+fn beside_half_an_allocation(sim: &Sim, path: &str, mib: u64, begin: impl FnOnce() + Send, then: impl FnOnce()) {
+    sim.set_gradual(path, Some(Bytes::mib(mib)));
+    thread::scope(|scope| {
+        // Also when an assertion fails, or the scope would wait for ever.
+        let _go_on = GoOn { sim, path };
+        scope.spawn(begin);
+        while sim.allocated_to(path) != Bytes::mib(mib) {
+            thread::yield_now();
+        }
+        then();
+    });
+}
+
+struct GoOn<'a> {
+    sim: &'a Sim,
+    path: &'a str,
+}
+
+impl Drop for GoOn<'_> {
+    fn drop(&mut self) {
+        self.sim.set_gradual(self.path, None);
+    }
+}
+
+#[test]
+fn what_was_taken_already_is_not_counted_twice() {
+    for (pool, path) in [("file", "/srv/pool/a.img"), ("thin", "/dev/tvg/a")] {
+        let sim = sim();
+        let engine = with_pools(&sim);
+        sim.set_free(Bytes::mib(200));
+        let name = |name| format!("{pool}/{name}");
+        let begin = || create(&engine, &name("a"), 100).unwrap();
+        beside_half_an_allocation(&sim, path, 60, begin, || {
+            // 140 MiB are free, of which the first takes another 40.
+            let fault = create(&engine, &name("b"), 104).unwrap_err();
+            assert!(fault.code == Code::NoSpace && fault.cause.contains("has 100 MiB left (of 140 MiB"), "{fault}");
+            create(&engine, &name("b"), 100).unwrap();
+        });
+        let pool = engine.pool(&pool.parse().unwrap()).unwrap();
+        assert_eq!(engine.host().space(&pool.source).unwrap().free, Bytes(0));
+    }
+}
+
+#[test]
+fn what_a_growth_has_taken_is_not_counted_twice() {
+    for (pool, path) in [("file", "/srv/pool/a.img"), ("thick", "/dev/vg/a")] {
+        let sim = sim();
+        let engine = with_pools(&sim);
+        let name = |name| format!("{pool}/{name}");
+        create(&engine, &name("a"), 64).unwrap();
+        sim.set_free(Bytes::mib(200));
+        let begin = || resize(&engine, &name("a"), 164).unwrap();
+        beside_half_an_allocation(&sim, path, 124, begin, || {
+            assert_eq!(create(&engine, &name("b"), 104).unwrap_err().code, Code::NoSpace);
+            create(&engine, &name("b"), 100).unwrap();
+        });
+    }
+}
+
+#[test]
+fn of_two_of_which_one_fits_exactly_one_is_accepted() {
+    for round in 0..50 {
+        let sim = sim();
+        let engine = with_pools(&sim);
+        sim.set_free(Bytes::mib(100));
+        let accepted: usize = thread::scope(|scope| {
+            let ask = |name: &'static str| scope.spawn(|| usize::from(create(&engine, name, 64).is_ok()));
+            let both = [ask("file/a"), ask("file/b")];
+            both.into_iter().map(|asked| asked.join().unwrap()).sum()
+        });
+        assert_eq!(accepted, 1, "round {round}");
+    }
+}
+
+#[test]
+fn a_pool_that_does_not_answer_holds_up_no_other() {
+    let sim = sim();
+    let engine = with_pools(&sim);
+    let pool = |name: &str| engine.pool(&name.parse().unwrap()).unwrap();
+    let reserve = |name: &str| engine.reserve(&pool(name), Bytes::mib(64), Takes::Unseen, "volume");
+    let earlier = reserve("thick").unwrap();
+    sim.set_silent("vg", true);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| reserve("thick").map(drop));
+        while !sim.is_asked("vg") {
+            thread::yield_now();
+        }
+        let other = reserve("file").map(drop);
+        // Nor does it hold up who gives back what it had reserved there.
+        drop(earlier);
+        let was_waiting = !waiting.is_finished();
+        sim.set_silent("vg", false);
+        assert!(was_waiting);
+        other.unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+/// From when it is recorded, a flattening is promised as well as reserved. What the simulated volume shares is 2 MiB.
+#[test]
+fn what_is_promised_and_reserved_counts_once() {
+    let sim = sim();
+    let engine = with_pools(&sim);
+    create(&engine, "file/v", 64).unwrap();
+    let volume = "file/v".parse().unwrap();
+    let copy = VolumeCopy { name: "s".parse().unwrap(), read_only: true, share: None, domain: None };
+    engine.volume_copy(&volume, &copy, false).unwrap();
+    engine.volume_flatten(&volume, &VolumeFlatten::default(), false).unwrap();
+    sim.set_free(Bytes::mib(100));
+    let pool = engine.pool(&"file".parse().unwrap()).unwrap();
+    let reserve = |mib, takes| engine.reserve(&pool, Bytes::mib(mib), takes, "volume").map_err(|fault| fault.code);
+    let left = |mib| reserve(mib, Takes::Unseen).map(drop);
+    assert_eq!((left(98), left(99)), (Ok(()), Err(Code::NoSpace)));
+    let reserved = reserve(2, Takes::Promised("v".parse().unwrap())).unwrap();
+    assert_eq!((left(98), left(99)), (Ok(()), Err(Code::NoSpace)));
+    // What it takes for another reason comes on top.
+    let growth = reserve(4, Takes::Unseen).unwrap();
+    assert_eq!((left(94), left(95)), (Ok(()), Err(Code::NoSpace)));
+    drop((reserved, growth));
+    assert_eq!(left(98), Ok(()));
+}
