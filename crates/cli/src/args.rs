@@ -553,16 +553,20 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Change the size of a volume; it can grow while it is in use
+    /// Change the size of a volume, which can grow while it is in use, or of its journal
     Resize {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name
         volume: String,
         /// The new size, for example 20G
-        #[arg(long, allow_hyphen_values = true)]
-        size: String,
+        #[arg(long, allow_hyphen_values = true, required_unless_present = "journal")]
+        size: Option<String>,
         /// Confirm that it is to become smaller (ext4 only, while it is not mounted)
         #[arg(long)]
         shrink: bool,
+        /// Replace its journal by one of this size, for example 128M, or `auto`: as large as that of a new volume (ext4 only, while it is
+        /// not mounted). A volume that grows keeps its small journal otherwise
+        #[arg(long, allow_hyphen_values = true, value_name = "SIZE")]
+        journal: Option<String>,
         #[command(flatten)]
         write: Write,
     },

@@ -153,8 +153,10 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let done = client.volume_remove(&volume, Removal { force, dry_run: write.dry_run }).await?;
             show::done(output, &format!("volume {volume}"), "removed", &done)
         }
-        VolumeCommand::Resize { volume, size, shrink, write } => {
-            let request = VolumeResize { size_bytes: parse::size(&size)?, shrink };
+        VolumeCommand::Resize { volume, size, shrink, journal, write } => {
+            let size_bytes = size.as_deref().map(parse::size).transpose()?;
+            let journal = journal.as_deref().map(parse::journal_size).transpose()?;
+            let request = VolumeResize { size_bytes, shrink, journal };
             let volume = resolved(client, &volume).await?;
             let done = client.volume_resize(&volume, &request, write.dry_run).await?;
             show::done(output, &format!("volume {volume}"), "resized", &done)

@@ -10,6 +10,7 @@ use bulkhead_core::model::{IoLimit, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::waits::MEMORY_NS;
 use bulkhead_core::units::{Bytes, Share};
+use bulkhead_core::wire::JournalSize;
 
 /// An argument is wrong.
 pub(crate) fn invalid(object: impl Display, cause: impl Display) -> Fault {
@@ -46,6 +47,14 @@ pub(crate) fn size(text: &str) -> Result<Bytes, Fault> {
     match checked("--size", text)? {
         Bytes(0) => Err(invalid("--size", "a volume of size 0 is of no use: give a size such as 10G")),
         size => Ok(size),
+    }
+}
+
+/// A size that a journal can have, or `auto`.
+pub(crate) fn journal_size(text: &str) -> Result<JournalSize, Fault> {
+    match text {
+        "auto" => Ok(JournalSize::Auto),
+        _ => checked("--journal", text).map(JournalSize::Bytes),
     }
 }
 

@@ -184,6 +184,10 @@ pub enum Action {
     GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
     /// Shrinks an unmounted ext4.
     ShrinkFs { device: DeviceRef, size_bytes: Bytes },
+    /// Removes the journal of an unmounted ext4 that was checked, unless it has that size; refuses where there is no room for one of it.
+    RemoveJournal { device: DeviceRef, wanted_bytes: Bytes },
+    /// Makes a journal in an unmounted ext4 that has none; a smaller one where there is no room for that.
+    MakeJournal { device: DeviceRef, size_bytes: Bytes },
     /// Mounts with `nosuid,nodev,noatime`.
     Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
     /// Lets siblings in the same sharing domain read what a mounted volume has in its page cache.
@@ -305,6 +309,10 @@ impl fmt::Display for Action {
             A::StampFsUuid { image, uuid, .. } => write!(f, "give ext4 in {} the UUID {uuid}", image.display()),
             A::GrowFs { device, fs, .. } => write!(f, "grow {fs} on {device} to the device's size"),
             A::ShrinkFs { device, size_bytes } => write!(f, "shrink ext4 on {device} to {size_bytes}"),
+            A::RemoveJournal { device, wanted_bytes } => {
+                write!(f, "remove the journal of ext4 on {device}, unless it has {wanted_bytes}")
+            }
+            A::MakeJournal { device, size_bytes } => write!(f, "make a journal of {size_bytes} in ext4 on {device}"),
             A::Mount { device, fs, target, read_only, .. } => {
                 let how = if *read_only { ",ro" } else { "" };
                 write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())

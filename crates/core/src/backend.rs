@@ -437,6 +437,7 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
         VolumeState::Ready => "ready".to_owned(),
         VolumeState::Removing => "removing".to_owned(),
         VolumeState::Resizing { to_bytes } => format!("resizing:{}", to_bytes.0),
+        VolumeState::ReplacingJournal { to_bytes } => format!("journal:{}", to_bytes.0),
     };
     let provision = match volume.provision {
         Provision::Full => "full",
@@ -497,8 +498,13 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         Some("ready") => VolumeState::Ready,
         Some("removing") => VolumeState::Removing,
         Some(text) => {
-            let to = text.strip_prefix("resizing:").and_then(|n| n.parse().ok()).ok_or_else(|| corrupt("state"))?;
-            VolumeState::Resizing { to_bytes: Bytes(to) }
+            let (stage, to) = text.split_once(':').ok_or_else(|| corrupt("state"))?;
+            let to_bytes = Bytes(to.parse().map_err(|_| corrupt("state"))?);
+            match stage {
+                "resizing" => VolumeState::Resizing { to_bytes },
+                "journal" => VolumeState::ReplacingJournal { to_bytes },
+                _ => return Err(corrupt("state")),
+            }
         }
         None => return Err(corrupt("state")),
     };
@@ -553,6 +559,7 @@ mod tests {
             Just(VolumeState::Ready),
             Just(VolumeState::Removing),
             (0u64..1 << 50).prop_map(|n| VolumeState::Resizing { to_bytes: Bytes(n) }),
+            (0u64..1 << 50).prop_map(|n| VolumeState::ReplacingJournal { to_bytes: Bytes(n) }),
         ];
         (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), proptest::option::of("[a-z][a-z0-9]{0,8}"), state)
             .prop_map(|(uuid, (xfs, full, fast_commit, read_only, shared), origin, state)| Volume {

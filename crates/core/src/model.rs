@@ -206,6 +206,8 @@ pub struct Pool {
 ///                                 │   ▼ resize
 ///                                Resizing    crash: rolled forward
 /// ```
+///
+/// `ReplacingJournal` is entered from `Ready` and left to it as `Resizing` is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum VolumeState {
@@ -216,6 +218,12 @@ pub enum VolumeState {
     /// Being resized. Found after a crash, the resize is completed.
     Resizing {
         /// The size it will have.
+        to_bytes: Bytes,
+    },
+    /// Its journal is being replaced, and may be missing: it must not be mounted. Found after a crash, it gets the new journal if it has
+    /// none, and keeps the old one if that is still there.
+    ReplacingJournal {
+        /// The size that the journal will have.
         to_bytes: Bytes,
     },
     /// Being removed. Found after a crash, the removal is completed.

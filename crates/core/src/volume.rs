@@ -202,6 +202,46 @@ pub fn resize(
     Ok(Plan { steps, on_failure, can_be_undone: false })
 }
 
+/// Gives the ext4 of a volume that is not mounted a journal of another size.
+///
+/// From when it may have none it is recorded so, and is not mounted before it has one again: what a volume is after a failure, [`recover`]
+/// finds out.
+///
+/// # Errors
+/// `InUse` for a volume that is mounted at `mounted_at`.
+pub fn replace_journal(
+    backend: &dyn Backend,
+    volume: &Volume,
+    to: Bytes,
+    mounted_at: Option<&Path>,
+) -> Result<Plan, Fault> {
+    if let Some(at) = mounted_at {
+        let cause = format!("it is mounted at {}, and a journal is replaced only when it is not", at.display());
+        return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
+            .cure("detach it from its tenant first"));
+    }
+    let marked = volume.with_state(VolumeState::ReplacingJournal { to_bytes: to });
+    let remove = Action::RemoveJournal { device: backend.device(volume), wanted_bytes: to };
+    let mut steps = open_checked(backend, volume);
+    steps.extend([backend.record(volume, &marked), remove]);
+    steps.extend(make_journal(backend, &marked, to));
+    Ok(Plan { steps, on_failure: backend.close(volume), can_be_undone: false })
+}
+
+/// Opens a volume and checks its file system, which replays its journal.
+fn open_checked(backend: &dyn Backend, volume: &Volume) -> Vec<Action> {
+    let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair: Repair::Safe };
+    backend.open(volume, None).into_iter().chain([check]).collect()
+}
+
+/// Makes a journal where there is none, and records that there is one.
+fn make_journal(backend: &dyn Backend, marked: &Volume, size_bytes: Bytes) -> Vec<Action> {
+    let mut steps = vec![Action::MakeJournal { device: backend.device(marked), size_bytes }];
+    steps.extend(backend.close(marked));
+    steps.push(backend.record(marked, &marked.with_state(VolumeState::Ready)));
+    steps
+}
+
 /// Checks the file system of a volume that is not mounted.
 #[must_use]
 pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Plan {
@@ -306,6 +346,10 @@ pub fn recover(
                 plan.steps.splice(0..0, unmount(backend, volume, scratch));
             }
             Some(plan)
+        }
+        VolumeState::ReplacingJournal { to_bytes } => {
+            let steps = [open_checked(backend, volume), make_journal(backend, volume, to_bytes)].concat();
+            Some(Plan { steps, on_failure: backend.close(volume), can_be_undone: false })
         }
     })
 }

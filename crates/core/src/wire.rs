@@ -125,15 +125,29 @@ pub struct VolumeCreate {
     pub fast_commit: bool,
 }
 
-/// Changes a volume's size.
+/// How large a journal is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JournalSize {
+    /// As that of a new volume of the same size.
+    Auto,
+    /// So large; rounded up to whole MiB.
+    Bytes(Bytes),
+}
+
+/// Changes a volume's size, that of its journal, or both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VolumeResize {
-    /// The new size.
-    pub size_bytes: Bytes,
+    /// The new size; the one that it has when left away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<Bytes>,
     /// Must be true to make it smaller.
     #[serde(default)]
     pub shrink: bool,
+    /// Replaces the journal of an ext4 that is not mounted; it stays as it is when left away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal: Option<JournalSize>,
 }
 
 /// Makes a snapshot or a clone.

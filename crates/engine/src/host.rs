@@ -160,6 +160,13 @@ pub trait Host: Send + Sync {
     /// When it cannot be told.
     fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
 
+    /// The size of the journal inside the ext4 on a volume's device, as far as that can be seen now: `None` for other file systems, and
+    /// for a logical volume without a node.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault>;
+
     /// Room in a pool.
     ///
     /// # Errors

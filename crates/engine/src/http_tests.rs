@@ -124,7 +124,7 @@ async fn every_operation_goes_through_the_socket() {
     let made = client.volume_create(&volume_create("fast/data"), false).await.unwrap();
     assert_eq!(made.object, Some(client.volume_inspect(&data).await.unwrap()));
     assert_eq!(client.volume_list(Some(&pool)).await.unwrap().len(), 1);
-    let resize = VolumeResize { size_bytes: Bytes::mib(128), shrink: false };
+    let resize = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
     let resized = client.volume_resize(&data, &resize, false).await.unwrap();
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
     let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, share: None, domain: None };

@@ -33,6 +33,7 @@ mod problems;
 mod reconcile;
 mod release;
 mod repair;
+mod resize;
 mod room;
 pub mod servers;
 pub mod service;

@@ -24,7 +24,7 @@ impl Engine {
         request: &VolumeCheck,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        let Located { pool, backend, volume } = self.locate_ready(reference)?;
+        let Located { pool, backend, volume } = self.locate_unmounted(reference)?;
         if let Some(at) = self.mounted_at(&volume)? {
             let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
             return Err(

@@ -16,6 +16,7 @@ use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::journal;
 use bulkhead_core::merge::{Layer, LayerTree};
 use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource, Provision};
 use bulkhead_core::name::Name;
@@ -80,6 +81,14 @@ pub(crate) fn held() -> HoldView {
 struct FileSystem {
     kind: FsKind,
     size: Bytes,
+    /// Of an ext4; `None` while it has none.
+    journal: Option<Bytes>,
+}
+
+impl FileSystem {
+    fn new(kind: FsKind, size: Bytes) -> Self {
+        Self { kind, size, journal: (kind == FsKind::Ext4).then(|| journal::size_for(size)) }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -122,6 +131,8 @@ struct World {
     gradual: BTreeMap<PathBuf, Bytes>,
     /// The volume groups that answer nothing about their space, and whether somebody has asked.
     silent: BTreeMap<String, bool>,
+    /// The file systems have no room for other journals.
+    lacks_journal_room: bool,
     /// How much of the metadata of thin pools is used, if it is not as usual.
     metadata_pct: Option<f64>,
     /// Mounts whose data takes for ever to be written.
@@ -330,6 +341,10 @@ impl Sim {
     /// An operator unmounts something by hand.
     pub(crate) fn unmount(&self, target: &Path) {
         self.world().mounts.remove(target);
+    }
+
+    pub(crate) fn fill_file_systems(&self, full: bool) {
+        self.world().lacks_journal_room = full;
     }
 
     pub(crate) fn set_metadata_pct(&self, pct: f64) {
@@ -708,7 +723,7 @@ impl World {
                 part.layer = if matches!(layer, Entry::Vacant(_)) { PartLayer::Same } else { PartLayer::Other };
                 layer.or_insert(part.base);
                 self.below.insert(image.clone(), Some(part.content));
-                let fs = Some(FileSystem { kind: FsKind::Ext4, size: part.size });
+                let fs = Some(FileSystem::new(FsKind::Ext4, part.size));
                 self.images.insert(image.clone(), (part.size, fs)).is_none()
             }
             A::RemovePart { path } => self.parts.remove(path).is_some(),
@@ -845,7 +860,7 @@ impl World {
             A::Mkfs { device, fs, .. } => {
                 let (slot, size) = self.fs(device)?;
                 assert!(slot.is_none(), "a file system was made over another one: data lost");
-                *slot = Some(FileSystem { kind: *fs, size });
+                *slot = Some(FileSystem::new(*fs, size));
                 true
             }
             A::CheckFs { device, .. } | A::NewFsUuid { device, .. } => {
@@ -878,11 +893,35 @@ impl World {
                 fs.size = *size_bytes;
                 true
             }
+            A::RemoveJournal { device, wanted_bytes } => {
+                assert!(!self.is_mounted(device), "the journal of a mounted file system was removed");
+                let lacks_room = self.lacks_journal_room;
+                let fs = self.fs(device)?.0.as_mut().expect("there is a file system");
+                assert_eq!(fs.kind, FsKind::Ext4, "the log of an XFS was removed");
+                if fs.journal == Some(*wanted_bytes) {
+                    return Ok(false);
+                }
+                if lacks_room {
+                    return Err(Fault::new(Code::NoSpace, device, "there is no room for such a journal"));
+                }
+                fs.journal.take().is_some()
+            }
+            A::MakeJournal { device, size_bytes } => {
+                assert!(!self.is_mounted(device), "a journal was made in a mounted file system");
+                let fs = self.fs(device)?.0.as_mut().expect("there is a file system");
+                let is_new = fs.journal.is_none();
+                fs.journal.get_or_insert(*size_bytes);
+                is_new
+            }
             A::Mount { device, target, read_only, .. } => {
                 if let (false, DeviceRef::Image { image, .. }) = (read_only, device) {
                     self.empty.remove(image);
                 }
-                self.fs(device)?.0.as_ref().expect("there is a file system to mount");
+                let fs = self.fs(device)?.0.as_ref().expect("there is a file system to mount");
+                assert!(
+                    fs.kind == FsKind::Xfs || fs.journal.is_some(),
+                    "a file system without its journal was mounted"
+                );
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
                 self.mounts.insert(target.clone(), device.clone()).is_none()
             }
@@ -1069,6 +1108,17 @@ impl Host for Sim {
             metadata_pct: is_thin.then(|| world.metadata_pct.unwrap_or(10.0)),
             notes: vec![],
         })
+    }
+
+    fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault> {
+        let mut world = self.world();
+        let of = |fs: &Option<FileSystem>| fs.as_ref().and_then(|fs| fs.journal);
+        if let DeviceRef::Image { image, .. } = device
+            && let Some((_, fs)) = world.images.get(image)
+        {
+            return Ok(of(fs));
+        }
+        Ok(world.fs(device).ok().and_then(|(fs, _)| of(fs)))
     }
 
     fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault> {

@@ -12,8 +12,8 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet, VolumeCheck,
-    VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    DeviceControl, JournalSize, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet,
+    VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 
 use uuid::Uuid;
@@ -30,6 +30,7 @@ enum Op {
     Create(&'static str, u64, FsKind),
     Remove(&'static str),
     Resize(&'static str, u64),
+    Journal(&'static str, JournalSize),
     Clone(&'static str, &'static str),
     /// Of a snapshot, to share memory with it.
     Share(&'static str, &'static str),
@@ -85,7 +86,11 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::Remove(name) => engine.volume_remove(&volume(name), true, false).map(drop),
         Op::Resize(name, mib) => {
-            let request = VolumeResize { size_bytes: Bytes::mib(*mib), shrink: true };
+            let request = VolumeResize { size_bytes: Some(Bytes::mib(*mib)), shrink: true, journal: None };
+            engine.volume_resize(&volume(name), &request, false).map(drop)
+        }
+        Op::Journal(name, size) => {
+            let request = VolumeResize { journal: Some(*size), ..VolumeResize::default() };
             engine.volume_resize(&volume(name), &request, false).map(drop)
         }
         Op::Clone(name, copy) => {
@@ -183,6 +188,14 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
                 Op::RemoveTenant("db"),
             ],
             vec![Op::Create(name, 64, Ext4), Op::Tenant("db", name), Op::Remove(name)],
+            vec![
+                Op::Create(name, 64, Ext4),
+                Op::Resize(name, 160),
+                Op::Journal(name, JournalSize::Auto),
+                Op::Tenant("db", name),
+                Op::Detach("db", name),
+                Op::Journal(name, JournalSize::Bytes(Bytes::mib(4))),
+            ],
         ];
         let clones = ["thin/v", "file/v"].map(|name| {
             let copy = if name == "thin/v" { "thin/copy" } else { "file/copy" };
@@ -270,6 +283,82 @@ fn a_second_crash_during_recovery_is_recovered_as_well() {
             assert_settled(&sim, &engine(&sim), &format!("cuts after {first} and {second} steps"));
         }
     }
+}
+
+#[test]
+fn a_second_crash_while_a_journal_is_mended_is_mended_as_well() {
+    for name in ["file/v", "thick/v", "thin/v"] {
+        for (first, second) in (0..9).flat_map(|first| (0..7).map(move |second| (first, second))) {
+            let sim = with_pools();
+            run(&engine(&sim), &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+            sim.crash_after(Some(first));
+            let _ = run(&engine(&sim), &Op::Journal(name, JournalSize::Bytes(Bytes::mib(16))));
+            sim.crash_after(Some(second));
+            engine(&sim);
+            sim.crash_after(None);
+            let last = engine(&sim);
+            assert_settled(&sim, &last, &format!("{name} cut after {first} and {second} steps"));
+            // The simulated host mounts no ext4 without a journal.
+            run(&last, &Op::Tenant("db", name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_stayed_small_is_told_and_replaced() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    for name in ["file/v", "thick/v", "thin/v"] {
+        let notes = |engine: &Engine| {
+            let notes = engine.volume_inspect(&volume(name)).unwrap().notes;
+            notes.into_iter().filter(|note| note.contains("journal")).collect::<Vec<_>>()
+        };
+        run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        assert!(notes(&engine).is_empty());
+        run(&engine, &Op::Tenant("db", name)).unwrap();
+        let grow = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
+        let grown = engine.volume_resize(&volume(name), &grow, false).unwrap().object.unwrap();
+        let told = notes(&engine);
+        assert!(told.len() == 1 && told[0].contains("8 MiB") && told[0].contains("16 MiB"), "{told:?}");
+        assert!(told[0].contains(&format!("{name} --journal auto")) && grown.notes.contains(&told[0]), "{told:?}");
+        let asked = run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap_err();
+        assert!(asked.code == Code::InUse && asked.cure.contains("--detach"), "{asked}");
+        run(&engine, &Op::Detach("db", name)).unwrap();
+        run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap();
+        assert!(notes(&engine).is_empty());
+        let both = VolumeResize { journal: Some(JournalSize::Auto), size_bytes: Some(Bytes::mib(64)), shrink: true };
+        engine.volume_resize(&volume(name), &both, false).unwrap();
+        // Asked for what it has, it stays.
+        let request = VolumeResize { journal: Some(JournalSize::Auto), ..VolumeResize::default() };
+        let again = engine.volume_resize(&volume(name), &request, false).unwrap();
+        let changes = |action: &Action| matches!(action, Action::RemoveJournal { .. } | Action::MakeJournal { .. });
+        assert!(again.steps.iter().filter(|step| changes(&step.action)).all(|step| !step.changed));
+        run(&engine, &Op::RemoveTenant("db")).unwrap();
+    }
+}
+
+#[test]
+fn a_journal_that_cannot_be_replaced_stays() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/x", 300, FsKind::Xfs)).unwrap();
+    let code = |op: &Op| run(&engine, op).unwrap_err().code;
+    assert_eq!(code(&Op::Journal("file/x", JournalSize::Auto)), Code::Unsupported);
+    assert_eq!(code(&Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(33)))), Code::InvalidArgument);
+    let nothing = engine.volume_resize(&volume("file/v"), &VolumeResize::default(), false).unwrap_err();
+    assert_eq!(nothing.code, Code::InvalidArgument);
+    sim.fill_file_systems(true);
+    assert_eq!(code(&Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(16)))), Code::NoSpace);
+    // At once, not only after a restart.
+    assert_settled(&sim, &engine, "after a refusal");
+    sim.fill_file_systems(false);
+    // Of a pool that it takes room of, it needs as much.
+    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
+    sim.set_free(Bytes::mib(15));
+    assert_eq!(code(&Op::Journal("thin/v", JournalSize::Bytes(Bytes::mib(16)))), Code::NoSpace);
+    run(&engine, &Op::Journal("file/v", JournalSize::Bytes(Bytes::mib(16)))).unwrap();
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
 }
 
 #[test]
@@ -577,7 +666,7 @@ fn what_must_be_refused_is_refused() {
     run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
     assert_eq!(code(run(&engine, &Op::Clone("thick/v", "w"))), Code::Unsupported);
     assert_eq!(code(run(&engine, &Op::Resize("file/v", 32))), Code::InUse, "ext4 shrinks unmounted only");
-    let grow = VolumeResize { size_bytes: Bytes::mib(32), shrink: false };
+    let grow = VolumeResize { size_bytes: Some(Bytes::mib(32)), ..VolumeResize::default() };
     assert_eq!(code(engine.volume_resize(&volume("file/v"), &grow, false).map(drop)), Code::InvalidArgument);
     assert_eq!(code(engine.pool_remove(&"file".parse().unwrap(), false).map(drop)), Code::InUse);
 }
@@ -1043,7 +1132,7 @@ fn a_growth_that_failed_is_never_cut_off_by_the_next() {
         sim.set_busy(image, false);
         let view = engine.volume_inspect(&volume(name)).unwrap();
         assert_eq!((view.size_bytes, view.state.as_str()), (Bytes::mib(128), "ready"), "the device is the truth");
-        let request = VolumeResize { size_bytes: Bytes::mib(96), shrink: false };
+        let request = VolumeResize { size_bytes: Some(Bytes::mib(96)), ..VolumeResize::default() };
         assert_eq!(engine.volume_resize(&volume(name), &request, false).unwrap_err().code, Code::InvalidArgument);
         run(&engine, &Op::Resize(name, 128)).unwrap();
     }

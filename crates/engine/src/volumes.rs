@@ -1,4 +1,4 @@
-//! Volumes: make, list, inspect, remove, resize, snapshot, clone.
+//! Volumes: make, list, inspect, remove, snapshot, clone.
 
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
@@ -6,11 +6,8 @@ use bulkhead_core::cow::{MANY_LAYERS, MAX_LAYERS};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
-use bulkhead_core::units::Bytes;
-use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
-use bulkhead_core::wire::{
-    Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeView,
-};
+use bulkhead_core::volume::{self, mount_point};
+use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located, Seen};
@@ -200,51 +197,6 @@ impl Engine {
         let shares = |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.share != Sharing::Off;
         let clones = self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(shares);
         Ok(clones.map(|clone| clone.reference()).collect())
-    }
-
-    /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Idempotent: asked for the size that it
-    /// has, it makes the file system as large as its device.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
-    pub fn volume_resize(
-        &self,
-        reference: &VolumeRef,
-        request: &VolumeResize,
-        dry_run: bool,
-    ) -> Result<Done<VolumeView>, Fault> {
-        let Located { pool, backend, volume } = self.locate_ready(reference)?;
-        let space = self.host().space(&pool.source)?;
-        let object = format!("volume {reference}");
-        if volume.read_only {
-            return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
-        }
-        self.check_unmapped(&volume)?;
-        let to = volume::checked_size(&volume, request.size_bytes, space.extent)?;
-        if to < volume.size_bytes && !request.shrink {
-            let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
-            return Err(
-                Fault::new(Code::InvalidArgument, object, cause).cure("add `--shrink` if it is to become smaller")
-            );
-        }
-        let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
-        Self::check_size(&space, more, &object)?;
-        let _room = match volume.provision {
-            Provision::Full => {
-                // What a tenant writes to one that lies on layers, or to the new part of a thin one, takes room as well.
-                let others_take = volume.layered || is_thin(&pool);
-                let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
-                Some(self.reserve(&pool, more, takes, &object)?)
-            }
-            Provision::OnDemand => None,
-        };
-        let mounted_at = self.mounted_at(&volume)?;
-        let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
-        let plan = volume::resize(backend.as_ref(), &volume, to, mounted_at.as_deref(), &scratch)?;
-        let steps = self.executor.run(&plan, dry_run)?;
-        let now = Volume { size_bytes: to, ..volume };
-        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
-        Ok(Done { object, steps, dry_run })
     }
 
     /// Makes a snapshot (read-only) or a clone, where the pool can. The origin may be mounted. Idempotent.
@@ -440,6 +392,7 @@ impl Engine {
         };
         let mut view = self.volume_view_on(&self.host().physical_devices(&pool.source), &seen, backend, volume);
         view.notes.extend(fault.map(|fault| fault.to_string()));
+        view.notes.extend(self.journal_note(backend, volume));
         view
     }
 
@@ -512,7 +465,7 @@ impl Engine {
     }
 }
 
-fn is_thin(pool: &Pool) -> bool {
+pub(crate) fn is_thin(pool: &Pool) -> bool {
     matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. })
 }
 
@@ -577,6 +530,7 @@ fn state_word(state: VolumeState) -> &'static str {
         VolumeState::Creating => "creating",
         VolumeState::Ready => "ready",
         VolumeState::Resizing { .. } => "resizing",
+        VolumeState::ReplacingJournal { .. } => "replacing journal",
         VolumeState::Removing => "removing",
     }
 }

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_core::journal;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::units::Bytes;
 
@@ -14,13 +15,15 @@ use crate::block::{self, BlockError, Signature};
 use crate::tool::{Tool, ToolError, ToolOutput};
 
 mod erase;
+mod new_journal;
 mod report;
 mod superblock;
 mod tree;
 
 pub use erase::{wipe, write_zeroes};
+pub use new_journal::{make_journal, remove_journal};
 use report::{parse_dumpe2fs, parse_minimum_blocks, parse_xfs_db, xfs_log_is_dirty};
-pub use superblock::stamp_uuid;
+pub use superblock::{journal_bytes, stamp_uuid};
 pub use tree::{TreeOptions, make_of_tree};
 
 /// How long mkfs, a check or a look may take: these read or write all metadata of a volume on a busy device.
@@ -28,10 +31,6 @@ const LONG_LIMIT: Duration = Duration::from_secs(6 * 3600);
 
 /// Block size of the file systems made here, in bytes: the page size, and the unit in which clones share data.
 pub const BLOCK_BYTES: u64 = 4096;
-
-/// Smallest and largest journal of [`journal_size_for`].
-const JOURNAL_MIN: Bytes = Bytes::mib(4);
-const JOURNAL_MAX: Bytes = Bytes::mib(1024);
 
 /// Longest label of ext4 and XFS in bytes.
 const EXT4_LABEL_BYTES: usize = 16;
@@ -115,6 +114,16 @@ pub enum FsError {
         /// The smallest possible size (`resize2fs -P`; an estimate, on the safe side).
         minimum: Bytes,
     },
+    /// There is no room in it for a journal of that size.
+    #[error("{device} has no room for a journal of {wanted}: without one {free} are free, of which it can have half")]
+    NoRoom {
+        /// The device.
+        device: PathBuf,
+        /// The size of the journal.
+        wanted: Bytes,
+        /// What is free, without a journal.
+        free: Bytes,
+    },
     /// The size asked for is larger than the file system.
     #[error("{device} cannot be shrunk to {wanted}: it is only {now} large")]
     NotSmaller {
@@ -197,7 +206,7 @@ pub struct MkfsOptions {
     pub label: String,
     /// ext4's fast commits. XFS has nothing of the kind: an error there.
     pub fast_commit: bool,
-    /// Size of the journal; `None`: [`journal_size_for`] for ext4, the choice of `mkfs.xfs` for XFS.
+    /// Size of the journal; `None`: [`journal::size_for`] for ext4, the choice of `mkfs.xfs` for XFS.
     pub journal_size: Option<Bytes>,
     /// The caller knows that the device reads as zeroes: a new thin volume, a new sparse image, an image that was written
     /// with zeroes. ext4's inode tables and journal are then not zeroed again, so that a sparse device stays sparse, and a
@@ -254,7 +263,8 @@ pub struct FsInfo {
     pub size: Bytes,
     /// Its block size.
     pub block_size: Bytes,
-    /// Size of the internal journal (of the log, for XFS); `None` for ext4 without or with an external journal.
+    /// Size of the internal journal (of the log, for XFS), with what is set aside for fast commits; `None` for ext4 without or with an
+    /// external journal.
     pub journal_bytes: Option<Bytes>,
     /// Features, as `dumpe2fs -h` and `xfs_db -c version` name them.
     pub features: Vec<String>,
@@ -266,18 +276,6 @@ impl FsInfo {
     pub fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|found| found == feature)
     }
-}
-
-/// The size of an ext4 journal: 1/64 of the volume, in whole MiB, at least 16 MiB or 1/8 of the volume (whichever is less) and
-/// at least 4 MiB (jbd2 needs 1024 blocks), at most 1 GiB.
-///
-/// A tenant that has a journal of its own can have a larger one than `mkfs.ext4` gives from 2 to 64 GiB: less checkpointing in
-/// front of an fsync. Its replay after a crash delays only this volume. Grows with the volume, never falls.
-#[must_use]
-pub fn journal_size_for(volume: Bytes) -> Bytes {
-    let floor = (volume.0 / 8).min(16 * Bytes::MIB);
-    let wanted = (volume.0 / 64).max(floor);
-    Bytes((wanted / Bytes::MIB * Bytes::MIB).clamp(JOURNAL_MIN.0, JOURNAL_MAX.0))
 }
 
 /// Makes a file system on a blank device. Nothing is initialised later in the background, and nothing is discarded.
@@ -445,8 +443,8 @@ fn mkfs_tool(device: &Path, options: &MkfsOptions, size: Bytes) -> Result<Tool, 
     }
     match kind {
         FsKind::Ext4 => {
-            let journal = options.journal_size.unwrap_or_else(|| journal_size_for(size));
-            if journal < JOURNAL_MIN || journal.0 > size.0 / 2 {
+            let journal = options.journal_size.unwrap_or_else(|| journal::size_for(size));
+            if journal < journal::MIN || journal.0 > size.0 / 2 {
                 return bad("journal size", &journal.to_string(), "at least 4 MiB, at most half of the volume");
             }
             let fast_commit = if options.fast_commit { ",fast_commit" } else { "" };
@@ -680,17 +678,6 @@ mod tests {
         ] {
             assert!(matches!(line(&bad), Err(FsError::BadOption { .. })), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn journals_follow_the_volume() {
-        for (volume_mib, journal_mib) in
-            [(16, 4), (64, 8), (128, 16), (1024, 16), (2048, 32), (10 << 10, 160), (64 << 10, 1024), (9 << 20, 1024)]
-        {
-            assert_eq!(journal_size_for(Bytes::mib(volume_mib)), Bytes::mib(journal_mib), "{volume_mib} MiB");
-        }
-        let sizes: Vec<_> = (0..20_000).map(|n| journal_size_for(Bytes(n * 7 * Bytes::MIB + n))).collect();
-        assert!(sizes.is_sorted());
     }
 
     #[test]

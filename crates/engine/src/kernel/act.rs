@@ -144,9 +144,13 @@ impl Kernel {
                 }
                 Ok(Outcome::DONE)
             }
-            A::Mkfs { .. } | A::CheckFs { .. } | A::NewFsUuid { .. } | A::GrowFs { .. } | A::ShrinkFs { .. } => {
-                self.act_on_fs(action)
-            }
+            A::Mkfs { .. }
+            | A::CheckFs { .. }
+            | A::NewFsUuid { .. }
+            | A::GrowFs { .. }
+            | A::ShrinkFs { .. }
+            | A::RemoveJournal { .. }
+            | A::MakeJournal { .. } => self.act_on_fs(action),
             A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
             A::AttachSibling { device, volume, target, domain } => self.attach_sibling(device, *volume, target, domain),
             A::DetachSibling { volume } => self.detach_sibling(*volume),
@@ -312,6 +316,15 @@ impl Kernel {
                     Err(FsError::NotSmaller { .. }) => return Ok(Outcome::UNCHANGED),
                     other => other.map_err(|e| e.fault(device))?,
                 };
+            }
+            Action::RemoveJournal { device, wanted_bytes } => {
+                let removed =
+                    fsutil::remove_journal(&self.node(device)?, *wanted_bytes).map_err(|e| e.fault(device))?;
+                return Ok(Outcome::changed(removed));
+            }
+            Action::MakeJournal { device, size_bytes } => {
+                let made = fsutil::make_journal(&self.node(device)?, *size_bytes).map_err(|e| e.fault(device))?;
+                return Ok(Outcome::changed(made));
             }
             other => unreachable!("dispatched as a file-system action: {other}"),
         }

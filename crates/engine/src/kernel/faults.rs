@@ -238,6 +238,9 @@ impl Classify for FsError {
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
             FsError::HasErrors { .. } => (Code::Corrupt, "`bulkhead volume check --repair`, or `--full`"),
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
+            FsError::NoRoom { .. } => {
+                (Code::NoSpace, "remove files, make the volume larger, or ask for a smaller journal")
+            }
             FsError::NotSmaller { .. } => (Code::InvalidArgument, ""),
             FsError::Unsupported { .. } => (Code::Unsupported, ""),
             FsError::Newer { .. } => (Code::Unsupported, "install newer e2fsprogs or xfsprogs: it is not damaged"),

@@ -32,7 +32,7 @@ use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager};
 use bulkhead_sys::ublk::service;
-use bulkhead_sys::{file, iocost, iosched, jbd2, layer, merge, mount, part, process};
+use bulkhead_sys::{file, fsutil, iocost, iosched, jbd2, layer, merge, mount, part, process};
 use uuid::Uuid;
 
 use self::act::cgroup_path;
@@ -255,6 +255,15 @@ impl Host for Kernel {
                 Ok(space)
             }
         }
+    }
+
+    fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault> {
+        let place = match (self.open_device(device)?, device) {
+            (Some(open), _) => open.path,
+            (None, DeviceRef::Image { image, .. }) if image.is_file() => image.clone(),
+            (None, _) => return Ok(None),
+        };
+        fsutil::journal_bytes(&place).map_err(|e| e.fault(device))
     }
 
     fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault> {

@@ -38,7 +38,7 @@ fn create(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
 }
 
 fn resize(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
-    let request = VolumeResize { size_bytes: Bytes::mib(mib), shrink: false };
+    let request = VolumeResize { size_bytes: Some(Bytes::mib(mib)), ..VolumeResize::default() };
     engine.volume_resize(&name.parse().unwrap(), &request, false).map(drop)
 }
 

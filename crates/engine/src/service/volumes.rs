@@ -67,7 +67,10 @@ impl Service {
         request: VolumeResize,
         terms: Terms,
     ) -> Result<Done<VolumeView>, Fault> {
-        let operation = format!("resize volume {volume} to {}", request.size_bytes);
+        let operation = match request.size_bytes {
+            Some(size) => format!("resize volume {volume} to {size}"),
+            None => format!("replace the journal of volume {volume}"),
+        };
         let claim = Claim::default().volume(&volume);
         self.change(terms, operation, claim, move |engine| engine.volume_resize(&volume, &request, terms.dry_run)).await
     }

@@ -28,6 +28,19 @@ pub(super) fn parse_dumpe2fs(text: &str) -> Result<FsInfo, &'static str> {
     })
 }
 
+/// What is free in an ext4, and what of its journal is set aside for fast commits, which comes on top of the size that a journal is made
+/// with; `dumpe2fs -h`. The error names what is missing.
+pub(super) fn parse_free_and_fast_commit(text: &str) -> Result<(Bytes, Bytes), &'static str> {
+    let number = |key: &str| -> Option<u64> {
+        text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().parse().ok()
+    };
+    let block_bytes = number("Block size").ok_or("the block size")?;
+    let free = number("Free blocks").ok_or("the number of free blocks")?;
+    // Before e2fsprogs 1.46 there are no fast commits.
+    let fast_commit = number("Fast commit length").unwrap_or(0);
+    Ok((Bytes(free.saturating_mul(block_bytes)), Bytes(fast_commit.saturating_mul(block_bytes))))
+}
+
 /// `xfs_db -c 'sb 0' -c 'p uuid fname blocksize dblocks logblocks' -c version`; the error names what is missing.
 pub(super) fn parse_xfs_db(text: &str) -> Result<FsInfo, &'static str> {
     let value = |key: &str| {
@@ -94,6 +107,10 @@ mod tests {
         );
         assert!(info.has("fast_commit") && info.has("has_journal") && !info.has("needs_recovery"));
         assert!(parse_dumpe2fs("").is_err());
+        let text = include_str!("../../tests/fixtures/dumpe2fs-1.47.2.txt");
+        let (free, fast_commit) = parse_free_and_fast_commit(text).unwrap();
+        assert!(free > Bytes::mib(1900) && free < info.size && fast_commit == Bytes::mib(1), "{free} {fast_commit}");
+        assert!(parse_free_and_fast_commit("Block size: 4096\n").is_err());
     }
 
     #[test]

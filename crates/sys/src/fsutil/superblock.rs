@@ -1,9 +1,11 @@
-//! The superblock of ext4 (`struct ext4_super_block`), as far as giving a copy a UUID of its own takes.
+//! The superblock of ext4 (`struct ext4_super_block`): giving a copy a UUID of its own, and how large the journal is.
 
-use std::os::unix::fs::FileExt as _;
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use bulkhead_core::units::Bytes;
 use rustix::fs::OFlags;
 use uuid::Uuid;
 
@@ -30,6 +32,11 @@ const METADATA_CSUM: u32 = 0x400;
 /// `EXT4_CRC32C_CHKSUM`.
 const CRC32C: u8 = 1;
 
+/// `EXT4_FEATURE_COMPAT_HAS_JOURNAL`.
+const HAS_JOURNAL: u32 = 0x4;
+/// `EXT3_JNL_BACKUP_BLOCKS`: the superblock has a copy of the journal's inode.
+const INODE_COPY: u8 = 1;
+
 /// Places in the superblock.
 mod at {
     pub(super) const LOG_BLOCK_SIZE: usize = 0x18;
@@ -40,6 +47,10 @@ mod at {
     pub(super) const RO_COMPAT: usize = 0x64;
     pub(super) const UUID: usize = 0x68;
     pub(super) const JOURNAL_DEVICE: usize = 0xe4;
+    pub(super) const JOURNAL_BACKUP: usize = 0xfd;
+    /// The last two of `s_jnl_blocks`: the size of the journal's inode.
+    pub(super) const JOURNAL_SIZE_HIGH: usize = 0x10c + 15 * 4;
+    pub(super) const JOURNAL_SIZE: usize = 0x10c + 16 * 4;
     pub(super) const CHECKSUM_TYPE: usize = 0x175;
     pub(super) const CHECKSUM: usize = 0x3fc;
 }
@@ -60,6 +71,32 @@ pub fn stamp_uuid(image: &Path, uuid: Uuid) -> Result<bool, LayerError> {
     }
     file.write_all_at(&block, 0).and_then(|()| file.sync_data()).map_err(io_error("write", image))?;
     Ok(true)
+}
+
+/// The size of the journal inside the ext4 on a device, or in an image that nobody serves, with what is set aside for fast commits;
+/// `None` where there is no ext4, or none with such a journal. It may be mounted: that changes no journal's size.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn journal_bytes(path: &Path) -> Result<Option<Bytes>, LayerError> {
+    let mut block = [0; layer::FIRST_BLOCK_BYTES];
+    if std::fs::metadata(path).map_err(io_error("stat", path))?.file_type().is_block_device() {
+        let device = File::open(path).map_err(io_error("open", path))?;
+        device.read_exact_at(&mut block, 0).map_err(io_error("read", path))?;
+    } else {
+        block = layer::first_block(&layer::open(path, OFlags::RDONLY)?, path)?;
+    }
+    Ok(journal_in(&block[START..START + LEN]))
+}
+
+fn journal_in(superblock: &[u8]) -> Option<Bytes> {
+    let small = |at: usize| u16::from_le_bytes([superblock[at], superblock[at + 1]]);
+    let number = |at: usize| u32::from(small(at + 2)) << 16 | u32::from(small(at));
+    let is_inside = small(at::MAGIC) == MAGIC
+        && number(at::COMPAT) & HAS_JOURNAL != 0
+        && number(at::JOURNAL_DEVICE) == 0
+        && superblock[at::JOURNAL_BACKUP] == INODE_COPY;
+    is_inside.then(|| Bytes(u64::from(number(at::JOURNAL_SIZE_HIGH)) << 32 | u64::from(number(at::JOURNAL_SIZE))))
 }
 
 /// Writes a UUID into the superblock in a first block.
@@ -99,7 +136,6 @@ mod tests {
     use crate::fsutil::{CheckOutcome, Repair, check, info};
     use crate::tool::Tool;
     use bulkhead_core::model::FsKind;
-    use std::fs::File;
 
     const SIZE: u64 = 64 << 20;
 

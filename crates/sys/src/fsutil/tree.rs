@@ -10,10 +10,11 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use bulkhead_core::journal;
 use bulkhead_core::units::Bytes;
 use uuid::Uuid;
 
-use super::{BLOCK_BYTES, FsError, LONG_LIMIT, journal_size_for, tool_error};
+use super::{BLOCK_BYTES, FsError, LONG_LIMIT, tool_error};
 use crate::tool::Tool;
 
 /// Features of the file system; none depends on the host's `mke2fs.conf`. With `metadata_csum_seed` a clone's new UUID is one
@@ -82,7 +83,7 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
         .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
         .args(["-q", "-F", "-b", &BLOCK_BYTES.to_string(), "-I", "256", "-m", "0", "-e", "continue"])
         .args(["-N", &inodes.to_string(), "-O", FEATURES, "-U", &FS_UUID.to_string(), "-E", &extended])
-        .args(["-J", &format!("size={}", journal_size_for(size).0 / Bytes::MIB), "-d"])
+        .args(["-J", &format!("size={}", journal::size_for(size).0 / Bytes::MIB), "-d"])
         .args([tree, image])
         .limit(LONG_LIMIT)
         .ends_with_us()

@@ -1,0 +1,126 @@
+//! How large the journal of an ext4 is to be.
+//!
+//! A journal has its size from `mkfs` on: a file system that grows keeps it. It can be replaced while nobody has the volume mounted.
+
+use crate::error::{Code, Fault};
+use crate::model::{FsKind, Volume};
+use crate::units::Bytes;
+use crate::wire::JournalSize;
+
+/// Smallest journal: jbd2 needs 1024 blocks (`JBD2_MIN_JOURNAL_BLOCKS`) of 4 KiB.
+pub const MIN: Bytes = Bytes::mib(4);
+/// Largest journal of [`size_for`].
+pub const MAX: Bytes = Bytes::mib(1024);
+/// Largest journal that e2fsprogs makes, of 10 240 000 blocks of 4 KiB (`figure_journal_size`).
+const LARGEST: Bytes = Bytes(10_240_000 * 4096 / Bytes::MIB * Bytes::MIB);
+
+/// The size of an ext4 journal: 1/64 of the volume, in whole MiB, at least 16 MiB or 1/8 of the volume (whichever is less) and
+/// at least 4 MiB (jbd2 needs 1024 blocks), at most 1 GiB.
+///
+/// A tenant that has a journal of its own can have a larger one than `mkfs.ext4` gives from 2 to 64 GiB: less checkpointing in
+/// front of an fsync. Its replay after a crash delays only this volume. Grows with the volume, never falls.
+#[must_use]
+pub fn size_for(volume: Bytes) -> Bytes {
+    let floor = (volume.0 / 8).min(16 * Bytes::MIB);
+    let wanted = (volume.0 / 64).max(floor);
+    Bytes((wanted / Bytes::MIB * Bytes::MIB).clamp(MIN.0, MAX.0))
+}
+
+/// The size that was asked for, of a volume of `volume_size`: in whole MiB, as `mke2fs` and `tune2fs` take it.
+///
+/// # Errors
+/// `Unsupported` for XFS, `InvalidArgument` for a size that ext4 does not take.
+pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
+    let object = || format!("volume {}", volume.reference());
+    if volume.fs == FsKind::Xfs {
+        return Err(Fault::new(Code::Unsupported, object(), "the log of an XFS keeps the size that mkfs.xfs gave it")
+            .cure("create a volume that is as large as this one is to be, and copy the files"));
+    }
+    let JournalSize::Bytes(size) = asked else { return Ok(size_for(volume_size)) };
+    let largest = LARGEST.min(Bytes(volume_size.0 / 2 / Bytes::MIB * Bytes::MIB));
+    match size.round_up(Bytes::mib(1)) {
+        Some(size) if (MIN..=largest).contains(&size) => Ok(size),
+        _ => Err(Fault::new(Code::InvalidArgument, object(), format!("its journal cannot have {size}"))
+            .cure(format!("give it {MIN} to {largest}, or `auto`: {}", size_for(volume_size)))),
+    }
+}
+
+/// What an operator should know of a journal that stayed small while its volume grew: a new volume of that size would get one that is
+/// larger by a quarter or more. Below that, nobody would notice the difference.
+#[must_use]
+pub fn note(volume: &Volume, journal: Bytes) -> Option<String> {
+    let wanted = size_for(volume.size_bytes);
+    if volume.fs != FsKind::Ext4 || volume.read_only || wanted.0 < journal.0.saturating_add(journal.0 / 4) {
+        return None;
+    }
+    Some(format!(
+        "its journal has {journal}, and that of a new volume of {} has {wanted}: a small one makes fsync wait for checkpoints sooner. \
+         Detach it from its tenant, then `bulkhead volume resize {} --journal auto`",
+        volume.size_bytes,
+        volume.reference()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Provision, Sharing, VolumeState};
+
+    fn volume(size: Bytes) -> Volume {
+        Volume {
+            pool: "p".parse().unwrap(),
+            name: "v".parse().unwrap(),
+            uuid: uuid::Uuid::from_u128(7),
+            size_bytes: size,
+            fs: FsKind::Ext4,
+            provision: Provision::Full,
+            fast_commit: false,
+            read_only: false,
+            origin: None,
+            layered: false,
+            flatten: false,
+            share: Sharing::Off,
+            domain: None,
+            state: VolumeState::Ready,
+        }
+    }
+
+    #[test]
+    fn journals_follow_the_volume() {
+        for (volume_mib, journal_mib) in
+            [(16, 4), (64, 8), (128, 16), (1024, 16), (2048, 32), (10 << 10, 160), (64 << 10, 1024), (9 << 20, 1024)]
+        {
+            assert_eq!(size_for(Bytes::mib(volume_mib)), Bytes::mib(journal_mib), "{volume_mib} MiB");
+        }
+        let sizes: Vec<_> = (0..20_000).map(|n| size_for(Bytes(n * 7 * Bytes::MIB + n))).collect();
+        assert!(sizes.is_sorted());
+    }
+
+    #[test]
+    fn a_size_is_whole_and_fits_the_volume() {
+        let volume = volume(Bytes::mib(64));
+        let size = |asked| checked_size(&volume, volume.size_bytes, asked).map_err(|fault| fault.code);
+        let bytes = |n| size(JournalSize::Bytes(Bytes(n)));
+        assert_eq!(size(JournalSize::Auto), Ok(Bytes::mib(8)));
+        assert_eq!((bytes(4 << 20), bytes(32 << 20)), (Ok(Bytes::mib(4)), Ok(Bytes::mib(32))));
+        assert_eq!(bytes((5 << 20) + 1), Ok(Bytes::mib(6)));
+        for wrong in [0, 3 << 20, (32 << 20) + 1, u64::MAX] {
+            assert_eq!(bytes(wrong), Err(Code::InvalidArgument), "{wrong}");
+        }
+        let xfs = Volume { fs: FsKind::Xfs, ..volume.clone() };
+        let refused = checked_size(&xfs, xfs.size_bytes, JournalSize::Auto).unwrap_err();
+        assert_eq!(refused.code, Code::Unsupported);
+    }
+
+    #[test]
+    fn a_journal_that_stayed_small_is_told() {
+        let grown = volume(Bytes::mib(10 << 10));
+        let note = |mib| note(&grown, Bytes::mib(mib));
+        let text = note(8).unwrap();
+        assert!(text.contains("8 MiB") && text.contains("160 MiB") && text.contains("p/v --journal auto"), "{text}");
+        assert!(note(128).is_some());
+        assert_eq!([note(129), note(160), note(1024)], [None, None, None]);
+        let snapshot = Volume { read_only: true, ..grown.clone() };
+        assert_eq!(super::note(&snapshot, Bytes::mib(8)), None);
+    }
+}

@@ -1,0 +1,168 @@
+//! Volumes get other sizes, and other journals.
+
+use bulkhead_core::action::Applied;
+use bulkhead_core::backend::{self, Backend};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::journal;
+use bulkhead_core::model::{FsKind, Pool, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::units::Bytes;
+use bulkhead_core::volume::{self, scratch_mount_point};
+use bulkhead_core::wire::{Done, JournalSize, VolumeResize, VolumeView};
+
+use crate::engine::{Engine, Located};
+use crate::room::Takes;
+use crate::volumes::is_thin;
+
+impl Engine {
+    /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Replaces the journal of an ext4 that is not
+    /// mounted. Idempotent: asked for the size that it has, it makes the file system as large as its device.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
+    pub fn volume_resize(
+        &self,
+        reference: &VolumeRef,
+        request: &VolumeResize,
+        dry_run: bool,
+    ) -> Result<Done<VolumeView>, Fault> {
+        let object = format!("volume {reference}");
+        let located = match (request.size_bytes, request.journal) {
+            (None, None) => {
+                return Err(Fault::new(Code::InvalidArgument, object, "neither a size nor a journal is asked for")
+                    .cure("give it a size, a journal, or both"));
+            }
+            (None, Some(_)) => self.locate_unmounted(reference)?,
+            (Some(_), _) => self.locate_ready(reference)?,
+        };
+        if located.volume.read_only {
+            return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
+        }
+        self.check_unmapped(&located.volume)?;
+        let Located { pool, backend, volume } = located;
+        let mut now = volume.clone();
+        if let Some(size) = request.size_bytes {
+            let space = self.host().space(&pool.source)?;
+            now.size_bytes = volume::checked_size(&volume, size, space.extent)?;
+        }
+        // Before anything is changed.
+        let journal = request.journal.map(|asked| self.check_journal(&volume, now.size_bytes, asked)).transpose()?;
+        let mut steps = Vec::new();
+        if request.size_bytes.is_some() {
+            steps.extend(self.change_size(&pool, &volume, now.size_bytes, request.shrink, dry_run)?);
+        }
+        if let Some(to) = journal {
+            // It is written as a whole, elsewhere in the file system than the old one.
+            let takes_room = volume.layered || volume.provision == Provision::OnDemand;
+            let _room = takes_room.then(|| self.reserve(&pool, to, Takes::Unseen, &object)).transpose()?;
+            steps.extend(self.replace_journal(backend.as_ref(), &now, to, dry_run)?);
+            now.state = VolumeState::Ready;
+        }
+        let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
+        Ok(Done { object, steps, dry_run })
+    }
+
+    /// Gives a volume a size that was checked.
+    fn change_size(
+        &self,
+        pool: &Pool,
+        volume: &Volume,
+        to: Bytes,
+        shrink: bool,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        let object = format!("volume {}", volume.reference());
+        if to < volume.size_bytes && !shrink {
+            let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
+            return Err(
+                Fault::new(Code::InvalidArgument, object, cause).cure("add `--shrink` if it is to become smaller")
+            );
+        }
+        let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
+        Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
+        let _room = match volume.provision {
+            Provision::Full => {
+                // What a tenant writes to one that lies on layers, or to the new part of a thin one, takes room as well.
+                let others_take = volume.layered || is_thin(pool);
+                let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
+                Some(self.reserve(pool, more, takes, &object)?)
+            }
+            Provision::OnDemand => None,
+        };
+        let mounted_at = self.mounted_at(volume)?;
+        let scratch = scratch_mount_point(&self.dirs.run, volume.uuid);
+        let plan = volume::resize(backend::backend(pool).as_ref(), volume, to, mounted_at.as_deref(), &scratch)?;
+        self.executor.run(&plan, dry_run)
+    }
+
+    /// A volume that can be worked on, also one whose journal could not be replaced: it can be checked, and its journal replaced again.
+    pub(crate) fn locate_unmounted(&self, reference: &VolumeRef) -> Result<Located, Fault> {
+        match self.locate(reference)? {
+            located if matches!(located.volume.state, VolumeState::ReplacingJournal { .. }) => Ok(located),
+            _ => self.locate_ready(reference),
+        }
+    }
+
+    /// The size of the journal that a volume of `volume_size` is to get.
+    ///
+    /// # Errors
+    /// `Unsupported` for XFS, `InvalidArgument`; `InUse` while a tenant holds it.
+    fn check_journal(&self, volume: &Volume, size: Bytes, asked: JournalSize) -> Result<Bytes, Fault> {
+        let wanted = journal::checked_size(volume, size, asked)?;
+        self.check_unheld(&volume.reference())?;
+        Ok(wanted)
+    }
+
+    /// Gives a volume that is not mounted a journal of another size. What fails half-way is mended at once, as after a crash.
+    ///
+    /// # Errors
+    /// `InUse`, `Corrupt` when its file system has errors, `NoSpace` when there is no room in it.
+    fn replace_journal(
+        &self,
+        backend: &dyn Backend,
+        volume: &Volume,
+        to: Bytes,
+        dry_run: bool,
+    ) -> Result<Vec<Applied>, Fault> {
+        let plan = volume::replace_journal(backend, volume, to, self.mounted_at(volume)?.as_deref())?;
+        let fault = match self.executor.run(&plan, dry_run) {
+            Err(fault) if !dry_run => fault,
+            outcome => return outcome,
+        };
+        match self.mend_journal(volume) {
+            Ok(()) => Err(fault),
+            Err(second) => {
+                tracing::error!(volume = %volume.reference(), fault = %second, "it may be without a journal, and is not mounted");
+                let cause = format!("{}; its journal is not in order either ({second})", fault.cause);
+                let reference = volume.reference();
+                Err(Fault { cause, ..fault }.cure(format!(
+                    "`bulkhead volume check --repair {reference}`, then `bulkhead volume resize {reference} --journal auto`"
+                )))
+            }
+        }
+    }
+
+    fn mend_journal(&self, volume: &Volume) -> Result<(), Fault> {
+        let Located { backend, volume: now, .. } = self.locate(&volume.reference())?;
+        if !matches!(now.state, VolumeState::ReplacingJournal { .. }) {
+            return Ok(());
+        }
+        let scratch = scratch_mount_point(&self.dirs.run, now.uuid);
+        let plan = volume::recover(backend.as_ref(), &now, None, &scratch)?;
+        plan.map_or(Ok(()), |plan| self.executor.run(&plan, false).map(drop))
+    }
+
+    /// What an operator should know of a volume's journal.
+    pub(crate) fn journal_note(&self, backend: &dyn Backend, volume: &Volume) -> Option<String> {
+        if volume.fs != FsKind::Ext4 {
+            return None;
+        }
+        match self.host().journal_bytes(&backend.device(volume)) {
+            Ok(bytes) => journal::note(volume, bytes?),
+            // Others say what is wrong with the device.
+            Err(fault) => {
+                tracing::debug!(volume = %volume.reference(), %fault, "its journal cannot be looked at");
+                None
+            }
+        }
+    }
+}

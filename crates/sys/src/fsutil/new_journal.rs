@@ -1,0 +1,191 @@
+//! Another journal for an ext4 that is not mounted (`tune2fs -O ^has_journal`, then `tune2fs -J size=`).
+//!
+//! Does not: make one of it. Between the two the file system has none, and who calls this keeps it from being mounted.
+
+use std::path::Path;
+
+use bulkhead_core::journal;
+use bulkhead_core::units::Bytes;
+
+use super::report::parse_free_and_fast_commit;
+use super::{FsError, FsInfo, refuse_in_use, run, run_to_end};
+use crate::tool::{Tool, ToolError};
+
+const REPLACE: &str = "replace the journal of";
+
+/// A file system and its journal.
+struct Found {
+    info: FsInfo,
+    /// What a journal was made with; `None` where there is none.
+    journal: Option<Bytes>,
+    free: Bytes,
+    /// What is set aside for fast commits.
+    fast_commit: Bytes,
+}
+
+/// Removes the journal of an ext4 that was checked and is not mounted, unless it has this size. Returns whether it did. Features stay
+/// as they are, `fast_commit` too.
+///
+/// # Errors
+/// [`FsError::NoRoom`] where one of that size would not fit, [`FsError::LogDirty`], [`FsError::InUse`], [`FsError::Unsupported`] for an
+/// external journal, [`FsError::Report`], [`FsError::Tool`]. It is what it was then, or needs a check.
+pub fn remove_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
+    refuse_in_use(REPLACE, device)?;
+    let found = look(device)?;
+    let Some(journal) = found.journal.filter(|journal| *journal != wanted) else { return Ok(false) };
+    if found.info.has("needs_recovery") {
+        return Err(FsError::LogDirty { operation: REPLACE, device: device.to_owned() });
+    }
+    let free = Bytes(found.free.0.saturating_add(journal.0).saturating_add(found.fast_commit.0));
+    let fast_commit = if found.info.has("fast_commit") { fast_commit_of(found.info.size) } else { Bytes(0) };
+    // What `tune2fs` makes at most (`figure_journal_size`).
+    if wanted.0.saturating_add(fast_commit.0) > free.0 / 2 {
+        return Err(FsError::NoRoom { device: device.to_owned(), wanted, free });
+    }
+    run_to_end(REPLACE, device, Tool::new("tune2fs").args(["-O", "^has_journal"]).arg(device))?;
+    Ok(true)
+}
+
+/// Makes a journal in an ext4 that was checked, is not mounted, and has none; a smaller one, halved until it fits, where it has no room for
+/// that. Returns whether it made one.
+///
+/// # Errors
+/// [`FsError::NoRoom`] where not even the smallest fits, [`FsError::InUse`], [`FsError::Report`], [`FsError::Tool`].
+pub fn make_journal(device: &Path, wanted: Bytes) -> Result<bool, FsError> {
+    refuse_in_use(REPLACE, device)?;
+    let found = look(device)?;
+    if found.journal.is_some() {
+        return Ok(false);
+    }
+    let mut size = wanted;
+    loop {
+        let option = format!("size={}", size.0 / Bytes::MIB);
+        match run_to_end(REPLACE, device, Tool::new("tune2fs").args(["-J", &option]).arg(device)) {
+            Err(FsError::Tool { source: ToolError::Failed { stderr, .. }, .. }) if says_no_room(&stderr) => {
+                if size <= journal::MIN {
+                    return Err(FsError::NoRoom { device: device.to_owned(), wanted, free: found.free });
+                }
+                size = Bytes(size.0 / 2 / Bytes::MIB * Bytes::MIB).max(journal::MIN);
+            }
+            made => return made.map(|()| true),
+        }
+    }
+}
+
+/// The most that is set aside for fast commits in a file system of that size: 1/64 of the journal that `mke2fs` would give it
+/// (`ext2fs_get_journal_params`).
+fn fast_commit_of(size: Bytes) -> Bytes {
+    Bytes((size.0 / 512).min(16 * Bytes::MIB))
+}
+
+/// What `tune2fs` says where a journal does not fit: by its own estimate, or when it has no more blocks (`EXT2_ET_BLOCK_ALLOC_FAIL`).
+fn says_no_room(stderr: &str) -> bool {
+    ["too big for filesystem", "Could not allocate block"].iter().any(|text| stderr.contains(text))
+}
+
+fn look(device: &Path) -> Result<Found, FsError> {
+    let output = run("describe", device, Tool::new("dumpe2fs").arg("-h").arg(device))?;
+    let report = |missing| FsError::Report { program: "dumpe2fs", device: device.to_owned(), missing };
+    let info = super::parse_dumpe2fs(&output.stdout).map_err(report)?;
+    let (free, fast_commit) = parse_free_and_fast_commit(&output.stdout).map_err(report)?;
+    if info.has("has_journal") && info.journal_bytes.is_none() {
+        let reason = "its journal is on another device";
+        return Err(FsError::Unsupported { operation: REPLACE, device: device.to_owned(), reason });
+    }
+    let journal = info.journal_bytes.filter(|_| info.has("has_journal"));
+    let journal = journal.map(|bytes| Bytes(bytes.0.saturating_sub(fast_commit.0)));
+    Ok(Found { info, journal, free, fast_commit })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::PathBuf;
+
+    use bulkhead_core::model::FsKind;
+
+    use super::*;
+    use crate::fsutil::{CheckOutcome, Repair, check, grow, info, journal_bytes};
+
+    /// An ext4 of 64 MiB in a file that has grown to more.
+    fn grown(dir: &Path, features: &str, to: Bytes) -> PathBuf {
+        let path = dir.join("v.img");
+        let file = File::create(&path).unwrap();
+        file.set_len(64 << 20).unwrap();
+        let options = ["-q", "-b", "4096", "-m", "0", "-J", "size=8", "-O", features];
+        Tool::new("mkfs.ext4").args(options).arg(&path).run().unwrap();
+        file.set_len(to.0).unwrap();
+        grow(&path, FsKind::Ext4, None).unwrap();
+        path
+    }
+
+    fn is_installed() -> bool {
+        let is_there = ["mkfs.ext4", "tune2fs", "wipefs", "blkid"]
+            .iter()
+            .all(|program| crate::tool::find_program(program).is_some());
+        if !is_there {
+            eprintln!("skipped: e2fsprogs or util-linux is not installed");
+        }
+        is_there
+    }
+
+    #[test]
+    fn a_journal_is_replaced_and_all_else_stays() {
+        if !is_installed() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for features in ["metadata_csum,metadata_csum_seed", "metadata_csum,metadata_csum_seed,fast_commit"] {
+            let path = grown(dir.path(), features, Bytes::mib(1024));
+            let before = info(&path).unwrap();
+            assert_eq!(before.journal_bytes > Some(Bytes::mib(8)), before.has("fast_commit"), "{before:?}");
+            assert_eq!(journal_bytes(&path).unwrap(), before.journal_bytes);
+            assert!(!remove_journal(&path, Bytes::mib(8)).unwrap(), "it has that size");
+            assert!(!make_journal(&path, Bytes::mib(16)).unwrap(), "it has one");
+
+            assert!(remove_journal(&path, Bytes::mib(16)).unwrap());
+            assert!(!remove_journal(&path, Bytes::mib(16)).unwrap());
+            assert_eq!((journal_bytes(&path).unwrap(), info(&path).unwrap().has("has_journal")), (None, false));
+            // As recovery does.
+            let outcome = check(&path, FsKind::Ext4, Repair::Preen).unwrap();
+            assert!(matches!(outcome, CheckOutcome::Clean | CheckOutcome::Repaired), "{outcome:?}");
+
+            assert!(make_journal(&path, Bytes::mib(16)).unwrap());
+            let after = info(&path).unwrap();
+            let fast_commit = Bytes(after.journal_bytes.unwrap().0 - Bytes::mib(16).0);
+            assert_eq!(fast_commit.0 > 0, after.has("fast_commit"), "{after:?}");
+            assert!(fast_commit <= fast_commit_of(after.size), "{fast_commit}");
+            assert_eq!(journal_bytes(&path).unwrap(), after.journal_bytes);
+            assert!(!remove_journal(&path, Bytes::mib(16)).unwrap(), "it has that size");
+            let sorted = |info: &FsInfo| {
+                let mut features = info.features.clone();
+                features.sort();
+                (info.uuid.clone(), info.label.clone(), info.size, features)
+            };
+            assert_eq!(sorted(&after), sorted(&before));
+            assert_eq!(check(&path, FsKind::Ext4, Repair::No).unwrap(), CheckOutcome::Clean);
+        }
+    }
+
+    #[test]
+    fn one_that_does_not_fit_is_refused_before_the_old_one_goes() {
+        if !is_installed() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = grown(dir.path(), "metadata_csum,metadata_csum_seed", Bytes::mib(64));
+        let file = dir.path().join("file");
+        File::create(&file).unwrap();
+        std::fs::write(&file, vec![1; 40 << 20]).unwrap();
+        Tool::new("debugfs").args(["-w", "-R", &format!("write {} file", file.display())]).arg(&path).run().unwrap();
+        let error = remove_journal(&path, Bytes::mib(32)).unwrap_err();
+        assert!(matches!(error, FsError::NoRoom { .. }), "{error}");
+        assert_eq!(journal_bytes(&path).unwrap(), Some(Bytes::mib(8)));
+        // Without that check it gets one that fits.
+        Tool::new("tune2fs").args(["-O", "^has_journal"]).arg(&path).run().unwrap();
+        assert!(make_journal(&path, Bytes::mib(32)).unwrap());
+        let made = journal_bytes(&path).unwrap().unwrap();
+        assert!(made >= journal::MIN && made < Bytes::mib(32), "{made}");
+        assert_eq!(check(&path, FsKind::Ext4, Repair::No).unwrap(), CheckOutcome::Clean);
+    }
+}
