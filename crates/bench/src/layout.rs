@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_core::backend::image_path;
+use bulkhead_core::control::strictness::STRICT;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
@@ -24,7 +25,6 @@ use bulkhead_core::wire::{
 };
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
-use bulkhead_engine::hold::STRICT;
 use bulkhead_engine::kernel::Kernel;
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::LockFile;

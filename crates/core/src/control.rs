@@ -9,8 +9,14 @@
 
 mod capping;
 pub mod correcting;
+mod lasting;
+pub mod latencies;
+pub mod own_caps;
 mod promise;
 pub mod published;
+pub mod sharing;
+pub mod splitting;
+pub mod strictness;
 pub mod usage;
 
 use std::collections::BTreeMap;
@@ -213,6 +219,14 @@ pub enum Reason {
         /// What was there before.
         expected: Option<u32>,
     },
+}
+
+impl Reason {
+    /// Another program writes weights or limits of these tenants: all of them are left.
+    #[must_use]
+    pub const fn is_other_writer(&self) -> bool {
+        matches!(self, Self::OtherWriter { .. } | Self::OtherCap { .. })
+    }
 }
 
 /// Why a latency cannot be had.

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::control;
+use bulkhead_core::control::splitting::{JOURNAL_AT_FIRST, split};
+use bulkhead_core::control::strictness::{STRICT, strict_value};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, IopsLimit, Policy};
 use bulkhead_core::observe::identity::{Identity, journal_beside};
@@ -29,13 +31,6 @@ use crate::host::BlockFacts;
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// A million: what shares are recorded in parts of.
 const PPM: f64 = 1e6;
-/// BFQ with these holds shares of tenants that wait for each of their requests. By default it serves somebody else in the pause between
-/// two requests (`bfq_inject_limit`, since 5.2), so that two such readers have the same whatever their weights are, and favours those
-/// that began lately (kernel `Documentation/block/bfq-iosched.rst`). It waits for a tenant that thinks for no more than half of
-/// `slice_idle`, ms (`bfq_update_has_short_ttime`); with the default of 8, weights did nothing in spells, as measured in the lab.
-pub const STRICT: [(&str, &str); 3] = [("strict_guarantees", "1"), ("low_latency", "0"), ("slice_idle", "20")];
-/// What of a tenant's weight is its journal thread's before anything is known, of 1.
-const JOURNAL_AT_FIRST: f64 = 0.1;
 /// Weights are at least this on average: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
 
@@ -104,10 +99,8 @@ impl Engine {
                 let (cgroup, device) = (journal.cgroup.clone(), journal.device.clone());
                 steps.extend([Action::CreateCgroup { cgroup: cgroup.clone() }, Action::MoveJournal { device, cgroup }]);
             }
-            steps.extend(hold.tunables.keys().filter_map(|tunable| {
-                let (_, value) = STRICT.into_iter().find(|(name, _)| name == tunable)?;
-                Some(set_tunable(&hold.device, tunable, value))
-            }));
+            let strict = |tunable: &String| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?));
+            steps.extend(hold.tunables.keys().filter_map(strict));
             let ideal = |tenant: &HeldTenant| set_weight(&hold, tenant, ideal_weight(&hold, tenant), JOURNAL_AT_FIRST);
             steps.extend(hold.tenants.iter().flat_map(ideal));
             on_failure = self.steps_to_end(&hold);
@@ -326,9 +319,8 @@ fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Ve
         weight,
     };
     let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of an u32")]
-    let of_journal = ((f64::from(weight) * journal).round() as u32).clamp(1, weight.saturating_sub(1).max(1));
-    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, weight.saturating_sub(of_journal).max(1))]
+    let (own, of_journal) = split(weight, journal);
+    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
 }
 
 fn device_of(tenant: &HeldTenant) -> Option<&String> {

@@ -3,11 +3,16 @@
 //! Owns: the sample (observed bytes or device time, the device's and the containers' waiting, operations and fsyncs), leases, and what the
 //! controller remembers. A hold that cannot be continued lifts its caps: they would keep tenants from a disk that nobody watches.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
+use bulkhead_core::control::latencies::Latencies;
+use bulkhead_core::control::own_caps::{OwnCaps, limit};
+use bulkhead_core::control::sharing::Sharing;
+use bulkhead_core::control::splitting::{JournalPart, LEAST_SPLIT};
+use bulkhead_core::control::strictness::{Strictness, strict_value};
 use bulkhead_core::control::usage::{share_a_journal, usages};
 use bulkhead_core::control::{self, Params, Reason, Sample, Standing, State, TenantSample};
 use bulkhead_core::error::{Code, Fault};
@@ -19,27 +24,12 @@ use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{HoldView, StandingView};
 
 use super::words::{sentence, word};
-use super::{PPM, STRICT, largest_weight, limit_iops, set_tunable, set_weight, weight_file};
+use super::{PPM, largest_weight, limit_iops, set_tunable, set_weight, weight_file};
 use crate::devices::kernel_name;
 use crate::engine::Engine;
 
-/// What is remembered of a journal thread's part each second: it is that of the last 15 s or so.
-const KEPT: f64 = 0.93;
-/// The thread's part of its container's weight, of 1.
-const JOURNAL_PART: std::ops::RangeInclusive<f64> = 0.05..=0.9;
-/// A part that changes by less leaves the weights.
-const PART_BAND: f64 = 0.05;
 /// How often a journal thread is looked for that the kernel made anew (after a remount).
 const REPLACE: Duration = Duration::from_secs(10);
-
-/// How long a journal counts as shared after two tenants last wrote to it within a second.
-const SHARED_FOR: Duration = Duration::from_secs(60);
-/// Somebody who calls fsync as often as this in a second would wait for a strict BFQ, and for this long after that it is as it was
-/// before the hold: it waits for the next request of a task that waits for its journal thread meanwhile.
-const SYNCS: f64 = 5.0;
-const SYNCED_FOR: Duration = Duration::from_secs(60);
-/// Of how long percentiles of fsyncs are taken.
-const FSYNCS: Duration = Duration::from_secs(10);
 
 /// The holds that run, with what the controller remembers of them.
 #[derive(Debug, Default)]
@@ -55,38 +45,15 @@ struct Running {
     before: Option<Before>,
     renewed: Instant,
     corrections: u64,
-    /// What this hold has set in `io.max`, operations per second.
-    caps: BTreeMap<String, u32>,
-    /// When two tenants last had journal I/O on one file system, ns.
-    shared_at_ns: Option<u64>,
-    fsyncs: Fsyncs,
-    /// When somebody last called fsync all the time, ns.
-    synced_at_ns: Option<u64>,
-    /// Whether the tunables of BFQ are those of a hold; `None` when that is not known.
-    is_strict: Option<bool>,
-    /// What containers whose journal thread runs beside them did, and how their weights are split.
-    beside: BTreeMap<String, Beside>,
+    caps: OwnCaps,
+    sharing: Sharing,
+    latencies: Latencies,
+    strictness: Strictness,
+    /// Of containers whose journal thread runs beside them.
+    parts: BTreeMap<String, JournalPart>,
     placed: Instant,
     outcome: Option<Outcome>,
 }
-
-/// What a container and the journal thread beside it did lately, bytes, and which part of the weight is the thread's.
-#[derive(Debug, Default)]
-struct Beside {
-    journal: f64,
-    both: f64,
-    part: f64,
-}
-
-impl Beside {
-    fn wanted(&self) -> f64 {
-        let part = if self.both > 0.0 { self.journal / self.both } else { 0.0 };
-        part.clamp(*JOURNAL_PART.start(), *JOURNAL_PART.end())
-    }
-}
-
-/// Histograms of those to whom a latency was promised, of the last seconds.
-type Fsyncs = VecDeque<(u64, BTreeMap<String, Histogram>)>;
 
 /// Counters at the last sample.
 #[derive(Debug)]
@@ -123,12 +90,11 @@ impl Running {
     fn new(hold: Hold, now: Instant) -> Self {
         let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
         let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
-        let least = if hold.tenants.iter().any(|tenant| tenant.journal.is_some()) { 2 } else { 1 };
+        let is_split = hold.tenants.iter().any(|tenant| tenant.journal.is_some());
         let params = Params {
             parts: hold.tenants.iter().map(part).collect(),
             total_weight: f64::from(hold.total_weight),
-            // One that is split between two cgroups is 2 at least.
-            range: least..=largest_weight(&hold.weight_file),
+            range: if is_split { LEAST_SPLIT } else { 1 }..=largest_weight(&hold.weight_file),
             fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
         };
         let state = State::new(hold.mode);
@@ -139,12 +105,11 @@ impl Running {
             before: None,
             renewed: now,
             corrections: 0,
-            caps: BTreeMap::new(),
-            shared_at_ns: None,
-            fsyncs: Fsyncs::new(),
-            synced_at_ns: None,
-            is_strict: None,
-            beside: BTreeMap::new(),
+            caps: OwnCaps::default(),
+            sharing: Sharing::default(),
+            latencies: Latencies::default(),
+            strictness: Strictness::default(),
+            parts: BTreeMap::new(),
             placed: now,
             outcome: None,
         }
@@ -171,9 +136,9 @@ impl Running {
         let Some(before) = self.before.take() else {
             // A daemon that began anew goes on with the caps that it left.
             for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
-                let limit = now.tenants.get(name).and_then(|now| now.limit).filter(|limit| limit != iops_before);
-                let cap = limit.and_then(IopsLimit::largest).and_then(|ops| u32::try_from(ops).ok());
-                self.caps.extend(cap.map(|cap| (name.clone(), cap)));
+                if let Some(limit) = now.tenants.get(name).and_then(|now| now.limit) {
+                    self.caps.take_over(name, limit, *iops_before);
+                }
             }
             self.before = Some(now);
             return Ok(None);
@@ -186,14 +151,11 @@ impl Running {
         let identities: BTreeMap<String, Identity> =
             self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
         let lately = seen.since(&before.seen);
-        if share_a_journal(&lately, &identities) {
-            self.shared_at_ns = Some(at_ns);
-        }
-        if self.has_syncs(&lately, elapsed) {
-            self.synced_at_ns = Some(at_ns);
-        }
-        let shared_for = self.shared_at_ns.map(|shared| Duration::from_nanos(at_ns.saturating_sub(shared)));
-        let can_cap = shared_for.is_none_or(|since| since > SHARED_FOR);
+        let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
+        let is_held =
+            |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
+        let syncs = lately.containers.iter().filter(is_held).map(|view| per_second(view.fsync.count(), elapsed));
+        self.strictness.saw(at_ns, syncs);
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
         let fsync_p99 = self.fsync_p99(seen, at_ns, &identities);
         let mut sample = Sample {
@@ -209,16 +171,18 @@ impl Running {
             let old = before.tenants.get(name).unwrap_or(counters);
             let per_second = |now: u64, old: u64| per_second(now.saturating_sub(old), elapsed);
             if counters.with_journal > 0 {
-                let beside = self.beside.entry(name.clone()).or_default();
-                beside.journal = KEPT * beside.journal + per_second(counters.of_journal, old.of_journal);
-                beside.both = KEPT * beside.both + per_second(counters.with_journal, old.with_journal);
+                let [journal, both] = [
+                    per_second(counters.of_journal, old.of_journal),
+                    per_second(counters.with_journal, old.with_journal),
+                ];
+                self.parts.entry(name.clone()).or_default().saw(journal, both);
             }
             let tenant = TenantSample {
                 usage: usages.get(name).copied().unwrap_or_default(),
                 waiting: part(counters.waited, old.waited),
                 weight: counters.weight,
                 ops: per_second(counters.operations, old.operations),
-                cap: counters.limit.and_then(|limit| cap(limit, *iops_before, self.caps.get(name).copied())),
+                cap: counters.limit.and_then(|limit| self.caps.found(name, limit, *iops_before)),
                 fsync_p99: fsync_p99.get(name).copied(),
             };
             sample.tenants.insert(name.clone(), tenant);
@@ -251,24 +215,12 @@ impl Running {
         Ok(all)
     }
 
-    /// Whether a tenant calls fsync all the time.
-    fn has_syncs(&self, lately: &Observation, seconds: f64) -> bool {
-        let is_held =
-            |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
-        let mut rates = lately.containers.iter().filter(is_held).map(|view| per_second(view.fsync.count(), seconds));
-        rates.any(|rate| rate >= SYNCS)
-    }
-
     /// Makes BFQ strict, or as it was before, whichever suits what tenants do.
     fn tune(&mut self, at_ns: u64) -> Vec<Action> {
-        let lately = |synced: u64| Duration::from_nanos(at_ns.saturating_sub(synced)) <= SYNCED_FOR;
-        let is_strict = !self.synced_at_ns.is_some_and(lately);
-        if self.is_strict.replace(is_strict) == Some(is_strict) {
-            return Vec::new();
-        }
+        let Some(is_strict) = self.strictness.change(at_ns) else { return Vec::new() };
         let tunable = |(tunable, before): (&String, &String)| {
-            let strict = STRICT.iter().find(|(name, _)| name == tunable).map(|(_, value)| *value);
-            set_tunable(&self.hold.device, tunable, strict.filter(|_| is_strict).unwrap_or(before))
+            let strict = strict_value(tunable).filter(|_| is_strict);
+            set_tunable(&self.hold.device, tunable, strict.unwrap_or(before))
         };
         self.hold.tunables.iter().map(tunable).collect()
     }
@@ -286,18 +238,7 @@ impl Running {
             Some((name.clone(), view.fsync.clone()))
         };
         let now: BTreeMap<String, Histogram> = self.params.fsync_p99.keys().filter_map(fsyncs).collect();
-        let is_old = |at: u64| Duration::from_nanos(at_ns.saturating_sub(at)) > FSYNCS;
-        while self.fsyncs.front().is_some_and(|(at, _)| is_old(*at)) {
-            self.fsyncs.pop_front();
-        }
-        let p99 = |(name, histogram): (&String, &Histogram)| {
-            let before = self.fsyncs.front().and_then(|(_, before)| before.get(name));
-            let lately = before.map(|before| histogram.since(before))?;
-            Some((name.clone(), micros(lately.quantile_us(0.99)?)))
-        };
-        let found = now.iter().filter_map(p99).collect();
-        self.fsyncs.push_back((at_ns, now));
-        found
+        self.latencies.p99(at_ns, now)
     }
 
     fn step(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<(), Fault> {
@@ -310,21 +251,15 @@ impl Running {
         }
         let mut actions = self.tune(at_ns);
         for tenant in &self.hold.tenants {
-            // A weight that is right may have to be split anew.
             let found = weights.get(&tenant.name).copied().unwrap_or(0);
-            let (mut part, mut is_split_anew) = (0.0, false);
-            if let Some(beside) = self.beside.get_mut(&tenant.name) {
-                let is_ours = !matches!(step.reason, Reason::OtherWriter { .. } | Reason::OtherCap { .. });
-                is_split_anew = is_ours && found > 1 && (beside.wanted() - beside.part).abs() > PART_BAND;
-                if is_split_anew || step.changes.contains_key(&tenant.name) {
-                    beside.part = beside.wanted();
-                }
-                part = beside.part;
-            }
-            let weight = step.changes.get(&tenant.name).copied().or(is_split_anew.then_some(found));
+            let changes = step.changes.get(&tenant.name).copied();
+            let (weight, part) = match self.parts.get_mut(&tenant.name) {
+                Some(part) => (part.write(changes, found, !step.reason.is_other_writer()), part.part()),
+                None => (changes, 0.0),
+            };
             actions.extend(weight.into_iter().flat_map(|weight| set_weight(&self.hold, tenant, weight, part)));
-            let limit = |cap: &Option<u32>| cap.map_or(tenant.iops_before, |cap| tenant.iops_before.capped(cap));
-            actions.extend(step.caps.get(&tenant.name).map(|cap| limit_iops(&self.hold, tenant, limit(cap))));
+            let cap = step.caps.get(&tenant.name);
+            actions.extend(cap.map(|cap| limit_iops(&self.hold, tenant, limit(tenant.iops_before, *cap))));
         }
         if self.placed.elapsed() > REPLACE {
             self.placed = Instant::now();
@@ -341,12 +276,7 @@ impl Running {
                 _ => {}
             }
         }
-        for (name, cap) in &step.caps {
-            match cap {
-                Some(cap) => self.caps.insert(name.clone(), *cap),
-                None => self.caps.remove(name),
-            };
-        }
+        self.caps.carried_out(&step.caps);
         self.corrections += u64::from(!step.changes.is_empty());
         weights.extend(step.changes);
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(word);
@@ -364,13 +294,13 @@ impl Running {
             tracing::warn!(device = self.hold.device, %fault, "shares are not held");
         }
         let free = |tenant: &HeldTenant| limit_iops(&self.hold, tenant, tenant.iops_before);
-        let steps = self.hold.tenants.iter().filter(|tenant| self.caps.contains_key(&tenant.name)).map(free);
+        let steps = self.hold.tenants.iter().filter(|tenant| self.caps.of(&tenant.name).is_some()).map(free);
         match engine.executor.run_steps(steps.collect(), false) {
             Ok(_) => self.caps.clear(),
             Err(fault) => tracing::error!(device = self.hold.device, %fault, "caps could not be lifted"),
         }
         self.before = None;
-        self.fsyncs.clear();
+        self.latencies.clear();
         self.state = State::new(self.hold.mode);
         self.outcome = Some(Outcome {
             reason: Err(fault),
@@ -392,7 +322,7 @@ impl Running {
                 weight: outcome.weights.get(&tenant.name).copied()?,
                 contends: standing.contends,
                 infeasible: standing.infeasible,
-                cap: self.caps.get(&tenant.name).copied(),
+                cap: self.caps.of(&tenant.name),
                 fsync_p99_seconds: outcome.fsync_p99.get(&tenant.name).copied(),
             })
         };
@@ -462,16 +392,6 @@ impl Holder {
                 running.fail(engine, fault);
             }
         }
-    }
-}
-
-/// How many operations per second a tenant is held to beyond what it was before; `set` is what this hold has set.
-fn cap(limit: IopsLimit, before: IopsLimit, set: Option<u32>) -> Option<u32> {
-    match set {
-        Some(set) if limit == before.capped(set) => Some(set),
-        _ if limit == before => None,
-        // What somebody else wrote.
-        _ => Some(limit.largest().and_then(|ops| u32::try_from(ops).ok()).unwrap_or(u32::MAX)),
     }
 }
 

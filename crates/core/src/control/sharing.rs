@@ -1,0 +1,70 @@
+//! Whether tenants share a journal, so that none of them may be capped.
+//!
+//! Whoever commits a shared journal waits for the writes of those that are held back: a cap would slow everybody down. A commit comes
+//! every 5 to 6 s where ext4's timer makes it, and tenants write in bursts: two that share a journal are seen in it within one step
+//! only now and then, and a cap set between two such steps makes the next commit late.
+
+use std::time::Duration;
+
+use super::lasting::Lasting;
+
+/// How long a journal counts as shared after two tenants were last seen in it within a step.
+const SHARED_FOR: Duration = Duration::from_secs(60);
+
+/// When a journal was last shared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sharing {
+    shared: Lasting,
+}
+
+impl Sharing {
+    /// Takes up whether two tenants had journal I/O on one file system in this step ([`super::usage::share_a_journal`]); whether
+    /// tenants may be capped.
+    pub fn allows_caps(&mut self, at_ns: u64, is_shared: bool) -> bool {
+        if is_shared {
+            self.shared.see(at_ns);
+        }
+        !self.shared.is_within(at_ns, SHARED_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn caps_are_allowed_again_a_minute_after_the_last_sharing() {
+        let mut sharing = Sharing::default();
+        assert!(sharing.allows_caps(0, false));
+        assert!(!sharing.allows_caps(7, true));
+        assert!(!sharing.allows_caps(60_000_000_007, false));
+        assert!(sharing.allows_caps(60_000_000_008, false));
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_is_capped_for_exactly_a_minute_after_the_last_sharing(
+            course in prop::collection::vec((0u64..40_000_000_000, prop::bool::weighted(0.2)), 1..100)
+        ) {
+            let (mut sharing, mut at_ns, mut shared_ns) = (Sharing::default(), 0, None);
+            for (step_ns, is_shared) in course {
+                at_ns += step_ns;
+                shared_ns = if is_shared { Some(at_ns) } else { shared_ns };
+                let is_over = shared_ns.is_none_or(|shared_ns| at_ns - shared_ns > 60_000_000_000);
+                prop_assert_eq!(sharing.allows_caps(at_ns, is_shared), is_over, "{:?} at {}", shared_ns, at_ns);
+            }
+        }
+
+        #[test]
+        fn no_clock_allows_caps_where_a_journal_is_shared(
+            course in prop::collection::vec((any::<u64>(), any::<bool>()), 1..50)
+        ) {
+            let mut sharing = Sharing::default();
+            for (at_ns, is_shared) in course {
+                prop_assert!(!(sharing.allows_caps(at_ns, is_shared) && is_shared));
+            }
+        }
+    }
+}
