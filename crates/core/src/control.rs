@@ -7,13 +7,16 @@
 //! Owns: the arithmetic of a step, from a sample to weights and reasons, and what has to be remembered between steps. Does not:
 //! measure, write weights, or know a clock.
 
+pub mod actions;
 mod capping;
 pub mod correcting;
+pub mod holding;
 mod lasting;
 pub mod latencies;
 pub mod own_caps;
 mod promise;
 pub mod published;
+pub mod reading;
 pub mod sharing;
 pub mod splitting;
 pub mod strictness;

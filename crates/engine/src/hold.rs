@@ -13,10 +13,12 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::control;
-use bulkhead_core::control::splitting::{JOURNAL_AT_FIRST, split};
+use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_weight};
+use bulkhead_core::control::holding::{PPM, largest_weight};
+use bulkhead_core::control::splitting::JOURNAL_AT_FIRST;
 use bulkhead_core::control::strictness::{STRICT, strict_value};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, IopsLimit, Policy};
+use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, Policy};
 use bulkhead_core::observe::identity::{Identity, journal_beside};
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant};
@@ -29,8 +31,6 @@ use crate::host::BlockFacts;
 
 /// How often a step is made.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// A million: what shares are recorded in parts of.
-const PPM: f64 = 1e6;
 /// Weights are at least this on average: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
 
@@ -96,8 +96,7 @@ impl Engine {
                 steps.extend(dropped.flat_map(|tenant| give_back(before, tenant)));
             }
             for journal in hold.tenants.iter().filter_map(|tenant| tenant.journal.as_ref()) {
-                let (cgroup, device) = (journal.cgroup.clone(), journal.device.clone());
-                steps.extend([Action::CreateCgroup { cgroup: cgroup.clone() }, Action::MoveJournal { device, cgroup }]);
+                steps.extend([Action::CreateCgroup { cgroup: journal.cgroup.clone() }, move_journal(journal)]);
             }
             let strict = |tunable: &String| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?));
             steps.extend(hold.tunables.keys().filter_map(strict));
@@ -296,10 +295,6 @@ fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
     }
 }
 
-fn largest_weight(file: &str) -> u32 {
-    if file == "io.bfq.weight" { 1000 } else { 10_000 }
-}
-
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -310,35 +305,14 @@ fn ideal_weight(hold: &Hold, tenant: &HeldTenant) -> u32 {
     (weight.round() as u32).clamp(1, largest_weight(&hold.weight_file))
 }
 
-/// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
-fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
-    let set = |cgroup: &str, weight: u32| Action::SetWeight {
-        cgroup: cgroup.to_owned(),
-        file: hold.weight_file.clone(),
-        device: hold.device.clone(),
-        weight,
-    };
-    let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
-    let (own, of_journal) = split(weight, journal);
-    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
-}
-
 fn device_of(tenant: &HeldTenant) -> Option<&String> {
     tenant.journal.as_ref().map(|journal| &journal.device)
-}
-
-fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
-    Action::SetTunable { device: device.to_owned(), tunable: tunable.to_owned(), value: value.to_owned() }
-}
-
-fn limit_iops(hold: &Hold, tenant: &HeldTenant, limit: IopsLimit) -> Action {
-    Action::LimitIops { cgroup: tenant.cgroup.clone(), device: hold.device.clone(), limit }
 }
 
 /// Takes back what was set on a tenant's cgroup.
 fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
-    let mut steps = vec![Action::ResetWeight { cgroup, file, device }, limit_iops(hold, tenant, tenant.iops_before)];
+    let mut steps = vec![Action::ResetWeight { cgroup, file, device }, set_cap(hold, tenant, None)];
     if let Some(HeldJournal { device, cgroup }) = tenant.journal.clone() {
         steps.extend([Action::MoveJournal { device, cgroup: "/".to_owned() }, Action::RemoveCgroup { cgroup }]);
     }

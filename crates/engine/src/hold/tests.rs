@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bulkhead_core::action::Applied;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
+use bulkhead_core::model::IopsLimit;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::identify;
 use bulkhead_core::observe::view::{

@@ -1,0 +1,39 @@
+//! The actions that a hold is made of.
+
+use super::own_caps::limit;
+use super::splitting::split;
+use crate::action::Action;
+use crate::model::{HeldJournal, HeldTenant, Hold};
+
+/// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
+#[must_use]
+pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
+    let set = |cgroup: &str, weight: u32| Action::SetWeight {
+        cgroup: cgroup.to_owned(),
+        file: hold.weight_file.clone(),
+        device: hold.device.clone(),
+        weight,
+    };
+    let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
+    let (own, of_journal) = split(weight, journal);
+    vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
+}
+
+/// Caps a tenant, operations per second, or leaves it with the limits from before the hold.
+#[must_use]
+pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<u32>) -> Action {
+    let (cgroup, device) = (tenant.cgroup.clone(), hold.device.clone());
+    Action::LimitIops { cgroup, device, limit: limit(tenant.iops_before, cap) }
+}
+
+/// Sets a tunable of the device's scheduler.
+#[must_use]
+pub fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
+    Action::SetTunable { device: device.to_owned(), tunable: tunable.to_owned(), value: value.to_owned() }
+}
+
+/// Moves a journal thread beside its container.
+#[must_use]
+pub fn move_journal(journal: &HeldJournal) -> Action {
+    Action::MoveJournal { device: journal.device.clone(), cgroup: journal.cgroup.clone() }
+}

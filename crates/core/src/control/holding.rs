@@ -1,0 +1,246 @@
+//! A hold from second to second: a reading of the host becomes a sample, a step of the controller, and the actions that follow.
+//!
+//! Owns: what is remembered between readings, and which policy has a say in what: [`super::strictness`] in the tunables of BFQ,
+//! [`super::splitting`] in the weight of a container whose journal thread runs beside it, [`super::sharing`] in whether anybody may be
+//! capped, [`super::latencies`] in what is compared with a promise, [`super::own_caps`] in whose a cap is.
+//! Does not: read the host, carry out an action, or know a clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::actions::{set_cap, set_tunable, set_weight};
+use super::latencies::{Latencies, micros};
+use super::own_caps::OwnCaps;
+use super::reading::{Interval, Reading};
+use super::sharing::Sharing;
+use super::splitting::{JournalPart, LEAST_SPLIT};
+use super::strictness::{Strictness, strict_value};
+use super::usage::{share_a_journal, usages};
+use super::{Params, Sample, State, Step, TenantSample};
+use crate::action::Action;
+use crate::model::{HeldTenant, Hold};
+use crate::observe::histogram::Histogram;
+use crate::observe::identity::Identity;
+use crate::observe::view::{ContainerView, Observation};
+
+/// A million: what shares are recorded in parts of.
+pub const PPM: f64 = 1e6;
+
+/// The largest weight that a cgroup file takes.
+#[must_use]
+pub fn largest_weight(file: &str) -> u32 {
+    if file == "io.bfq.weight" { 1000 } else { 10_000 }
+}
+
+/// A hold with what is remembered of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holding {
+    hold: Hold,
+    params: Params,
+    state: State,
+    before: Option<Reading>,
+    caps: OwnCaps,
+    sharing: Sharing,
+    latencies: Latencies,
+    strictness: Strictness,
+    /// Of containers whose journal thread runs beside them.
+    parts: BTreeMap<String, JournalPart>,
+}
+
+/// What follows from a reading.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// What is to be done, in this order. One whose cgroup is gone does not matter to the others.
+    pub actions: Vec<Action>,
+    /// What the controller decided.
+    pub step: Step,
+    /// The weights of tenants that are there, as they are after the actions.
+    pub weights: BTreeMap<String, u32>,
+    /// How long 99 % of the fsyncs of the last seconds took at most, s, of those to whom a latency was promised.
+    pub fsync_p99: BTreeMap<String, f64>,
+}
+
+impl Holding {
+    /// As it is recorded. It begins with the weights and caps that it finds.
+    #[must_use]
+    pub fn new(hold: Hold) -> Self {
+        let part = |tenant: &HeldTenant| (tenant.name.clone(), f64::from(tenant.share_ppm) / PPM);
+        let promise = |tenant: &HeldTenant| Some((tenant.name.clone(), micros(tenant.fsync_p99_us?)));
+        let is_split = hold.tenants.iter().any(|tenant| tenant.journal.is_some());
+        let params = Params {
+            parts: hold.tenants.iter().map(part).collect(),
+            total_weight: f64::from(hold.total_weight),
+            range: if is_split { LEAST_SPLIT } else { 1 }..=largest_weight(&hold.weight_file),
+            fsync_p99: hold.tenants.iter().filter_map(promise).collect(),
+        };
+        Self {
+            state: State::new(hold.mode),
+            hold,
+            params,
+            before: None,
+            caps: OwnCaps::default(),
+            sharing: Sharing::default(),
+            latencies: Latencies::default(),
+            strictness: Strictness::default(),
+            parts: BTreeMap::new(),
+        }
+    }
+
+    /// What is held.
+    #[must_use]
+    pub fn hold(&self) -> &Hold {
+        &self.hold
+    }
+
+    /// How many operations per second a tenant is held to by this hold.
+    #[must_use]
+    pub fn cap(&self, tenant: &str) -> Option<u32> {
+        self.caps.of(tenant)
+    }
+
+    /// Takes up a reading. `None` for the first one, and the first one after [`Self::forget`]: sums say nothing alone. Once all
+    /// actions are carried out, [`Self::carried_out`] is to be called.
+    pub fn step(&mut self, now: Reading) -> Option<Turn> {
+        let at_ns = now.at_ns;
+        let sample = self.sample(now)?;
+        let step = super::step(&mut self.state, &sample, &self.params);
+        let mut actions = self.tune(at_ns);
+        actions.extend(self.follow(&sample, &step));
+        let mut weights: BTreeMap<String, u32> = BTreeMap::new();
+        let mut fsync_p99 = BTreeMap::new();
+        for (name, tenant) in sample.tenants {
+            weights.insert(name.clone(), tenant.weight);
+            fsync_p99.extend(tenant.fsync_p99.map(|p99| (name, p99)));
+        }
+        weights.extend(step.changes.clone());
+        Some(Turn { actions, step, weights, fsync_p99 })
+    }
+
+    /// The actions that followed from a step are carried out.
+    pub fn carried_out(&mut self, step: &Step) {
+        self.caps.carried_out(&step.caps);
+    }
+
+    /// Lifts all caps of this hold.
+    #[must_use]
+    pub fn lift(&self) -> Vec<Action> {
+        let capped = self.hold.tenants.iter().filter(|tenant| self.cap(&tenant.name).is_some());
+        capped.map(|tenant| set_cap(&self.hold, tenant, None)).collect()
+    }
+
+    /// They are lifted.
+    pub fn lifted(&mut self) {
+        self.caps.clear();
+    }
+
+    /// Nothing is known any more: what was summed up does not belong together with what comes.
+    pub fn forget(&mut self) {
+        self.before = None;
+        self.latencies.clear();
+        self.state = State::new(self.hold.mode);
+    }
+
+    /// What was measured since the last reading.
+    fn sample(&mut self, now: Reading) -> Option<Sample> {
+        let Some(before) = self.before.take() else {
+            // A daemon that starts goes on with the caps that it left.
+            for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
+                if let Some(limit) = now.tenants.get(name).and_then(|counters| counters.limit) {
+                    self.caps.take_over(name, limit, *iops_before);
+                }
+            }
+            self.before = Some(now);
+            return None;
+        };
+        let (at_ns, interval) = (now.at_ns, Interval::between(before.at_ns, now.at_ns));
+        let identities: BTreeMap<String, Identity> =
+            self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
+        let lately = now.seen.since(&before.seen);
+        let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
+        self.strictness.saw(at_ns, self.syncs(&lately, interval));
+        let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
+        let counted = self.counted(&now.seen, &identities);
+        let fsync_p99 = self.latencies.p99(at_ns, counted);
+        let cost = interval.part(now.cost_used, before.cost_used);
+        let mut sample = Sample {
+            at_ns,
+            busy: interval.part(now.busy, before.busy).max(cost),
+            is_partial: is_partial(&now.seen, &before.seen),
+            can_cap: can_cap && now.tenants.values().all(|counters| counters.limit.is_some()),
+            tenants: BTreeMap::new(),
+        };
+        for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
+            let Some(counters) = now.tenants.get(name) else { continue };
+            // Who came just now has done nothing yet.
+            let old = before.tenants.get(name).unwrap_or(counters);
+            if counters.with_journal > 0 {
+                let journal = interval.growth(counters.of_journal, old.of_journal);
+                let both = interval.growth(counters.with_journal, old.with_journal);
+                self.parts.entry(name.clone()).or_default().saw(journal, both);
+            }
+            let tenant = TenantSample {
+                usage: usages.get(name).copied().unwrap_or_default(),
+                waiting: interval.part(counters.waited, old.waited),
+                weight: counters.weight,
+                ops: interval.growth(counters.operations, old.operations),
+                cap: counters.limit.and_then(|limit| self.caps.found(name, limit, *iops_before)),
+                fsync_p99: fsync_p99.get(name).copied(),
+            };
+            sample.tenants.insert(name.clone(), tenant);
+        }
+        self.before = Some(now);
+        Some(sample)
+    }
+
+    /// How often each tenant called fsync, per second.
+    fn syncs(&self, lately: &Observation, interval: Interval) -> Vec<f64> {
+        let is_held =
+            |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
+        let held = lately.containers.iter().filter(is_held);
+        held.map(|view| interval.per_second(view.fsync.count())).collect()
+    }
+
+    /// All fsyncs of those to whom a latency was promised.
+    fn counted(&self, seen: &Arc<Observation>, identities: &BTreeMap<String, Identity>) -> BTreeMap<String, Histogram> {
+        let fsyncs = |name: &String| {
+            let identity = identities.get(name)?;
+            let view = seen.containers.iter().find(|view| view.identity.key() == identity.key())?;
+            Some((name.clone(), view.fsync.clone()))
+        };
+        self.params.fsync_p99.keys().filter_map(fsyncs).collect()
+    }
+
+    /// Makes BFQ strict, or as it was before, whichever suits what tenants do.
+    fn tune(&mut self, at_ns: u64) -> Vec<Action> {
+        let Some(is_strict) = self.strictness.change(at_ns) else { return Vec::new() };
+        let tunable = |(tunable, before): (&String, &String)| {
+            let strict = strict_value(tunable).filter(|_| is_strict);
+            set_tunable(&self.hold.device, tunable, strict.unwrap_or(before))
+        };
+        self.hold.tunables.iter().map(tunable).collect()
+    }
+
+    /// Weights and caps, tenant by tenant.
+    fn follow(&mut self, sample: &Sample, step: &Step) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for tenant in &self.hold.tenants {
+            let found = sample.tenants.get(&tenant.name).map_or(0, |tenant| tenant.weight);
+            let changes = step.changes.get(&tenant.name).copied();
+            let (weight, part) = match self.parts.get_mut(&tenant.name) {
+                Some(part) => (part.write(changes, found, !step.reason.is_other_writer()), part.part()),
+                None => (changes, 0.0),
+            };
+            actions.extend(weight.into_iter().flat_map(|weight| set_weight(&self.hold, tenant, weight, part)));
+            actions.extend(step.caps.get(&tenant.name).map(|cap| set_cap(&self.hold, tenant, *cap)));
+        }
+        actions
+    }
+}
+
+/// Whether records were lost between two observations, or another observer began.
+fn is_partial(now: &Observation, before: &Observation) -> bool {
+    now.losses != before.losses || now.observed_seconds < before.observed_seconds
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,284 @@
+//! On a simulated host whose device is always busy, and whose tenants do the same whatever their weights are: `a` has journal I/O on
+//! top, and wants more than it has, so that `b` comes to be capped.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::control::reading::Counters;
+use crate::control::{Mode, Reason, usage};
+use crate::model::{HeldJournal, IopsLimit};
+use crate::observe::identity::identify;
+use crate::observe::view::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
+
+const SECOND: u64 = 1_000_000_000;
+const NAMES: [&str; 2] = ["a", "b"];
+/// The cgroup of `a`'s journal thread.
+const BESIDE: &str = "journal:a";
+
+struct Host {
+    at_ns: u64,
+    seconds: u64,
+    weights: BTreeMap<String, u32>,
+    limits: BTreeMap<String, IopsLimit>,
+    tunables: BTreeMap<String, String>,
+    fsyncs: Histogram,
+    /// What `a`'s journal thread moves of its own in a second; none where it is in the root.
+    journal_bytes: Option<u64>,
+}
+
+/// `a` is to have 95 %.
+fn hold(iops_before: IopsLimit, has_journal: bool) -> Hold {
+    let tenant = |name: &str, share_ppm| HeldTenant {
+        name: name.to_owned(),
+        share_ppm,
+        identity: identify(&format!("/{name}")),
+        cgroup: name.to_owned(),
+        iops_before,
+        fsync_p99_us: None,
+        journal: (has_journal && name == "a")
+            .then(|| HeldJournal { device: "dm-0".to_owned(), cgroup: BESIDE.to_owned() }),
+    };
+    Hold {
+        device: "sda".to_owned(),
+        unit: usage::Unit::Bytes,
+        mode: Mode::Correcting,
+        weight_file: "io.bfq.weight".to_owned(),
+        total_weight: 200,
+        tenants: vec![tenant("a", 950_000), tenant("b", 50_000)],
+        tunables: [("low_latency".to_owned(), "1".to_owned()), ("slice_idle".to_owned(), "8".to_owned())].into(),
+        lease_seconds: None,
+    }
+}
+
+impl Host {
+    fn new(hold: &Hold) -> Self {
+        let mut weights: BTreeMap<String, u32> = NAMES.map(|name| (name.to_owned(), 100)).into();
+        if hold.tenants[0].journal.is_some() {
+            weights.extend([("a".to_owned(), 90), (BESIDE.to_owned(), 10)]);
+        }
+        Self {
+            at_ns: 0,
+            seconds: 0,
+            weights,
+            limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.clone(), tenant.iops_before)).collect(),
+            tunables: hold.tunables.clone(),
+            fsyncs: Histogram::default(),
+            journal_bytes: hold.tenants[0].journal.is_some().then_some(1 << 20),
+        }
+    }
+
+    fn seen(&self) -> Observation {
+        let seconds = self.seconds;
+        let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
+        let container = |name: &str, caused: u64, fsync: Histogram| ContainerView {
+            identity: identify(&format!("/{name}")),
+            journal: vec![FileSystemShare { device: "dm-0".to_owned(), journal: journal(caused), native_bytes: 0 }],
+            read_bytes: seconds << 20,
+            written_bytes: 0,
+            device_seconds: 0.0,
+            devices: vec![DeviceShare {
+                device: "sda".to_owned(),
+                read_bytes: seconds << 20,
+                ..DeviceShare::default()
+            }],
+            fsync,
+        };
+        Observation {
+            observed_seconds: f64::from(u32::try_from(seconds).unwrap()),
+            containers: vec![container("a", 1 << 20, self.fsyncs.clone()), container("b", 0, Histogram::default())],
+            file_systems: vec![FileSystemView {
+                device: "dm-0".to_owned(),
+                mount_point: None,
+                disks: vec!["sda".to_owned()],
+                commits: seconds,
+                journal: journal(1 << 20),
+                unattributed: JournalBytes::default(),
+                pending_bytes: 0,
+            }],
+            ..Observation::default()
+        }
+    }
+
+    /// The next second.
+    fn read(&mut self) -> Reading {
+        self.seconds += 1;
+        self.at_ns += SECOND;
+        let seconds = self.seconds;
+        let counters = |name: &str| {
+            let of_journal = if name == "a" { self.journal_bytes.unwrap_or(0) * seconds } else { 0 };
+            let beside = if name == "a" { self.weights.get(BESIDE).copied().unwrap_or(0) } else { 0 };
+            Counters {
+                weight: self.weights[name] + beside,
+                limit: Some(self.limits[name]),
+                waited: Duration::from_secs(seconds),
+                operations: 100 * seconds,
+                of_journal,
+                with_journal: if of_journal > 0 { of_journal + (seconds << 20) } else { 0 },
+            }
+        };
+        Reading {
+            at_ns: self.at_ns,
+            seen: Arc::new(self.seen()),
+            busy: Duration::from_secs(seconds),
+            cost_used: Duration::ZERO,
+            tenants: NAMES.map(|name| (name.to_owned(), counters(name))).into(),
+        }
+    }
+
+    /// The next second, and what follows from it.
+    fn turn(&mut self, holding: &mut Holding) -> Option<Turn> {
+        let reading = self.read();
+        self.carry_out(holding, reading)
+    }
+
+    fn carry_out(&mut self, holding: &mut Holding, reading: Reading) -> Option<Turn> {
+        let turn = holding.step(reading)?;
+        for action in &turn.actions {
+            match action.clone() {
+                Action::SetWeight { cgroup, file, device, weight } => {
+                    assert_eq!((file.as_str(), device.as_str()), ("io.bfq.weight", "sda"));
+                    self.weights.insert(cgroup, weight);
+                }
+                Action::LimitIops { cgroup, limit, .. } => {
+                    self.limits.insert(cgroup, limit);
+                }
+                Action::SetTunable { tunable, value, .. } => {
+                    self.tunables.insert(tunable, value);
+                }
+                other => panic!("{other}"),
+            }
+        }
+        holding.carried_out(&turn.step);
+        Some(turn)
+    }
+}
+
+fn is_limit(action: &Action) -> bool {
+    matches!(action, Action::LimitIops { .. })
+}
+
+fn limits() -> impl Strategy<Value = IopsLimit> {
+    let one = prop_oneof![Just(None), (1u64..100).prop_map(Some)];
+    (one.clone(), one).prop_map(|(read, write)| IopsLimit { read, write })
+}
+
+#[test]
+fn who_is_held_back_by_no_weight_is_capped_and_the_cap_is_known_after_a_restart() {
+    let hold = hold(IopsLimit { read: Some(50), write: None }, false);
+    let (mut host, mut first) = (Host::new(&hold), Holding::new(hold.clone()));
+    assert_eq!(host.turn(&mut first), None, "sums say nothing alone");
+    (0..40).for_each(|_| drop(host.turn(&mut first)));
+    let cap = first.cap("b").unwrap();
+    assert_eq!((first.cap("a"), host.limits["b"]), (None, hold.tenants[1].iops_before.capped(cap)));
+    let mut second = Holding::new(hold.clone());
+    assert_eq!(host.turn(&mut second), None);
+    for _ in 0..4 {
+        let turn = host.turn(&mut second).unwrap();
+        assert!(!turn.actions.iter().any(is_limit), "{turn:?}");
+        assert_eq!(second.cap("b"), Some(cap));
+    }
+    // Nobody watches any more.
+    let lift = second.lift();
+    assert_eq!(lift, [set_cap(&hold, &hold.tenants[1], None)]);
+    second.lifted();
+    assert!(second.lift().is_empty() && second.cap("b").is_none());
+    second.forget();
+    assert_eq!(host.turn(&mut second), None);
+}
+
+#[test]
+fn a_shared_journal_lifts_caps_and_keeps_them_off() {
+    let hold = hold(IopsLimit::default(), false);
+    let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
+    (0..40).for_each(|_| drop(host.turn(&mut holding)));
+    assert!(holding.cap("b").is_some());
+    let mut shared = host.read();
+    let mut seen = Observation::clone(&shared.seen);
+    seen.containers[1].journal[0].journal.commit_bytes = 1;
+    shared.seen = Arc::new(seen);
+    let turn = host.carry_out(&mut holding, shared).unwrap();
+    assert_eq!(
+        (turn.step.caps.get("b"), holding.cap("b"), host.limits["b"]),
+        (Some(&None), None, IopsLimit::default())
+    );
+    (0..60).for_each(|_| assert!(!host.turn(&mut holding).unwrap().actions.iter().any(is_limit)));
+    assert!((0..10).any(|_| host.turn(&mut holding).unwrap().actions.iter().any(is_limit)), "a minute is over");
+}
+
+#[test]
+fn tunables_are_set_once_and_are_as_before_beside_fsyncs() {
+    let hold = hold(IopsLimit::default(), false);
+    let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold.clone()));
+    let mut run = |seconds: usize, syncs: usize| {
+        let is_tunable = |action: &Action| matches!(action, Action::SetTunable { .. });
+        let mut n_set = 0;
+        for _ in 0..seconds {
+            (0..syncs).for_each(|_| host.fsyncs.record(10_000));
+            let turn = host.turn(&mut holding);
+            n_set += turn.map_or(0, |turn| turn.actions.iter().filter(|action| is_tunable(action)).count());
+        }
+        (n_set, host.tunables.clone())
+    };
+    let strict = hold.tunables.keys().map(|name| (name.clone(), strict_value(name).unwrap().to_owned())).collect();
+    assert_eq!(run(5, 4), (2, strict));
+    assert_eq!(run(1, 5), (2, hold.tunables.clone()));
+    assert_eq!(run(60, 0), (0, hold.tunables.clone()));
+    assert_eq!(run(1, 0).0, 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// From the second in which somebody else writes `io.max` until it is as it was, no weight and no limit is written.
+    #[test]
+    fn a_foreign_limit_is_neither_overwritten_nor_lifted(
+        before in limits(), foreign in limits(), whose in 0..2usize, at in 2..60usize, has_journal: bool,
+    ) {
+        let hold = hold(before, has_journal);
+        let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
+        (0..at).for_each(|_| drop(host.turn(&mut holding)));
+        let whose = NAMES[whose];
+        let was = host.limits.insert(whose.to_owned(), foreign).unwrap();
+        prop_assume!(was != foreign);
+        for _ in 0..30 {
+            let turn = host.turn(&mut holding).unwrap();
+            let is_written = |action: &Action| is_limit(action) || matches!(action, Action::SetWeight { .. });
+            prop_assert!(!turn.actions.iter().any(is_written), "{foreign} for {was}: {turn:?}");
+            prop_assert!(matches!(&turn.step.reason, Reason::OtherCap { tenant, .. } if tenant == whose), "{turn:?}");
+        }
+        host.limits.insert(whose.to_owned(), was);
+        prop_assert!(!host.turn(&mut holding).unwrap().step.reason.is_other_writer());
+    }
+
+    /// Whatever is between two readings: the sum of the weights of `a` and its thread is what is said of it, and neither is zero.
+    #[test]
+    fn weights_of_a_container_and_its_thread_sum_to_its_weight(
+        course in prop::collection::vec((0u64..4 * SECOND, 0u64..1 << 24), 1..60)
+    ) {
+        let hold = hold(IopsLimit::default(), true);
+        let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
+        for (ns, journal_bytes) in course {
+            host.at_ns += ns;
+            host.journal_bytes = Some(journal_bytes);
+            let Some(turn) = host.turn(&mut holding) else { continue };
+            let (own, beside) = (host.weights["a"], host.weights[BESIDE]);
+            prop_assert!(own >= 1 && beside >= 1 && own + beside == turn.weights["a"], "{own}, {beside}: {turn:?}");
+        }
+    }
+
+    /// Times of any order: a clock that stands still or jumps makes no figure that is none, and no change at once.
+    #[test]
+    fn no_clock_does_harm(times in prop::collection::vec(any::<u64>(), 2..20)) {
+        let hold = hold(IopsLimit::default(), true);
+        let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
+        for at_ns in times {
+            let reading = Reading { at_ns, ..host.read() };
+            let Some(turn) = holding.step(reading) else { continue };
+            prop_assert!(turn.step.changes.is_empty() && turn.step.caps.is_empty(), "{turn:?}");
+            let sums = turn.step.tenants.values().flat_map(|standing| [standing.target, standing.achieved]);
+            prop_assert!(sums.into_iter().all(f64::is_finite), "{turn:?}");
+        }
+    }
+}
