@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::chain;
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::background::{self, BackgroundError, Report, Side};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPathError};
@@ -43,7 +44,7 @@ use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::thin;
 use bulkhead_sys::ublk::queue::Prepared;
-use bulkhead_sys::ublk::service::{self, Service};
+use bulkhead_sys::ublk::service;
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
 use fill::Gate;
 use image::Image;
@@ -148,12 +149,12 @@ pub enum BlockdError {
 /// [`BlockdError`]; nothing is left behind then. Call it before any thread is started.
 pub fn start(
     roots: &Roots,
-    service: &Service,
+    spec: &ServeSpec,
     requests: u16,
     successor: bool,
     begin: impl FnOnce(),
 ) -> Result<Option<PathBuf>, BlockdError> {
-    let log = service::log_file(roots, service.volume);
+    let log = service::log_file(roots, spec.volume);
     std::fs::create_dir_all(service::dir(roots))
         .map_err(|source| BlockdError::Step { step: "make the directory of servers", source })?;
     match background::split(roots, &log)? {
@@ -167,7 +168,7 @@ pub fn start(
         Side::Background(report) => {
             begin();
             let mut report = Some(report);
-            if let Err(error) = serve(roots, service, requests, successor, &mut report) {
+            if let Err(error) = serve(roots, spec, requests, successor, &mut report) {
                 let why = chain(&error);
                 tracing::error!(%why, "cannot serve");
                 if let Some(report) = report {
@@ -182,72 +183,72 @@ pub fn start(
 
 fn serve(
     roots: &Roots,
-    service: &Service,
+    spec: &ServeSpec,
     requests: u16,
     successor: bool,
     report: &mut Option<Report>,
 ) -> Result<(), BlockdError> {
-    if let Some(cgroup) = &service.cgroup {
+    if let Some(cgroup) = &spec.cgroup {
         cgroup::move_pid(roots, std::process::id(), &cgroup.parse()?)?;
     }
     background::become_server(roots)?;
     // Until the volume is served, nobody else starts a server of it, or removes its device.
-    let starting = service::lock(roots, service.volume, TAKE_OVER_LIMIT * 2)?;
+    let starting = service::lock(roots, spec.volume, TAKE_OVER_LIMIT * 2)?;
     let mut control = Control::open(roots)?;
     let features = control.features()?;
-    let owner = device_owner(service.volume);
+    let owner = device_owner(spec.volume);
     let found = control.find(roots, owner)?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
-        if let Some(other) = service::other_image(roots, &device.name(), &service.image) {
-            return Err(BlockdError::OfAnother { image: service.image.clone(), device: device.node(roots), other });
+        if let Some(other) = service::other_image(roots, &device.name(), &spec.image) {
+            return Err(BlockdError::OfAnother { image: spec.image.clone(), device: device.node(roots), other });
         }
         let Some(node) = take_over(roots, &mut control, &device)? else {
             tell_ready(report, &sized::node(roots, &device));
             return Ok(());
         };
-        let image = Image::open(roots, &service.image, service.below.is_some())?;
+        let image = Image::open(roots, &spec.image, spec.below.is_some())?;
         if let Some(wanted) = sized::size(roots, &device).filter(|wanted| *wanted > image.size()) {
-            return Err(BlockdError::CutOff { image: service.image.clone(), found: image.size(), wanted });
+            return Err(BlockdError::CutOff { image: spec.image.clone(), found: image.size(), wanted });
         }
         // I/O waits.
-        let ready = prepare(roots, service, &device, node, image, COMPARE_LIMIT)?;
+        let ready = prepare(roots, spec, &device, node, image, COMPARE_LIMIT)?;
         control.end_recovery(device.id)?;
         // I/O goes on: whatever fails now is worth less than that.
-        match expose(roots, service, &device, ready.size, true) {
-            Ok(exposed) => keep(roots, service, ready, starting, || tell_ready(report, &exposed)),
+        match expose(roots, spec, &device, ready.size, true) {
+            Ok(exposed) => keep(roots, spec, ready, starting, || tell_ready(report, &exposed)),
             Err(error) => {
                 tracing::error!(why = chain(&error), "the device is served, and not all is told of it");
-                keep(roots, service, ready, starting, || tell_ready(report, &sized::node(roots, &device)));
+                keep(roots, spec, ready, starting, || tell_ready(report, &sized::node(roots, &device)));
             }
         }
         return Ok(());
     }
     if successor {
-        return Err(BlockdError::Gone { image: service.image.clone() });
+        return Err(BlockdError::Gone { image: spec.image.clone() });
     }
-    let image = Image::open(roots, &service.image, service.below.is_some())?;
+    let image = Image::open(roots, &spec.image, spec.below.is_some())?;
     // Left by a server that died before its device was started.
     if let Some(left) = found {
         control.remove(roots, &left)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     let queues = queues.min(MAX_QUEUES).min(requests);
-    let spec = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
-    let device = control.add(&spec, features)?;
-    let params = image.params(sized::disk_size(features, image.size()), service.discards);
+    let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
+    let device = control.add(&wanted, features)?;
+    let params = image.params(sized::disk_size(features, image.size()), spec.discards);
     let started = control
         .set_params(&device, &params)
         .and_then(|()| ublk::open_device(roots, device.id))
         .map_err(BlockdError::from)
-        .and_then(|node| prepare(roots, service, &device, node, image, thin::PATIENCE))
+        .and_then(|node| prepare(roots, spec, &device, node, image, thin::PATIENCE))
         .and_then(|ready| {
             control.start(device.id)?;
-            let exposed = expose(roots, service, &device, ready.size, false)?;
+            let exposed = expose(roots, spec, &device, ready.size, false)?;
             Ok((ready, exposed))
         });
     match started {
         Ok((ready, exposed)) => {
-            keep(roots, service, ready, starting, || tell_ready(report, &exposed));
+            keep(roots, spec, ready, starting, || tell_ready(report, &exposed));
             Ok(())
         }
         Err(error) => {
@@ -301,32 +302,32 @@ struct Ready {
 /// wait for requests.
 fn prepare(
     roots: &Roots,
-    service: &Service,
+    spec: &ServeSpec,
     device: &DeviceInfo,
     node: File,
     image: Image,
     patience: Duration,
 ) -> Result<Ready, BlockdError> {
     let size = image.size();
-    let layers = match &service.below {
-        Some(below) => Layers::in_common(roots, below, &service.image, patience),
-        None => Layers::open(&image, &service.image, service.layered, service.share.caches_layers())?,
+    let layers = match &spec.below {
+        Some(below) => Layers::in_common(roots, below, &spec.image, patience),
+        None => Layers::open(&image, &spec.image, spec.layered, spec.share.caches_layers())?,
     };
     let layers = match layers {
         None => None,
         Some(layers) => {
-            let share = Share::open(roots, service, device.id, layers.paths())?;
+            let share = Share::open(roots, spec, device.id, layers.paths())?;
             Some((layers, share))
         }
     };
     // What an image does not own is not to be filled with zeroes.
     let work = match &layers {
-        Some(_) => service.flatten.then_some(Work::Flatten),
-        None => (!service.discards && service.below.is_none()).then_some(Work::Fill),
+        Some(_) => spec.flatten.then_some(Work::Flatten),
+        None => (!spec.discards && spec.below.is_none()).then_some(Work::Fill),
     };
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
-    let target = Arc::new(Volume::new(image, layers, service.discards, gate));
+    let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
     let place = File::open(service::dir(roots))
         .map_err(|source| BlockdError::Step { step: "open the directory of servers", source })?;
     // From here on mounts of others are kept from going.
@@ -379,12 +380,12 @@ fn run_queue(
 /// Tells what is served, and makes its node, which one that was taken over may have.
 fn expose(
     roots: &Roots,
-    service: &Service,
+    spec: &ServeSpec,
     device: &DeviceInfo,
     size: Bytes,
     taken_over: bool,
 ) -> Result<PathBuf, UblkError> {
-    service::tell(roots, device, service)?;
+    service::tell(roots, device, spec)?;
     if taken_over && sized::size(roots, device).is_some() {
         return Ok(sized::node(roots, device));
     }
@@ -392,10 +393,10 @@ fn expose(
 }
 
 /// Serves until the device is stopped. `tell` says that it is served.
-fn keep(roots: &Roots, service: &Service, ready: Ready, starting: LockFile, tell: impl FnOnce()) {
+fn keep(roots: &Roots, spec: &ServeSpec, ready: Ready, starting: LockFile, tell: impl FnOnce()) {
     drop(starting);
     let Ready { target, work, threads, place, .. } = ready;
-    let path = service.image.clone();
+    let path = spec.image.clone();
     // What cannot be prepared can be used all the same.
     let counted = Arc::clone(&target);
     let begun = match work {
@@ -413,14 +414,14 @@ fn keep(roots: &Roots, service: &Service, ready: Ready, starting: LockFile, tell
         .and_then(|()| Ok(background::forget_mounts(&service::dir(roots))?))
         .and_then(|()| Ok(background::work_in(&place)?))
         .and_then(|()| {
-            let heat = service::heat_name(service.volume);
+            let heat = service::heat_name(spec.volume);
             let tell = move || counted.share().into_iter().for_each(|share| share.tell(&heat));
             spawn("counts", tell).map(drop)
         });
     if let Err(error) = begun {
         tracing::error!(why = chain(&error), "the volume is served, and not all is as it should be");
     }
-    tracing::info!(image = %service.image.display(), "serving");
+    tracing::info!(image = %spec.image.display(), "serving");
     tell();
     for thread in threads {
         // A thread that panicked has ended the process already (see `Queue::run`).

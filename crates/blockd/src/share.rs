@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::chain;
 use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::siblings::{
     Answer, FOUND_BYTES, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read, access,
 };
@@ -27,7 +28,7 @@ use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared as Memory;
 use bulkhead_sys::ublk::queue::{Limit, Request};
-use bulkhead_sys::ublk::service::{self, SIBLINGS_SOCKET, Service};
+use bulkhead_sys::ublk::service::{self, SIBLINGS_SOCKET};
 use bulkhead_sys::{file, packet, process};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use uuid::Uuid;
@@ -84,36 +85,33 @@ pub(crate) struct Share {
 
 impl Share {
     /// For a volume on layers, the oldest first, whose device has this number.
-    pub(crate) fn open(roots: &Roots, service: &Service, id: u32, layers: &[PathBuf]) -> Result<Self, ImageError> {
+    pub(crate) fn open(roots: &Roots, spec: &ServeSpec, id: u32, layers: &[PathBuf]) -> Result<Self, ImageError> {
         let shared = |path: &PathBuf| {
             let content = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).unwrap_or_default();
             let index = path.with_extension(bulkhead_core::backend::INDEX_SUFFIX);
-            if !service.share.asks_siblings() || !index.exists() {
+            if !spec.share.asks_siblings() || !index.exists() {
                 return Ok((content, None));
             }
-            let table = service::dir(roots).join(access::file_name(content, &service.domain));
+            let table = service::dir(roots).join(access::file_name(content, &spec.domain));
             let failed = |source| ImageError::Io { operation: "open the access table of", image: path.clone(), source };
             let blocks = path.metadata().map_err(failed)?.len() / BLOCK_BYTES;
             let table = open_table(&table, blocks * access::ENTRY_BYTES as u64).map_err(failed)?;
             Ok((content, Some(Shared { content, index, table })))
         };
         let layers: Vec<(Uuid, Option<Shared>)> = layers.iter().map(shared).collect::<Result<_, ImageError>>()?;
-        if service.share.asks_siblings() && layers.iter().all(|(_, shared)| shared.is_none()) {
+        if spec.share.asks_siblings() && layers.iter().all(|(_, shared)| shared.is_none()) {
             tracing::warn!(
-                how = %service.share,
+                how = %spec.share,
                 "no layer has an index, as those of imported images have: siblings cannot be asked"
             );
         }
-        let heat = service::heat_file(roots, service.volume);
-        let failed = |source| ImageError::Io {
-            operation: "make a directory to tell in of",
-            image: service.image.clone(),
-            source,
-        };
+        let heat = service::heat_file(roots, spec.volume);
+        let failed =
+            |source| ImageError::Io { operation: "make a directory to tell in of", image: spec.image.clone(), source };
         heat.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;
         Ok(Self {
             id,
-            domain: service.domain.clone(),
+            domain: spec.domain.clone(),
             layers,
             idle: Mutex::default(),
             pauses: Mutex::default(),

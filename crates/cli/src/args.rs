@@ -16,7 +16,6 @@ use bulkhead_engine::client::DEFAULT_SOCKET;
 use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
-use uuid::Uuid;
 
 use crate::parse;
 
@@ -120,7 +119,7 @@ pub(crate) enum Command {
     #[command(name = "__enter", hide = true)]
     Enter(EnterArgs),
     /// Serve a volume's image as a block device, in the background (internal)
-    #[command(name = "blockd", hide = true)]
+    #[command(name = bulkhead_core::serve::COMMAND, hide = true)]
     Blockd(BlockdArgs),
     /// Read from mounted volumes for the block servers of others, in the background (internal)
     #[command(name = "siblings", hide = true)]
@@ -856,39 +855,14 @@ pub(crate) struct EnterArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BlockdArgs {
-    /// The image
-    #[arg(long)]
-    pub(crate) image: PathBuf,
-    /// UUID of the volume that it is of
-    #[arg(long)]
-    pub(crate) volume: Uuid,
-    /// Give the space of discarded ranges back
-    #[arg(long)]
-    pub(crate) discards: bool,
-    /// Refuse an image that does not say what lies below it
-    #[arg(long)]
-    pub(crate) layered: bool,
-    /// The image is a thin volume's device, and this the one of another, with which it has blocks in common
-    #[arg(long, value_name = "DEVICE")]
-    pub(crate) below: Option<PathBuf>,
-    /// Copy what lies below the image into it, while it is in use
-    #[arg(long)]
-    pub(crate) flatten: bool,
-    /// From where to read what lies on layers
-    #[arg(long, default_value = "base")]
-    pub(crate) share: model::Sharing,
-    /// The sharing domain that it is in
-    #[arg(long, default_value = "")]
-    pub(crate) domain: String,
+    /// What to serve, as JSON (`ServeSpec`)
+    pub(crate) spec: String,
     /// How many requests can be under way
     #[arg(long, default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) requests: u16,
     /// Only take the volume's device over, and make none
     #[arg(long)]
     pub(crate) successor: bool,
-    /// The cgroup to serve in, from the root of the hierarchy
-    #[arg(long)]
-    pub(crate) cgroup: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

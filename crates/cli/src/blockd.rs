@@ -2,8 +2,8 @@
 
 use bulkhead_blockd::{siblings, start};
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::ublk::service::Service;
 
 use crate::args::{BlockdArgs, LogFormat};
 use crate::daemon::start_log;
@@ -12,25 +12,20 @@ use crate::output::Output;
 /// Starts a server and prints its device's node; in the background, serves until the device is removed.
 ///
 /// # Errors
-/// Why the volume cannot be served.
+/// Why the volume cannot be served; `InvalidArgument` when it is not said which one.
 pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
-    let object = || format!("image {}", args.image.display());
-    let service = Service {
-        volume: args.volume,
-        image: args.image.clone(),
-        discards: args.discards,
-        layered: args.layered,
-        below: args.below.clone(),
-        flatten: args.flatten,
-        share: args.share,
-        domain: args.domain.clone(),
-        cgroup: args.cgroup.clone(),
-    };
-    match start(&Roots::host(), &service, args.requests, args.successor, begin_log) {
+    let spec = spec(&args.spec)?;
+    match start(&Roots::host(), &spec, args.requests, args.successor, begin_log) {
         Ok(Some(node)) => output.lines(&[node.display().to_string()]),
         Ok(None) => Ok(()),
-        Err(error) => Err(Fault::new(Code::Internal, object(), chain(&error))),
+        Err(error) => Err(Fault::new(Code::Internal, format!("image {}", spec.image.display()), chain(&error))),
     }
+}
+
+fn spec(text: &str) -> Result<ServeSpec, Fault> {
+    serde_json::from_str(text).map_err(|error| {
+        Fault::new(Code::InvalidArgument, "block server", format!("what to serve cannot be read ({error})"))
+    })
 }
 
 /// Starts the sibling reader in the background; in the background, answers until it has no volume to read from.
@@ -45,4 +40,36 @@ pub(crate) fn siblings() -> Result<(), Fault> {
 /// Without a log it serves all the same.
 fn begin_log() {
     let _ = start_log(LogFormat::Text);
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_core::model::Sharing;
+    use bulkhead_core::serve;
+    use clap::Parser as _;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    /// As `Kernel::serve` starts it.
+    #[test]
+    fn what_to_serve_is_the_argument_whatever_is_in_its_paths() {
+        let wanted = ServeSpec {
+            volume: Uuid::from_u128(7),
+            image: "/srv/--image \"a\" \n ' b.img".into(),
+            discards: true,
+            layered: true,
+            below: Some("/dev/vg/base".into()),
+            flatten: true,
+            share: Sharing::Both,
+            domain: "--d".to_owned(),
+            cgroup: Some("a b/server".to_owned()),
+        };
+        let text = serde_json::to_string(&wanted).unwrap();
+        let line = ["bulkhead", serve::COMMAND, &text, "--requests", "3", "--successor"];
+        let Command::Blockd(args) = Cli::try_parse_from(line).unwrap().command else { panic!("another command") };
+        assert_eq!((spec(&args.spec).unwrap(), args.requests, args.successor), (wanted, 3, true));
+        assert_eq!(spec("{}").unwrap_err().code, Code::InvalidArgument);
+    }
 }

@@ -11,8 +11,9 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::model::{
-    DeviceRecord, FsKind, Hold, IopsLimit, Lease, Mapping, Pool, Provision, Repair, Server, Sharing, Tenant, Volume,
+    DeviceRecord, FsKind, Hold, IopsLimit, Lease, Mapping, Pool, Provision, Repair, Server, Tenant, Volume,
 };
+use crate::serve::ServeSpec;
 use crate::units::Bytes;
 
 /// A block device, named by what it is made of, so that a plan can be written before the device exists.
@@ -129,16 +130,9 @@ pub enum Action {
     /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening, or
     /// to share in another way.
     AttachImage {
-        image: PathBuf,
-        volume: Uuid,
         server: Server,
-        discards: bool,
-        layered: bool,
-        below: Option<PathBuf>,
-        flatten: bool,
-        share: Sharing,
-        domain: String,
-        cgroup: Option<String>,
+        #[serde(flatten)]
+        spec: ServeSpec,
     },
     /// Makes an image's device as large as this, if it is smaller.
     RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
@@ -265,7 +259,7 @@ impl fmt::Display for Action {
                 write!(f, "replace {} layers in {} by {into}", layers.len(), directory.display())
             }
             A::RenewServer { image, .. } => write!(f, "renew the server of {}", image.display()),
-            A::AttachImage { image, server, cgroup, .. } => {
+            A::AttachImage { server, spec: ServeSpec { image, cgroup, .. } } => {
                 let how = match server {
                     Server::Auto => "serve",
                     Server::Loop => "attach to a loop device",

@@ -11,6 +11,7 @@ use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
+use crate::serve::ServeSpec;
 use crate::units::Bytes;
 
 /// Plans for the block devices of one pool.
@@ -155,19 +156,15 @@ impl Backend for FileBackend {
     }
 
     fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
-        vec![Action::AttachImage {
-            image: self.image(volume),
-            volume: volume.uuid,
-            server: self.server,
+        let spec = ServeSpec {
             // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
             discards: volume.provision == Provision::OnDemand,
             layered: volume.layered,
-            below: None,
             flatten: volume.flatten,
-            share: volume.share,
-            domain: volume.sharing_domain(),
             cgroup: server_cgroup.map(str::to_owned),
-        }]
+            ..ServeSpec::new(volume, self.image(volume))
+        };
+        vec![Action::AttachImage { server: self.server, spec }]
     }
 
     fn close(&self, volume: &Volume) -> Vec<Action> {
@@ -232,18 +229,8 @@ impl Backend for FileBackend {
         let (old, of) = (self.image(volume), self.image(snapshot));
         let new = self.directory.join(format!("{id}.{NEW_SUFFIX}"));
         // The volume is closed, so that its identity is free for the device.
-        let attach = Action::AttachImage {
-            image: new.clone(),
-            volume: volume.uuid,
-            server: self.server,
-            discards: true,
-            layered: true,
-            below: None,
-            flatten: false,
-            share: volume.share,
-            domain: volume.sharing_domain(),
-            cgroup: None,
-        };
+        let spec = ServeSpec { discards: true, layered: true, ..ServeSpec::new(volume, new.clone()) };
+        let attach = Action::AttachImage { server: self.server, spec };
         let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
         Ok(Replacement {
             make: [self.freeze(snapshot, id)?, vec![Action::CopyImage { path: new.clone(), of }, attach]].concat(),
@@ -319,16 +306,12 @@ impl Backend for LvmBackend {
     fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
         let attach = self.below(volume).map(|below| Action::AttachImage {
-            image: self.node(&volume.name),
-            volume: volume.uuid,
             server: Server::Auto,
-            discards: false,
-            layered: false,
-            below: Some(below),
-            flatten: false,
-            share: volume.share,
-            domain: volume.sharing_domain(),
-            cgroup: server_cgroup.map(str::to_owned),
+            spec: ServeSpec {
+                below: Some(below),
+                cgroup: server_cgroup.map(str::to_owned),
+                ..ServeSpec::new(volume, self.node(&volume.name))
+            },
         });
         std::iter::once(Action::ActivateLv { vg, lv }).chain(attach).collect()
     }

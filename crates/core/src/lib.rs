@@ -21,6 +21,7 @@ pub mod model;
 pub mod name;
 pub mod observe;
 pub mod room;
+pub mod serve;
 pub mod siblings;
 pub mod stream;
 pub mod tenant;

@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::ublk::service::{self, Service, Watch};
+use bulkhead_sys::ublk::service::{self, Watch};
 use bulkhead_sys::ublk::{Control, State};
 use uuid::Uuid;
 
@@ -142,14 +143,13 @@ impl Servers {
                 return Found { alive: Vec::new(), again: Some(AGAIN.0), settled: false };
             }
         };
-        self.tries
-            .retain(|volume, tried| tried.is_starting || told.iter().any(|(_, service)| service.volume == *volume));
+        self.tries.retain(|volume, tried| tried.is_starting || told.iter().any(|(_, spec)| spec.volume == *volume));
         let mut alive = Vec::new();
         let (mut again, mut settled) = (None::<Duration>, true);
         let mut look_in = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
-        for (id, service) in told {
-            let volume = service.volume;
-            match self.starter.server(id, &service) {
+        for (id, spec) in told {
+            let volume = spec.volume;
+            match self.starter.server(id, &spec) {
                 Ok(server) => {
                     alive.extend(server);
                     match self.tries.get(&volume) {
@@ -175,11 +175,11 @@ impl Servers {
                         _ if n_starting >= MAX_STARTING => settled = false,
                         _ => {
                             if tried.failed == 0 {
-                                tracing::warn!(image = %service.image.display(), gone, "another block server takes over");
+                                tracing::warn!(image = %spec.image.display(), gone, "another block server takes over");
                             }
                             tried.is_starting = true;
                             settled = false;
-                            self.start(service);
+                            self.start(spec);
                         }
                     }
                 }
@@ -188,10 +188,10 @@ impl Servers {
         Found { alive, again, settled }
     }
 
-    fn start(&self, service: Service) {
-        let (starter, volume) = (Arc::clone(&self.starter), service.volume);
+    fn start(&self, spec: ServeSpec) {
+        let (starter, volume) = (Arc::clone(&self.starter), spec.volume);
         let start = move || {
-            let outcome = starter.start(&service);
+            let outcome = starter.start(&spec);
             // Fails when nobody looks after servers any more.
             let _ = starter.started.send((volume, outcome));
             starter.watch.wake();
@@ -213,9 +213,9 @@ fn tell(volume: Uuid, tried: &mut Try, why: String, now: Instant) {
 
 impl Starter {
     /// The server of a device; `None` when the device is gone, or going. What it was when it is gone itself is the error.
-    fn server(&self, id: u32, service: &Service) -> Result<Option<Handle>, String> {
+    fn server(&self, id: u32, spec: &ServeSpec) -> Result<Option<Handle>, String> {
         let device = Control::open(&self.roots).and_then(|mut control| control.info(id)).map_err(|e| chain(&e))?;
-        let is_ours = |owner| owner == device_owner(service.volume);
+        let is_ours = |owner| owner == device_owner(spec.volume);
         let Some(device) = device.filter(|device| is_ours(device.owner) && device.state != State::Dead) else {
             return Ok(None);
         };
@@ -225,11 +225,11 @@ impl Starter {
         }
     }
 
-    fn start(&self, service: &Service) -> Result<(), String> {
+    fn start(&self, spec: &ServeSpec) -> Result<(), String> {
         // The tenant may be gone with its cgroups; whoever has the volume now puts the server into its own.
         let is_there = |cgroup: &String| self.roots.cgroup.join(cgroup).is_dir();
-        let service = Service { cgroup: service.cgroup.clone().filter(is_there), ..service.clone() };
-        self.kernel.succeed(&service).map_err(|fault| fault.cause)
+        let spec = ServeSpec { cgroup: spec.cgroup.clone().filter(is_there), ..spec.clone() };
+        self.kernel.succeed(&spec).map_err(|fault| fault.cause)
     }
 }
 

@@ -26,6 +26,7 @@ use bulkhead_core::observe::view::{
     BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
     JournalBytes, Observation, WaitList, WaitView,
 };
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
@@ -756,7 +757,7 @@ impl World {
                 self.below.retain(|path, _| !unused.contains(path));
                 !unused.is_empty()
             }
-            A::AttachImage { image, volume, flatten, cgroup, .. } => {
+            A::AttachImage { spec: ServeSpec { image, volume, flatten, cgroup, .. }, .. } => {
                 if *flatten {
                     // It takes no time here.
                     self.empty.remove(image);

@@ -8,6 +8,7 @@ use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
@@ -732,10 +733,9 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
     // As the device of an operation that was cut off.
     let view = first.volume_inspect(&volume("file/v")).unwrap();
     let image = PathBuf::from("/srv/pool/v.img");
-    let attach = Action::AttachImage {
-        image: image.clone(),
+    let spec = ServeSpec {
         volume: view.uuid,
-        server: Server::Auto,
+        image: image.clone(),
         discards: true,
         layered: false,
         below: None,
@@ -744,6 +744,7 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         domain: String::new(),
         cgroup: None,
     };
+    let attach = Action::AttachImage { server: Server::Auto, spec };
     sim.apply(&attach, &Job::nobody()).unwrap();
     sim.set_busy(&image, true);
     let second = engine(&sim);

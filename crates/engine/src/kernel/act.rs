@@ -18,7 +18,6 @@ use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
-use bulkhead_sys::ublk::service::Service;
 use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, merge, mount, part};
 
 use super::Kernel;
@@ -109,20 +108,7 @@ impl Kernel {
                 self.alone_with_layers(directory, || merge::replace(directory, layers, *into, *below))
             }
             A::RenewServer { image, volume } => self.renew_stale(image, *volume),
-            A::AttachImage { image, volume, server, discards, layered, below, flatten, share, domain, cgroup } => {
-                let service = Service {
-                    volume: *volume,
-                    image: image.clone(),
-                    discards: *discards,
-                    layered: *layered,
-                    below: below.clone(),
-                    flatten: *flatten,
-                    share: *share,
-                    domain: domain.clone(),
-                    cgroup: cgroup.clone(),
-                };
-                self.attach_image(*server, &service)
-            }
+            A::AttachImage { server, spec } => self.attach_image(*server, spec),
             A::RefreshImage { image, volume, size_bytes } => self.refresh_image(image, *volume, *size_bytes),
             A::DetachImage { image, volume } => self.detach_image(image, *volume),
             A::CreateVg { .. }

@@ -15,6 +15,7 @@ use bulkhead_core::backend::{NEW_SUFFIX, device_owner};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::Server;
+use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::Accounting;
 use bulkhead_sys::cgroup;
@@ -22,7 +23,7 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
-use bulkhead_sys::ublk::service::{self, Service};
+use bulkhead_sys::ublk::service;
 use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
 use bulkhead_sys::{block, file, image, layer, lvm, process};
 use uuid::Uuid;
@@ -87,33 +88,33 @@ impl Kernel {
     ///
     /// # Errors
     /// [`Kernel::cleared`]'s and [`Kernel::serve`]'s.
-    pub(super) fn attach_image(&self, server: Server, service: &Service) -> Result<Outcome, Fault> {
-        let image = &service.image;
-        if let Some((_, device)) = self.cleared(image, service.volume)? {
+    pub(super) fn attach_image(&self, server: Server, spec: &ServeSpec) -> Result<Outcome, Fault> {
+        let image = &spec.image;
+        if let Some((_, device)) = self.cleared(image, spec.volume)? {
             return match server_of(&device) {
-                Some(pid) => self.settle(&device, pid, service),
-                None => self.serve(service).map(|()| Outcome::DONE),
+                Some(pid) => self.settle(&device, pid, spec),
+                None => self.serve(spec).map(|()| Outcome::DONE),
             };
         }
         if self.loop_of(image)?.is_some() {
             return Ok(Outcome::UNCHANGED);
         }
-        if let Some(below) = &service.below {
+        if let Some(below) = &spec.below {
             activate_below(below);
             // Without a server it would be another device than its record says.
             let served = self.ublk().map_err(|e| {
                 e.fault(file_object(image)).cure("`modprobe ublk_drv`, or clone the snapshot without `--share`")
             });
-            return served.and_then(|_| self.serve(service)).map(|()| Outcome::DONE);
+            return served.and_then(|_| self.serve(spec)).map(|()| Outcome::DONE);
         }
         let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;
-        if service.layered && chain.is_none() {
+        if spec.layered && chain.is_none() {
             return Err(LayerError::Unmarked { path: image.clone() }.fault(file_object(image)));
         }
         let has_layers = chain.is_some();
         if server == Server::Auto || has_layers {
             match self.ublk() {
-                Ok(_) => return self.serve(service).map(|()| Outcome::DONE),
+                Ok(_) => return self.serve(spec).map(|()| Outcome::DONE),
                 Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) if !has_layers => {
                     tracing::info!(image = %image.display(), %error, "no block server: a loop device is used");
                 }
@@ -149,7 +150,7 @@ impl Kernel {
         if changed && let Some((_, device)) = server {
             let told = service::of(&self.roots, &device.name());
             let gone = || Fault::new(Code::Internal, object(), "nothing is told of its server any more");
-            self.serve(&Service { layered: true, ..told.ok_or_else(gone)? })?;
+            self.serve(&ServeSpec { layered: true, ..told.ok_or_else(gone)? })?;
         }
         Ok(Outcome::changed(changed))
     }
@@ -214,8 +215,8 @@ impl Kernel {
     fn sweep(&self, directory: &Path) -> Outcome {
         // One whose server is gone gets another.
         let making = self.being_made().clone();
-        let served = service::all(&self.roots)
-            .map(|all| all.into_iter().map(|(_, service)| service.image).chain(making).collect());
+        let served =
+            service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
         let removed = served.map_err(|source| {
             file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
         });
@@ -328,8 +329,7 @@ impl Kernel {
                     notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
                 }
                 let told = service::of(&self.roots, &device.name());
-                if let Some(below) =
-                    told.as_ref().and_then(|service| service.below.as_ref()).filter(|below| !below.exists())
+                if let Some(below) = told.as_ref().and_then(|spec| spec.below.as_ref()).filter(|below| !below.exists())
                 {
                     notes.push(format!(
                         "{} is gone, with which it shared memory: it shares none any more",
@@ -337,7 +337,7 @@ impl Kernel {
                     ));
                 }
                 // Images that are written as they are needed, or lie on layers, are not prepared.
-                let is_prepared = |service: &Service| !service.discards && !service.layered && service.below.is_none();
+                let is_prepared = |spec: &ServeSpec| !spec.discards && !spec.layered && spec.below.is_none();
                 if told.as_ref().is_some_and(is_prepared) {
                     let unwritten = image::unwritten(image).map_err(|e| e.fault(file_object(image)))?;
                     if unwritten > Bytes(0) {
@@ -432,74 +432,59 @@ impl Kernel {
     }
 
     /// Starts a block server, which takes over the device where there is one.
-    pub(crate) fn serve(&self, service: &Service) -> Result<(), Fault> {
-        self.start_server(service, false)
+    pub(crate) fn serve(&self, spec: &ServeSpec) -> Result<(), Fault> {
+        self.start_server(spec, false)
     }
 
     /// Starts a block server for a device that lost its own; where the device is gone as well, nothing is to be done.
-    pub(crate) fn succeed(&self, service: &Service) -> Result<(), Fault> {
-        self.start_server(service, true)
+    pub(crate) fn succeed(&self, spec: &ServeSpec) -> Result<(), Fault> {
+        self.start_server(spec, true)
     }
 
-    fn start_server(&self, service: &Service, successor: bool) -> Result<(), Fault> {
-        let mut tool = Tool::this_program().outlives_shutdown().arg("blockd").arg("--image").arg(&service.image);
-        tool = tool.arg("--volume").arg(service.volume.to_string());
-        if service.discards {
-            tool = tool.arg("--discards");
-        }
-        if service.layered {
-            tool = tool.arg("--layered");
-        }
-        if let Some(below) = &service.below {
-            tool = tool.arg("--below").arg(below);
-        }
-        if service.flatten {
-            tool = tool.arg("--flatten");
-        }
+    fn start_server(&self, spec: &ServeSpec, successor: bool) -> Result<(), Fault> {
+        let object = || file_object(&spec.image);
+        let text = serde_json::to_string(spec).map_err(|error| Fault::new(Code::Internal, object(), error))?;
+        let mut tool = Tool::this_program().outlives_shutdown().arg(serve::COMMAND).arg(text);
         tool = tool.arg("--requests").arg(self.requests.to_string());
-        tool = tool.arg("--share").arg(service.share.to_string()).arg("--domain").arg(&service.domain);
         if successor {
             tool = tool.arg("--successor");
         }
-        if let Some(cgroup) = &service.cgroup {
-            tool = tool.arg("--cgroup").arg(cgroup);
-        }
-        tool.run().map(drop).map_err(|error| error.fault(file_object(&service.image)))
+        tool.run().map(drop).map_err(|error| error.fault(object()))
     }
 
     /// Ends a server, and starts another; I/O waits meanwhile.
-    fn renew_server(&self, device: &DeviceInfo, service: &Service) -> Result<(), Fault> {
-        let failed = |error: io::Error| Fault::new(Code::Internal, file_object(&service.image), error.to_string());
-        let _replacing = self.replacing.begin(service.volume);
+    fn renew_server(&self, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), Fault> {
+        let failed = |error: io::Error| Fault::new(Code::Internal, file_object(&spec.image), error.to_string());
+        let _replacing = self.replacing.begin(spec.volume);
         if let Some(server) = device.server().map_err(failed)? {
             server.kill().map_err(failed)?;
             if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {
-                return Err(Fault::new(Code::InUse, file_object(&service.image), "its server does not end")
+                return Err(Fault::new(Code::InUse, file_object(&spec.image), "its server does not end")
                     .cure("the daemon's log and `dmesg` say more"));
             }
         }
-        self.serve(service)
+        self.serve(spec)
     }
 
     /// Brings back what may have been lost of a device that is served by this process.
-    fn settle(&self, device: &DeviceInfo, pid: u32, service: &Service) -> Result<Outcome, Fault> {
-        let object = || file_object(&service.image);
+    fn settle(&self, device: &DeviceInfo, pid: u32, spec: &ServeSpec) -> Result<Outcome, Fault> {
+        let object = || file_object(&spec.image);
         if sized::size(&self.roots, device).is_none() {
-            let size = image::size(&service.image).map_err(|source| {
-                file::FileError::Io { operation: "examine", path: service.image.clone(), source }.fault(object())
+            let size = image::size(&spec.image).map_err(|source| {
+                file::FileError::Io { operation: "examine", path: spec.image.clone(), source }.fault(object())
             })?;
             sized::expose(&self.roots, device, Bytes(size.0 / BLOCK_BYTES * BLOCK_BYTES))
                 .map_err(|e| e.fault(object()))?;
         }
-        let Some(cgroup) = &service.cgroup else { return Ok(Outcome::UNCHANGED) };
+        let Some(cgroup) = &spec.cgroup else { return Ok(Outcome::UNCHANGED) };
         let told = service::of(&self.roots, &device.name());
-        if told.as_ref().is_some_and(|told| (told.flatten, told.share) != (service.flatten, service.share)) {
+        if told.as_ref().is_some_and(|told| (told.flatten, told.share) != (spec.flatten, spec.share)) {
             // The new server tells it. Told before, a crash in between would leave the old one for good.
-            self.renew_server(device, service)?;
+            self.renew_server(device, spec)?;
             return Ok(Outcome::DONE);
         }
-        if told.as_ref() != Some(service) {
-            service::tell(&self.roots, device, service).map_err(|e| e.fault(object()))?;
+        if told.as_ref() != Some(spec) {
+            service::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
         }
         let path = cgroup_path(cgroup)?;
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;

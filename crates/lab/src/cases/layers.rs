@@ -229,9 +229,8 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     let program = ctx.program("bulkhead");
     // What is served when the daemon is killed while e2fsck checks what shall take the volume's place.
     let new = format!("{POOL}/01234567-89ab-4cde-8f01-23456789abcd.new");
-    let serve = format!(
-        "mkfs.ext4 -q {new} 64M; {program} blockd --image {new} --volume {uuid} --requests 64 --share base --domain v"
-    );
+    let spec = serde_json::json!({ "volume": uuid, "image": new, "discards": false, "share": "base", "domain": "v" });
+    let serve = format!("mkfs.ext4 -q {new} 64M; {program} blockd '{spec}' --requests 64");
     let left = async || -> Result<String> { Ok(ctx.machine.sh(&serve).await?.trim().to_owned()) };
     let is_v = async || -> Result<()> {
         let at = attach(ctx, "v").await?;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::heat::Heat;
-use bulkhead_core::model::Sharing;
+use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::siblings::access;
 use bulkhead_core::units::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -31,42 +31,12 @@ const HEAT_DIR: &str = "heat";
 /// How many requests a volume can have under way, if nothing else is said: what two layers of usual devices keep busy.
 pub const REQUESTS: u16 = 64;
 
-/// What a block server is to serve, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
-    /// The volume.
-    pub volume: Uuid,
-    /// Its image.
-    pub image: PathBuf,
-    /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
-    /// change metadata of the host's file system again.
-    pub discards: bool,
-    /// The image lies on layers, or is one's copy: without its attribute ([`crate::layer`]) it must not be served.
-    #[serde(default)]
-    pub layered: bool,
-    /// The image is the device of a thin volume, and this is that of another one, which does not change: what both have in common is
-    /// read from there ([`crate::thin`]).
-    #[serde(default)]
-    pub below: Option<PathBuf>,
-    /// What lies below the image is to be copied into it.
-    #[serde(default)]
-    pub flatten: bool,
-    /// From where it reads what lies on layers.
-    #[serde(default)]
-    pub share: Sharing,
-    /// The sharing domain that it is in.
-    #[serde(default)]
-    pub domain: String,
-    /// The cgroup to serve in; `None` stays where it is started.
-    pub cgroup: Option<String>,
-}
-
 /// The file that is told of a disk.
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
     /// A number that is given once for each disk since boot, so that what was told of another of the same name is not believed.
     disk_sequence: String,
-    service: Service,
+    service: ServeSpec,
 }
 
 /// Where it is told.
@@ -192,7 +162,7 @@ fn lock_file(roots: &Roots, volume: Uuid) -> PathBuf {
 
 /// What a disk serves, by its kernel name, when it is one of ours and told so.
 #[must_use]
-pub fn of(roots: &Roots, name: &str) -> Option<Service> {
+pub fn of(roots: &Roots, name: &str) -> Option<ServeSpec> {
     let told: Told = serde_json::from_slice(&fs::read(dir(roots).join(name)).ok()?).ok()?;
     (disk_sequence(roots, name)? == told.disk_sequence).then_some(told.service)
 }
@@ -207,7 +177,7 @@ pub fn other_image(roots: &Roots, name: &str, image: &Path) -> Option<PathBuf> {
 ///
 /// # Errors
 /// When the directory cannot be read.
-pub fn all(roots: &Roots) -> io::Result<Vec<(u32, Service)>> {
+pub fn all(roots: &Roots) -> io::Result<Vec<(u32, ServeSpec)>> {
     let listed = match fs::read_dir(dir(roots)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         listed => listed?,
@@ -225,7 +195,7 @@ pub fn all(roots: &Roots) -> io::Result<Vec<(u32, Service)>> {
 ///
 /// # Errors
 /// [`FileError`]; `NotFound` when the disk is not there.
-pub fn tell(roots: &Roots, device: &DeviceInfo, service: &Service) -> Result<(), FileError> {
+pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), FileError> {
     let path = dir(roots).join(device.name());
     let failed = |operation| {
         let path = path.clone();
@@ -233,11 +203,11 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, service: &Service) -> Result<(),
     };
     let gone = || failed("tell of the disk in")(io::ErrorKind::NotFound.into());
     let disk_sequence = disk_sequence(roots, &device.name()).ok_or_else(gone)?;
-    let told = Told { disk_sequence, service: service.clone() };
+    let told = Told { disk_sequence, service: spec.clone() };
     let content = serde_json::to_vec(&told).map_err(|error| failed("write")(error.into()))?;
     fs::create_dir_all(dir(roots)).map_err(failed("make the directory of"))?;
     file::write_atomic(&path, &content)?;
-    file::write_atomic(&hint(roots, device_owner(service.volume)), device.id.to_string().as_bytes())
+    file::write_atomic(&hint(roots, device_owner(spec.volume)), device.id.to_string().as_bytes())
 }
 
 /// Waits for servers that come and go.

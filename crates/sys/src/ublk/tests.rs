@@ -1,7 +1,7 @@
 use bulkhead_core::model::Sharing;
+use bulkhead_core::serve::ServeSpec;
 use uuid::Uuid;
 
-use super::service::Service;
 use super::*;
 
 fn device(id: u32) -> DeviceInfo {
@@ -38,7 +38,7 @@ fn what_a_server_told_of_its_reads_goes_with_it() {
 fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     let base = tempfile::tempdir().unwrap();
     let roots = Roots::under(base.path());
-    let service = Service {
+    let spec = ServeSpec {
         volume: Uuid::from_u64_pair(7, 8),
         image: "/srv/a \n b.img".into(),
         discards: true,
@@ -50,11 +50,11 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         cgroup: Some("a b/server".to_owned()),
     };
     assert_eq!(service::all(&roots).unwrap(), []);
-    service::tell(&roots, &device(3), &service).unwrap_err();
+    service::tell(&roots, &device(3), &spec).unwrap_err();
     put(&roots, "block/ublkb3/diskseq", "41\n");
-    service::tell(&roots, &device(3), &service).unwrap();
-    assert_eq!(service::of(&roots, "ublkb3"), Some(service.clone()));
-    assert_eq!(service::all(&roots).unwrap(), [(3, service.clone())]);
+    service::tell(&roots, &device(3), &spec).unwrap();
+    assert_eq!(service::of(&roots, "ublkb3"), Some(spec.clone()));
+    assert_eq!(service::all(&roots).unwrap(), [(3, spec)]);
     assert_eq!(service::probable(&roots, 7), Some(3));
     let told = service::dir(&roots).join("ublkb3");
     let content = fs::read(&told).unwrap();
@@ -66,6 +66,39 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     service::forget(&roots, &device(3)).unwrap();
     service::forget(&roots, &device(3)).unwrap();
     assert_eq!((service::probable(&roots, 7), told.exists()), (None, false));
+}
+
+/// A daemon takes over the devices of another version's servers, of a newer one's too after a downgrade.
+#[test]
+fn what_servers_of_other_versions_told_is_understood() {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    put(&roots, "block/ublkb3/diskseq", "41\n");
+    let spec = ServeSpec {
+        volume: Uuid::from_u64_pair(7, 8),
+        image: "/dev/vg/v".into(),
+        discards: false,
+        layered: false,
+        below: Some("/dev/vg/base".into()),
+        flatten: false,
+        share: Sharing::Base,
+        domain: "thin/".to_owned(),
+        cgroup: None,
+    };
+    // As it was written when it was not yet the argument of the server as well.
+    let told =
+        r#"{"disk_sequence":"41","service":{"volume":"00000000-0000-0007-0000-000000000008","image":"/dev/vg/v","#
+            .to_owned()
+            + r#""discards":false,"layered":false,"below":"/dev/vg/base","flatten":false,"share":"base","domain":"thin/","#
+            + r#""cgroup":null}}"#;
+    let path = service::dir(&roots).join("ublkb3");
+    fs::create_dir_all(service::dir(&roots)).unwrap();
+    fs::write(&path, &told).unwrap();
+    assert_eq!(service::of(&roots, "ublkb3"), Some(spec.clone()));
+    service::tell(&roots, &device(3), &spec).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), told, "an older daemon could not read it");
+    fs::write(&path, told.replacen(r#""image""#, r#""of_a_later_version":{"a":1},"image""#, 1)).unwrap();
+    assert_eq!(service::of(&roots, "ublkb3"), Some(spec));
 }
 
 #[test]

@@ -1,0 +1,125 @@
+//! What a block server is to serve, in one type: an action carries it, the server's program gets it as its argument, and the server
+//! records it beside its device (`sys::ublk::service`), where the daemon finds it for a successor.
+//!
+//! Does not: say how many requests a new device takes, or whether a device is to be taken over. Both belong to one start of a server.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::model::{Sharing, Volume};
+
+/// The hidden command of the program `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so `ps` shows the
+/// volume and the image first.
+pub const COMMAND: &str = "blockd";
+
+/// What a block server is to serve, and how. As JSON it is in files that outlive the daemon (docs/formats/state.md): a field that is
+/// added needs a default, and fields that are not known are ignored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServeSpec {
+    /// The volume, whose identity the device has.
+    pub volume: Uuid,
+    /// Its image: a file, or with `below` a block device.
+    pub image: PathBuf,
+    /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
+    /// change metadata of the host's file system again.
+    pub discards: bool,
+    /// The image lies on layers, or is a copy of one that does: without its attribute (`sys::layer`) it must not be served.
+    #[serde(default)]
+    pub layered: bool,
+    /// The image is the device of a thin volume, and this is the device of another one, which does not change: what both have in
+    /// common is read from there (`sys::thin`).
+    #[serde(default)]
+    pub below: Option<PathBuf>,
+    /// What lies below the image is to be copied into it.
+    #[serde(default)]
+    pub flatten: bool,
+    /// From where it reads what lies on layers.
+    #[serde(default)]
+    pub share: Sharing,
+    /// The sharing domain that it is in.
+    #[serde(default)]
+    pub domain: String,
+    /// The cgroup to serve in, from the root of the hierarchy; `None` stays where it is started.
+    #[serde(default)]
+    pub cgroup: Option<String>,
+}
+
+impl ServeSpec {
+    /// An image of a volume that lies on nothing, shares as the volume does, and is served wherever the server is started.
+    #[must_use]
+    pub fn new(volume: &Volume, image: PathBuf) -> Self {
+        Self {
+            volume: volume.uuid,
+            image,
+            discards: false,
+            layered: false,
+            below: None,
+            flatten: false,
+            share: volume.share,
+            domain: volume.sharing_domain(),
+            cgroup: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::Action;
+    use crate::model::Server;
+
+    fn spec() -> ServeSpec {
+        ServeSpec {
+            volume: Uuid::from_u128(7),
+            image: "/srv/pool/v.img".into(),
+            discards: true,
+            layered: true,
+            below: Some("/dev/vg/base".into()),
+            flatten: true,
+            share: Sharing::Drr,
+            domain: "file/".to_owned(),
+            cgroup: Some("bulkhead.slice/server".to_owned()),
+        }
+    }
+
+    /// The JSON of an answer to a request names each field beside the action's name, as it did before the fields had a type.
+    #[test]
+    fn the_json_of_an_action_has_the_fields_at_its_top() {
+        let action = Action::AttachImage { server: Server::Loop, spec: spec() };
+        let json = serde_json::json!({
+            "action": "attach_image",
+            "server": "loop",
+            "volume": "00000000-0000-0000-0000-000000000007",
+            "image": "/srv/pool/v.img",
+            "discards": true,
+            "layered": true,
+            "below": "/dev/vg/base",
+            "flatten": true,
+            "share": "drr",
+            "domain": "file/",
+            "cgroup": "bulkhead.slice/server",
+        });
+        assert_eq!(serde_json::to_value(&action).unwrap(), json);
+        assert_eq!(serde_json::from_value::<Action>(json).unwrap(), action);
+    }
+
+    #[test]
+    fn what_the_first_servers_did_not_know_has_a_default_and_what_is_not_known_is_ignored() {
+        let text = r#"{"volume":"00000000-0000-0000-0000-000000000007","image":"/v.img","discards":false,"new":[1]}"#;
+        let read: ServeSpec = serde_json::from_str(text).unwrap();
+        let plain = ServeSpec {
+            image: "/v.img".into(),
+            discards: false,
+            layered: false,
+            below: None,
+            flatten: false,
+            share: Sharing::Base,
+            domain: String::new(),
+            cgroup: None,
+            ..spec()
+        };
+        assert_eq!(read, plain);
+    }
+}
