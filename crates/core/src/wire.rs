@@ -17,9 +17,6 @@ use crate::name::Name;
 use crate::stream::StreamHeader;
 use crate::units::{Bytes, Share};
 
-/// Version of the API, the first part of every path.
-pub const API_VERSION: &str = "v1";
-
 /// Header in which a client gives its request a UUID, by which it finds the request's job.
 pub const REQUEST_HEADER: &str = "bulkhead-request";
 

@@ -1,10 +1,10 @@
 //! A client of the daemon's API on its unix socket: one typed method for each route, and a [`Fault`] for everything else.
 //!
-//! Owns: the translation of calls to requests, and what an operator reads when no daemon answers. Each call makes a connection
-//! of its own. Does not: retry, or limit how long an operation may take that has begun (filling a large volume takes as long as it
-//! takes).
+//! Owns: the translation of calls to requests, and what an operator reads when no daemon answers. Each call makes a connection of its
+//! own. Does not: know where a route is or what it takes (`routes` does), retry, or limit how long an operation may take that has begun
+//! (filling a large volume takes as long as it takes).
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,19 +16,20 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    API_VERSION, DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate,
-    LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet,
-    TenantView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
-    VolumeView,
+    DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
+    PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
+    VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use uuid::Uuid;
+
+use crate::routes::{self, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Wait, Waits, Write};
+use crate::service::Terms;
 
 /// Where the daemon listens when nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/bulkhead/bulkhead.sock";
@@ -92,47 +93,47 @@ impl Client {
 
     /// All pools.
     pub async fn pool_list(&self) -> Result<Vec<PoolView>, Fault> {
-        self.get("pools").await
+        self.ask(routes::pool_list(), &(), NoQuery {}).await
     }
 
     /// Makes a pool.
     pub async fn pool_create(&self, request: &PoolCreate, dry_run: bool) -> Result<Done<PoolView>, Fault> {
-        self.write(Method::POST, &format!("pools{}", query(dry_run)), request).await
+        self.change(routes::pool_create(), &(), write(dry_run), request).await
     }
 
     /// One pool.
     pub async fn pool_inspect(&self, name: &Name) -> Result<PoolView, Fault> {
-        self.get(&format!("pools/{name}")).await
+        self.ask(routes::pool_inspect(), name, NoQuery {}).await
     }
 
     /// Says where a pool in a directory is now.
     pub async fn pool_move(&self, name: &Name, request: &PoolMove, dry_run: bool) -> Result<Done<PoolView>, Fault> {
-        self.write(Method::POST, &format!("pools/{name}/move{}", query(dry_run)), request).await
+        self.change(routes::pool_move(), name, write(dry_run), request).await
     }
 
     /// Removes an empty pool.
     pub async fn pool_remove(&self, name: &Name, dry_run: bool) -> Result<Done<PoolView>, Fault> {
-        self.delete(&format!("pools/{name}{}", query(dry_run))).await
+        self.change(routes::pool_remove(), name, write(dry_run), &()).await
     }
 
     /// All volumes, or those of one pool.
     pub async fn volume_list(&self, pool: Option<&Name>) -> Result<Vec<VolumeView>, Fault> {
-        self.get(&pool.map_or_else(|| "volumes".to_owned(), |pool| format!("volumes?pool={pool}"))).await
+        self.ask(routes::volume_list(), &(), OfPool { pool: pool.cloned() }).await
     }
 
     /// Makes a volume.
     pub async fn volume_create(&self, request: &VolumeCreate, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes{}", query(dry_run)), request).await
+        self.change(routes::volume_create(), &(), write(dry_run), request).await
     }
 
     /// One volume.
     pub async fn volume_inspect(&self, volume: &VolumeRef) -> Result<VolumeView, Fault> {
-        self.get(&format!("volumes/{volume}")).await
+        self.ask(routes::volume_inspect(), volume, NoQuery {}).await
     }
 
     /// Removes a volume and its data.
     pub async fn volume_remove(&self, volume: &VolumeRef, how: Removal) -> Result<Done<VolumeView>, Fault> {
-        self.delete(&format!("volumes/{volume}{}", removal(how))).await
+        self.change(routes::volume_remove(), volume, how.into(), &()).await
     }
 
     /// Changes a volume's size.
@@ -142,7 +143,7 @@ impl Client {
         request: &VolumeResize,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/resize{}", query(dry_run)), request).await
+        self.change(routes::volume_resize(), volume, write(dry_run), request).await
     }
 
     /// Makes a snapshot or a clone.
@@ -152,7 +153,7 @@ impl Client {
         request: &VolumeCopy,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/copy{}", query(dry_run)), request).await
+        self.change(routes::volume_copy(), volume, write(dry_run), request).await
     }
 
     /// Shows what volumes have read of what they share.
@@ -160,7 +161,7 @@ impl Client {
     /// # Errors
     /// The daemon's faults.
     pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
-        self.get("heatmap").await
+        self.ask(routes::heatmap(), &(), NoQuery {}).await
     }
 
     /// Makes a volume what a snapshot of it holds.
@@ -170,7 +171,7 @@ impl Client {
         request: &VolumeRollback,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/rollback{}", query(dry_run)), request).await
+        self.change(routes::volume_rollback(), volume, write(dry_run), request).await
     }
 
     /// Has a copied volume copy what it still shares, or no longer.
@@ -180,7 +181,7 @@ impl Client {
         request: &VolumeFlatten,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/flatten{}", query(dry_run)), request).await
+        self.change(routes::volume_flatten(), volume, write(dry_run), request).await
     }
 
     /// Says what is to be read to send a snapshot.
@@ -190,7 +191,7 @@ impl Client {
         request: &VolumeSend,
         dry_run: bool,
     ) -> Result<Done<SendView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/send{}", query(dry_run)), request).await
+        self.change(routes::volume_send(), volume, write(dry_run), request).await
     }
 
     /// Begins to receive a snapshot, or goes on.
@@ -200,17 +201,17 @@ impl Client {
         header: &StreamHeader,
         dry_run: bool,
     ) -> Result<Done<ReceiveView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/receive{}", query(dry_run)), header).await
+        self.change(routes::volume_receive(), volume, write(dry_run), header).await
     }
 
     /// How far the receiving of a volume is.
     pub async fn volume_receiving(&self, volume: &VolumeRef) -> Result<ReceiveView, Fault> {
-        self.get(&format!("volumes/{volume}/receive")).await
+        self.ask(routes::volume_receiving(), volume, NoQuery {}).await
     }
 
     /// Gives up what was received.
     pub async fn volume_receive_abort(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<ReceiveView>, Fault> {
-        self.delete(&format!("volumes/{volume}/receive{}", query(dry_run))).await
+        self.change(routes::volume_receive_abort(), volume, write(dry_run), &()).await
     }
 
     /// Makes a snapshot of what was received.
@@ -220,7 +221,7 @@ impl Client {
         header: &StreamHeader,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/received{}", query(dry_run)), header).await
+        self.change(routes::volume_received(), volume, write(dry_run), header).await
     }
 
     /// Checks a volume's file system.
@@ -230,77 +231,77 @@ impl Client {
         request: &VolumeCheck,
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/check{}", query(dry_run)), request).await
+        self.change(routes::volume_check(), volume, write(dry_run), request).await
     }
 
     /// Gives a volume a device without mounting it.
     pub async fn volume_map(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
-        self.write(Method::POST, &format!("volumes/{volume}/map{}", query(dry_run)), &serde_json::json!({})).await
+        self.change(routes::volume_map(), volume, write(dry_run), &()).await
     }
 
     /// Takes the device of a mapped volume away.
     pub async fn volume_unmap(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<VolumeView>, Fault> {
-        self.delete(&format!("volumes/{volume}/map{}", query(dry_run))).await
+        self.change(routes::volume_unmap(), volume, write(dry_run), &()).await
     }
 
     /// All tenants.
     pub async fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
-        self.get("tenants").await
+        self.ask(routes::tenant_list(), &(), NoQuery {}).await
     }
 
     /// Makes a tenant.
     pub async fn tenant_create(&self, request: &TenantCreate, dry_run: bool) -> Result<Done<TenantView>, Fault> {
-        self.write(Method::POST, &format!("tenants{}", query(dry_run)), request).await
+        self.change(routes::tenant_create(), &(), write(dry_run), request).await
     }
 
     /// One tenant.
     pub async fn tenant_inspect(&self, name: &Name) -> Result<TenantView, Fault> {
-        self.get(&format!("tenants/{name}")).await
+        self.ask(routes::tenant_inspect(), name, NoQuery {}).await
     }
 
     /// Changes a tenant.
     pub async fn tenant_set(&self, name: &Name, request: &TenantSet, dry_run: bool) -> Result<Done<TenantView>, Fault> {
-        self.write(Method::PATCH, &format!("tenants/{name}{}", query(dry_run)), request).await
+        self.change(routes::tenant_set(), name, write(dry_run), request).await
     }
 
     /// Removes a tenant; its volumes stay.
     pub async fn tenant_remove(&self, name: &Name, how: Removal) -> Result<Done<TenantView>, Fault> {
-        self.delete(&format!("tenants/{name}{}", removal(how))).await
+        self.change(routes::tenant_remove(), name, how.into(), &()).await
     }
 
     /// Mounts volumes for a tenant for as long as a process lives.
     pub async fn lease_create(&self, request: &LeaseCreate) -> Result<LeaseReply, Fault> {
-        self.write(Method::POST, "leases", request).await
+        self.change(routes::lease_create(), &(), Wait::default(), request).await
     }
 
     /// Gives a lease back.
     pub async fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
-        self.delete(&format!("leases/{id}")).await
+        self.change(routes::lease_remove(), &id, Wait::default(), &()).await.map(|Nothing| ())
     }
 
     /// All block devices.
     pub async fn device_list(&self) -> Result<Vec<DeviceView>, Fault> {
-        self.get("devices").await
+        self.ask(routes::device_list(), &(), NoQuery {}).await
     }
 
     /// One block device, by its kernel name.
     pub async fn device_inspect(&self, name: &str) -> Result<DeviceView, Fault> {
-        self.get(&format!("devices/{}", path_part(name))).await
+        self.ask(routes::device_inspect(), &Device(name.to_owned()), NoQuery {}).await
     }
 
     /// The shares that are held.
     pub async fn hold_list(&self) -> Result<Vec<HoldView>, Fault> {
-        self.get("holds").await
+        self.ask(routes::hold_list(), &(), NoQuery {}).await
     }
 
     /// Holds shares on a device.
     pub async fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<HoldView>, Fault> {
-        self.write(Method::POST, &format!("holds{}", query(dry_run)), request).await
+        self.change(routes::hold_start(), &(), write(dry_run), request).await
     }
 
     /// Ends what is held on a device, by its kernel name or path.
     pub async fn hold_stop(&self, device: &str, dry_run: bool) -> Result<Done<HoldView>, Fault> {
-        self.delete(&format!("holds/{}{}", path_part(device), query(dry_run))).await
+        self.change(routes::hold_stop(), &Device(device.to_owned()), write(dry_run), &()).await
     }
 
     /// Puts a controller in force on a device, or what was in force before.
@@ -310,7 +311,7 @@ impl Client {
         request: &DeviceControl,
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
-        self.write(Method::POST, &format!("devices/{}/control{}", path_part(name), query(dry_run)), request).await
+        self.change(routes::device_control(), &Device(name.to_owned()), write(dry_run), request).await
     }
 
     /// Records a calibration that was measured on a device.
@@ -320,70 +321,63 @@ impl Client {
         calibration: &Calibration,
         dry_run: bool,
     ) -> Result<Done<DeviceView>, Fault> {
-        self.write(Method::POST, &format!("devices/{}/calibrate{}", path_part(name), query(dry_run)), calibration).await
+        self.change(routes::device_calibrate(), &Device(name.to_owned()), write(dry_run), calibration).await
     }
 
     /// The jobs that run, and those that ended lately.
     pub async fn job_list(&self) -> Result<Vec<JobView>, Fault> {
-        self.get("jobs").await
+        self.ask(routes::job_list(), &(), NoQuery {}).await
     }
 
     /// One job.
     pub async fn job_inspect(&self, id: u64) -> Result<JobView, Fault> {
-        self.get(&format!("jobs/{id}")).await
+        self.ask(routes::job_inspect(), &id, NoQuery {}).await
     }
 
     /// Has a job undone, as soon as that is possible.
     pub async fn job_cancel(&self, id: u64) -> Result<JobView, Fault> {
-        self.call(Method::DELETE, &format!("jobs/{id}"), Vec::new(), None).await
+        self.ask(routes::job_cancel(), &id, NoQuery {}).await
     }
 
     /// What goes on on the host, with the longest waits of the last `waits`.
     pub async fn observation(&self, waits: Duration) -> Result<Observation, Fault> {
-        self.get(&format!("observation?waits_seconds={}", waits.as_secs_f64())).await
+        self.ask(routes::observation(), &(), Waits { waits_seconds: waits.as_secs_f64() }).await
     }
 
     /// What the daemon is and sees.
     pub async fn host(&self) -> Result<HostView, Fault> {
-        self.get("host").await
+        self.ask(routes::host(), &(), NoQuery {}).await
     }
 
     /// Whether a daemon answers, also during a long operation.
     pub async fn healthz(&self) -> Result<(), Fault> {
-        self.get::<serde_json::Value>("healthz").await.map(drop)
+        self.ask(routes::healthz(), &(), NoQuery {}).await.map(drop)
     }
 
-    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
-        self.call(Method::GET, path, Vec::new(), None).await
-    }
-
-    async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Fault> {
-        self.change(Method::DELETE, path, Vec::new()).await
-    }
-
-    async fn write<T: DeserializeOwned>(
+    /// A request that is answered at once.
+    async fn ask<A: Place, Q: Query<Terms = ()>, R: DeserializeOwned>(
         &self,
-        method: Method,
-        path: &str,
-        request: &impl Serialize,
-    ) -> Result<T, Fault> {
-        let body = serde_json::to_vec(request).map_err(|error| {
-            Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})"))
-        })?;
-        self.change(method, path, body).await
+        route: Route<A, Q, (), R>,
+        at: &A,
+        query: Q,
+    ) -> Result<R, Fault> {
+        self.call(route.method.clone(), &route.target(at, &query), Vec::new(), None).await
     }
 
     /// A request that becomes a job, which is watched if it takes long.
-    async fn change<T: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<T, Fault> {
-        let path = match self.wait {
-            Some(wait) => {
-                let mark = if path.contains('?') { '&' } else { '?' };
-                format!("{path}{mark}wait_seconds={}", wait.as_secs())
-            }
-            None => path.to_owned(),
-        };
+    async fn change<A: Place, Q: Query<Terms = Terms>, B: Body, R: DeserializeOwned>(
+        &self,
+        route: Route<A, Q, B, R>,
+        at: &A,
+        query: Q,
+        body: &B::Content,
+    ) -> Result<R, Fault> {
+        let body = B::write(body).map_err(|error| {
+            Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})"))
+        })?;
+        let target = route.target(at, &query.waiting(self.wait));
         let id = Uuid::new_v4();
-        let answer = self.call(method, &path, body, Some(id));
+        let answer = self.call(route.method.clone(), &target, body, Some(id));
         let Some(watch) = &self.watch else { return answer.await };
         let watching = async {
             loop {
@@ -402,11 +396,11 @@ impl Client {
     async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
-        path: &str,
+        target: &str,
         body: Vec<u8>,
         id: Option<Uuid>,
     ) -> Result<T, Fault> {
-        let (status, body) = self.exchange(method, &format!("/{API_VERSION}/{path}"), body, id).await?;
+        let (status, body) = self.exchange(method, target, body, id).await?;
         let foreign = |error: serde_json::Error| {
             let cause = format!(
                 "what answers on {} with status {status} is not a daemon of this version ({error})",
@@ -492,24 +486,12 @@ impl Client {
     }
 }
 
-fn query(dry_run: bool) -> &'static str {
-    if dry_run { "?dry_run=true" } else { "" }
+fn write(dry_run: bool) -> Write {
+    Write { dry_run, ..Write::default() }
 }
 
-fn removal(how: Removal) -> String {
-    format!("?force={}&dry_run={}", how.force, how.dry_run)
-}
-
-/// Text as one part of a path (RFC 3986: everything that is not unreserved is escaped).
-fn path_part(text: &str) -> String {
-    let mut part = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
-            part.push(char::from(byte));
-        } else {
-            // Writing to a String does not fail.
-            let _ = write!(part, "%{byte:02X}");
-        }
+impl From<Removal> for Remove {
+    fn from(Removal { force, dry_run }: Removal) -> Self {
+        Self { dry_run, force, wait_seconds: None }
     }
-    part
 }

@@ -35,6 +35,7 @@ mod release;
 mod repair;
 mod resize;
 mod room;
+mod routes;
 pub mod servers;
 pub mod service;
 #[cfg(any(test, feature = "sim"))]

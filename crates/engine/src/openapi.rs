@@ -1,17 +1,27 @@
-//! The OpenAPI document of the API: the paths of `http`, the wire types of `bulkhead-core`, and the closed list of errors.
+//! The OpenAPI document of the API: the table of `routes`, the wire types of `bulkhead-core`, and the closed list of errors.
 //!
 //! `docs/openapi.json` is this document; a test fails when the two differ (`BULKHEAD_BLESS=1` rewrites the file).
 
 use std::collections::BTreeMap;
 
 use bulkhead_core::error::{Code, Fault};
-use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Response, ResponseBuilder};
+use hyper::Method;
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
+use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
 use utoipa::{IntoResponses, OpenApi as _};
+
+use crate::routes;
 
 /// The document.
 #[must_use]
 pub fn document() -> OpenApi {
-    let mut document = crate::http::Paths::openapi();
+    let mut document = routes::Paths::openapi();
+    for route in routes::all().into_iter().filter(|route| !route.named.is_empty()) {
+        let item = document.paths.paths.get_mut(route.path);
+        if let Some(operation) = item.and_then(|item| operation(item, &route.method)) {
+            operation.parameters.get_or_insert_default().splice(0..0, route.named.into_iter().map(in_path));
+        }
+    }
     document.merge(Shared::openapi());
     document.info = InfoBuilder::new()
         .title("Bulkhead")
@@ -22,6 +32,22 @@ pub fn document() -> OpenApi {
         ))
         .build();
     document
+}
+
+fn operation<'a>(item: &'a mut PathItem, method: &Method) -> Option<&'a mut Operation> {
+    let operation = match *method {
+        Method::GET => &mut item.get,
+        Method::POST => &mut item.post,
+        Method::PATCH => &mut item.patch,
+        Method::DELETE => &mut item.delete,
+        _ => return None,
+    };
+    operation.as_mut()
+}
+
+fn in_path((name, schema): (&str, Schema)) -> RefOr<Parameter> {
+    let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path).required(Required::True);
+    RefOr::T(parameter.schema(Some(schema)).build())
 }
 
 /// Errors of operations that only list.
@@ -92,6 +118,24 @@ mod tests {
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(found == expected, "docs/openapi.json is stale: run this test with BULKHEAD_BLESS=1");
+    }
+
+    #[test]
+    fn each_row_of_the_table_is_described_with_what_its_path_names() {
+        let document = serde_json::to_value(document()).unwrap();
+        let mut described = 0;
+        for operations in document["paths"].as_object().unwrap().values() {
+            described += operations.as_object().unwrap().len();
+        }
+        let rows = routes::all();
+        assert_eq!(described, rows.len());
+        for route in rows {
+            let operation = &document["paths"][route.path][route.method.as_str().to_lowercase()];
+            assert!(operation.is_object(), "{} {}", route.method, route.path);
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            let in_path = parameters.filter(|parameter| parameter["in"] == "path").map(|parameter| &parameter["name"]);
+            assert!(in_path.eq(route.named.iter().map(|(name, _)| name)), "{operation}");
+        }
     }
 
     #[test]

@@ -1,15 +1,11 @@
-//! The HTTP front end: routes, and the translation between requests and the service's operations. A file for each noun.
+//! The HTTP front end: the translation between requests and the service's operations, by the table of routes (`routes`).
 //!
-//! Owns: which path is which operation, and that every answer that is not a success is a [`Fault`] as JSON.
+//! Owns: which operation answers which route, and that every answer that is not a success is a [`Fault`] as JSON.
 //! Does not: decide anything, listen on a socket of its own (`daemon.rs`), or check who calls: the permissions of the socket do that
 //! (root, and the members of the group it was given to).
 
-mod devices;
-mod extract;
-mod host;
-mod pools;
-mod tenants;
-mod volumes;
+mod api;
+mod handlers;
 
 use std::time::Instant;
 
@@ -19,12 +15,11 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{delete, get, post};
 use axum::serve::IncomingStream;
 use bulkhead_core::error::{Code, Fault};
 use tokio::net::UnixListener;
 
-use self::extract::Failure;
+use self::api::{Api, Failure};
 use crate::service::Service;
 
 /// Largest request body that is read, in bytes.
@@ -59,60 +54,19 @@ pub async fn serve(
 
 /// All routes.
 pub fn router(service: Service) -> Router {
-    let v1 = Router::new()
-        .route("/pools", get(pools::pool_list).post(pools::pool_create))
-        .route("/pools/{name}", get(pools::pool_inspect).delete(pools::pool_remove))
-        .route("/pools/{name}/move", post(pools::pool_move))
-        .route("/volumes", get(volumes::volume_list).post(volumes::volume_create))
-        .route("/volumes/{pool}/{name}", get(volumes::volume_inspect).delete(volumes::volume_remove))
-        .route("/volumes/{pool}/{name}/resize", post(volumes::volume_resize))
-        .route("/volumes/{pool}/{name}/copy", post(volumes::volume_copy))
-        .route("/volumes/{pool}/{name}/rollback", post(volumes::volume_rollback))
-        .route("/volumes/{pool}/{name}/flatten", post(volumes::volume_flatten))
-        .route("/volumes/{pool}/{name}/send", post(volumes::volume_send))
-        .route(
-            "/volumes/{pool}/{name}/receive",
-            post(volumes::volume_receive).get(volumes::volume_receiving).delete(volumes::volume_receive_abort),
-        )
-        .route("/volumes/{pool}/{name}/received", post(volumes::volume_received))
-        .route("/volumes/{pool}/{name}/check", post(volumes::volume_check))
-        .route("/volumes/{pool}/{name}/map", post(volumes::volume_map).delete(volumes::volume_unmap))
-        .route("/tenants", get(tenants::tenant_list).post(tenants::tenant_create))
-        .route(
-            "/tenants/{name}",
-            get(tenants::tenant_inspect).patch(tenants::tenant_set).delete(tenants::tenant_remove),
-        )
-        .route("/leases", post(tenants::lease_create))
-        .route("/leases/{id}", delete(tenants::lease_remove))
-        .route("/devices", get(devices::device_list))
-        .route("/devices/{name}", get(devices::device_inspect))
-        .route("/devices/{name}/control", post(devices::device_control))
-        .route("/devices/{name}/calibrate", post(devices::device_calibrate))
-        .route("/heatmap", get(volumes::heatmap))
-        .route("/holds", get(devices::hold_list).post(devices::hold_start))
-        .route("/holds/{device}", delete(devices::hold_stop))
-        .route("/jobs", get(host::job_list))
-        .route("/jobs/{id}", get(host::job_inspect).delete(host::job_cancel))
-        .route("/observation", get(host::observation))
-        .route("/host", get(host::host))
-        .route("/healthz", get(host::healthz))
-        .route("/openapi.json", get(host::openapi));
-    Router::new()
-        .nest("/v1", v1)
-        .route("/metrics", get(host::metrics_text))
-        .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(middleware::from_fn(log))
-        .with_state(service)
+    complete(handlers::all(), service)
 }
 
 /// Only the metrics, for a listener that others than root may reach.
 pub fn metrics_router(service: Service) -> Router {
-    Router::new()
-        .route("/metrics", get(host::metrics_text))
+    complete(handlers::metrics(Api::default()), service)
+}
+
+fn complete(api: Api, service: Service) -> Router {
+    api.router
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
         .layer(middleware::from_fn(log))
         .with_state(service)
 }
@@ -142,53 +96,3 @@ async fn no_such_method(request: Request) -> Failure {
     let fault = Fault::new(Code::InvalidArgument, "request", cause).cure("GET /v1/openapi.json describes the API");
     Failure { status: StatusCode::METHOD_NOT_ALLOWED, fault }
 }
-
-/// The documented paths, for `openapi.rs`; the attribute macros above leave their descriptions here.
-#[derive(utoipa::OpenApi)]
-#[openapi(paths(
-    pools::pool_list,
-    pools::pool_create,
-    pools::pool_inspect,
-    pools::pool_move,
-    pools::pool_remove,
-    volumes::volume_list,
-    volumes::volume_create,
-    volumes::volume_inspect,
-    volumes::volume_remove,
-    volumes::volume_resize,
-    volumes::volume_copy,
-    volumes::volume_rollback,
-    volumes::volume_flatten,
-    volumes::heatmap,
-    volumes::volume_send,
-    volumes::volume_receive,
-    volumes::volume_receiving,
-    volumes::volume_receive_abort,
-    volumes::volume_received,
-    volumes::volume_check,
-    volumes::volume_map,
-    volumes::volume_unmap,
-    tenants::tenant_list,
-    tenants::tenant_create,
-    tenants::tenant_inspect,
-    tenants::tenant_set,
-    tenants::tenant_remove,
-    tenants::lease_create,
-    tenants::lease_remove,
-    devices::device_list,
-    devices::device_inspect,
-    devices::device_control,
-    devices::device_calibrate,
-    devices::hold_list,
-    devices::hold_start,
-    devices::hold_stop,
-    host::job_list,
-    host::job_inspect,
-    host::job_cancel,
-    host::observation,
-    host::metrics_text,
-    host::host,
-    host::healthz,
-    host::openapi,
-))]
-pub(crate) struct Paths;
