@@ -149,6 +149,8 @@ impl Servers {
         let mut look_in = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
         for (id, spec) in told {
             let volume = spec.volume;
+            // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
+            let was_replacing = self.starter.kernel.is_replacing(volume);
             match self.starter.server(id, &spec) {
                 Ok(server) => {
                     alive.extend(server);
@@ -157,8 +159,8 @@ impl Servers {
                         _ => drop(self.tries.remove(&volume)),
                     }
                 }
-                // Whoever ended it starts the next one, or fails and leaves that to us.
-                Err(_) if self.starter.kernel.is_replacing(volume) => look_in(AGAIN.0),
+                // Whoever ended it starts the next one, removes the device, or fails and leaves that to us.
+                Err(_) if was_replacing || self.starter.kernel.is_replacing(volume) => look_in(AGAIN.0),
                 Err(gone) => {
                     let n_starting = self.tries.values().filter(|tried| tried.is_starting).count();
                     // What served before it ended has a successor at once.
@@ -233,7 +235,7 @@ impl Starter {
     }
 }
 
-/// The volumes whose servers are being replaced on purpose: nobody is to wonder where they are.
+/// The volumes whose servers are being replaced, or ended, on purpose: nobody is to wonder where they are.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing(Mutex<BTreeMap<Uuid, usize>>);
 

@@ -292,6 +292,8 @@ impl Kernel {
 
     pub(super) fn detach_image(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let object = || file_object(image);
+        // A successor for it would be in the way of whoever removes its cgroup.
+        let _ending = self.replacing.begin(volume);
         // A server that is just being started has its device first.
         let starting = service::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.device_of(image, volume)? {
