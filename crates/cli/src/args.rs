@@ -354,7 +354,8 @@ impl IocostLines {
     /// The lines, if they were given, as a calibration that was not measured.
     pub(crate) fn calibration(&self) -> Option<Calibration> {
         let (model, qos) = (self.model.clone()?, self.qos.clone()?);
-        Some(Calibration { model, qos, measured: vec!["given on the command line, not measured".to_owned()] })
+        let measured = vec!["given on the command line, not measured".to_owned()];
+        Some(Calibration { model, qos, measured, isolation: None })
     }
 }
 

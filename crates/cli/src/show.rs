@@ -334,6 +334,7 @@ impl Show for DeviceView {
         } else {
             fields.push(("calibrated", "no".to_owned()));
         }
+        fields.extend(self.advice.clone().map(|advice| ("advice", advice)));
         fields
     }
 

@@ -15,6 +15,7 @@ pub mod cow;
 pub mod error;
 pub mod heat;
 pub mod index;
+pub mod isolation;
 pub mod journal;
 pub mod merge;
 pub mod model;

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::control::Mode;
 use crate::control::usage::Unit;
+use crate::isolation::Isolation;
 use crate::name::{Name, NameError};
 use crate::observe::identity::Identity;
 use crate::units::{Bytes, Share};
@@ -457,6 +458,9 @@ pub struct Calibration {
     pub qos: String,
     /// How it was measured: command lines and raw figures.
     pub measured: Vec<String>,
+    /// What it does to a small fsync; absent where that was not measured, or by a version that did not record it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isolation: Option<Isolation>,
 }
 
 /// What a device's queue was set to before Bulkhead changed it.
@@ -575,6 +579,15 @@ impl fmt::Display for IopsLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calibrations_from_before_isolation_was_recorded_are_read_and_written_as_they_were() {
+        let old = r#"{"model":"ctrl=user","qos":"enable=1","measured":["one"]}"#;
+        let read: Calibration = serde_json::from_str(old).unwrap();
+        assert_eq!((read.isolation, serde_json::to_string(&read).unwrap().as_str()), (None, old));
+        let new = Calibration { isolation: Some(Isolation { alone_us: 1, beside_us: 2 }), ..read };
+        assert_eq!(serde_json::from_str::<Calibration>(&serde_json::to_string(&new).unwrap()).unwrap(), new);
+    }
 
     #[test]
     fn volume_references_are_read_and_refused() {

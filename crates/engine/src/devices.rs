@@ -180,6 +180,8 @@ impl Engine {
             let reasons: Vec<String> = judged.into_iter().map(|(_, reason)| reason).collect();
             (works, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")))
         };
+        let isolation = calibration.as_ref().and_then(|calibration| calibration.isolation);
+        let advice = isolation.and_then(|isolation| isolation.advice(&facts.name, facts.rotational));
         Ok(DeviceView {
             name: facts.name,
             dev: facts.dev.to_string(),
@@ -193,6 +195,7 @@ impl Engine {
             cost_model: facts.cost_model,
             cost_qos: facts.cost_qos,
             calibration,
+            advice,
         })
     }
 }

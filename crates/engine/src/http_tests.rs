@@ -152,7 +152,8 @@ async fn every_operation_goes_through_the_socket() {
     assert_eq!(client.device_list().await.unwrap()[0], client.device_inspect("sda").await.unwrap());
     let bfq = DeviceControl { policy: Some(Policy::Bfq) };
     assert_eq!(client.device_control("sda", &bfq, false).await.unwrap().object.unwrap().policy, Policy::Bfq);
-    let calibration = Calibration { model: "ctrl=user".into(), qos: "enable=1".into(), measured: vec![] };
+    let calibration =
+        Calibration { model: "ctrl=user".into(), qos: "enable=1".into(), measured: vec![], isolation: None };
     let calibrated = client.device_calibrate("/dev/sda", &calibration, false).await.unwrap();
     assert_eq!(calibrated.object.unwrap().calibration, Some(calibration));
 

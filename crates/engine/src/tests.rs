@@ -7,6 +7,7 @@ use std::time::Duration;
 use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
+use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::stream::StreamHeader;
@@ -1071,6 +1072,27 @@ fn a_directory_in_which_others_can_write_becomes_no_pool() {
     assert!(fault.code == Code::InvalidArgument && fault.cause.contains("user 1000"), "{fault}");
 }
 
+fn calibration(isolation: Option<Isolation>) -> Calibration {
+    let (model, qos) = ("ctrl=user model=linear".into(), "enable=1 ctrl=user".into());
+    Calibration { model, qos, measured: vec![], isolation }
+}
+
+#[test]
+fn a_device_that_no_speed_isolates_is_inspected_with_advice() {
+    let sim = Sim::default();
+    let engine = engine(&sim);
+    let advice = |isolation: Option<Isolation>| {
+        engine.device_calibrated("sda", calibration(isolation), false).unwrap();
+        engine.device_inspect("sda").unwrap().advice
+    };
+    assert_eq!((advice(None), engine.device_inspect("dm-0").unwrap().advice), (None, None));
+    assert_eq!(advice(Some(Isolation { alone_us: 26_000, beside_us: 80_000 })), None);
+    let far = advice(Some(Isolation { alone_us: 25_000, beside_us: 2_250_000 })).unwrap();
+    assert!(far.contains("90 times") && far.contains("bulkhead device control sda --policy bfq"), "{far}");
+    // It is recorded.
+    assert_eq!(self::engine(&sim).device_inspect("sda").unwrap().advice, Some(far));
+}
+
 #[test]
 fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
     let sim = Sim::default();
@@ -1082,8 +1104,7 @@ fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
     assert!(!first.device_inspect("sda").unwrap().shares_work);
     assert_eq!(ask(&first, "dm-0", Some(Policy::Bfq)).unwrap_err().code, Code::Unsupported, "not physical");
     assert_eq!(ask(&first, "sda", Some(Policy::Iocost)).unwrap_err().code, Code::Unsupported, "not calibrated");
-    let calibration =
-        Calibration { model: "ctrl=user model=linear".into(), qos: "enable=1 ctrl=user".into(), measured: vec![] };
+    let calibration = calibration(None);
     first.device_calibrated("/dev/sda", calibration, false).unwrap();
     let view = ask(&first, "sda", Some(Policy::Iocost)).unwrap();
     assert_eq!((view.policy, view.shares_work), (Policy::Iocost, true));

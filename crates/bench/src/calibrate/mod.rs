@@ -13,9 +13,11 @@ mod search;
 mod verify;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
 use bulkhead_engine::client::Client;
@@ -97,6 +99,10 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
     with_removal(calibration, session.scratch.remove())
 }
 
+fn millis(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()
+}
+
 fn supported(device: &str) -> Result<()> {
     if !iocost::is_supported(&Roots::host()) {
         let cause = "the kernel has no io.cost (CONFIG_BLK_CGROUP_IOCOST), so there is nothing to calibrate";
@@ -147,10 +153,15 @@ impl Session<'_> {
             best.mean_ms / idle_ms,
             100.0 * best.bytes_per_s / fair_bytes_per_s
         ));
+        let isolation = Isolation::new(millis(idle_ms), millis(best.mean_ms));
+        if !isolation.is_isolated() {
+            self.figure("no speed isolates: io.cost does not suit this device".to_owned());
+        }
         Ok(Calibration {
             model: best.candidate.model(&measured).parameters(),
             qos: best.candidate.qos().parameters(),
             measured: std::mem::take(&mut self.lines),
+            isolation: Some(isolation),
         })
     }
 

@@ -120,6 +120,7 @@ mod tests {
             cost_model: model.map(str::to_owned),
             cost_qos: qos.map(str::to_owned),
             calibration: None,
+            advice: None,
         };
         (dir, roots, view)
     }
