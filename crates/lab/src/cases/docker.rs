@@ -176,9 +176,9 @@ const DATABASE: &str = "run -d --name db --restart always --network none --cgrou
                         --innodb-flush-log-at-trx-commit=1";
 
 /// Inserts numbers, one after the other, and notes each that was acknowledged, durably.
-const INSERT: &str = "mariadb -S DATA/socket -e 'CREATE DATABASE IF NOT EXISTS t; CREATE TABLE IF NOT EXISTS t.n (n INT PRIMARY KEY)' && \
-                      n=$(mariadb -N -S DATA/socket -e 'SELECT COALESCE(MAX(n), 0) FROM t.n') && while n=$((n + 1)) && \
-                      mariadb -S DATA/socket -e \"INSERT INTO t.n VALUES ($n)\"; do echo $n > /var/acked.new; sync /var/acked.new; \
+const INSERT: &str = "mariadb -S SOCKET -e 'CREATE DATABASE IF NOT EXISTS t; CREATE TABLE IF NOT EXISTS t.n (n INT PRIMARY KEY)' && \
+                      n=$(mariadb -N -S SOCKET -e 'SELECT COALESCE(MAX(n), 0) FROM t.n') && while n=$((n + 1)) && \
+                      mariadb -S SOCKET -e \"INSERT INTO t.n VALUES ($n)\"; do echo $n > /var/acked.new; sync /var/acked.new; \
                       mv /var/acked.new /var/acked; done";
 
 /// Rows that are acknowledged before the machine goes down.
@@ -273,11 +273,12 @@ async fn insert(ctx: &Ctx, least: u64) -> Result<u64> {
         ensure!(found.0 >= least && found.0 == found.1, "{least} rows were acknowledged, and there are {found:?}");
         ensure!(answer.trim().ends_with("OK"), "{answer}");
     }
-    ctx.machine.spawn(&["bash", "-c", &INSERT.replace("DATA", DATA)], &[]).await?;
-    ctx.machine
-        .wait_until("rows are inserted", LIMIT * 2, async || {
-            Ok(acked(ctx).await.ok().filter(|acked| *acked >= least + ROWS))
-        })
-        .await?;
+    ctx.machine.write_file("/run/insert.sh", INSERT.replace("SOCKET", &format!("{DATA}/socket")).as_bytes()).await?;
+    ctx.machine.sh("systemd-run --quiet --collect --unit=insert bash /run/insert.sh").await?;
+    let inserted = async || Ok(acked(ctx).await.ok().filter(|acked| *acked >= least + ROWS));
+    if let Err(error) = ctx.machine.wait_until("rows are inserted", LIMIT * 2, inserted).await {
+        let log = ctx.machine.sh("journalctl -b -u insert -u docker --no-pager -o cat | tail -n 40").await?;
+        return Err(error.context(log));
+    }
     Ok(found.0)
 }
