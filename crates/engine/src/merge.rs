@@ -102,12 +102,15 @@ impl Engine {
         // A merged run is none any more, and so there are fewer each time.
         while let Some(run) = self.host().layer_tree(directory)?.runs().into_iter().find(Run::is_due) {
             let _room = self.reserve(&pool, run.bytes, Takes::Unseen, &format!("pool {name}"))?;
-            let users = self.users_of(&pool, run.layers.first().copied().unwrap_or_default())?;
+            let newest = run.layers.first().copied().unwrap_or_default();
+            let users = self.users_of(&pool, newest)?;
             let holder = |volume| self.holders(volume).ok()?.0;
             let cgroup = users.iter().find_map(holder).map(|tenant| tenant::server(&tenant));
             tracing::info!(pool = %name, layers = run.layers.len(), bytes = %run.bytes, "merging layers");
             let apart = run.renamed(Uuid::new_v4);
             self.executor.run_steps(run.merge(&apart, directory, cgroup), false)?;
+            // With those that came to lie on it meanwhile; who lies on it now has opened the new files or the old ones.
+            let users = self.users_of(&pool, newest)?.into_iter().chain(users);
             self.shared.merging.state().stale.extend(users);
         }
         Ok(())

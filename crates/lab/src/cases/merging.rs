@@ -22,11 +22,11 @@ pub(super) const CASES: &[Case] = &[Case {
 }];
 
 /// Snapshots that are made; how many of them are there at a time.
-const SNAPSHOTS: usize = 30;
+const SNAPSHOTS: usize = 20;
 const KEPT: usize = 2;
 
 /// Layers that may be left in the end: those of the snapshots and the clone, and what is too little to be merged.
-const MAX_LEFT: usize = 14;
+const MAX_LEFT: usize = 12;
 
 /// Layers that a process has open and that have no name any more.
 const STALE: &str = "ls -l /proc/*/fd 2> /dev/null | grep -c '\\.layer (deleted)' || true";
