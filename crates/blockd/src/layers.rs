@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
+use bulkhead_core::cow::{BLOCK_BYTES, BlockMap};
 use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::extents::{self, Kind};
@@ -65,7 +65,9 @@ impl Layers {
                 Ok(_) if tries < OPEN_TRIES => {}
                 Err(ImageError::Io { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && tries < OPEN_TRIES => {}
-                Ok(_) => return Err(LayerError::NotAlone { directory: path.to_owned() }.into()),
+                Ok(_) => {
+                    return Err(LayerError::NotAlone { directory: path.parent().unwrap_or(path).to_owned() }.into());
+                }
                 Err(error) => return Err(error),
             }
         };
@@ -100,33 +102,13 @@ impl Layers {
         paths: Vec<PathBuf>,
         open: impl Fn(&Path) -> Result<File, ImageError>,
     ) -> Result<Self, ImageError> {
-        let failed = |path: &Path, operation| {
-            let image = path.to_owned();
-            move |source: io::Error| ImageError::Io { operation, image, source }
-        };
-        let layers: Vec<(PathBuf, File, u64)> = paths
-            .into_iter()
-            .map(|path| {
-                let file = open(&path)?;
-                lock(&file, &path, FlockOperation::NonBlockingLockShared)?;
-                let size = file.metadata().map_err(failed(&path, "examine"))?.len();
-                // What is not a whole block at the end was never part of a volume.
-                Ok((path, file, size / BLOCK_BYTES * BLOCK_BYTES))
-            })
-            .collect::<Result<_, ImageError>>()?;
-        let mut map = BlockMap::new(Bytes(layers.iter().map(|(_, _, size)| *size).max().unwrap_or(0)));
-        for (number, (path, file, size)) in layers.iter().enumerate() {
-            let number = u8::try_from(number).ok().filter(|number| usize::from(*number) < MAX_LAYERS);
-            let number = number.ok_or_else(|| LayerError::TooMany { path: path.clone() })?;
-            extents::extents(file, 0..*size, |range, kind| {
-                if kind == Kind::Data {
-                    map.set_layer(range, number);
-                }
-                Ok(())
-            })
-            .map_err(failed(path, "look for data in"))?;
+        let mut files = Vec::with_capacity(paths.len());
+        for path in &paths {
+            let file = open(path)?;
+            lock(&file, path, FlockOperation::NonBlockingLockShared)?;
+            files.push(file);
         }
-        let (paths, files) = layers.into_iter().map(|(path, file, _)| (path, file)).unzip();
+        let map = layer::map_of(paths.iter().map(PathBuf::as_path).zip(&files))?;
         Ok(Self { paths, files, direct: Vec::new(), map, is_thin: false })
     }
 

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
-use bulkhead_core::cow::{BLOCK_BYTES, MAX_LAYERS};
+use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
 use bulkhead_core::error::Code;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
@@ -263,6 +263,31 @@ fn follow(image: &Path) -> Result<Option<Vec<PathBuf>>, LayerError> {
         layers.push(path);
     }
     Ok(Some(layers))
+}
+
+/// Which of some layers has what, the oldest first. What is not a whole block at the end of one was never part of a volume.
+///
+/// # Errors
+/// [`LayerError`].
+pub fn map_of<'a>(layers: impl IntoIterator<Item = (&'a Path, &'a File)>) -> Result<BlockMap, LayerError> {
+    let mut sized = Vec::new();
+    for (path, file) in layers {
+        let size = file.metadata().map_err(io_error("stat", path))?.len();
+        sized.push((path, file, size / BLOCK_BYTES * BLOCK_BYTES));
+    }
+    let mut map = BlockMap::new(Bytes(sized.iter().map(|(_, _, size)| *size).max().unwrap_or(0)));
+    for (number, (path, file, size)) in sized.into_iter().enumerate() {
+        let number = u8::try_from(number).ok().filter(|number| usize::from(*number) < MAX_LAYERS);
+        let number = number.ok_or_else(|| LayerError::TooMany { path: path.to_owned() })?;
+        extents::extents(file, 0..size, |range, kind| {
+            if kind == Kind::Data {
+                map.set_layer(range, number);
+            }
+            Ok(())
+        })
+        .map_err(io_error("look for data in", path))?;
+    }
+    Ok(map)
 }
 
 /// The layer that a layer lies on.

@@ -20,7 +20,6 @@ use rustix::fs::{AtFlags, FlockOperation, OFlags, linkat};
 use uuid::Uuid;
 
 use crate::buffer::{Buffer, CHUNK, to_usize};
-use crate::extents::{self, Kind};
 use crate::file::{flock_within, io_error, remove_durable, sync_dir_of};
 use crate::layer::{self, LayerError, Member, layer_path};
 use crate::process;
@@ -153,26 +152,14 @@ impl Run {
             if layer::below_layer(&file, &path)? != layers.get(n + 1).copied() && n + 1 < layers.len() {
                 return Err(not_alone());
             }
-            let size = file.metadata().map_err(io_error("stat", &path))?.len() / BLOCK_BYTES * BLOCK_BYTES;
-            files.push((path, file, size));
+            files.push((path, file));
         }
         files.reverse();
-        let mut map = BlockMap::new(Bytes(files.iter().map(|(_, _, size)| *size).max().unwrap_or(0)));
-        for (n, (path, file, size)) in files.iter().enumerate() {
-            let number = u8::try_from(n).map_err(|_| LayerError::TooMany { path: path.clone() })?;
-            let found = extents::extents(file, 0..*size, |range, kind| {
-                if kind == Kind::Data {
-                    map.set_layer(range, number);
-                }
-                Ok(())
-            });
-            found.map_err(io_error("look for data in", path))?;
-        }
+        let map = layer::map_of(files.iter().map(|(path, file)| (path.as_path(), file)))?;
         let number = layers.iter().rev().position(|layer| *layer == into).ok_or_else(not_alone)?;
         let number = u8::try_from(number).map_err(|_| not_alone())?;
         let path = layer_path(directory, into);
         let into = layer::open(&path, OFlags::RDWR | OFlags::DIRECT)?;
-        let files = files.into_iter().map(|(path, file, _)| (path, file)).collect();
         Ok(Self { files, map, into, path, number })
     }
 

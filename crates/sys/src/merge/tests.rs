@@ -8,6 +8,7 @@ use bulkhead_core::model::Provision;
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use tempfile::TempDir;
 
+use crate::extents::{self, Kind};
 use crate::image;
 use crate::layer::{chain, freeze, sweep};
 
