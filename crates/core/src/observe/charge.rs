@@ -116,6 +116,10 @@ impl Journal {
     /// Charges a commit, whose transaction has these parts. `seen_whole` is false when it began before the observation: then it
     /// has blocks of owners that were not seen, and what remains is nobody's.
     pub fn commit(&mut self, commit: &Commit, parts: Transaction, wanters: Wanters, seen_whole: bool) -> Vec<Charge> {
+        if self.wanted.back().is_some_and(|(last, _)| !is_after(commit.tid, *last)) {
+            // Another file system on the device, whose journal began anew.
+            self.forget_uncheckpointed();
+        }
         let mut charges = Vec::new();
         let superblock = std::mem::take(&mut self.superblock_bytes);
         let mut units = owned_units(&parts);
@@ -199,6 +203,11 @@ impl Journal {
             add(next, &oldest);
         }
     }
+}
+
+/// Whether a transaction is later than another one of its journal, whose numbers wrap around (`tid_gt` of include/linux/jbd2.h).
+fn is_after(tid: Tid, other: Tid) -> bool {
+    tid != other && tid.wrapping_sub(other) <= Tid::MAX / 2
 }
 
 pub(super) fn charged(bytes: u64, parts: &Parts, kind: Kind) -> Vec<Charge> {
@@ -383,6 +392,19 @@ mod tests {
         assert_eq!(logged_again(&[A]), [(A, 3 * 4096), (B, 3 * 4096)]);
         assert_eq!(logged_again(&[A, C]), [(A, 4096), (B, 4 * 4096), (C, 4096)]);
         assert_eq!(logged_again(&[A, B]), [(B, 6 * 4096)], "its own commit, too");
+    }
+
+    #[test]
+    fn who_wanted_commits_of_the_file_system_before_pays_for_none_of_the_next() {
+        let mut journal = Journal::default();
+        for tid in 3..8 {
+            journal.commit(&Commit { tid, ..commit(0, 0) }, Transaction::default(), wanted_by(&[A]), true);
+        }
+        journal.commit(&Commit { tid: 2, ..commit(0, 0) }, Transaction::default(), Wanters::new(), true);
+        let again_blocks = BTreeMap::from([(2, of(&[(B, 6)]))]);
+        let parts = Transaction { dirtied_blocks: of(&[(B, 6)]), again_blocks, ..Transaction::default() };
+        let charges = journal.commit(&Commit { tid: 5, ..commit(6 * 4096, 0) }, parts, Wanters::new(), true);
+        assert_eq!(paid(&charges, Kind::Commit), [(B, 6 * 4096)]);
     }
 
     #[test]

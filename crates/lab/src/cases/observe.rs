@@ -82,6 +82,7 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
         let after = loads_are_charged(ctx, features).await?;
         ensure!(after["notes"] == Value::Array(Vec::new()), "something was refused: {}", after["notes"]);
     }
+    another_file_system_is_another_one(ctx).await?;
     let scrape = format!(
         "exec 3<>/dev/tcp/{}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3",
         METRICS.replace(':', "/")
@@ -146,6 +147,31 @@ pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value
     ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
     ctx.machine.sh("umount /run/shared; rmdir /run/shared").await?;
     Ok(after)
+}
+
+/// A block is not logged again because of somebody's commits when it was logged on a file system that was on the device before:
+/// b.service makes directories there, and wants commits on the next one, where a.service makes directories of the same blocks.
+async fn another_file_system_is_another_one(ctx: &Ctx) -> Result<()> {
+    let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
+    let within = |name: &str, script: &str| {
+        format!("bash -c 'echo $$ > /sys/fs/cgroup/test.slice/{name}/cgroup.procs; cd /run/shared; {script}'\n")
+    };
+    // All within the commit interval.
+    let make = SHARED.replace("mount ", "mount -o commit=60 ");
+    let before_it = within("b.service", "mkdir d-{1..400}; sync .");
+    let wanted = within("b.service", "for i in {1..8}; do touch $i; sync $i; done");
+    let vars = format!("DATA={data}; JOURNAL={journal}; FEATURES=");
+    ctx.machine.sh(&format!("{vars}{make}\n{before_it}umount /run/shared; rmdir /run/shared {make}\n{wanted}")).await?;
+    let before = charges(&settled(ctx, &data).await?, &data)?;
+    ctx.machine.sh(&format!("{}sync -f /run/shared", within("a.service", "mkdir d-{1..200}"))).await?;
+    let after = charges(&settled(ctx, &data).await?, &data)?;
+    let new = |name: &str| after.get(name).copied().unwrap_or(0) - before.get(name).copied().unwrap_or(0);
+    let (maker, other) = (new("a.service"), new("b.service"));
+    ctx.log(format!("another file system: a.service is charged {maker} B, b.service {other} B"));
+    ensure!(maker >= 200 * 4096, "a.service made 200 directories and is charged {maker} B");
+    // Its part of what its commits did make a.service log again: bitmaps, the inode table, the root directory.
+    ensure!(other < 20 * 4096, "b.service made no directories on the new file system and is charged {other} B");
+    ctx.machine.sh("umount /run/shared; rmdir /run/shared").await.map(drop)
 }
 
 /// What is observed when all commits on a file system are charged. Who waits for a commit may go on just before its end is told: the

@@ -43,6 +43,7 @@ struct {
 #define MAX_OWNERS 3
 struct block {
 	__u64 jiffies; /* when it was first dirtied there, or in the first of several transactions within the commit interval */
+	__u64 mounted_ns; /* of the mount: when its journal's thread began; device, block and transaction are numbers of any mount */
 	__u64 owners[MAX_OWNERS]; /* who dirtied it, in their order */
 	__u32 n_owners;
 	__u32 tid;
@@ -273,10 +274,11 @@ int BPF_PROG(block_dirtied, struct jbd2_journal_handle *handle, struct buffer_he
 			join(before, key.dev, cgroup);
 		return 0;
 	}
+	block.mounted_ns = BPF_CORE_READ(transaction, t_journal, j_task, start_time);
 	block.owners[0] = cgroup;
 	block.n_owners = 1;
 	block.jiffies = bpf_jiffies64();
-	if (before && before->tid != block.tid &&
+	if (before && before->mounted_ns == block.mounted_ns && before->tid != block.tid &&
 	    block.jiffies - before->jiffies < transaction->t_journal->j_commit_interval) {
 		struct share_key share = { .cgroup = cgroup, .dev = key.dev, .tid = block.tid, .kind = SHARE_AGAIN };
 

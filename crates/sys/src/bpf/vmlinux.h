@@ -132,6 +132,7 @@ struct journal_s {
 	struct transaction_s *j_running_transaction;
 	struct block_device *j_dev;
 	struct block_device *j_fs_dev;
+	struct task_struct *j_task;
 	int j_blocksize;
 	unsigned long j_commit_interval;
 };
