@@ -1,6 +1,6 @@
 # The two commands of a newcomer. Everything they need is installed by them; downloads are cached outside the checkout.
 
-.PHONY: test demo check lab deb install needs
+.PHONY: test test-all demo check lab deb install needs
 
 # What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
@@ -12,6 +12,10 @@ check: needs
 	cargo xtask check
 
 lab: needs
+	cargo xtask lab run --quick
+
+# The same with all cases, before a release: an hour.
+test-all: check
 	cargo xtask lab run --all
 
 # The before/after experiment in a virtual machine, on the model of an SSD: table, JSON, plots and an HTML report.

@@ -43,9 +43,12 @@ pub(crate) enum Command {
     Run {
         /// Names of cases; a name that ends in `*` stands for all that begin so.
         cases: Vec<String>,
-        /// All cases.
+        /// All cases, without those marked "by name only".
         #[arg(long, conflicts_with = "cases")]
         all: bool,
+        /// All cases but the long ones, each of which has a shorter one on its subject: what is run at every change.
+        #[arg(long, conflicts_with_all = ["cases", "all"])]
+        quick: bool,
         /// 6.12, backport, 6.1 or all.
         #[arg(long, default_value = "6.12")]
         kernel: String,
@@ -156,8 +159,17 @@ impl MachineArgs {
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let result = runtime.block_on(async {
-        if let Command::Run { cases, all, kernel, clock, list, keep, programs } = command {
-            return if list { list_cases() } else { run_cases(&cases, all, &kernel, clock, keep, &programs).await };
+        if let Command::Run { cases, all, quick, kernel, clock, list, keep, programs } = command {
+            if list {
+                return list_cases();
+            }
+            let cases = match (all, quick) {
+                (true, _) => cases::all(),
+                (_, true) => cases::quick(),
+                _ => named_cases(&cases)?,
+            };
+            let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
+            return run_plan(cases, kernels, clock, keep, &programs).await;
         }
         if let Command::Soak { minutes, kernel, keep, programs } = command {
             let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
@@ -319,27 +331,16 @@ fn exit_code(code: i32) -> ExitCode {
 }
 
 fn list_cases() -> Result<ExitCode> {
+    let quick = cases::quick();
     for case in cases::all() {
         let kernels: Vec<&str> = case.kernels.iter().map(|kernel| kernel.name()).collect();
-        say::result(format!("{:<24} [{}] {}", case.name, kernels.join(", "), case.about));
+        let long = if quick.iter().any(|other| other.name == case.name) { "" } else { "long, " };
+        say::result(format!("{:<24} [{long}{}] {}", case.name, kernels.join(", "), case.about));
     }
     for case in cases::soak() {
         say::result(format!("{:<24} [by name only] {}", case.name, case.about));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-async fn run_cases(
-    names: &[String],
-    all: bool,
-    kernel: &str,
-    clock: Option<Clock>,
-    keep: bool,
-    programs: &Programs,
-) -> Result<ExitCode> {
-    let cases = chosen_cases(names, all)?;
-    let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
-    run_plan(cases, kernels, clock, keep, programs).await
 }
 
 async fn run_plan(
@@ -382,13 +383,10 @@ async fn run_plan(
     Ok(if report.good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn chosen_cases(names: &[String], all: bool) -> Result<Vec<&'static Case>> {
-    if all {
-        return Ok(cases::all());
-    }
+fn named_cases(names: &[String]) -> Result<Vec<&'static Case>> {
     let known: Vec<&'static Case> = cases::all().into_iter().chain(cases::soak()).collect();
     if names.is_empty() {
-        bail!("name the cases to run, or give --all; --list shows them");
+        bail!("name the cases to run, or give --all or --quick; --list shows them");
     }
     let fits = |case: &Case, name: &str| match name.strip_suffix('*') {
         Some(prefix) => case.name.starts_with(prefix),

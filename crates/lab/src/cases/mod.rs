@@ -34,6 +34,27 @@ use std::time::Duration;
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 
+/// Cases that are not run at every change, each with the shorter one whose subject is the same: what is measured over minutes, and what is
+/// cut off or loaded at random rather than at each step.
+const LONG: &[(&str, &str)] = &[
+    ("crash_at_random", "crash_after_each_step"),
+    ("fsync_p99_held", "shares_held_by_caps"),
+    ("layers_hold", "volume_copies"),
+    ("layers_power_cut", "layers_power_cut_loses"),
+    ("observation_under_stress", "journal_attribution"),
+    ("shares_held_with_journal", "shares_held_by_caps"),
+    ("siblings_hold", "siblings_share"),
+    ("suites_on_volumes", "blockd_killed"),
+    ("systemd_reboot", "systemd_slices"),
+    ("thin_clones_share", "siblings_share"),
+];
+
+/// The cases of `--quick`: those of [`all`] without the long ones.
+#[must_use]
+pub fn quick() -> Vec<&'static Case> {
+    all().into_iter().filter(|case| !LONG.iter().any(|(name, _)| *name == case.name)).collect()
+}
+
 /// The cases of `--all`, in the order in which they are listed and run.
 #[must_use]
 pub fn all() -> Vec<&'static Case> {
@@ -98,6 +119,17 @@ const HDD_SSD_FAULTY: &[DiskSpec] =
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    #[test]
+    fn each_long_case_stands_beside_a_shorter_one() {
+        let (all, quick) = (super::all(), super::quick());
+        let has = |cases: &[&super::Case], name: &str| cases.iter().any(|case| case.name == name);
+        for (long, shorter) in super::LONG {
+            assert!(has(&all, long) && !has(&quick, long), "{long}");
+            assert!(has(&quick, shorter), "{shorter}");
+        }
+        assert_eq!(quick.len() + super::LONG.len(), all.len());
+    }
 
     #[test]
     fn names_are_unique_and_every_case_has_a_kernel() {
