@@ -57,11 +57,13 @@ while True:
 done
 "#;
 
-/// The operator: asks for one thing after the other, and takes a refusal for an answer. Counts what was done.
+/// The operator: asks for one thing after the other of a daemon that runs, and takes a refusal for an answer. Counts what was done.
 const OPERATOR: &str = r#"
-n=0
+n=$(cat /var/acked/n 2> /dev/null || echo 0)
 while :; do
     n=$((n + 1))
+    echo $n > /var/acked/n
+    systemctl start bulkhead || true
     case $((RANDOM % 6)) in
         0 | 1) bulkhead volume snapshot file/a s$n && for old in $(seq $((n - 40)) $((n - 12))); do bulkhead volume rm file/s$old; done ;;
         2) bulkhead volume clone file/b k && bulkhead volume resize file/k --size 96M; bulkhead volume rm file/k ;;
@@ -72,9 +74,10 @@ while :; do
 done > /dev/null 2>> /var/acked/refusals
 "#;
 
-/// Kills the daemon, a block server, or both at once, as often as it is told.
+/// Kills the daemon, a block server, or both at once, as often as it is told: half of the time while the daemon starts, or soon after.
 const KILLER: &str = r#"
 for i in $(seq KILLS); do
+    [ $((RANDOM % 2)) = 0 ] || systemctl start bulkhead || true
     python3 -c 'import time, random; time.sleep(random.random() * 3)'
     server=$(cat /sys/fs/cgroup/bulkhead.slice/*/*-server.slice/cgroup.procs | shuf -n 1)
     case $((RANDOM % 3)) in
@@ -126,6 +129,8 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
         ));
     }
 
+    let n_done: usize = ctx.machine.sh("wc -l < /var/acked/operations").await?.trim().parse()?;
+    ensure!(n_done >= n_kills / 2, "the operator could do {n_done} things between {n_kills} kills");
     let refusals =
         ctx.machine.sh("sed 's/[0-9]\\+/N/g' /var/acked/refusals | sort | uniq -c | sort -rn | head -n 40").await?;
     ctx.save("refusals.txt", &refusals)?;
@@ -140,7 +145,7 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
     json(ctx, &["pool", "rm", "file"]).await?;
     json(ctx, &["pool", "rm", "thick"]).await?;
     ctx.machine
-        .sh("umount /srv/file; rmdir /srv/file; sed -i /file/d /etc/fstab; rm -r /var/acked; systemctl daemon-reload; systemctl reset-failed")
+        .sh("umount /srv/file; rmdir /srv/file; sed -i /file/d /etc/fstab; vgremove -q thick; rm -r /var/acked; systemctl daemon-reload; systemctl reset-failed")
         .await?;
     kernel_is_silent(ctx).await?;
     purge(ctx).await?;
