@@ -22,6 +22,7 @@ pub mod model;
 pub mod name;
 pub mod observe;
 pub mod room;
+pub mod rota;
 pub mod serve;
 pub mod siblings;
 pub mod stream;

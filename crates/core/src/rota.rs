@@ -1,0 +1,99 @@
+//! Whose turn it is when a periodic check looks at so many things each time, however many there are.
+
+use std::collections::BTreeSet;
+
+/// Goes round and round through a set that may change between two turns. It remembers where it was by name, not by number: what comes
+/// and goes moves nobody else's turn by more than one place.
+#[derive(Debug)]
+pub struct Rota<K> {
+    at_a_time: usize,
+    /// The last one that had its turn.
+    last: Option<K>,
+}
+
+impl<K: Ord + Clone> Rota<K> {
+    /// A round that looks at so many (at least one) in each turn.
+    #[must_use]
+    pub const fn new(at_a_time: usize) -> Self {
+        Self { at_a_time, last: None }
+    }
+
+    /// Those whose turn it is, of a sorted list without duplicates: the next ones after the last turn, and the first ones again after the
+    /// last of all. Each that stays in a list of `n` is in one of any `n / at_a_time` turns, rounded up.
+    pub fn next<'a>(&mut self, sorted: &[&'a K]) -> BTreeSet<&'a K> {
+        let start = self.last.as_ref().map_or(0, |last| sorted.partition_point(|key| *key <= last));
+        let (before, after) = sorted.split_at(start);
+        let turn = || after.iter().chain(before).take(self.at_a_time.max(1)).copied();
+        let last = turn().last().cloned();
+        let turn = turn().collect();
+        self.last = last;
+        turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn turns(rota: &mut Rota<u32>, all: &[u32]) -> Vec<u32> {
+        let all: Vec<&u32> = all.iter().collect();
+        rota.next(&all).into_iter().copied().collect()
+    }
+
+    #[test]
+    fn those_who_were_last_come_last() {
+        let mut rota = Rota::new(3);
+        assert_eq!(turns(&mut rota, &[]), [0; 0]);
+        assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 2, 3]);
+        assert_eq!(turns(&mut rota, &[1, 2, 3, 4, 5]), [1, 4, 5]);
+        // Who was last is gone, and others came before and after it.
+        assert_eq!(turns(&mut rota, &[0, 2, 3, 4, 5]), [2, 3, 4]);
+        // All of a few have their turn each time.
+        assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
+        assert_eq!(turns(&mut rota, &[1, 9]), [1, 9]);
+        assert_eq!(turns(&mut Rota::new(0), &[1, 9]), [1]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_has_its_turn_in_time(count in 1u32..60, at_a_time in 1usize..20, started in 0usize..30) {
+            let all: Vec<u32> = (0..count).collect();
+            let mut rota = Rota::new(at_a_time);
+            for _ in 0..started {
+                turns(&mut rota, &all);
+            }
+            let bound = all.len().div_ceil(at_a_time);
+            let seen: BTreeSet<u32> = (0..bound).flat_map(|_| turns(&mut rota, &all)).collect();
+            prop_assert_eq!(seen.len(), all.len());
+        }
+
+        /// Whatever comes and goes, between two turns of one nobody else has two.
+        #[test]
+        fn nobody_is_passed_over(
+            sets in proptest::collection::vec(proptest::collection::btree_set(0u32..40, 1..40), 1..40),
+            at_a_time in 1usize..8,
+        ) {
+            let mut rota = Rota::new(at_a_time);
+            // How often others had their turn since this one, which is always there, had its own.
+            let mut since: BTreeMap<u32, usize> = BTreeMap::new();
+            for mut set in sets {
+                set.insert(20);
+                let turn = turns(&mut rota, &set.iter().copied().collect::<Vec<u32>>());
+                prop_assert!(!turn.is_empty() && turn.iter().all(|key| set.contains(key)));
+                if turn.contains(&20) {
+                    since.clear();
+                    continue;
+                }
+                for key in turn {
+                    let times = since.entry(key).or_default();
+                    *times += 1;
+                    prop_assert!(*times <= 1, "{} had two turns", key);
+                }
+            }
+        }
+    }
+}
