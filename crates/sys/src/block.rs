@@ -287,7 +287,12 @@ pub fn devno_below(path: &Path) -> Result<DevNo, BlockError> {
 /// # Errors
 /// [`BlockError::NotFound`], [`BlockError::Read`].
 pub fn name_of(roots: &Roots, dev: DevNo) -> Result<String, BlockError> {
-    kernel_name(&device_dir(roots, dev)?)
+    let link = roots.sys.join("dev/block").join(dev.to_string());
+    match fs::read_link(&link) {
+        Ok(dir) => kernel_name(&dir),
+        Err(source) if source.kind() == std::io::ErrorKind::NotFound => Err(BlockError::NotFound { dev }),
+        Err(source) => Err(BlockError::Read { path: link, source }),
+    }
 }
 
 /// Kernel names of all block devices, by number. Those that go away meanwhile are left out.

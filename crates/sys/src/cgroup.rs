@@ -31,8 +31,42 @@ const RECHECK: Duration = Duration::from_millis(200);
 /// How often a cgroup is created once more when one above it is gone.
 const CREATE_TRIES: usize = 100;
 
+/// As much of `/proc/PID/cgroup` as is read at a time: a page, which is what the kernel gives at most.
+const PROC_CGROUP_BYTES: usize = 4096;
+
 /// Longest name of one cgroup in bytes (kernel `NAME_MAX`).
 const NAME_MAX_BYTES: usize = 255;
+
+/// That a process is in a cgroup, to be asked again and again: one system call each time. It is the process that it was asked of, never a
+/// later one of the same pid.
+#[derive(Debug)]
+pub struct Membership {
+    /// Its `/proc/PID/cgroup`: it cannot be read any more when the process is gone.
+    file: File,
+    /// What that says.
+    line: String,
+}
+
+impl Membership {
+    /// Of this process in this cgroup, be it so or not: [`Membership::holds`] tells.
+    ///
+    /// # Errors
+    /// [`CgroupError::NoProcess`], [`CgroupError::ReadProc`].
+    pub fn of(roots: &Roots, pid: u32, cgroup: &CgroupPath) -> Result<Self, CgroupError> {
+        let path = roots.proc.join(pid.to_string()).join("cgroup");
+        let file = File::open(path).map_err(|source| unreadable(pid, source))?;
+        Ok(Self { file, line: format!("0::/{}", cgroup.to_string().trim_start_matches('/')) })
+    }
+
+    /// Whether the process is there now, and in that cgroup.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        let mut said = [0; PROC_CGROUP_BYTES];
+        // A process that is gone, or a line that is longer than that of any cgroup of ours: it is not so.
+        let Ok(n @ 1..) = self.file.read_at(&mut said, 0) else { return false };
+        said[..n].split(|byte| *byte == b'\n').any(|line| line == self.line.as_bytes())
+    }
+}
 
 /// How the host mounts its control groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -236,6 +270,11 @@ pub fn create(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<
 }
 
 fn create_once(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<bool, CgroupError> {
+    // A cgroup has the controllers that are enabled in the one above it, which can enable only those that it has itself: with one look
+    // at the lowest one, all is known.
+    if read(roots, path, "cgroup.controllers").is_ok_and(|has| controllers.iter().all(|c| words(&has).contains(*c))) {
+        return Ok(false);
+    }
     for above in path.ancestors() {
         make_dir(roots, &above)?;
         enable(roots, &above, controllers)?;
@@ -484,19 +523,21 @@ pub fn io_stat(roots: &Roots, path: &CgroupPath) -> Result<BTreeMap<DevNo, IoSta
 /// [`CgroupError::ReadProc`].
 pub fn cgroup_of(roots: &Roots, pid: u32) -> Result<CgroupPath, CgroupError> {
     let file = roots.proc.join(pid.to_string()).join("cgroup");
-    let text = fs::read_to_string(file).map_err(|source| {
-        if source.kind() == io::ErrorKind::NotFound || is(&source, Errno::SRCH) {
-            CgroupError::NoProcess { pid }
-        } else {
-            CgroupError::ReadProc { pid, source }
-        }
-    })?;
+    let text = fs::read_to_string(file).map_err(|source| unreadable(pid, source))?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::")).ok_or(CgroupError::NotUnified { pid })?;
     // The kernel marks it so (proc_cgroup_show); no live cgroup that Bulkhead makes has a space in its name.
     if path.ends_with(" (deleted)") {
         return Err(CgroupError::Removed { pid });
     }
     path.parse().map_err(|source| CgroupError::Unnameable { pid, source })
+}
+
+fn unreadable(pid: u32, source: io::Error) -> CgroupError {
+    if source.kind() == io::ErrorKind::NotFound || is(&source, Errno::SRCH) {
+        CgroupError::NoProcess { pid }
+    } else {
+        CgroupError::ReadProc { pid, source }
+    }
 }
 
 /// The counters of `io.stat`. Keys that are unknown (such as `cost.vrate`) are passed over, and so are values that are not

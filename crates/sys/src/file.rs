@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bulkhead_core::units::Bytes;
 use rustix::fs::{FlockOperation, OFlags, flock, statvfs, syncfs};
@@ -128,6 +128,45 @@ pub fn read_limited(path: &Path, limit: Bytes) -> Result<Vec<u8>, FileError> {
         return Err(FileError::TooLarge { path: path.to_owned(), limit });
     }
     Ok(bytes)
+}
+
+/// Tells what a file holds now from what it held before, without reading it. Whatever changes a file, or puts another one in its place,
+/// changes this, if the clock of its file system has moved on since: see [`Stamp::is_settled`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    dev: u64,
+    inode: u64,
+    size: Bytes,
+    /// `st_ctime`, which no program can set.
+    changed: (i64, i64),
+}
+
+/// From when on a change is sure to give a file another time: file systems take theirs from a clock that moves at each tick (1 to 10 ms).
+const CLOCK_MOVES: Duration = Duration::from_secs(1);
+
+impl Stamp {
+    /// That of a file; `None` when it is not there, or cannot be looked at.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let found = fs::metadata(path).ok()?;
+        Some(Self {
+            dev: found.dev(),
+            inode: found.ino(),
+            size: Bytes(found.len()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        })
+    }
+
+    /// Whether the last change was so long ago that the next one is sure to be seen. Not when it lies in the future, because somebody
+    /// set the clock.
+    #[must_use]
+    pub fn is_settled(&self, now: SystemTime) -> bool {
+        let (Ok(seconds), Ok(nanos)) = (u64::try_from(self.changed.0), u32::try_from(self.changed.1)) else {
+            return false;
+        };
+        let changed = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+        now.duration_since(changed).is_ok_and(|ago| ago >= CLOCK_MOVES)
+    }
 }
 
 /// Removes a file so that it stays removed after a crash. Returns `false` when it did not exist.
@@ -336,6 +375,33 @@ mod tests {
             fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_file_that_was_changed_or_replaced_has_another_stamp() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        assert_eq!(Stamp::of(&path), None);
+        write_atomic(&path, b"one").unwrap();
+        let first = Stamp::of(&path).unwrap();
+        assert_eq!(Stamp::of(&path), Some(first));
+        // Within the same tick of the clock a change of the same size can only be seen by the number of the file.
+        write_atomic(&path, b"two").unwrap();
+        let second = Stamp::of(&path).unwrap();
+        fs::write(&path, b"three").unwrap();
+        let third = Stamp::of(&path).unwrap();
+        assert!(first != second && second != third);
+        let changed = fs::metadata(&path).unwrap();
+        let changed = SystemTime::UNIX_EPOCH
+            + Duration::new(changed.ctime().try_into().unwrap(), changed.ctime_nsec().try_into().unwrap());
+        for (now, settled) in [
+            (changed, false),
+            (changed - Duration::from_secs(9), false),
+            (changed + CLOCK_MOVES / 2, false),
+            (changed + CLOCK_MOVES, true),
+        ] {
+            assert_eq!(third.is_settled(now), settled, "{now:?}");
+        }
     }
 
     #[test]

@@ -6,13 +6,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bulkhead_core::units::DevNo;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -84,6 +86,51 @@ impl MountInfo {
     #[must_use]
     pub fn is_readonly(&self) -> bool {
         [&self.options, &self.super_options].iter().any(|options| options.split(',').any(|option| option == "ro"))
+    }
+}
+
+/// Where something is mounted in our own mount namespace. The kernel's table is read again only when it has changed: a system call tells.
+#[derive(Debug)]
+pub struct MountPoints {
+    path: PathBuf,
+    file: File,
+    /// `None` until it was read, and when that failed.
+    points: Option<Arc<BTreeSet<PathBuf>>>,
+}
+
+impl MountPoints {
+    /// Opens the table; it is read when somebody asks.
+    ///
+    /// # Errors
+    /// [`MountError::Read`].
+    pub fn open(roots: &Roots) -> Result<Self, MountError> {
+        Self::at(roots.proc.join("self/mountinfo"))
+    }
+
+    fn at(path: PathBuf) -> Result<Self, MountError> {
+        let file = File::open(&path).map_err(|source| MountError::Read { path: path.clone(), source })?;
+        Ok(Self { path, file, points: None })
+    }
+
+    /// All mount points, as they are now.
+    ///
+    /// # Errors
+    /// [`MountError::Read`] or [`MountError::Parse`].
+    pub fn now(&mut self) -> Result<Arc<BTreeSet<PathBuf>>, MountError> {
+        // Once for each change since the file was opened or asked of it last (kernel `mounts_poll`). What changes while the table is read
+        // is told the next time.
+        let no_time = Timespec::default();
+        let has_changed = poll(&mut [PollFd::new(&self.file, PollFlags::PRI)], Some(&no_time)) != Ok(0);
+        if let Some(points) = self.points.as_ref().filter(|_| !has_changed) {
+            return Ok(Arc::clone(points));
+        }
+        self.points = None;
+        let mut text = Vec::new();
+        let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut text));
+        read.map_err(|source| MountError::Read { path: self.path.clone(), source })?;
+        let mounts = parse_mountinfo(&text).map_err(|line| MountError::Parse { path: self.path.clone(), line })?;
+        let points = Arc::new(mounts.into_iter().map(|mount| mount.mount_point).collect());
+        Ok(Arc::clone(self.points.insert(points)))
     }
 }
 
@@ -678,6 +725,25 @@ mod tests {
             make_slave(&volume).unwrap();
             unmount(&volume).unwrap();
             assert_eq!(mount_at(&volume), None);
+        });
+    }
+
+    #[test]
+    fn root_the_mount_points_are_read_again_when_they_have_changed() {
+        in_own_namespace(|base| {
+            let target = base.join("t");
+            fs::create_dir(&target).unwrap();
+            let tid = gettid().as_raw_nonzero().get();
+            let mut points = MountPoints::at(format!("/proc/{tid}/mountinfo").into()).unwrap();
+            let before = points.now().unwrap();
+            assert!(!before.contains(&target) && before.contains(Path::new("/")));
+            assert!(Arc::ptr_eq(&before, &points.now().unwrap()), "nothing has changed");
+            mount(Path::new("none"), "tmpfs", &target, MountFlags::default(), &[]).unwrap();
+            let mounted = points.now().unwrap();
+            assert!(mounted.contains(&target));
+            assert!(Arc::ptr_eq(&mounted, &points.now().unwrap()));
+            unmount(&target).unwrap();
+            assert_eq!(points.now().unwrap(), before);
         });
     }
 

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 
+use crate::spawn::{SpawnSpec, spawn};
+
 fn path(text: &str) -> CgroupPath {
     text.parse().unwrap()
 }
@@ -308,4 +310,42 @@ fn a_cgroup_is_created_while_somebody_removes_the_empty_one_above() {
         });
         assert!(matches!(outcome, Ok(true)), "{n}: {outcome:?}");
     }
+}
+
+#[test]
+fn a_membership_holds_as_long_as_the_process_is_there_and_in_the_cgroup() {
+    let (_base, roots) = fake(&[]);
+    let file = roots.proc.join("7/cgroup");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let own = path("bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice");
+    assert!(matches!(Membership::of(&roots, 7, &own), Err(CgroupError::NoProcess { pid: 7 })));
+    // With a hierarchy of version 1 beside it.
+    let say = |cgroup: &str| fs::write(&file, format!("1:name=systemd:/other\n0::{cgroup}\n")).unwrap();
+    say(&format!("/{own}"));
+    let membership = Membership::of(&roots, 7, &own).unwrap();
+    assert!(membership.holds() && membership.holds());
+    for other in ["/".to_owned(), "/bulkhead.slice".to_owned(), format!("/{own}/below"), format!("/{own} (deleted)")] {
+        say(&other);
+        assert!(!membership.holds(), "{other}");
+    }
+    say("/");
+    assert!(Membership::of(&roots, 7, &CgroupPath::root()).unwrap().holds());
+    fs::write(&file, "").unwrap();
+    assert!(!membership.holds());
+}
+
+#[test]
+fn a_process_that_has_ended_is_in_no_cgroup() {
+    let roots = Roots::host();
+    let spec = SpawnSpec { program: "sleep".into(), args: vec!["60".into()], ..SpawnSpec::default() };
+    let child = spawn(&spec).unwrap();
+    let Ok(at) = cgroup_of(&roots, child.pid()) else {
+        println!("skipped: there is no cgroup v2 here");
+        return;
+    };
+    let membership = Membership::of(&roots, child.pid(), &at).unwrap();
+    assert!(membership.holds());
+    // Kills and reaps it.
+    drop(child);
+    assert!(!membership.holds());
 }
