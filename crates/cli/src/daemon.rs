@@ -11,6 +11,7 @@ use bulkhead_engine::kernel::Kernel;
 use bulkhead_engine::observe::Observatory;
 use bulkhead_engine::servers;
 use bulkhead_sys::probe::probe;
+use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd;
 use tracing_subscriber::EnvFilter;
@@ -49,6 +50,9 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
             hint = "apt-get install dbus, and restart the daemon",
             "there is no system bus: tenants are no units of systemd, and volumes are not unmounted before a shutdown"
         );
+    }
+    if let Err(error) = process::raise_open_files() {
+        tracing::warn!(%error, "no more than the usual number of files can be open: that is enough for about 200 volumes");
     }
     // Before anything that could wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());

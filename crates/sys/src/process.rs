@@ -37,13 +37,33 @@ pub fn open_files(roots: &Roots, pid: u32) -> io::Result<Vec<PathBuf>> {
     Ok(entries.filter_map(Result::ok).filter_map(|entry| fs::read_link(entry.path()).ok()).collect())
 }
 
-/// Lets this process open as many files as it may at most (`RLIMIT_NOFILE`): the usual limit is meant for programs that use select(2).
+/// How many files a process can open that is to open many, where it may raise the limit: as systemd has it.
+const MANY_FILES: u64 = 1 << 19;
+
+/// How many files programs can open that were told nothing else. Those that use select(2) cannot use more.
+const USUAL_FILES: u64 = 1024;
+
+/// Lets this process open many files (`RLIMIT_NOFILE`): as many as it may at most, and with privileges at least [`MANY_FILES`].
 ///
 /// # Errors
 /// The operating system's.
 pub fn raise_open_files() -> io::Result<()> {
     let limit = getrlimit(Resource::Nofile);
+    let maximum = limit.maximum.map(|maximum| maximum.max(MANY_FILES));
+    if setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok() {
+        return Ok(());
+    }
     Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
+}
+
+/// Takes [`raise_open_files`] back, for a program that is not to notice it. Allocates nothing, so that it can be done between fork and exec.
+///
+/// # Errors
+/// The operating system's.
+pub(crate) fn reset_open_files() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.maximum.map_or(USUAL_FILES, |maximum| maximum.min(USUAL_FILES));
+    Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(current), ..limit })?)
 }
 
 /// Has the calling thread run before all that have no or a lower real-time priority (`SCHED_FIFO`; 1 to 99).
