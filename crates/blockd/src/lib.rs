@@ -45,7 +45,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::thin;
 use bulkhead_sys::ublk::queue::Prepared;
 use bulkhead_sys::ublk::service;
-use bulkhead_sys::ublk::{self, Control, DeviceInfo, Spec, State, UblkError, sized};
+use bulkhead_sys::ublk::{self, Control, DeviceInfo, Owners, Spec, State, UblkError, sized};
 use fill::Gate;
 use image::Image;
 pub use image::ImageError;
@@ -197,7 +197,7 @@ fn serve(
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(spec.volume);
-    let found = control.find(roots, owner)?;
+    let found = control.find(roots, owner, &mut Owners::default())?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
         if let Some(other) = service::other_image(roots, &device.name(), &spec.image) {
             return Err(BlockdError::OfAnother { image: spec.image.clone(), device: device.node(roots), other });

@@ -10,9 +10,12 @@ pub mod service;
 pub mod sized;
 mod uapi;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::mem;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -226,6 +229,49 @@ pub struct Params {
     pub max_zeroes: Bytes,
 }
 
+/// The owners of devices, by what `/sys` numbers them with: a device never changes its owner, and its number in `/sys` (unlike its own) is
+/// not given to another. `None`: it is not told.
+#[derive(Clone, Debug, Default)]
+pub struct Owners(BTreeMap<u64, Option<u64>>);
+
+impl Owners {
+    /// The device of an owner among all that there are, by their numbers in `/sys` and their own; asks those of which it is not known that
+    /// they are somebody else's. Forgets those that are gone.
+    fn find(
+        &mut self,
+        devices: &[(u64, u32)],
+        owner: u64,
+        mut ask: impl FnMut(u32) -> Result<Option<DeviceInfo>, UblkError>,
+    ) -> Result<Option<DeviceInfo>, UblkError> {
+        let mut before = mem::take(&mut self.0);
+        for (number, id) in devices {
+            if let Some(other) = before.remove(number).filter(|other| *other != Some(owner)) {
+                self.0.insert(*number, other);
+                continue;
+            }
+            match ask(*id) {
+                Ok(Some(info)) => {
+                    self.0.insert(*number, Some(info.owner));
+                    if info.owner == owner {
+                        // Of those that were not looked at, nothing new is known.
+                        self.0.append(&mut before);
+                        return Ok(Some(info));
+                    }
+                }
+                Ok(None) => {}
+                // Of a device that somebody without privileges made, nobody else is told.
+                Err(UblkError::Command { source, .. })
+                    if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) =>
+                {
+                    self.0.insert(*number, None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// The driver's control node.
 pub struct Control {
     file: File,
@@ -299,11 +345,12 @@ impl Control {
         }
     }
 
-    /// The device that has `owner` written on it, `None` when there is none.
+    /// The device that has `owner` written on it, `None` when there is none. Of the devices in `known`, only the one of this owner is asked;
+    /// the others come into it.
     ///
     /// # Errors
     /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
-    pub fn find(&mut self, roots: &Roots, owner: u64) -> Result<Option<DeviceInfo>, UblkError> {
+    pub fn find(&mut self, roots: &Roots, owner: u64, known: &mut Owners) -> Result<Option<DeviceInfo>, UblkError> {
         if let Some(probable) = service::probable(roots, owner).map(|id| self.info(id)).transpose()?.flatten()
             && probable.owner == owner
         {
@@ -315,19 +362,13 @@ impl Control {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             listed => listed.map_err(unreadable)?,
         };
+        let mut devices = Vec::new();
         for entry in listed {
-            let name = entry.map_err(unreadable)?.file_name();
-            let id = name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok());
-            match id.map(|id| self.info(id)) {
-                Some(Ok(Some(info))) if info.owner == owner => return Ok(Some(info)),
-                // Of a device that somebody without privileges made, nobody else is told.
-                Some(Err(UblkError::Command { source, .. }))
-                    if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) => {}
-                Some(Err(error)) => return Err(error),
-                _ => {}
-            }
+            let entry = entry.map_err(unreadable)?;
+            let id = entry.file_name().to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok());
+            devices.extend(id.map(|id| (entry.ino(), id)));
         }
-        Ok(None)
+        known.find(&devices, owner, |id| self.info(id))
     }
 
     /// Makes a device, not started yet. The process that calls this is to serve it.

@@ -24,7 +24,7 @@ use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service;
-use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
+use bulkhead_sys::ublk::{Control, DeviceInfo, Owners, UblkError, sized};
 use bulkhead_sys::{block, file, image, layer, lvm, process};
 use uuid::Uuid;
 
@@ -415,8 +415,16 @@ impl Kernel {
             Err(UblkError::Lacks { .. }) if !service::is_told(&self.roots, volume) => return Ok(None),
             opened => opened.map_err(|e| e.fault(file_object(image)))?,
         };
-        let found = control.find(&self.roots, device_owner(volume)).map_err(|e| e.fault(file_object(image)))?;
+        // Not locked meanwhile: a device that does not answer keeps nobody from another.
+        let mut known = self.owners().clone();
+        let found = control.find(&self.roots, device_owner(volume), &mut known);
+        *self.owners() = known;
+        let found = found.map_err(|e| e.fault(file_object(image)))?;
         Ok(found.map(|device| (control, device)))
+    }
+
+    fn owners(&self) -> MutexGuard<'_, Owners> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The driver, its module loaded if need be, when it can do what block servers need.

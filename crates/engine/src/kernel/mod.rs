@@ -31,7 +31,7 @@ use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager};
-use bulkhead_sys::ublk::service;
+use bulkhead_sys::ublk::{Owners, service};
 use bulkhead_sys::{file, fsutil, iocost, iosched, jbd2, layer, merge, mount, part, process};
 use uuid::Uuid;
 
@@ -69,6 +69,8 @@ pub struct Kernel {
     /// Images that are being made to take the place of others.
     pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
     pub(super) replacing: Replacing,
+    /// Of which ublk devices it is known that they are not the one that is looked for.
+    pub(super) owners: Mutex<Owners>,
 }
 
 impl Kernel {
@@ -86,6 +88,7 @@ impl Kernel {
             unswept: Mutex::default(),
             being_made: Mutex::default(),
             replacing: Replacing::default(),
+            owners: Mutex::default(),
         }
     }
 

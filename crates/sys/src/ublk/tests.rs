@@ -126,3 +126,33 @@ fn without_the_driver_it_says_so() {
     assert!(matches!(&error, UblkError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("ublk-control"), "{error}");
 }
+
+#[test]
+fn a_device_that_is_known_to_be_anothers_is_not_asked_again() {
+    let mut known = Owners::default();
+    let mut find = |devices: &[(u64, u32)], owner: u64, owners: &[(u32, u64)]| {
+        let mut asked = Vec::new();
+        let found = known.find(devices, owner, |id| {
+            asked.push(id);
+            let owned = owners.iter().find(|(of, _)| *of == id);
+            match owned {
+                // Somebody without privileges made it.
+                Some((_, 0)) => Err(refused(uapi::GET_DEV_INFO, id, Errno::PERM)),
+                _ => Ok(owned.map(|(_, owner)| DeviceInfo { owner: *owner, ..device(id) })),
+            }
+        });
+        (found.unwrap().map(|device| device.id), asked)
+    };
+    let all = [(100, 0), (101, 1), (102, 2)];
+    let owners = [(0, 70), (1, 0), (2, 72)];
+    assert_eq!(find(&all, 72, &owners), (Some(2), vec![0, 1, 2]));
+    assert_eq!(find(&all, 72, &owners), (Some(2), vec![2]));
+    assert_eq!(find(&all, 73, &owners), (None, vec![]));
+    // The first one is gone, and its number is given to another device, which `/sys` numbers otherwise.
+    let all = [(103, 0), (101, 1), (102, 2)];
+    assert_eq!(find(&all, 73, &[(0, 73), (1, 0), (2, 72)]), (Some(0), vec![0]));
+    assert_eq!(find(&all, 70, &[(0, 73), (1, 0), (2, 72)]), (None, vec![]));
+    // One that goes away while it is looked for is none.
+    assert_eq!(find(&[(104, 4)], 74, &[]), (None, vec![4]));
+    assert_eq!(find(&[(104, 4)], 74, &[(4, 74)]), (Some(4), vec![4]));
+}
