@@ -3,7 +3,7 @@
 //! It is a thread of its own because who waits for a volume's I/O may be the daemon itself, with all that waits for it. Successors are
 //! started beside each other, so that one whose disk hangs does not keep the others from theirs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ use bulkhead_core::serve::ServeSpec;
 use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::ublk::service::{self, Watch};
+use bulkhead_sys::ublk::service::{self, Happened, Watch};
 use bulkhead_sys::ublk::{Control, State};
 use uuid::Uuid;
 
@@ -45,7 +45,14 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let watch = Arc::new(Watch::new(&Roots::host()).map_err(failed)?);
     let (started, ended) = channel();
     let starter = Starter { roots: Roots::host(), kernel, watch: Arc::clone(&watch), started };
-    let mut servers = Servers { starter: Arc::new(starter), ended, tries: BTreeMap::new() };
+    let mut servers = Servers {
+        starter: Arc::new(starter),
+        ended,
+        devices: BTreeMap::new(),
+        due: BTreeMap::new(),
+        queue: BTreeSet::new(),
+        tries: BTreeMap::new(),
+    };
     let (settled, hears) = channel();
     let look = move || {
         if let Err(error) = background::become_flusher() {
@@ -54,13 +61,17 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
                 "when memory is short, a successor may wait for the volume that waits for it"
             );
         }
+        // What there is was not seen to come.
+        let mut happened = Happened { missed: true, ..Happened::default() };
         loop {
-            let found = servers.settle();
+            let has_missed = happened.missed;
+            let found = servers.settle(happened);
             if found.settled {
                 // Only the first time somebody waits for that.
                 let _ = settled.send(());
             }
-            watch.wait(&found.alive, found.again);
+            happened = watch.wait(found.again);
+            happened.missed |= has_missed && found.is_unknown;
         }
     };
     thread::Builder::new().name("servers".to_owned()).spawn(look).map_err(failed)?;
@@ -82,8 +93,21 @@ struct Starter {
 struct Servers {
     starter: Arc<Starter>,
     ended: Receiver<(Uuid, Result<(), String>)>,
+    /// Our devices, by their numbers.
+    devices: BTreeMap<u32, Device>,
+    /// When to look at a device although nothing has happened to it.
+    due: BTreeMap<u32, Instant>,
+    /// The devices that have no server, and wait until fewer are being started.
+    queue: BTreeSet<u32>,
     /// The volumes whose servers are gone.
     tries: BTreeMap<Uuid, Try>,
+}
+
+/// What is told of a device.
+struct Device {
+    volume: Uuid,
+    /// Its server, as long as that lives: its end is waited for.
+    server: Option<Handle>,
 }
 
 /// How it stands with a server that is gone.
@@ -118,76 +142,141 @@ impl Try {
 
 /// What was found of the servers.
 struct Found {
-    alive: Vec<Handle>,
     /// When to look again although nothing happens.
     again: Option<Duration>,
     /// Whether all that are gone have a successor, or cannot have one now.
     settled: bool,
+    /// What there is could not be listed.
+    is_unknown: bool,
 }
 
 impl Servers {
-    /// Looks at all devices, and has successors started.
-    fn settle(&mut self) -> Found {
+    /// Looks at the devices to which something has happened, and at those that are due, and has successors started.
+    fn settle(&mut self, happened: Happened) -> Found {
         let now = Instant::now();
-        for (volume, outcome) in self.ended.try_iter() {
-            let tried = self.tries.entry(volume).or_default();
-            match outcome {
-                Ok(()) => (tried.is_starting, tried.started) = (false, Some(now)),
-                Err(why) => tell(volume, tried, why, now),
-            }
+        let tried: Vec<(Uuid, Result<(), String>)> = self.ended.try_iter().collect();
+        for (volume, outcome) in tried {
+            self.has_tried(volume, outcome, now);
         }
-        let told = match service::all(&self.starter.roots) {
-            Ok(told) => told,
+        match self.told(happened, now) {
+            Ok(told) => {
+                let mut control = None;
+                for (id, spec) in told {
+                    self.due.remove(&id);
+                    self.queue.remove(&id);
+                    match spec {
+                        Some(spec) => self.look_at(&mut control, id, spec, now),
+                        None => self.forget(id),
+                    }
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, "the block servers cannot be listed");
-                return Found { alive: Vec::new(), again: Some(AGAIN.0), settled: false };
-            }
-        };
-        self.tries.retain(|volume, tried| tried.is_starting || told.iter().any(|(_, spec)| spec.volume == *volume));
-        let mut alive = Vec::new();
-        let (mut again, mut settled) = (None::<Duration>, true);
-        let mut look_in = |wait: Duration| again = Some(again.map_or(wait, |again| again.min(wait)));
-        for (id, spec) in told {
-            let volume = spec.volume;
-            // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
-            let was_replacing = self.starter.kernel.is_replacing(volume);
-            match self.starter.server(id, &spec) {
-                Ok(server) => {
-                    alive.extend(server);
-                    match self.tries.get(&volume) {
-                        Some(tried) if tried.is_new(now) => look_in(SERVED),
-                        _ => drop(self.tries.remove(&volume)),
-                    }
-                }
-                // Whoever ended it starts the next one, removes the device, or fails and leaves that to us.
-                Err(_) if was_replacing || self.starter.kernel.is_replacing(volume) => look_in(AGAIN.0),
-                Err(gone) => {
-                    let n_starting = self.tries.values().filter(|tried| tried.is_starting).count();
-                    // What served before it ended has a successor at once.
-                    if self.tries.get(&volume).is_some_and(|tried| tried.started.is_some() && !tried.is_new(now)) {
-                        self.tries.remove(&volume);
-                    }
-                    let tried = self.tries.entry(volume).or_default();
-                    if tried.started.is_some() {
-                        tell(volume, tried, "it ended again".to_owned(), now);
-                    }
-                    match tried.next.map(|next| next.saturating_duration_since(now)) {
-                        _ if tried.is_starting => settled = false,
-                        Some(wait) if !wait.is_zero() => look_in(wait),
-                        _ if n_starting >= MAX_STARTING => settled = false,
-                        _ => {
-                            if tried.failed == 0 {
-                                tracing::warn!(image = %spec.image.display(), gone, "another block server takes over");
-                            }
-                            tried.is_starting = true;
-                            settled = false;
-                            self.start(spec);
-                        }
-                    }
-                }
+                return Found { again: Some(AGAIN.0), settled: false, is_unknown: true };
             }
         }
-        Found { alive, again, settled }
+        let again = self.due.values().min().map(|due| due.saturating_duration_since(now));
+        Found { again, settled: self.n_starting() == 0 && self.queue.is_empty(), is_unknown: false }
+    }
+
+    /// What is told of the devices that are to be looked at now; `None` of those of which nothing is told any more.
+    fn told(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
+        let roots = &self.starter.roots;
+        if happened.missed {
+            let all: BTreeMap<u32, ServeSpec> = service::all(roots)?.into_iter().collect();
+            let gone: Vec<u32> = self.devices.keys().filter(|id| !all.contains_key(id)).copied().collect();
+            let told = all.into_iter().map(|(id, spec)| (id, Some(spec)));
+            return Ok(told.chain(gone.into_iter().map(|id| (id, None))).collect());
+        }
+        let mut ids = happened.at;
+        ids.extend(self.due.iter().filter(|(_, due)| **due <= now).map(|(id, _)| *id));
+        ids.extend(self.queue.iter().take(MAX_STARTING.saturating_sub(self.n_starting())));
+        Ok(ids.into_iter().map(|id| (id, service::of_device(roots, id))).collect())
+    }
+
+    fn n_starting(&self) -> usize {
+        self.tries.values().filter(|tried| tried.is_starting).count()
+    }
+
+    /// A successor was started, or could not be.
+    fn has_tried(&mut self, volume: Uuid, outcome: Result<(), String>, now: Instant) {
+        let of_volume = self.devices.iter().filter(|(_, device)| device.volume == volume);
+        let ids: Vec<u32> = of_volume.map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            // Its device is gone meanwhile.
+            self.tries.remove(&volume);
+            return;
+        }
+        self.due.extend(ids.into_iter().map(|id| (id, now)));
+        let tried = self.tries.entry(volume).or_default();
+        match outcome {
+            Ok(()) => (tried.is_starting, tried.started) = (false, Some(now)),
+            Err(why) => tell(volume, tried, why, now),
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        let Some(Device { volume, .. }) = self.devices.remove(&id) else { return };
+        // One that is being started says how that ended.
+        if self.tries.get(&volume).is_some_and(|tried| !tried.is_starting) {
+            self.tries.remove(&volume);
+        }
+    }
+
+    fn look_at(&mut self, control: &mut Option<Control>, id: u32, spec: ServeSpec, now: Instant) {
+        let volume = spec.volume;
+        // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
+        let was_replacing = self.starter.kernel.is_replacing(volume);
+        let found = self.starter.server(control, id, &spec);
+        let device = self.devices.entry(id).or_insert(Device { volume, server: None });
+        // The end of the one before is waited for no longer.
+        *device = Device { volume, server: None };
+        match found {
+            Ok(server) => {
+                if let Some(server) = server {
+                    if let Err(error) = self.starter.watch.add(id, &server) {
+                        tracing::error!(%error, device = id, "the end of a block server cannot be waited for");
+                        self.due.insert(id, now + AGAIN.0);
+                    }
+                    device.server = Some(server);
+                }
+                match self.tries.get(&volume) {
+                    Some(tried) if tried.is_new(now) => drop(self.due.insert(id, now + SERVED)),
+                    _ => drop(self.tries.remove(&volume)),
+                }
+            }
+            // Whoever ended it starts the next one, removes the device, or fails and leaves that to us.
+            Err(_) if was_replacing || self.starter.kernel.is_replacing(volume) => {
+                self.due.insert(id, now + AGAIN.0);
+            }
+            Err(gone) => self.succeed(id, spec, &gone, now),
+        }
+    }
+
+    /// Has a server that is gone succeeded by another, now or later.
+    fn succeed(&mut self, id: u32, spec: ServeSpec, gone: &str, now: Instant) {
+        let (volume, n_starting) = (spec.volume, self.n_starting());
+        // What served before it ended has a successor at once.
+        if self.tries.get(&volume).is_some_and(|tried| tried.started.is_some() && !tried.is_new(now)) {
+            self.tries.remove(&volume);
+        }
+        let tried = self.tries.entry(volume).or_default();
+        if tried.started.is_some() {
+            tell(volume, tried, "it ended again".to_owned(), now);
+        }
+        match tried.next {
+            // It says how that ended.
+            _ if tried.is_starting => {}
+            Some(next) if next > now => drop(self.due.insert(id, next)),
+            _ if n_starting >= MAX_STARTING => drop(self.queue.insert(id)),
+            _ => {
+                if tried.failed == 0 {
+                    tracing::warn!(image = %spec.image.display(), gone, "another block server takes over");
+                }
+                tried.is_starting = true;
+                self.start(spec);
+            }
+        }
     }
 
     fn start(&self, spec: ServeSpec) {
@@ -214,9 +303,14 @@ fn tell(volume: Uuid, tried: &mut Try, why: String, now: Instant) {
 }
 
 impl Starter {
-    /// The server of a device; `None` when the device is gone, or going. What it was when it is gone itself is the error.
-    fn server(&self, id: u32, spec: &ServeSpec) -> Result<Option<Handle>, String> {
-        let device = Control::open(&self.roots).and_then(|mut control| control.info(id)).map_err(|e| chain(&e))?;
+    /// The server of a device; `None` when the device is gone, or going. What it was when it is gone itself is the error. The driver is
+    /// opened when it is needed, and then stays open.
+    fn server(&self, control: &mut Option<Control>, id: u32, spec: &ServeSpec) -> Result<Option<Handle>, String> {
+        let opened = match control.take() {
+            Some(open) => Ok(open),
+            None => Control::open(&self.roots),
+        };
+        let device = opened.and_then(|open| control.insert(open).info(id)).map_err(|e| chain(&e))?;
         let is_ours = |owner| owner == device_owner(spec.volume);
         let Some(device) = device.filter(|device| is_ours(device.owner) && device.state != State::Dead) else {
             return Ok(None);

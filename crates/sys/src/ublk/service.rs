@@ -1,8 +1,10 @@
 //! What the ublk devices of ours serve: their servers tell it in `/run/bulkhead/blockd`, for whoever finds a device, with its server
 //! or without.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +14,8 @@ use bulkhead_core::heat::Heat;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::siblings::access;
 use bulkhead_core::units::Bytes;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fs::{FlockOperation, flock, inotify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -167,6 +170,12 @@ pub fn of(roots: &Roots, name: &str) -> Option<ServeSpec> {
     (disk_sequence(roots, name)? == told.disk_sequence).then_some(told.service)
 }
 
+/// The same by the number of its device.
+#[must_use]
+pub fn of_device(roots: &Roots, id: u32) -> Option<ServeSpec> {
+    of(roots, &format!("ublkb{id}"))
+}
+
 /// What a disk of ours serves when it is told to be another image than this.
 #[must_use]
 pub fn other_image(roots: &Roots, name: &str, image: &Path) -> Option<PathBuf> {
@@ -185,8 +194,7 @@ pub fn all(roots: &Roots) -> io::Result<Vec<(u32, ServeSpec)>> {
     let mut all = Vec::new();
     for entry in listed {
         let name = entry?.file_name();
-        let id = name.to_str().and_then(|name| Some((name, name.strip_prefix("ublkb")?.parse().ok()?)));
-        all.extend(id.and_then(|(name, id)| Some((id, of(roots, name)?))));
+        all.extend(name.to_str().and_then(|name| Some((device_of(name)?, of(roots, name)?))));
     }
     Ok(all)
 }
@@ -210,12 +218,29 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), 
     file::write_atomic(&hint(roots, device_owner(spec.volume)), device.id.to_string().as_bytes())
 }
 
-/// Waits for servers that come and go.
+/// Waits for servers that come and go. What a wait costs does not grow with their number.
 #[derive(Debug)]
 pub struct Watch {
+    events: OwnedFd,
     changes: OwnedFd,
     woken: OwnedFd,
 }
+
+/// What has happened since the last wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// The devices of which something else is told, or nothing any more, and those whose servers have ended, by their numbers.
+    pub at: BTreeSet<u32>,
+    /// So much that not all of it is known: any device may be another.
+    pub missed: bool,
+}
+
+/// What [`Watch`] waits for, beside the ends of servers, which have the numbers of their devices.
+const CHANGES: u64 = u64::MAX;
+const WOKEN: u64 = u64::MAX - 1;
+
+/// So many events are taken at a time; more come with the next wait.
+const EVENTS: usize = 64;
 
 impl Watch {
     /// Watches the directory, which is made if need be.
@@ -227,22 +252,50 @@ impl Watch {
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         inotify::add_watch(&changes, dir(roots), inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::DELETE)?;
         let woken = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { changes, woken })
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, key) in [(&changes, CHANGES), (&woken, WOKEN)] {
+            epoll::add(&events, fd, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
+        }
+        Ok(Self { events, changes, woken })
     }
 
-    /// Waits until something else is told, or one of these processes has ended, or somebody woke it, or `limit`; it may return for
-    /// nothing.
-    pub fn wait(&self, servers: &[Handle], limit: Option<Duration>) {
-        let mut fds: Vec<PollFd<'_>> = servers.iter().map(|server| PollFd::new(server, PollFlags::IN)).collect();
-        fds.push(PollFd::new(&self.changes, PollFlags::IN));
-        fds.push(PollFd::new(&self.woken, PollFlags::IN));
+    /// Waits for the end of the server of a device as well, until the handle is dropped.
+    ///
+    /// # Errors
+    /// The operating system's.
+    pub fn add(&self, id: u32, server: &Handle) -> io::Result<()> {
+        Ok(epoll::add(&self.events, server, epoll::EventData::new_u64(id.into()), epoll::EventFlags::IN)?)
+    }
+
+    /// Waits until something else is told, or a server has ended, or somebody woke it, or `limit`; it may return for nothing. That a
+    /// server has ended is said each time, until its handle is dropped.
+    pub fn wait(&self, limit: Option<Duration>) -> Happened {
+        let mut happened = Happened::default();
+        let mut events = Vec::with_capacity(EVENTS);
         let limit = limit.map(|limit| Timespec::try_from(limit).unwrap_or_default());
         // A signal: whoever waits looks again.
-        let _ = poll(&mut fds, limit.as_ref());
-        let mut buffer = [0; 4096];
-        while rustix::io::read(&self.changes, &mut buffer).is_ok_and(|n| n > 0) {}
-        // The counter of an eventfd: one read takes all of it.
-        let _ = rustix::io::read(&self.woken, &mut buffer);
+        let _ = epoll::wait(&self.events, spare_capacity(&mut events), limit.as_ref());
+        for event in events {
+            match event.data.u64() {
+                CHANGES => self.read_changes(&mut happened),
+                WOKEN => {
+                    // The counter of an eventfd: one read takes all of it.
+                    let _ = rustix::io::read(&self.woken, &mut [0; 8]);
+                }
+                id => happened.at.extend(u32::try_from(id).ok()),
+            }
+        }
+        happened
+    }
+
+    fn read_changes(&self, happened: &mut Happened) {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut changes = inotify::Reader::new(&self.changes, &mut buffer);
+        // Until there are none left.
+        while let Ok(change) = changes.next() {
+            happened.missed |= change.events().contains(inotify::ReadFlags::QUEUE_OVERFLOW);
+            happened.at.extend(change.file_name().and_then(|name| device_of(name.to_str().ok()?)));
+        }
     }
 
     /// Has [`Watch::wait`] return, now or when it is called next.
@@ -250,6 +303,11 @@ impl Watch {
         // Fails only when so many have done it that it is awake anyway.
         let _ = rustix::io::write(&self.woken, &1u64.to_ne_bytes());
     }
+}
+
+/// The number of the device of which a file of this name tells.
+fn device_of(name: &str) -> Option<u32> {
+    name.strip_prefix("ublkb")?.parse().ok()
 }
 
 /// Forgets what was told of a device.

@@ -2,7 +2,9 @@ use bulkhead_core::model::Sharing;
 use bulkhead_core::serve::ServeSpec;
 use uuid::Uuid;
 
+use super::service::{Happened, Watch};
 use super::*;
+use crate::spawn::{SpawnSpec, spawn};
 
 fn device(id: u32) -> DeviceInfo {
     DeviceInfo { id, state: State::Live, server_pid: None, owner: 7, queues: 1, depth: 64, max_io_bytes: 1 << 17 }
@@ -54,6 +56,7 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     put(&roots, "block/ublkb3/diskseq", "41\n");
     service::tell(&roots, &device(3), &spec).unwrap();
     assert_eq!(service::of(&roots, "ublkb3"), Some(spec.clone()));
+    assert_eq!(service::of_device(&roots, 3), Some(spec.clone()));
     assert_eq!(service::all(&roots).unwrap(), [(3, spec)]);
     assert_eq!(service::probable(&roots, 7), Some(3));
     let told = service::dir(&roots).join("ublkb3");
@@ -66,6 +69,40 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     service::forget(&roots, &device(3)).unwrap();
     service::forget(&roots, &device(3)).unwrap();
     assert_eq!((service::probable(&roots, 7), told.exists()), (None, false));
+}
+
+#[test]
+fn a_watch_says_which_devices_are_to_be_looked_at() {
+    let base = tempfile::tempdir().unwrap();
+    let roots = Roots::under(base.path());
+    let watch = Watch::new(&roots).unwrap();
+    let now = || watch.wait(Some(Duration::ZERO));
+    let at = |ids: &[u32]| Happened { at: ids.iter().copied().collect(), missed: false };
+    assert_eq!(now(), at(&[]));
+    // What is told of one is put in its place whole; other files are not about devices.
+    for (name, to) in
+        [(".ublkb3.tmp", "ublkb3"), (".ublkb10.tmp", "ublkb10"), (".owner.tmp", "owner-7"), ("x", "ublkbx")]
+    {
+        fs::write(service::dir(&roots).join(name), "{}").unwrap();
+        fs::rename(service::dir(&roots).join(name), service::dir(&roots).join(to)).unwrap();
+    }
+    assert_eq!((now(), now()), (at(&[3, 10]), at(&[])));
+    fs::remove_file(service::dir(&roots).join("ublkb10")).unwrap();
+    fs::remove_file(service::dir(&roots).join("owner-7")).unwrap();
+    assert_eq!(watch.wait(None), at(&[10]));
+    watch.wake();
+    watch.wake();
+    assert_eq!((watch.wait(None), now()), (at(&[]), at(&[])));
+    let sleep = SpawnSpec { program: "sleep".into(), args: vec!["60".into()], ..SpawnSpec::default() };
+    let child = spawn(&sleep).unwrap();
+    let server = Handle::open(Pid::from_raw(child.pid().try_into().unwrap()).unwrap()).unwrap().unwrap();
+    watch.add(7, &server).unwrap();
+    assert_eq!(now(), at(&[]));
+    // Killed. Until nobody holds it any more, it is said again.
+    drop(child);
+    assert_eq!((watch.wait(None), now()), (at(&[7]), at(&[7])));
+    drop(server);
+    assert_eq!(now(), at(&[]));
 }
 
 /// A daemon takes over the devices of another version's servers, of a newer one's too after a downgrade.
