@@ -110,8 +110,9 @@ impl Engine {
         };
         let done = self.executor.run(&plan, dry_run)?;
         if !dry_run {
-            self.watched()
-                .insert(reference.clone(), Watched { tenant: tenant.clone(), target, keep, flatten: volume.flatten });
+            let flatten = volume.flatten;
+            let watched = Watched { tenant: tenant.clone(), target, keep, proof: None, flatten };
+            self.watched().insert(reference.clone(), watched);
         }
         Ok(done)
     }
@@ -119,7 +120,7 @@ impl Engine {
     /// What is known of a volume that is still mounted for this tenant where this daemon mounted it.
     fn watched_mount(&self, tenant: &Name, reference: &VolumeRef) -> Result<Option<Watched>, Fault> {
         let Some(watched) = self.watched().get(reference).cloned() else { return Ok(None) };
-        let mounts = self.host().mounts_below(&self.dirs.run)?;
+        let mounts = self.host().mount_points()?;
         Ok((watched.tenant == *tenant && mounts.contains(&watched.target)).then_some(watched))
     }
 

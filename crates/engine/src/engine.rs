@@ -1,11 +1,10 @@
 //! The engine: recorded state plus a host. This file holds the look-ups; each noun has a file of its own.
 //!
-//! State is read from its files for every operation: no cache of it can go stale. Whoever changes something has claimed it before
-//! ([`crate::locks`]); look-ups claim nothing.
+//! State is read from its files for every operation, but for files that have not changed since: no cache of it can go stale. Whoever changes
+//! something has claimed it before ([`crate::locks`]); look-ups claim nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,7 +17,8 @@ use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
 use crate::carry_out::Executor;
-use crate::host::{Host, LogicalVolume, Space};
+use crate::check::Turns;
+use crate::host::{Host, LogicalVolume, Proof, Space};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::merge::Merging;
@@ -80,8 +80,8 @@ pub(crate) struct Shared {
     pub(crate) reserved: Mutex<BTreeMap<Uuid, Arc<PoolRoom>>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
-    /// Who is looked at in all detail next, of many tenants.
-    pub(crate) next_turn: AtomicUsize,
+    /// What the next periodic check looks at.
+    pub(crate) turns: Mutex<Turns>,
     /// The tenants whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
     pub(crate) merging: Merging,
@@ -107,6 +107,8 @@ pub(crate) struct Watched {
     pub(crate) tenant: Name,
     pub(crate) target: PathBuf,
     pub(crate) keep: Vec<Action>,
+    /// That all is as `keep` left it, once a periodic check has seen to that.
+    pub(crate) proof: Option<Arc<dyn Proof>>,
     /// It is being flattened.
     pub(crate) flatten: bool,
 }
@@ -118,7 +120,7 @@ pub(crate) type Found = Result<Volume, Fault>;
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) holders: BTreeMap<VolumeRef, Name>,
-    pub(crate) mounts: BTreeSet<PathBuf>,
+    pub(crate) mounts: Arc<BTreeSet<PathBuf>>,
     /// The records of mapped volumes.
     pub(crate) mapped: BTreeSet<PathBuf>,
 }
@@ -326,8 +328,7 @@ impl Engine {
     /// Where a volume is mounted, `None` when it is not.
     pub(crate) fn mounted_at(&self, volume: &Volume) -> Result<Option<PathBuf>, Fault> {
         let target = mount_point(&self.dirs.run, volume);
-        let mounts = self.host().mounts_below(&self.dirs.run)?;
-        Ok(mounts.contains(&target).then_some(target))
+        Ok(self.host().mount_points()?.contains(&target).then_some(target))
     }
 
     /// What all volumes have in common to be shown, looked at once for all of them.
@@ -339,7 +340,7 @@ impl Engine {
         for lease in self.leases()? {
             holders.entry(lease.volume).or_insert(lease.tenant);
         }
-        let mounts = self.host().mounts_below(&self.dirs.run)?.into_iter().collect();
+        let mounts = self.host().mount_points()?;
         let mapped =
             self.host().records(&self.dirs.run.join("mappings"), "")?.into_iter().map(|(path, _)| path).collect();
         Ok(Seen { holders, mounts, mapped })

@@ -8,6 +8,7 @@
 
 mod attach;
 pub mod carry_out;
+mod check;
 pub mod client;
 pub mod daemon;
 mod devices;

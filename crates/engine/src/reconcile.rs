@@ -4,10 +4,8 @@
 //! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
@@ -18,16 +16,15 @@ use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::engine::{Engine, InUse, Located, Seen};
+use crate::check::{Depth, Look};
+use crate::engine::{Engine, InUse, Located, Seen, Watched};
 use crate::locks::Claim;
 use crate::parallel;
 use crate::problems::Place;
 
-/// How many tenants are brought to what is recorded of them at a time when the daemon starts, and volumes unmounted when the host goes down.
+/// How many tenants, and then volumes, are brought to what is recorded of them at a time when the daemon starts, and volumes unmounted when
+/// the host goes down.
 pub(crate) const AT_A_TIME: usize = 8;
-
-/// How many tenants a periodic check looks at in all detail. With more than that they take turns; that a mount is gone is seen at once.
-const IN_DETAIL: usize = 50;
 
 /// After how long it is tried again to close what was in use.
 const CLOSE_AGAIN: Duration = Duration::from_secs(30);
@@ -66,8 +63,11 @@ impl Engine {
         collect(engine.pools(), &mut of_records);
         let mut looked_at = engine.settle_tenants(of_records, false);
         engine.close_what_was_in_use();
-        let watched = engine.watched().clone();
-        for (reference, _) in watched.iter().filter(|(_, watched)| watched.flatten) {
+        let flattened: Vec<VolumeRef> = {
+            let watched = engine.watched();
+            watched.iter().filter(|(_, watched)| watched.flatten).map(|(reference, _)| reference.clone()).collect()
+        };
+        for reference in &flattened {
             let place = Place::Flattening(reference.clone());
             looked_at.insert(place.clone());
             let ended = engine.unless_busy(Claim::default().volume(reference), || engine.end_flattening(reference));
@@ -146,30 +146,32 @@ impl Engine {
                 self.found(place, ended.err().into_iter().collect());
             }
         }
-        let mounts = self.host().mounts_below(&self.dirs.run).unwrap_or_else(|fault| {
+        let mounts = self.host().mount_points().unwrap_or_else(|fault| {
             // All volumes are looked at one by one then, and say so.
             tracing::warn!(%fault, "the mount table cannot be read");
-            Vec::new()
+            Arc::default()
         });
-        let seen = Seen { mounts: mounts.into_iter().collect(), ..Seen::default() };
+        let seen = Seen { mounts, ..Seen::default() };
         let present: Vec<&Tenant> = tenants.iter().filter(|tenant| !tenant.removing).collect();
-        let turn = if all_in_detail { 0..present.len() } else { self.turn(present.len()) };
+        let look = if all_in_detail { Look::All } else { self.turn(&present, held.iter().map(|lease| &lease.volume)) };
         // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.
         let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
-        let settled = parallel::each(&present, n_threads, |n, tenant| {
-            self.settle_tenant(tenant, &held, &seen, turn.contains(&n))
-        });
-        looked_at.extend(settled.into_iter().flatten());
-        looked_at
-    }
-
-    /// Whose turn it is of so many to be looked at in all detail: what a look costs does not grow with their number.
-    fn turn(&self, count: usize) -> Range<usize> {
-        if count <= IN_DETAIL {
-            return 0..count;
+        let are_there =
+            parallel::each(&present, n_threads, |_, tenant| self.settle_cgroups(tenant, &look).then_some(*tenant));
+        looked_at.extend(present.iter().map(|tenant| Place::Tenant(tenant.name.clone())));
+        let mut volumes: BTreeSet<(&Name, &VolumeRef)> = BTreeSet::new();
+        let names: BTreeSet<&Name> = are_there.into_iter().flatten().map(|tenant| &tenant.name).collect();
+        for tenant in present.iter().filter(|tenant| names.contains(&tenant.name)) {
+            volumes.extend(tenant.volumes.iter().map(|volume| (&tenant.name, volume)));
         }
-        let start = self.shared.next_turn.fetch_add(IN_DETAIL, Ordering::Relaxed) % count.next_multiple_of(IN_DETAIL);
-        start..(start + IN_DETAIL).min(count)
+        let lent = held.iter().filter(|lease| names.contains(&lease.tenant));
+        volumes.extend(lent.map(|lease| (&lease.tenant, &lease.volume)));
+        let volumes: Vec<(&Name, &VolumeRef)> = volumes.into_iter().collect();
+        parallel::each(&volumes, n_threads, |_, (name, volume)| {
+            self.settle_volume(name, volume, &held, &seen, &look);
+        });
+        looked_at.extend(volumes.into_iter().map(|(_, volume)| Place::Volume(volume.clone())));
+        looked_at
     }
 
     /// Completes a removal whose processes have ended; `None` when somebody works on the tenant or on one of its volumes.
@@ -190,58 +192,58 @@ impl Engine {
         }
     }
 
-    /// Brings a tenant to what is recorded of it: its cgroups, and then each of its volumes by itself, so that one that somebody
-    /// works on, or that cannot be mounted, does not keep the others from being looked after. Without `in_detail` only what is not
-    /// mounted is. Returns what was looked at.
-    fn settle_tenant(&self, tenant: &Tenant, leases: &[Lease], seen: &Seen, in_detail: bool) -> Vec<Place> {
+    /// Brings the cgroups of a tenant to what is recorded of it, when it has its turn. Whether the tenant is there.
+    fn settle_cgroups(&self, tenant: &Tenant, look: &Look<'_>) -> bool {
         let name = &tenant.name;
-        let mut looked_at = vec![Place::Tenant(name.clone())];
-        let cgroups = || -> Result<Vec<Fault>, Fault> {
+        if !look.is_at(name) {
+            return true;
+        }
+        let settle = || -> Result<Vec<Fault>, Fault> {
             // As it is now.
             let tenant = self.tenant(name)?;
             let faults = [self.end_runs(&tenant).err(), self.restore_cgroups(&tenant).err()];
             Ok(faults.into_iter().flatten().collect())
         };
-        let found = if in_detail { self.unless_busy(Claim::default().tenant(name), cgroups) } else { None };
-        match found {
-            Some(Err(fault)) if fault.code == Code::NotFound => return looked_at,
+        match self.unless_busy(Claim::default().tenant(name), settle) {
+            Some(Err(fault)) if fault.code == Code::NotFound => return false,
             Some(faults) => {
                 self.found(Place::Tenant(name.clone()), faults.unwrap_or_else(|fault| vec![fault]));
             }
             None => {}
         }
-        let leased: Vec<&Lease> = leases.iter().filter(|lease| lease.tenant == *name).collect();
-        let volumes: BTreeSet<&VolumeRef> =
-            tenant.volumes.iter().chain(leased.iter().map(|lease| &lease.volume)).collect();
-        for reference in volumes {
-            let place = Place::Volume(reference.clone());
-            looked_at.push(place.clone());
-            let watched = self.watched().get(reference).cloned();
-            let is_mounted =
-                watched.is_some_and(|watched| watched.tenant == *name && seen.mounts.contains(&watched.target));
-            if is_mounted && !in_detail {
-                continue;
-            }
-            let keep = || {
-                // It may have been taken from the tenant since the records were read.
-                let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
-                let is_lent = leased.iter().any(|lease| {
-                    lease.volume == *reference && self.host().record(&self.dirs.lease_record(lease)).is_some()
-                });
-                if !is_kept && !is_lent {
-                    return Ok(());
-                }
-                let watched = self.watched().get(reference).cloned().filter(|_| is_mounted);
-                match watched {
-                    Some(watched) => self.executor.run_steps(watched.keep, false).map(drop),
-                    None => self.mount_for(name, reference, false).map(drop),
-                }
-            };
-            if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {
-                self.found(place, kept.err().into_iter().collect());
-            }
+        true
+    }
+
+    /// Brings a volume of a tenant, its own or one that is lent to it by a lease, to what is recorded of it: by itself, so that one that
+    /// somebody works on, or that cannot be mounted, does not keep the others from being looked after. What is mounted is looked at as far
+    /// as its turn has it.
+    fn settle_volume(&self, name: &Name, reference: &VolumeRef, leases: &[Lease], seen: &Seen, look: &Look<'_>) {
+        let place = Place::Volume(reference.clone());
+        let is_mounted = |watched: &&Watched| watched.tenant == *name && seen.mounts.contains(&watched.target);
+        let mounted = self.watched().get(reference).filter(is_mounted).map(|watched| watched.proof.clone());
+        match (&mounted, look.depth(reference)) {
+            (Some(_), Depth::Mounted) => return,
+            (Some(Some(proof)), Depth::Proved) if proof.holds() => return self.found(place, Vec::new()),
+            _ => {}
         }
-        looked_at
+        let keep = || {
+            // It may have been taken from the tenant since the records were read.
+            let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
+            let mut leased = leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
+            let is_lent = leased.any(|lease| self.host().record(&self.dirs.lease_record(lease)).is_some());
+            if !is_kept && !is_lent {
+                return Ok(());
+            }
+            // Not in the `match`, which would keep it locked.
+            let watched = self.watched().get(reference).cloned().filter(|_| mounted.is_some());
+            match watched {
+                Some(watched) => self.keep(reference, watched),
+                None => self.mount_for(name, reference, false).map(drop),
+            }
+        };
+        if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {
+            self.found(place, kept.err().into_iter().collect());
+        }
     }
 
     /// Ends what runs left behind that died without a lease, because they had no volume.
@@ -278,7 +280,7 @@ impl Engine {
             return Ok(());
         }
         let backend = backend::backend(pool);
-        let mounts: Vec<PathBuf> = self.host().mounts_below(&self.dirs.run)?;
+        let mounts = self.host().mount_points()?;
         // When they cannot be read, that is one problem, not one for each volume.
         self.leases()?;
         for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
@@ -311,7 +313,8 @@ impl Engine {
         for reference in due {
             let close = || {
                 let Located { backend, volume, .. } = self.locate(&reference)?;
-                self.close_if_unheld(backend.as_ref(), &volume, &self.host().mounts_below(&self.dirs.run)?)
+                let mounts = self.host().mount_points()?;
+                self.close_if_unheld(backend.as_ref(), &volume, &mounts)
             };
             match self.unless_busy(Claim::default().volume(&reference), close) {
                 None => {}
@@ -326,7 +329,7 @@ impl Engine {
         }
     }
 
-    fn close_if_unheld(&self, backend: &dyn Backend, volume: &Volume, mounts: &[PathBuf]) -> Result<(), Fault> {
+    fn close_if_unheld(&self, backend: &dyn Backend, volume: &Volume, mounts: &BTreeSet<PathBuf>) -> Result<(), Fault> {
         let is_held = self.holders(&volume.reference())?.0.is_some() || self.is_mapped(volume);
         if volume.state != VolumeState::Ready || is_held {
             return Ok(());

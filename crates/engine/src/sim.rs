@@ -33,7 +33,9 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
 use uuid::Uuid;
 
-use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use crate::host::{
+    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, Space, ThinPool,
+};
 use crate::jobs::Job;
 use crate::observe::Observe;
 use crate::store;
@@ -143,6 +145,8 @@ struct World {
     /// For how long its device has been busy: a second more with each look.
     busy_for: Duration,
     steps_left: Option<usize>,
+    /// How many steps were asked for.
+    n_steps: usize,
 }
 
 /// The host, shared between the engines that live and die on it.
@@ -306,6 +310,11 @@ impl Sim {
             Some(start) => self.world().processes.insert(pid, start),
             None => self.world().processes.remove(&pid),
         };
+    }
+
+    /// How many steps it has been asked for so far.
+    pub(crate) fn n_steps(&self) -> usize {
+        self.world().n_steps
     }
 
     /// Kills the daemon after that many steps: from then on nothing that it does has an effect. `None`: it lives.
@@ -1028,6 +1037,28 @@ impl World {
     }
 }
 
+/// What has to be as these actions left it.
+#[derive(Debug)]
+struct Kept {
+    sim: Sim,
+    kept: Vec<Action>,
+}
+
+impl Proof for Kept {
+    fn holds(&self) -> bool {
+        let world = self.sim.world();
+        self.kept.iter().all(|action| match action {
+            Action::AttachImage { spec, .. } => world.attached.get(&spec.image) == Some(&spec.cgroup),
+            Action::PlaceJournal { device, cgroup, .. } => {
+                let target = world.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target);
+                target.and_then(|target| world.journals.get(target)) == Some(cgroup)
+            }
+            Action::AttachSibling { volume, target, .. } => world.siblings.get(volume) == Some(target),
+            _ => true,
+        })
+    }
+}
+
 impl Host for Sim {
     fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
         if let Action::SyncFs { target } | Action::Unmount { target } = action {
@@ -1037,6 +1068,7 @@ impl Host for Sim {
             }
         }
         let mut world = self.world();
+        world.n_steps += 1;
         if let Some(left) = &mut world.steps_left {
             if *left == 0 {
                 return Err(Fault::new(Code::Internal, "daemon", "killed"));
@@ -1205,8 +1237,13 @@ impl Host for Sim {
         (vec!["sda".to_owned()], vec![])
     }
 
-    fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
-        Ok(self.world().mounts.keys().filter(|target| target.starts_with(dir)).cloned().collect())
+    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
+        Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
+    }
+
+    fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>> {
+        let proof = Kept { sim: self.clone(), kept: kept.to_vec() };
+        proof.holds().then(|| Arc::new(proof) as Arc<dyn Proof>)
     }
 
     fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {

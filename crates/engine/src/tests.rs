@@ -988,33 +988,6 @@ fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
 
 /// With many tenants each is looked at in all detail in turn, and a mount that is gone is seen at once.
 #[test]
-fn many_tenants_take_turns_in_the_periodic_check() {
-    let sim = with_pools();
-    let engine = engine(&sim);
-    let name = |n: usize| format!("t{n}");
-    for n in 0..120 {
-        let request =
-            TenantCreate { name: name(n).parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] };
-        engine.tenant_create(&request, false).unwrap();
-    }
-    run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
-    let attach = TenantSet { attach: vec![volume("thin/v")], ..TenantSet::default() };
-    // The last by name, and not the first to be looked at.
-    engine.tenant_set(&name(99).parse().unwrap(), &attach, false).unwrap();
-    sim.lose_journals();
-    sim.unmount(Path::new("/run/bulkhead/mnt/thin/v"));
-    engine.tick();
-    assert!(engine.volume_inspect(&volume("thin/v")).unwrap().mounted_at.is_some());
-    sim.lose_journals();
-    let journal = || sim.journal_of(Path::new("/run/bulkhead/mnt/thin/v"));
-    let ticks = (1..=10).find(|_| {
-        engine.tick();
-        journal().is_some()
-    });
-    assert!(ticks.is_some_and(|ticks| ticks <= 3), "{ticks:?}");
-}
-
-#[test]
 fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
     for name in ["file/v", "thick/v", "thin/v"] {
         let sim = with_pools();

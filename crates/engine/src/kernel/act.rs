@@ -243,8 +243,9 @@ impl Kernel {
     }
 
     pub(super) fn kernel_name(&self, device: &DeviceRef) -> Result<(DevNo, String), Fault> {
-        let found = block::by_path(&self.roots, &self.node(device)?).map_err(|e| e.fault(device))?;
-        Ok((found.dev, found.name))
+        let dev = block::devno_of(&self.node(device)?).map_err(|e| e.fault(device))?;
+        let name = block::name_of(&self.roots, dev).map_err(|e| e.fault(device))?;
+        Ok((dev, name))
     }
 
     fn dev_of(&self, device: &str) -> Result<DevNo, Fault> {

@@ -518,7 +518,7 @@ fn activate_below(node: &Path) {
 }
 
 /// The process that serves a device, if it lives.
-fn server_of(device: &DeviceInfo) -> Option<u32> {
+pub(super) fn server_of(device: &DeviceInfo) -> Option<u32> {
     device.server().ok().flatten()?;
     device.server_pid
 }

@@ -1,17 +1,20 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
-//! `act.rs` has the actions, `cgroups.rs` and `image.rs` those on cgroups and images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator; the look-ups are here.
+//! `act.rs` has the actions, `cgroups.rs` and `image.rs` those on cgroups and images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator, `proof.rs` and
+//! `records.rs` what makes looking again cheap; the look-ups are here.
 
 mod act;
 pub mod apart;
 mod cgroups;
 pub(crate) mod faults;
 mod image;
+mod proof;
+mod records;
 mod siblings;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
@@ -29,15 +32,19 @@ use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
+use bulkhead_sys::mount::MountPoints;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager};
 use bulkhead_sys::ublk::{Owners, service};
-use bulkhead_sys::{file, fsutil, iocost, iosched, jbd2, layer, merge, mount, part, process};
+use bulkhead_sys::{file, fsutil, iocost, iosched, jbd2, layer, merge, part, process};
 use uuid::Uuid;
 
 use self::act::cgroup_path;
 use self::faults::Classify;
-use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Records, Space, ThinPool};
+use self::records::KnownRecords;
+use crate::host::{
+    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, Space, ThinPool,
+};
 use crate::jobs::Job;
 use crate::observe::containers;
 use crate::servers::Replacing;
@@ -71,6 +78,9 @@ pub struct Kernel {
     pub(super) replacing: Replacing,
     /// Of which ublk devices it is known that they are not the one that is looked for.
     pub(super) owners: Mutex<Owners>,
+    /// Opened when it is asked for the first time.
+    mount_points: Mutex<Option<MountPoints>>,
+    known: KnownRecords,
 }
 
 impl Kernel {
@@ -89,6 +99,8 @@ impl Kernel {
             being_made: Mutex::default(),
             replacing: Replacing::default(),
             owners: Mutex::default(),
+            mount_points: Mutex::default(),
+            known: KnownRecords::default(),
         }
     }
 
@@ -177,12 +189,7 @@ impl Host for Kernel {
         let names = self.list_dir(dir)?.unwrap_or_default();
         // A name that starts with a dot is a temporary file that a crash left; it was never the record.
         let wanted = names.into_iter().filter(|name| name.ends_with(suffix) && !name.starts_with('.'));
-        let read = |name: String| {
-            let path = dir.join(name);
-            // One that is gone was removed since it was listed.
-            self.record(&path).map(|record| (path, record))
-        };
-        Ok(wanted.filter_map(read).collect())
+        Ok(self.known.all(dir, suffix, wanted.map(|name| dir.join(name)), |path| self.record(path)))
     }
 
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {
@@ -390,9 +397,17 @@ impl Host for Kernel {
         (names, notes)
     }
 
-    fn mounts_below(&self, dir: &Path) -> Result<Vec<PathBuf>, Fault> {
-        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault("mount table"))?;
-        Ok(mounts.into_iter().map(|mount| mount.mount_point).filter(|point| point.starts_with(dir)).collect())
+    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
+        let mut points = self.mount_points.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match points.take() {
+            Some(open) => open,
+            None => MountPoints::open(&self.roots).map_err(|e| e.fault("mount table"))?,
+        };
+        points.insert(open).now().map_err(|e| e.fault("mount table"))
+    }
+
+    fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>> {
+        self.proof_of(kept)
     }
 
     fn part(&self, path: &Path) -> Result<Option<PartState>, Fault> {

@@ -1,0 +1,71 @@
+//! That a mounted volume is still kept as it was: where its journal thread and its block server are, and that its siblings can read from it.
+//!
+//! All other things that keep a volume cannot be lost while it is mounted: its device, its partition and its logical volume are in use. What a
+//! server told of it can, and is seen only when the volume is looked at in full.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_core::action::{Action, DeviceRef};
+use bulkhead_core::model::FsKind;
+use bulkhead_sys::cgroup::Membership;
+use bulkhead_sys::process::Handle;
+use bulkhead_sys::ublk::service;
+use bulkhead_sys::{jbd2, packet};
+
+use super::Kernel;
+use super::act::cgroup_path;
+use super::image::{Attached, server_of};
+use crate::host::Proof;
+
+/// What has to hold. Each of it is of the process that was found: one that takes its place is another, and to be looked at.
+#[derive(Debug, Default)]
+struct Kept {
+    members: Vec<Membership>,
+    /// Who reads from the volume for its siblings: a later one knows nothing of it.
+    reader: Option<Handle>,
+}
+
+impl Proof for Kept {
+    fn holds(&self) -> bool {
+        let is_alive = |process: &Handle| matches!(process.wait_until_ended(Duration::ZERO), Ok(false));
+        self.members.iter().all(Membership::holds) && self.reader.as_ref().is_none_or(is_alive)
+    }
+}
+
+impl Kernel {
+    pub(super) fn proof_of(&self, kept: &[Action]) -> Option<Arc<dyn Proof>> {
+        let mut proof = Kept::default();
+        for action in kept {
+            match action {
+                Action::AttachImage { spec, .. } => {
+                    // A loop device serves itself.
+                    if let Attached::Served(device) = self.attached(&spec.image, spec.volume).ok()?? {
+                        proof.members.push(self.member(server_of(&device)?, spec.cgroup.as_deref()?)?);
+                    }
+                }
+                Action::PlaceJournal { device, fs, cgroup } => {
+                    let (_, name) = self.kernel_name(device).ok()?;
+                    let thread = match fs {
+                        FsKind::Ext4 => jbd2::find_thread(&self.roots, &name),
+                        FsKind::Xfs => jbd2::find_xfsaild(&self.roots, &name),
+                    };
+                    proof.members.push(self.member(thread.ok()??, cgroup)?);
+                }
+                Action::AttachSibling { device: DeviceRef::Image { image, .. }, volume, .. } => {
+                    if let Attached::Served(_) = self.attached(image, *volume).ok()?? {
+                        let reader = packet::connect_to(&service::siblings_socket(&self.roots)).ok()?;
+                        proof.reader = Some(packet::peer(&reader).ok()??);
+                    }
+                }
+                Action::ActivateLv { .. } => {}
+                _ => return None,
+            }
+        }
+        proof.holds().then(|| Arc::new(proof) as Arc<dyn Proof>)
+    }
+
+    fn member(&self, pid: u32, cgroup: &str) -> Option<Membership> {
+        Membership::of(&self.roots, pid, &cgroup_path(cgroup).ok()?).ok()
+    }
+}
