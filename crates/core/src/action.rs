@@ -190,6 +190,8 @@ pub enum Action {
     DetachSibling { volume: Uuid },
     /// Writes everything that a mounted file system has cached.
     SyncFs { target: PathBuf },
+    /// Discards what a mounted file system has free in a part of its range (FITRIM). What does so joins the cgroup.
+    TrimFs { target: PathBuf, cgroup: String, start_bytes: Bytes, length_bytes: Bytes },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
     /// Makes a cgroup, and makes controllers io and memory available to it.
@@ -314,6 +316,10 @@ impl fmt::Display for Action {
             A::AttachSibling { target, .. } => write!(f, "let siblings read what {} has in memory", target.display()),
             A::DetachSibling { volume } => write!(f, "keep siblings from volume {volume}"),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
+            A::TrimFs { target, start_bytes, length_bytes, .. } => {
+                let end = Bytes(start_bytes.0.saturating_add(length_bytes.0));
+                write!(f, "trim the file system at {} from {start_bytes} to {end}", target.display())
+            }
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::CreateCgroup { cgroup } => write!(f, "create cgroup {cgroup}"),
             A::MoveProcesses { from, to } => write!(f, "move the processes of cgroup {from} to {to}"),
@@ -356,4 +362,7 @@ pub struct Applied {
     pub old: Option<String>,
     /// Whether anything changed; `false` when it was done already, or in a dry run.
     pub changed: bool,
+    /// How much was discarded, by an action that discards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub discarded_bytes: Option<Bytes>,
 }

@@ -54,6 +54,8 @@ pub trait Backend {
     /// # Errors
     /// `Unsupported` where the pool cannot.
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault>;
+    /// Why space that a volume's file system discards does not go back to the pool, or must not; `None` where it does.
+    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str>;
     /// Removes what interrupted operations left in the pool that belongs to no volume.
     fn tidy(&self) -> Vec<Action>;
 }
@@ -121,6 +123,10 @@ pub fn image_path(directory: &Path, name: &Name) -> PathBuf {
 pub fn part_path(directory: &Path, name: &Name) -> PathBuf {
     directory.join(format!("{name}.{PART_SUFFIX}"))
 }
+
+/// Why a volume that was provisioned in full is not trimmed.
+const WRITTEN_IN_ADVANCE: &str =
+    "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that";
 
 /// Images in a directory, served with direct I/O.
 #[derive(Debug)]
@@ -238,6 +244,16 @@ impl Backend for FileBackend {
             put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new.clone() }],
             undo: [detach, Action::RemoveImage { path: new }].into_iter().chain(self.tidy()).collect(),
         })
+    }
+
+    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
+        match (volume.provision, volume.layered) {
+            (Provision::OnDemand, _) => None,
+            (Provision::Full, false) => Some(WRITTEN_IN_ADVANCE),
+            (Provision::Full, true) => {
+                Some("it was provisioned in full before it was copied, and its block server refuses discards")
+            }
+        }
     }
 
     fn tidy(&self) -> Vec<Action> {
@@ -379,6 +395,16 @@ impl Backend for LvmBackend {
         let object = format!("volume {}", volume.reference());
         Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot go back to a snapshot in place")
             .cure("clone the snapshot, and attach the clone to the tenant instead"))
+    }
+
+    fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
+        if self.thin_pool.is_none() {
+            return Some("a thick logical volume keeps its room in the volume group, whatever is discarded in it");
+        }
+        if self.below(volume).is_some() {
+            return Some("it shares memory with its snapshot, and the block server for that refuses discards");
+        }
+        (volume.provision == Provision::Full).then_some(WRITTEN_IN_ADVANCE)
     }
 
     fn tidy(&self) -> Vec<Action> {

@@ -27,6 +27,7 @@ pub mod serve;
 pub mod siblings;
 pub mod stream;
 pub mod tenant;
+pub mod trim;
 pub mod units;
 pub mod volume;
 pub mod wire;

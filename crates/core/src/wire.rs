@@ -346,6 +346,16 @@ pub struct VolumeView {
     pub notes: Vec<String>,
 }
 
+/// What came of trimming a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TrimView {
+    /// The volume.
+    pub volume: VolumeRef,
+    /// How much free space its file system discarded. After it was mounted, the first time counts all that is free, also what the pool
+    /// had back already.
+    pub trimmed_bytes: Bytes,
+}
+
 /// The outcome of a check.
 #[derive(Clone, Default, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -67,7 +67,7 @@ impl Executor {
         let mut applied = Vec::with_capacity(plan.steps.len());
         for (n, action) in plan.steps.iter().enumerate() {
             if dry_run {
-                applied.push(Applied { action: action.clone(), old: None, changed: false });
+                applied.push(Applied { action: action.clone(), old: None, changed: false, discarded_bytes: None });
                 continue;
             }
             match self.job.begin_step(action, plan.can_be_undone) {

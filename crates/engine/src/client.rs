@@ -18,7 +18,8 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
     PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
-    VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
+    VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -232,6 +233,11 @@ impl Client {
         dry_run: bool,
     ) -> Result<Done<VolumeView>, Fault> {
         self.change(routes::volume_check(), volume, write(dry_run), request).await
+    }
+
+    /// Has a mounted volume give what its files no longer use back to its pool. Giving up the call ends it.
+    pub async fn volume_trim(&self, volume: &VolumeRef, dry_run: bool) -> Result<Done<TrimView>, Fault> {
+        self.change(routes::volume_trim(), volume, write(dry_run), &()).await
     }
 
     /// Gives a volume a device without mounting it.

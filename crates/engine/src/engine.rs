@@ -13,6 +13,7 @@ use bulkhead_core::backend::{self, Backend, POOL_RECORD, VOLUME_RECORD_SUFFIX, p
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     /// The tenants whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
     pub(crate) merging: Merging,
+    /// How much has been trimmed in each pool.
+    trimmed: Mutex<BTreeMap<Name, Bytes>>,
 }
 
 /// Why a tenant does without the cpu controller, and when that was tried last.
@@ -157,6 +160,10 @@ impl Engine {
 
     pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
         self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn trimmed(&self) -> MutexGuard<'_, BTreeMap<Name, Bytes>> {
+        self.shared.trimmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn without_cpu(&self) -> MutexGuard<'_, BTreeMap<Name, WithoutCpu>> {

@@ -53,6 +53,8 @@ struct State {
     has_changed: bool,
     /// Whether it was told to end, and undoes what it did: that is not cut off as well.
     is_ending: bool,
+    /// When the part began that it is at, if it has parts.
+    part: Option<Instant>,
     objects: Vec<String>,
     step: Option<(String, Instant)>,
     /// Number and operation of those that have what it wants.
@@ -100,6 +102,34 @@ impl Job {
         Ok(())
     }
 
+    /// Says that one of its parts begins, each of which waits as long as it was told, and with the objects for itself.
+    ///
+    /// # Errors
+    /// `Cancelled` and `Unavailable`, as [`Job::keep_waiting`].
+    pub(crate) fn begin_part(&self) -> Result<(), Fault> {
+        let mut state = self.state();
+        state.part = Some(Instant::now());
+        self.goes_on(&mut state)
+    }
+
+    fn goes_on(&self, state: &mut State) -> Result<(), Fault> {
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(stopping());
+        }
+        if !state.is_ending && self.is_cancelled.load(Ordering::SeqCst) {
+            state.is_ending = true;
+            return Err(self.cancelled());
+        }
+        Ok(())
+    }
+
+    /// Since when it has waited, if it waits now.
+    fn waits_since(&self, state: &State) -> Instant {
+        // What has changed something already has that long for each further step.
+        let step = state.step.as_ref().filter(|_| state.has_changed).map(|(_, at)| *at);
+        [step, state.part].into_iter().flatten().fold(self.began, Instant::max)
+    }
+
     /// Says that a step changed something.
     pub(crate) fn has_changed(&self) {
         self.state().has_changed = true;
@@ -112,16 +142,9 @@ impl Job {
     /// stops, `InUse` when its time to wait is over.
     pub(crate) fn keep_waiting(&self) -> Result<(), Fault> {
         let mut state = self.state();
-        // What has changed something already has that long for each further step.
-        let since = state.step.as_ref().filter(|_| state.has_changed).map_or(self.began, |(_, at)| *at);
+        let since = self.waits_since(&state);
         let over = self.asked.patience.filter(|patience| since.elapsed() >= *patience);
-        if self.is_stopping.load(Ordering::SeqCst) {
-            return Err(stopping());
-        }
-        if !state.is_ending && self.is_cancelled.load(Ordering::SeqCst) {
-            state.is_ending = true;
-            return Err(self.cancelled());
-        }
+        self.goes_on(&mut state)?;
         match over {
             Some(patience) => {
                 state.is_ending = true;
@@ -142,8 +165,9 @@ impl Job {
             }
             match self.asked.patience {
                 Some(patience) => {
+                    let since = self.waits_since(&self.state());
                     // Woken or too late: either way it is looked at again.
-                    let _ = tokio::time::timeout(patience.saturating_sub(self.began.elapsed()), changed).await;
+                    let _ = tokio::time::timeout(patience.saturating_sub(since.elapsed()), changed).await;
                 }
                 None => changed.await,
             }
@@ -333,6 +357,16 @@ impl Jobs {
     }
 }
 
+/// Cancels a job when it is dropped, which does nothing to one that has ended: for work that is of no use to anybody else.
+#[derive(Debug)]
+pub(crate) struct Wanted(Arc<Job>);
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
 /// A job that is under way until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
@@ -345,6 +379,11 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn job(&self) -> &Arc<Job> {
         &self.job
+    }
+
+    /// To be kept by who asked for it, where it is not to go on without that.
+    pub(crate) fn wanted(&self) -> Wanted {
+        Wanted(Arc::clone(&self.job))
     }
 
     /// Says that it has all that it needs.
@@ -430,6 +469,21 @@ mod tests {
         let fault = second.job().keep_waiting().unwrap_err();
         assert_eq!(fault.code, Code::InUse);
         assert!(fault.cause.contains("job 1 (remove volume p/v)"), "{fault}");
+    }
+
+    #[test]
+    fn each_part_waits_as_long_as_the_job_was_told() {
+        let mut job = Job::new(1, asked(Some(Duration::from_secs(5))), false);
+        job.began = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
+        job.begin_part().unwrap();
+        assert_eq!(job.keep_waiting(), Ok(()));
+        job.state().part = None;
+        assert_eq!(job.keep_waiting().map_err(|fault| fault.code), Err(Code::InUse));
+        let (cancelled, stopped) = (Job::new(2, asked(None), false), Job::new(3, asked(None), false));
+        cancelled.cancel();
+        stopped.stop_waiting();
+        let refused = [cancelled, stopped].map(|job| job.begin_part().map_err(|fault| fault.code));
+        assert_eq!(refused, [Err(Code::Cancelled), Err(Code::Unavailable)]);
     }
 
     #[test]

@@ -48,4 +48,5 @@ mod tenants;
 #[cfg(test)]
 mod tests;
 mod transfer;
+mod trim;
 mod volumes;

@@ -64,6 +64,8 @@ pub struct Seen {
     pub heat: Vec<HeatRow>,
     /// The room in pools, by their names.
     pub pools: Vec<(Name, Space)>,
+    /// How much has been trimmed in pools, by their names.
+    pub trimmed: BTreeMap<Name, Bytes>,
     /// How many problems the daemon knows of each kind.
     pub problems: BTreeMap<&'static str, usize>,
 }
@@ -130,6 +132,7 @@ impl Collector for Seen {
         holds(encoder, &self.holds)?;
         shared_reads(encoder, &self.heat)?;
         pools(encoder, &self.pools)?;
+        trimmed(encoder, &self.trimmed)?;
         problems(encoder, &self.problems)?;
         let Ok(seen) = &self.observed else { return Ok(()) };
         journals(encoder, seen)?;
@@ -332,6 +335,19 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::R
     Ok(())
 }
 
+fn trimmed(encoder: &mut DescriptorEncoder<'_>, trimmed: &BTreeMap<Name, Bytes>) -> fmt::Result {
+    if trimmed.is_empty() {
+        return Ok(());
+    }
+    let help = "Free space that `volume trim` discarded in a pool's volumes, also what the pool had back already";
+    let mut bytes = counter(encoder, "trimmed", help, Some(&Unit::Bytes))?;
+    for (pool, sum) in trimmed {
+        let labels: Labels<'_, 1> = [("pool", pool.as_str())];
+        bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&sum.0, None)?;
+    }
+    Ok(())
+}
+
 fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static str, usize>) -> fmt::Result {
     if problems.is_empty() {
         return Ok(());
@@ -438,7 +454,14 @@ mod tests {
 
     fn rendered_as(observed: Result<Observation, Fault>, format: Format) -> String {
         render(
-            Seen { observed, holds: Vec::new(), heat: Vec::new(), pools: Vec::new(), problems: BTreeMap::new() },
+            Seen {
+                observed,
+                holds: Vec::new(),
+                heat: Vec::new(),
+                pools: Vec::new(),
+                trimmed: BTreeMap::new(),
+                problems: BTreeMap::new(),
+            },
             format,
         )
     }

@@ -49,8 +49,9 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
     let space =
         Space { total: Bytes(100), free: Bytes(10), extent: Bytes(1), metadata_pct: Some(20.0), notes: Vec::new() };
     let pools = vec![("pool".parse().unwrap(), space)];
+    let trimmed = BTreeMap::from([("pool".parse().unwrap(), Bytes(4096))]);
     let (holds, problems) = (vec![crate::sim::held()], BTreeMap::from([("volume", 1)]));
-    let text = render(Seen { observed, holds, heat: vec![heat], pools, problems }, Format::Text);
+    let text = render(Seen { observed, holds, heat: vec![heat], pools, trimmed, problems }, Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {

@@ -126,6 +126,10 @@ struct World {
     adopted: BTreeMap<String, String>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
+    /// Images and nodes whose blocks were all written in advance.
+    written: BTreeSet<PathBuf>,
+    /// The size of each pool, if it is not as usual.
+    total: Option<Bytes>,
     /// What is free in each pool, if it is not as usual, when nothing is allocated but what was when that was set.
     free: Option<Bytes>,
     /// What images, and the nodes of logical volumes, have taken of their pools, and how much of that is in `free` already.
@@ -359,6 +363,11 @@ impl Sim {
 
     pub(crate) fn set_metadata_pct(&self, pct: f64) {
         self.world().metadata_pct = Some(pct);
+    }
+
+    /// Makes all pools so large.
+    pub(crate) fn set_total(&self, total: Bytes) {
+        self.world().total = Some(total);
     }
 
     pub(crate) fn set_free(&self, free: Bytes) {
@@ -655,9 +664,12 @@ impl World {
                 self.files.insert(path.clone(), content.clone()) != Some(content)
             }
             A::RemoveRecord { path } => self.files.remove(path).is_some(),
-            A::CreateImage { path, size_bytes, .. } => {
+            A::CreateImage { path, size_bytes, provision } => {
                 if self.images.contains_key(path) {
                     return Err(Fault::new(Code::AlreadyExists, path.display(), "it is there already"));
+                }
+                if *provision == Provision::Full {
+                    self.written.insert(path.clone());
                 }
                 self.images.insert(path.clone(), (*size_bytes, None)).is_none()
             }
@@ -676,6 +688,7 @@ impl World {
                 assert!(!self.attached.contains_key(path), "an attached image was removed");
                 self.below.remove(path);
                 self.empty.remove(path);
+                self.written.remove(path);
                 self.images.remove(path).is_some()
             }
             A::FreezeImage { image, layer, .. } => {
@@ -865,6 +878,7 @@ impl World {
                 if self.busy.contains(Path::new(&node)) {
                     return Err(Fault::new(Code::InUse, lv, "a program has it open"));
                 }
+                self.written.remove(Path::new(&node));
                 self.volumes.remove(&key).is_some()
             }
             A::Mkfs { device, fs, .. } => {
@@ -942,6 +956,18 @@ impl World {
             A::DetachSibling { volume } => self.siblings.remove(volume).is_some(),
             A::SyncFs { target } => {
                 assert!(self.mounts.contains_key(target), "what is not mounted was synced");
+                true
+            }
+            A::TrimFs { target, cgroup, start_bytes, length_bytes } => {
+                assert!(self.cgroups.contains_key(cgroup), "a file system was trimmed in a missing cgroup");
+                let device = self.mounts.get(target).cloned().expect("what is trimmed is mounted");
+                let (_, size) = self.fs(&device)?;
+                assert!(start_bytes.0 + length_bytes.0 <= size.0, "more than a volume was trimmed");
+                let path = match device {
+                    DeviceRef::Image { image, .. } => image,
+                    DeviceRef::Lv { vg, lv } => node(&vg, &lv),
+                };
+                assert!(!self.written.contains(&path), "what was written in advance was trimmed");
                 true
             }
             A::Unmount { target } => {
@@ -1026,7 +1052,11 @@ impl World {
                 let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
                 !std::mem::replace(&mut volume.read_only, true)
             }
-            A::ActivateLv { .. } | A::FillLv { .. } => true,
+            A::ActivateLv { .. } => true,
+            A::FillLv { vg, lv } => {
+                self.written.insert(node(vg, lv));
+                true
+            }
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),
             A::SetTunable { tunable, value, .. } => self.set_queue(tunable, value),
             A::SetCostModel { line, .. } => self.set_queue("model", line),
@@ -1061,7 +1091,7 @@ impl Proof for Kept {
 
 impl Host for Sim {
     fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
-        if let Action::SyncFs { target } | Action::Unmount { target } = action {
+        if let Action::SyncFs { target } | Action::Unmount { target } | Action::TrimFs { target, .. } = action {
             while self.world().slow.contains(target) {
                 job.keep_waiting()?;
                 std::thread::yield_now();
@@ -1088,7 +1118,8 @@ impl Host for Sim {
         if let Some((path, bytes)) = takes {
             world.allocate(&path, bytes);
         }
-        Ok(Applied { action: action.clone(), old: None, changed })
+        let discarded_bytes = matches!(action, Action::TrimFs { .. }).then(|| Bytes::mib(1));
+        Ok(Applied { action: action.clone(), old: None, changed, discarded_bytes })
     }
 
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {
@@ -1135,7 +1166,7 @@ impl Host for Sim {
         let (taken, in_free) = in_pool.fold((0, 0), |(a, b), (_, (now, in_free))| (a + now.0, b + in_free.0));
         let is_thin = matches!(source, PoolSource::Lvm { thin_pool: Some(_), .. });
         Ok(Space {
-            total: Bytes(Bytes::GIB),
+            total: world.total.unwrap_or(Bytes(Bytes::GIB)),
             free: Bytes((world.free.unwrap_or(Bytes::mib(512)).0 + in_free).saturating_sub(taken)),
             extent,
             metadata_pct: is_thin.then(|| world.metadata_pct.unwrap_or(10.0)),

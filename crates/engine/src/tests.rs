@@ -25,6 +25,7 @@ use crate::engine::{Dirs, Engine};
 use crate::host::Host as _;
 use crate::jobs::Job;
 use crate::sim::Sim;
+use crate::trim::Trimming;
 
 /// One request, so that each can be cut after each of its steps.
 #[derive(Clone, Debug)]
@@ -45,6 +46,9 @@ enum Op {
     Detach(&'static str, &'static str),
     RemoveTenant(&'static str),
     Lease(&'static str, &'static str),
+    /// Of one that was provisioned on demand.
+    CreateOnDemand(&'static str),
+    Trim(&'static str),
 }
 
 fn engine(sim: &Sim) -> Engine {
@@ -138,6 +142,17 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: 42 };
             engine.lease_create(&request).map(drop)
         }
+        Op::CreateOnDemand(name) => {
+            let request = VolumeCreate {
+                volume: volume(name),
+                size_bytes: Bytes::mib(64),
+                fs: FsKind::Ext4,
+                provision: Some(Provision::OnDemand),
+                fast_commit: false,
+            };
+            engine.volume_create(&request, false).map(drop)
+        }
+        Op::Trim(name) => engine.trim_next(&volume(name), &mut Trimming::default(), false).map(drop),
     }
 }
 
@@ -210,6 +225,8 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
                 Op::Remove(copy),
             ]
         });
+        let trims = ["thin/v", "file/v"]
+            .map(|name| vec![Op::CreateOnDemand(name), Op::Tenant("db", name), Op::Trim(name), Op::Detach("db", name)]);
         let rollback = vec![
             Op::Create("file/v", 64, Ext4),
             Op::Snapshot("file/v", "s"),
@@ -237,7 +254,7 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             Op::Remove("thin/s"),
             Op::Remove("thin/c"),
         ];
-        for story in stories.into_iter().chain(clones).chain([rollback, receive, share]) {
+        for story in stories.into_iter().chain(clones).chain(trims).chain([rollback, receive, share]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();

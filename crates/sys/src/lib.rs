@@ -39,6 +39,7 @@ pub mod spawn;
 pub mod systemd;
 pub mod thin;
 pub mod tool;
+pub mod trim;
 pub mod ublk;
 
 mod mapping;

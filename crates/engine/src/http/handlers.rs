@@ -64,6 +64,7 @@ fn volumes(api: Api) -> Api {
         .on(routes::volume_check(), |service, call| async move {
             service.volume_check(call.at, call.body, call.terms).await
         })
+        .on(routes::volume_trim(), |service, call| async move { service.volume_trim(call.at, call.terms).await })
         .on(routes::volume_map(), |service, call| async move { service.volume_map(call.at, call.terms).await })
         .on(routes::volume_unmap(), |service, call| async move { service.volume_unmap(call.at, call.terms).await })
 }

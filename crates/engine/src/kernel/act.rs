@@ -18,7 +18,8 @@ use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::jbd2::Jbd2Error;
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
-use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, merge, mount, part};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{block, image, iocost, iosched, jbd2, layer, lvm, merge, mount, part, trim};
 
 use super::Kernel;
 use super::faults::{Classify, file as file_object};
@@ -45,8 +46,14 @@ impl Outcome {
 
 impl Kernel {
     pub(super) fn act(&self, action: &Action) -> Result<Applied, Fault> {
+        // The only one that has more to tell than an outcome does.
+        if let Action::TrimFs { target, start_bytes, length_bytes, .. } = action {
+            let discarded = trim_fs(&self.roots, target, *start_bytes, *length_bytes)?;
+            let (action, changed) = (action.clone(), discarded > Bytes(0));
+            return Ok(Applied { action, old: None, changed, discarded_bytes: Some(discarded) });
+        }
         let Outcome { old, changed } = self.dispatch(action)?;
-        Ok(Applied { action: action.clone(), old, changed })
+        Ok(Applied { action: action.clone(), old, changed, discarded_bytes: None })
     }
 
     fn dispatch(&self, action: &Action) -> Result<Outcome, Fault> {
@@ -144,6 +151,7 @@ impl Kernel {
                 file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
                 Ok(Outcome::DONE)
             }
+            A::TrimFs { .. } => unreachable!("carried out before: {action}"),
             A::Unmount { target } => self.unmount(target),
             A::CreateCgroup { cgroup } => self.create_cgroup(cgroup),
             A::MoveProcesses { from, to } => self.move_processes(from, to),
@@ -406,6 +414,16 @@ impl Kernel {
         .map_err(|e| e.fault(device))?;
         Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved })
     }
+}
+
+/// Where nothing is mounted, the directory belongs to another file system, which is not ours to trim.
+fn trim_fs(roots: &Roots, target: &Path, start: Bytes, length: Bytes) -> Result<Bytes, Fault> {
+    let object = || format!("mount point {}", target.display());
+    let mounts = mount::mountinfo(roots).map_err(|e| e.fault(object()))?;
+    if !mounts.iter().any(|mount| mount.mount_point == target) {
+        return Err(Fault::new(Code::NotFound, object(), "nothing is mounted there any more"));
+    }
+    trim::trim(target, start, length).map_err(|e| e.fault(object()))
 }
 
 fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {

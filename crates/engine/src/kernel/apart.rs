@@ -21,7 +21,14 @@ pub const COMMAND: &str = "__act";
 
 /// Whether an action may wait for as long as a tenant's limits and its dirty data make it.
 fn may_wait(action: &Action) -> bool {
-    matches!(action, Action::SyncFs { .. } | Action::Mount { .. } | Action::Unmount { .. } | Action::MergeLayers { .. })
+    matches!(
+        action,
+        Action::SyncFs { .. }
+            | Action::Mount { .. }
+            | Action::Unmount { .. }
+            | Action::TrimFs { .. }
+            | Action::MergeLayers { .. }
+    )
 }
 
 impl Kernel {
@@ -52,8 +59,8 @@ fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
     let mut tool = Tool::this_program().arg(COMMAND).arg(text);
-    if matches!(action, Action::MergeLayers { .. }) {
-        // Nobody would complete what it copies.
+    if matches!(action, Action::MergeLayers { .. } | Action::TrimFs { .. }) {
+        // Nobody would complete what it copies, or count what it discards.
         tool = tool.ends_with_us();
     }
     let outcome = tool.run_while(|| job.keep_waiting())?;
@@ -70,13 +77,23 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
     let action: Action = serde_json::from_str(text)
         .map_err(|error| Fault::new(Code::InvalidArgument, "action", format!("it cannot be read ({error})")))?;
     let kernel = Kernel::host();
-    if let Action::MergeLayers { cgroup: Some(cgroup), .. } = &action {
-        let joined = cgroup_path(cgroup).map(|path| cgroup::move_pid(&kernel.roots, std::process::id(), &path));
-        // The tenant may be gone; then the daemon's cgroup pays.
-        if !matches!(joined, Ok(Ok(()))) {
-            tracing::info!(cgroup, "the copying of layers is not charged to it");
+    let outcome = match &action {
+        Action::MergeLayers { cgroup: Some(cgroup), .. } => {
+            // The tenant may be gone; then the daemon's cgroup pays.
+            if let Err(fault) = join(&kernel, cgroup) {
+                tracing::info!(%fault, "the copying of layers is not charged to it");
+            }
+            kernel.act(&action)
         }
-    }
-    let outcome = kernel.act(&action);
+        // Nobody else is to pay for that: it can as well be done at another time.
+        Action::TrimFs { cgroup, .. } => join(&kernel, cgroup).and_then(|()| kernel.act(&action)),
+        _ => kernel.act(&action),
+    };
     serde_json::to_writer(&mut out, &outcome).map_err(|error| Fault::new(Code::Internal, "action", error))
+}
+
+/// Moves this process into a cgroup, which pays for what it does from then on.
+fn join(kernel: &Kernel, cgroup: &str) -> Result<(), Fault> {
+    cgroup::move_pid(&kernel.roots, std::process::id(), &cgroup_path(cgroup)?)
+        .map_err(|error| error.fault(format!("cgroup {cgroup}")))
 }

@@ -18,6 +18,7 @@ use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
 use bulkhead_sys::systemd::SystemdError;
 use bulkhead_sys::tool::ToolError;
+use bulkhead_sys::trim::TrimError;
 use bulkhead_sys::ublk::UblkError;
 
 /// An error of the kernel fence that knows its code and cure.
@@ -246,6 +247,18 @@ impl Classify for FsError {
             FsError::Newer { .. } => (Code::Unsupported, "install newer e2fsprogs or xfsprogs: it is not damaged"),
             FsError::Write { source, .. } | FsError::Tree { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+}
+
+impl Classify for TrimError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            TrimError::NoDiscards { .. } => (
+                Code::Unsupported,
+                "`lvs -o lv_name,discards` says whether a thin pool ignores them: `lvchange --discards passdown` ends that",
+            ),
+            TrimError::File(error) => error.classify(),
         }
     }
 }

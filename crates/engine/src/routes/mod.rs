@@ -15,7 +15,7 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
-    PoolCreate, PoolMove, PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, VolumeCheck,
+    PoolCreate, PoolMove, PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck,
     VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use hyper::Method;
@@ -197,6 +197,10 @@ routes! {
     /// Checks the file system of a volume that is not mounted.
     volume_check: post "/v1/volumes/{pool}/{name}/check", "volumes", at VolumeRef, query Write, body VolumeCheck
         => json(Done<VolumeView>), WriteFaults;
+    /// Has a mounted volume give what its files no longer use back to its pool; others have the volume after each GiB. Ends when the client
+    /// goes away.
+    volume_trim: post "/v1/volumes/{pool}/{name}/trim", "volumes", at VolumeRef, query Write
+        => json(Done<TrimView>), WriteFaults;
     /// Gives a volume that no tenant has a device without mounting it. Idempotent.
     volume_map: post "/v1/volumes/{pool}/{name}/map", "volumes", at VolumeRef, query Write
         => json(Done<VolumeView>), WriteFaults;

@@ -8,6 +8,7 @@
 mod devices;
 mod pools;
 mod tenants;
+mod trim;
 mod volumes;
 
 use std::any::Any;
@@ -123,7 +124,8 @@ impl Service {
         let listed = self.look(|engine| Ok((engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default())));
         let (heat, pools) = listed.await.unwrap_or_default();
         let problems = self.0.engine.problem_counts();
-        metrics::Seen { observed: self.observe(Duration::ZERO).await, holds, heat, pools, problems }
+        let trimmed = self.0.engine.trimmed().clone();
+        metrics::Seen { observed: self.observe(Duration::ZERO).await, holds, heat, pools, trimmed, problems }
     }
 
     /// What the daemon is and sees.

@@ -1,0 +1,154 @@
+//! Trimming: what the file system of a mounted volume no longer uses goes back to the volume's pool (FITRIM).
+//!
+//! Owns: which volumes are trimmed, and in which parts. Does not: claim a volume, or say when.
+
+use std::path::Path;
+
+use crate::action::Action;
+use crate::backend::Backend;
+use crate::error::{Code, Fault};
+use crate::model::Volume;
+use crate::name::Name;
+use crate::tenant;
+use crate::units::Bytes;
+
+/// How much of a file system's range one step trims. Whoever wants the volume waits for one step at most; and 1 GiB is a whole number
+/// of block groups, which ext4 passes over the next time if nothing was freed in them.
+pub const CHUNK: Bytes = Bytes(Bytes::GIB);
+
+/// Refuses a volume for which trimming is of no use or does harm.
+///
+/// # Errors
+/// `Unsupported`, with the reason.
+pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
+    let refused = |cause: &str| Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause);
+    if volume.read_only {
+        return Err(refused("it is a read-only snapshot, in which nothing is ever freed")
+            .cure("remove it when nobody needs it any more"));
+    }
+    backend.keeps_discarded(volume).map_or(Ok(()), |reason| Err(refused(reason)))
+}
+
+/// The step that trims what of a volume's range begins at `start`, for the tenant that has it mounted at `target`; `None` at the end.
+#[must_use]
+pub fn step(volume: &Volume, target: &Path, tenant: &Name, start: Bytes) -> Option<Action> {
+    let rest = volume.size_bytes.0.checked_sub(start.0).filter(|rest| *rest > 0)?;
+    Some(Action::TrimFs {
+        target: target.to_owned(),
+        cgroup: tenant::server(tenant),
+        start_bytes: start,
+        length_bytes: CHUNK.min(Bytes(rest)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::backend::backend;
+    use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, VolumeState};
+
+    fn pool(source: PoolSource) -> Pool {
+        Pool { name: "p".parse().unwrap(), uuid: Uuid::nil(), source }
+    }
+
+    fn file(server: Server) -> Pool {
+        pool(PoolSource::File { directory: "/srv".into(), server })
+    }
+
+    fn lvm(thin_pool: Option<&str>) -> Pool {
+        pool(PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: thin_pool.map(str::to_owned), device: None })
+    }
+
+    fn volume(provision: Provision) -> Volume {
+        Volume {
+            pool: "p".parse().unwrap(),
+            name: "v".parse().unwrap(),
+            uuid: Uuid::from_u128(7),
+            size_bytes: Bytes::mib(64),
+            fs: FsKind::Ext4,
+            provision,
+            fast_commit: false,
+            read_only: false,
+            origin: None,
+            layered: false,
+            flatten: false,
+            share: Sharing::Off,
+            domain: None,
+            state: VolumeState::Ready,
+        }
+    }
+
+    fn refusal(pool: &Pool, volume: &Volume) -> Option<String> {
+        check(backend(pool).as_ref(), volume).err().map(|fault| {
+            assert_eq!(fault.code, Code::Unsupported);
+            fault.cause
+        })
+    }
+
+    #[test]
+    fn only_what_gives_room_back_and_was_not_written_in_advance_is_trimmed() {
+        let (full, on_demand) = (volume(Provision::Full), volume(Provision::OnDemand));
+        let layered = |volume: &Volume| Volume { layered: true, ..volume.clone() };
+        let clone = Volume { origin: Some("s".parse().unwrap()), ..on_demand.clone() };
+        let shared = Volume { share: Sharing::Base, ..clone.clone() };
+        let snapshot = Volume { read_only: true, ..clone.clone() };
+        for server in [Server::Auto, Server::Loop] {
+            assert_eq!(refusal(&file(server), &on_demand), None);
+            let why = refusal(&file(server), &full).unwrap();
+            assert!(why.contains("written in advance"), "{why}");
+        }
+        assert_eq!(refusal(&file(Server::Auto), &layered(&on_demand)), None);
+        assert_eq!(refusal(&file(Server::Auto), &layered(&Volume { share: Sharing::Base, ..clone.clone() })), None);
+        assert!(refusal(&file(Server::Auto), &layered(&full)).unwrap().contains("refuses discards"));
+        assert_eq!(refusal(&lvm(Some("thin")), &on_demand), None);
+        assert_eq!(refusal(&lvm(Some("thin")), &clone), None);
+        assert!(refusal(&lvm(Some("thin")), &shared).unwrap().contains("refuses discards"));
+        assert!(refusal(&lvm(Some("thin")), &full).unwrap().contains("written in advance"));
+        assert!(refusal(&lvm(None), &full).unwrap().contains("keeps its room"));
+        for pool in [file(Server::Auto), lvm(Some("thin"))] {
+            assert!(refusal(&pool, &snapshot).unwrap().contains("read-only"));
+        }
+    }
+
+    proptest! {
+        /// Where a server would refuse the discards, the volume is refused before; and where it would take them, it is not.
+        #[test]
+        fn a_server_is_only_sent_what_it_takes(
+            (full, layered, cloned, shared, thin) in any::<(bool, bool, bool, bool, bool)>(),
+        ) {
+            let pool = if thin { lvm(Some("thin")) } else { file(Server::Auto) };
+            let volume = Volume {
+                layered: layered && !thin,
+                origin: cloned.then(|| "s".parse().unwrap()),
+                share: if shared { Sharing::Base } else { Sharing::Off },
+                ..volume(if full { Provision::Full } else { Provision::OnDemand })
+            };
+            let backend = backend(&pool);
+            let served = backend.open(&volume, None).into_iter().find_map(|action| match action {
+                Action::AttachImage { spec, .. } => Some(spec.discards),
+                _ => None,
+            });
+            let is_trimmed = check(backend.as_ref(), &volume).is_ok();
+            prop_assert_eq!(is_trimmed, served.unwrap_or(!full));
+        }
+
+        /// The steps follow each other without a gap, to the end.
+        #[test]
+        fn the_steps_cover_the_whole_range_once(size in 1u64..5 << 40) {
+            let volume = Volume { size_bytes: Bytes(size), ..volume(Provision::OnDemand) };
+            let tenant = "t".parse().unwrap();
+            let mut next = 0;
+            while let Some(action) = step(&volume, Path::new("/mnt"), &tenant, Bytes(next)) {
+                let Action::TrimFs { start_bytes, length_bytes, cgroup, .. } = action else { panic!("another action") };
+                prop_assert_eq!(start_bytes, Bytes(next));
+                prop_assert!(length_bytes.0 > 0 && length_bytes <= CHUNK);
+                prop_assert_eq!(cgroup, tenant::server(&tenant));
+                next += length_bytes.0;
+            }
+            prop_assert_eq!(next, size);
+        }
+    }
+}

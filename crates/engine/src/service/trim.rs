@@ -1,0 +1,67 @@
+//! Trimming a volume, which takes as long as it takes: each part claims the volume for itself, and others have it in between.
+
+use std::sync::Arc;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::VolumeRef;
+use bulkhead_core::wire::{Done, TrimView};
+
+use super::{Service, Terms, blocking};
+use crate::engine::Engine;
+use crate::jobs::{Asked, Running};
+use crate::locks::Claim;
+use crate::trim::Trimming;
+
+impl Service {
+    /// Has a mounted volume give what its files no longer use back to its pool. Ends when who asked for it goes away: what was trimmed by
+    /// then is.
+    ///
+    /// # Errors
+    /// `Unsupported` for a volume for which it is of no use or does harm; `InvalidArgument` for one that is not mounted, or was detached
+    /// meanwhile; `Cancelled`.
+    pub async fn volume_trim(&self, volume: VolumeRef, terms: Terms) -> Result<Done<TrimView>, Fault> {
+        let operation = format!("trim volume {volume}");
+        let asked = Asked { operation, request: terms.request, patience: Some(terms.wait) };
+        let running = self.0.engine.shared.jobs.begin(asked)?;
+        let _wanted = running.wanted();
+        let service = self.clone();
+        // A task of its own: the part that is under way is waited for also when nobody asks any more.
+        let trimming = tokio::spawn(async move {
+            let running = running.begun();
+            let outcome = service.trim_in_parts(&running, volume, terms.dry_run).await;
+            running.end(&outcome);
+            outcome
+        });
+        trimming.await.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "daemon", error)))
+    }
+
+    async fn trim_in_parts(
+        &self,
+        running: &Running,
+        volume: VolumeRef,
+        dry_run: bool,
+    ) -> Result<Done<TrimView>, Fault> {
+        let engine = self.0.engine.for_job(running.job());
+        let claim = Claim::default().volume(&volume);
+        let find = Arc::new(move |_: &Engine| Ok(claim.clone()));
+        let mut trimming = Trimming::default();
+        loop {
+            let ended = |fault| trimming.ended(fault);
+            running.job().begin_part().map_err(ended)?;
+            let held = self.claim(running, &engine, Arc::clone(&find)).await.map_err(ended)?;
+            let (engine, volume, mut so_far) = (engine.clone(), volume.clone(), trimming);
+            let done = blocking(move || {
+                let done = engine.trim_next(&volume, &mut so_far, dry_run).map_err(|fault| so_far.ended(fault));
+                drop(held);
+                Ok((done?, so_far))
+            });
+            match done.await? {
+                (Some(done), _) => return Ok(done),
+                (None, so_far) => trimming = so_far,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Discards what a mounted file system has free (ioctl `FITRIM`, `<linux/fs.h>`).
+//!
+//! Nothing is said about the shortest range that is worth it: ext4 and XFS take the device's discard granularity, which of a thin
+//! volume is the chunk of its pool. Does not: know for whom that is of use.
+
+use std::fs::File;
+use std::io;
+use std::mem::{offset_of, size_of};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::units::Bytes;
+use rustix::fs::fstatvfs;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use crate::file::{FileError, io_error};
+
+/// `FITRIM`.
+const FITRIM: Opcode = opcode::read_write::<Range>(b'X', 121);
+
+/// `struct fstrim_range`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Range {
+    start: u64,
+    /// In: how long the range is. Out: how much was discarded.
+    len: u64,
+    minlen: u64,
+}
+
+const _: () = assert!(size_of::<Range>() == 24 && offset_of!(Range, len) == 8 && offset_of!(Range, minlen) == 16);
+
+/// A file system could not be trimmed.
+#[derive(Debug, thiserror::Error)]
+pub enum TrimError {
+    /// Its device takes no discards: the driver has none, or they were switched off (`lvchange --discards ignore`).
+    #[error("the device of the file system at {path} takes no discards")]
+    NoDiscards {
+        /// Where it is mounted.
+        path: PathBuf,
+    },
+    /// Something else.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Discards what the file system at `path` has free between `start` and `start + length`, in bytes of its own range. Returns how much
+/// that was; nothing beyond its end. `SIGKILL` ends it after the discard that is under way.
+///
+/// # Errors
+/// [`TrimError`].
+pub fn trim(path: &Path, start: Bytes, length: Bytes) -> Result<Bytes, TrimError> {
+    let file = File::open(path).map_err(io_error("open", path))?;
+    match fitrim(&file, start, length) {
+        Ok(discarded) => Ok(discarded),
+        Err(Errno::OPNOTSUPP) => Err(TrimError::NoDiscards { path: path.to_owned() }),
+        // The kernel's answer for a range behind the end: a device that was made larger, and its file system was not yet.
+        Err(Errno::INVAL) if start >= size(&file, path)? => Ok(Bytes(0)),
+        Err(errno) => Err(io_error("trim the file system at", path)(errno.into()).into()),
+    }
+}
+
+fn fitrim(file: impl AsFd, start: Bytes, length: Bytes) -> Result<Bytes, Errno> {
+    let mut range = Range { start: start.0, len: length.0, minlen: 0 };
+    // SAFETY: FITRIM reads a `struct fstrim_range` and writes one in its place, which `Range` is (asserted above).
+    let request = unsafe { Updater::<FITRIM, Range>::new(&mut range) };
+    // SAFETY: as above; the request borrows the range for as long as the call takes.
+    unsafe { ioctl(file, request) }?;
+    Ok(Bytes(range.len))
+}
+
+/// The size of a file system, or less by what its own structures take (ext4).
+fn size(file: &File, path: &Path) -> Result<Bytes, FileError> {
+    let found = fstatvfs(file).map_err(|errno| io_error("look at the file system of", path)(io::Error::from(errno)))?;
+    Ok(Bytes(found.f_blocks.saturating_mul(found.f_frsize)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use rustix::fs::{Mode, OFlags, openat, syncfs};
+
+    use super::*;
+    use crate::loopdev::{self, AttachOptions, LoopError, LoopInfo};
+    use crate::mount::{self, MountFlags};
+    use crate::roots::Roots;
+    use crate::tool::{Tool, find_program};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_file_system_without_trim_is_an_error_of_its_path() {
+        let error = trim(Path::new("/proc"), Bytes(0), Bytes::mib(1)).unwrap_err().to_string();
+        assert_eq!(error, "cannot trim the file system at /proc");
+        let missing = trim(Path::new("/nonexistent"), Bytes(0), Bytes::mib(1));
+        assert!(matches!(missing, Err(TrimError::File(error)) if error.is_not_found()));
+    }
+
+    /// A loop device that goes with the test.
+    struct Attached(LoopInfo);
+
+    impl Drop for Attached {
+        fn drop(&mut self) {
+            loopdev::detach(&Roots::host(), &self.0).unwrap();
+        }
+    }
+
+    fn attached(image: &Path) -> Option<Attached> {
+        match loopdev::attach(&Roots::host(), image, AttachOptions::default()) {
+            Ok(info) => Some(Attached(info)),
+            Err(LoopError::Unavailable { source, .. } | LoopError::Device { source, .. }) => {
+                eprintln!("skipped: no loop devices here ({source})");
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// What was written and removed goes back to the image, part by part of the range; what is in use stays.
+    #[test]
+    fn root_what_was_removed_goes_back_to_the_image() {
+        if find_program("mkfs.ext4").is_none() {
+            eprintln!("skipped: e2fsprogs is not installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        fs::File::create(&image).unwrap().set_len(256 * MIB).unwrap();
+        let Some(device) = attached(&image) else { return };
+        let options = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
+        Tool::new("mkfs.ext4").args(["-q", "-b", "4096", "-E", options]).arg(&device.0.dev_path).run().unwrap();
+        let mounted = match mount::mount_nowhere(&device.0.dev_path, "ext4", MountFlags::default(), &[]) {
+            Ok(mounted) => mounted,
+            Err(error) => {
+                eprintln!("skipped: nothing can be mounted here ({error})");
+                return;
+            }
+        };
+        let root = openat(&mounted, ".", OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let at = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+        let taken = || fs::metadata(&image).unwrap().blocks() * 512;
+        let write = || {
+            let mut file = fs::File::create(at.join("data")).unwrap();
+            let block = vec![7; 1 << 20];
+            (0..64).for_each(|_| file.write_all(&block).unwrap());
+            file.sync_all().unwrap();
+        };
+        write();
+        let full = taken();
+        assert!(full >= 64 * MIB, "{full}");
+        fs::remove_file(at.join("data")).unwrap();
+        syncfs(&root).unwrap();
+        assert!(taken() >= 64 * MIB, "it was given back before");
+        let halves = [0, 128 * MIB].map(|start| trim(&at, Bytes(start), Bytes(128 * MIB)).unwrap().0);
+        assert!(halves.iter().all(|trimmed| *trimmed > 0 && *trimmed <= 128 * MIB), "{halves:?}");
+        assert!(taken() < full - 60 * MIB, "{} of {full}", taken());
+        assert_eq!(trim(&at, Bytes(1 << 40), Bytes::mib(1)).unwrap(), Bytes(0));
+        write();
+        trim(&at, Bytes(0), Bytes(u64::MAX)).unwrap();
+        assert!(taken() >= 64 * MIB);
+        assert!(fs::read(at.join("data")).unwrap().iter().all(|byte| *byte == 7));
+    }
+}
