@@ -635,6 +635,17 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
+    /// Give what files of mounted volumes no longer use back to their pools, which the tenants pay for (volumes provisioned on demand)
+    Trim {
+        /// POOL/VOLUME, or VOLUME when only one pool has one of that name; one after the other
+        #[arg(value_name = "VOLUME", required_unless_present = "all", conflicts_with = "all")]
+        volumes: Vec<String>,
+        /// All volumes that are mounted and can be trimmed
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        write: Write,
+    },
     /// Give a volume that no tenant has a device without mounting it, for tools that repair or copy it
     Map {
         /// POOL/VOLUME, or VOLUME when only one pool has one of that name

@@ -25,6 +25,7 @@ use crate::parse::{self, VolumeArg, invalid};
 use crate::ready;
 use crate::show;
 use crate::transfer;
+use crate::trim;
 
 /// Asks the daemon and prints its answer.
 ///
@@ -187,6 +188,10 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let volume = resolved(client, &volume).await?;
             let done = client.volume_check(&volume, &VolumeCheck { repair, full }, write.dry_run).await?;
             show::checked(output, &format!("volume {volume}"), &done)
+        }
+        VolumeCommand::Trim { volumes, all, write } => {
+            let asked = if all { None } else { Some(all_resolved(client, &volumes).await?) };
+            trim::run(asked, write.dry_run, client, output).await
         }
         VolumeCommand::Map { volume, write } => {
             let volume = resolved(client, &volume).await?;

@@ -27,6 +27,7 @@ mod run;
 mod show;
 mod top;
 mod transfer;
+mod trim;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -1208,3 +1208,139 @@ fn following_ends_when_nobody_reads_any_more() {
         assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""), "{format}");
     }
 }
+
+#[test]
+fn volumes_are_trimmed_where_it_is_of_use() {
+    let daemon = Daemon::start();
+    for args in [
+        &["pool", "create", "files", "--dir", "/srv/pool"][..],
+        &["volume", "create", "files/full", "--size", "64M"],
+        &["volume", "create", "files/sparse", "--size", "64M", "--provision", "on-demand"],
+        &["volume", "create", "files/detached", "--size", "64M", "--provision", "on-demand"],
+        &["tenant", "create", "db", "--volume", "full", "--volume", "sparse"],
+    ] {
+        assert!(daemon.screen(args).starts_with("exit 0\n"), "{}", daemon.screen(args));
+    }
+    let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
+    check(
+        &["volume", "trim", "sparse", "--dry-run"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        would trim the file system at [DIR]/run/mnt/files/sparse from 0 B to 64 MiB
+    "#]],
+    );
+    check(
+        &["volume", "trim", "sparse"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/sparse: 1 MiB of free space trimmed
+    "#]],
+    );
+    check(
+        &["volume", "trim", "sparse", "full", "detached"],
+        expect![[r#"
+        exit 8
+        ----- stderr
+        volume files/sparse: 1 MiB of free space trimmed
+        warning: volume files/detached: it is not mounted, and only a file system that is mounted knows what is free in it
+        error: volume files/full: it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that
+    "#]],
+    );
+    check(
+        &["volume", "trim", "--all"],
+        expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/sparse: 1 MiB of free space trimmed
+        volumes trimmed: 1; not mounted, or not to be trimmed: 2
+    "#]],
+    );
+    check(
+        &["volume", "trim", "--all", "--output", "json"],
+        expect![[r#"
+        exit 0
+        ----- stdout
+        {
+          "trimmed": [
+            {
+              "object": {
+                "volume": "files/sparse",
+                "trimmed_bytes": 1048576
+              },
+              "steps": [
+                {
+                  "action": {
+                    "action": "trim_fs",
+                    "target": "[DIR]/run/mnt/files/sparse",
+                    "cgroup": "bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice",
+                    "start_bytes": 0,
+                    "length_bytes": 67108864
+                  },
+                  "changed": true,
+                  "discarded_bytes": 1048576
+                }
+              ],
+              "dry_run": false
+            }
+          ],
+          "passed_over": [
+            {
+              "code": "invalid_argument",
+              "object": "volume files/detached",
+              "cause": "it is not mounted, and only a file system that is mounted knows what is free in it",
+              "cure": "attach it first: `bulkhead tenant set TENANT --attach files/detached`"
+            },
+            {
+              "code": "unsupported",
+              "object": "volume files/full",
+              "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that"
+            }
+          ]
+        }
+    "#]],
+    );
+    check(
+        &["volume", "trim", "none"],
+        expect![[r#"
+        exit 3
+        ----- stderr
+        error: volume none: no pool has a volume of that name
+        hint: `bulkhead volume ls` lists them
+    "#]],
+    );
+    check(
+        &["volume", "trim", "a b"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: volume: name "a b" contains ' ': only letters, digits, '_', '.' and '-' are allowed
+    "#]],
+    );
+    check(
+        &["volume", "trim"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: the following required arguments were not provided:
+          <VOLUME>...
+
+        Usage: bulkhead volume trim --socket <PATH> <VOLUME>...
+
+        For more information, try '--help'.
+    "#]],
+    );
+    check(
+        &["volume", "trim", "sparse", "--all"],
+        expect![[r#"
+        exit 2
+        ----- stderr
+        error: the argument '[VOLUME]...' cannot be used with '--all'
+
+        Usage: bulkhead volume trim --socket <PATH> <VOLUME>...
+
+        For more information, try '--help'.
+    "#]],
+    );
+}
