@@ -30,7 +30,8 @@ deb: needs
 install: needs
 	cargo build --release --locked --bin bulkhead
 	install -D -m 755 -t $(DESTDIR)/usr/bin target/release/bulkhead
-	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system packaging/bulkhead.service packaging/bulkhead-tenant@.service
+	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system packaging/bulkhead.service packaging/bulkhead-tenant@.service \
+		packaging/bulkhead-trim.service packaging/bulkhead-trim.timer
 	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system/run-bulkhead-mnt-.mount.d packaging/run-bulkhead-mnt-.mount.d/50-bulkhead.conf
 	install -D -m 644 packaging/bulkhead.sysusers $(DESTDIR)/usr/lib/sysusers.d/bulkhead.conf
 	install -D -m 644 packaging/bulkhead.tmpfiles $(DESTDIR)/usr/lib/tmpfiles.d/bulkhead.conf
