@@ -26,6 +26,7 @@ mod systemd_kills;
 mod tenants;
 mod thin;
 mod transfer;
+mod trim;
 mod volumes;
 mod xfs;
 
@@ -69,6 +70,7 @@ pub fn all() -> Vec<&'static Case> {
         flush::CASES,
         sharing::CASES,
         thin::CASES,
+        trim::CASES,
         transfer::CASES,
         image::CASES,
         suites::CASES,

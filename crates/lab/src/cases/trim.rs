@@ -1,0 +1,120 @@
+//! Trimming: what volumes no longer use goes back to their pools, at the expense of their tenants.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::host::{FILE_POOL, PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
+use crate::case::{Case, Ctx, Outcome};
+use crate::kernels::Kernel;
+
+pub(super) const CASES: &[Case] = &[Case {
+    name: "volume_trim",
+    about: "what was removed in volumes of a file pool and a thin pool goes back to the pools, ext4 and XFS, and their tenant is charged for it; \
+            what was written in advance is refused and keeps its blocks",
+    kernels: &[Kernel::V6_12],
+    profile: PROFILE,
+    limit: Duration::from_secs(300),
+    run: |ctx| Box::pin(trim(ctx)),
+}];
+
+/// What is written to a volume and removed again, and how much of that has to come back: blocks of a thin pool that are used in part stay.
+const DATA: u64 = 200_000_000;
+const BACK: u64 = 180_000_000;
+
+/// How long what was removed may take to come back: XFS frees files in the background, and a thin pool tells what it has after a commit.
+const LIMIT: Duration = Duration::from_secs(60);
+
+async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx).await?;
+    // The first one has two parts.
+    let volumes = [("file/v", "ext4", "1500M"), ("thin/v", "ext4", "512M"), ("thin/x", "xfs", "512M")];
+    for (volume, fs, size) in volumes {
+        json(ctx, &["volume", "create", volume, "--size", size, "--fs", fs, "--provision", "on-demand"]).await?;
+    }
+    for volume in ["file/full", "thick/v", "file/detached"] {
+        json(ctx, &["volume", "create", volume, "--size", "64M"]).await?;
+    }
+    let held = volumes.iter().map(|(volume, ..)| *volume).chain(["file/full", "thick/v"]);
+    let held: Vec<&str> = held.flat_map(|volume| ["--volume", volume]).collect();
+    json(ctx, &[&["tenant", "create", "db"], &held[..]].concat()).await?;
+
+    for (volume, ..) in volumes {
+        let (pool, _) = volume.split_once('/').context("no pool")?;
+        let before = free(ctx, pool).await?;
+        let (at, charged) = (mounted_at(ctx, volume).await?, discarded(ctx, volume).await?);
+        ctx.machine.sh(&format!("head -c {DATA} /dev/zero | tr '\\0' x > {at}/data; sync -f {at}")).await?;
+        let full = free(ctx, pool).await?;
+        ensure!(before.saturating_sub(full) > BACK, "{volume} has taken nothing: {before} before, {full} after");
+        ctx.machine.sh(&format!("rm {at}/data; sync -f {at}")).await?;
+        let mut answer = serde_json::Value::Null;
+        let waited = ctx
+            .machine
+            .wait_until("what was removed is back", LIMIT, async || {
+                answer = json(ctx, &["volume", "trim", volume]).await?;
+                Ok((free(ctx, pool).await? > full + BACK).then_some(()))
+            })
+            .await;
+        waited.with_context(|| format!("{volume}: {answer}"))?;
+        let parts = answer["trimmed"][0]["steps"].as_array().map(Vec::len);
+        ensure!(parts == Some(if volume == "file/v" { 2 } else { 1 }), "{answer}");
+        let charged = discarded(ctx, volume).await? - charged;
+        ctx.log(format!("{volume}: {} of {DATA} B came back, {charged} B charged", free(ctx, pool).await? - full));
+        ensure!(charged > BACK, "{volume}: only {charged} B were discarded in the tenant's cgroup");
+    }
+
+    let blocks = format!("stat -c %b {FILE_POOL}/full.img");
+    let taken = ctx.machine.sh(&blocks).await?;
+    refused(ctx, 8, &["file/full", "written in advance"], &["volume", "trim", "file/full"]).await?;
+    refused(ctx, 8, &["keeps its room"], &["volume", "trim", "thick/v"]).await?;
+    let detached = ["volume", "trim", "file/detached"];
+    refused(ctx, 8, &["written in advance"], &detached).await?;
+    json(ctx, &["volume", "snapshot", "thin/v", "s"]).await?;
+    refused(ctx, 8, &["read-only"], &["volume", "trim", "thin/s"]).await?;
+    json(ctx, &["volume", "rm", "thin/s"]).await?;
+    refused(ctx, 3, &["no volume of that name"], &["volume", "trim", "file/none"]).await?;
+    refused(ctx, 2, &["' '"], &["volume", "trim", "file/a b"]).await?;
+    let all = json(ctx, &["volume", "trim", "--all"]).await?;
+    let counts = ["trimmed", "passed_over"].map(|key| all[key].as_array().map(Vec::len));
+    ensure!(counts == [Some(3), Some(3)], "{all}");
+    ensure!(ctx.machine.sh(&blocks).await? == taken, "what was written in advance has holes");
+    json(ctx, &["tenant", "set", "db", "--detach", "file/v"]).await?;
+    refused(ctx, 2, &["not mounted", "--attach file/v"], &["volume", "trim", "file/v"]).await?;
+
+    json(ctx, &["tenant", "rm", "db"]).await?;
+    for (volume, ..) in volumes {
+        json(ctx, &["volume", "check", volume]).await?;
+        json(ctx, &["volume", "rm", volume]).await?;
+    }
+    for volume in ["file/full", "thick/v", "file/detached"] {
+        json(ctx, &["volume", "rm", volume]).await?;
+    }
+    kernel_is_silent(ctx).await?;
+    unmake_pools(ctx).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+/// What is free in a pool, in bytes.
+async fn free(ctx: &Ctx, pool: &str) -> Result<u64> {
+    json(ctx, &["pool", "inspect", pool]).await?["free_bytes"].as_u64().context("nobody knows what is free")
+}
+
+async fn mounted_at(ctx: &Ctx, volume: &str) -> Result<String> {
+    let view = json(ctx, &["volume", "inspect", volume]).await?;
+    Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
+}
+
+/// How much was discarded on a volume's device by what serves the tenant, in bytes.
+async fn discarded(ctx: &Ctx, volume: &str) -> Result<u64> {
+    let view = json(ctx, &["volume", "inspect", volume]).await?;
+    let device = view["device"].as_str().context("no device")?;
+    let script = format!(
+        "dev=$(cat /sys/class/block/$(basename $(readlink -f {device}))/dev); \
+         awk -v dev=$dev '$1 == dev {{ for (i = 2; i <= NF; i++) if (sub(\"dbytes=\", \"\", $i)) n = $i }} END {{ print n + 0 }}' \
+         /sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice/io.stat"
+    );
+    Ok(ctx.machine.sh(&script).await?.trim().parse()?)
+}
