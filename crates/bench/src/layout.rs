@@ -224,7 +224,7 @@ impl Bench {
         let pool = self.engine.pool_create(&PoolCreate { name: name(POOL)?, source }, false)?;
         let pool = pool.object.context("the pool is not there after it was made")?;
         let [device] = &pool.physical_devices[..] else {
-            let cause = pool.notes.join("; ");
+            let cause = pool.findings.iter().map(|finding| finding.evidence.as_str()).collect::<Vec<_>>().join("; ");
             bail!("the target is on {} physical devices, and one is needed. {cause}", pool.physical_devices.len());
         };
         self.device = device.clone();
@@ -293,7 +293,8 @@ impl Bench {
             let made = self.engine.tenant_create(&request, false)?;
             if volume == "a" {
                 // What weights cannot be had for one tenant cannot be had for any.
-                self.notes.extend(made.object.into_iter().flat_map(|tenant| tenant.notes));
+                let findings = made.object.into_iter().flat_map(|tenant| tenant.findings);
+                self.notes.extend(findings.map(|finding| finding.evidence));
             }
             let view = self.engine.volume_inspect(&reference(volume)?)?;
             let device = view.device.with_context(|| format!("volume {volume} has no device"))?;

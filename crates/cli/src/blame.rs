@@ -8,7 +8,7 @@ use bulkhead_core::observe::view::{BlameView, CommitView, CulpritView, Observati
 use bulkhead_core::observe::waits::MEMORY_NS;
 
 use crate::args::BlameArgs;
-use crate::observe::{self, Source, latency, waited};
+use crate::observe::{Source, latency, waited};
 use crate::output::{Output, columns, table};
 
 /// Most culprits that get a column of their own.
@@ -56,9 +56,7 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
     if output.is_json() {
         return if args.waits { output.json(&waits) } else { output.json(&seen.blame) };
     }
-    for line in observe::warnings(&seen) {
-        output.say(&format!("note: {line}"));
-    }
+    seen.limits().iter().for_each(|finding| output.finding(finding));
     if args.waits {
         if waits.left_out > 0 {
             let (n, longest) = (waits.left_out, latency_of(waits.left_out_seconds));

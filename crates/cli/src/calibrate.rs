@@ -97,8 +97,4 @@ impl Show for Verified {
     fn fields(&self) -> Vec<(&'static str, String)> {
         Self::HEADERS.iter().copied().zip(self.row()).collect()
     }
-
-    fn notes(&self) -> &[String] {
-        &[]
-    }
 }

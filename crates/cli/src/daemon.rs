@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::HOST;
 use bulkhead_engine::carry_out::FAULT_VARIABLE;
 use bulkhead_engine::daemon::{self, DaemonOptions};
 use bulkhead_engine::engine::Dirs;
+use bulkhead_engine::host::Host as _;
 use bulkhead_engine::kernel::Kernel;
 use bulkhead_engine::observe::Observatory;
 use bulkhead_engine::servers;
@@ -45,17 +48,12 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
         fault_after,
     };
     daemon::make_dirs(&options.dirs)?;
-    if systemd::is_running(&Roots::host()) && !systemd::has_bus(&Roots::host()) {
-        tracing::warn!(
-            hint = "apt-get install dbus, and restart the daemon",
-            "there is no system bus: tenants are no units of systemd, and volumes are not unmounted before a shutdown"
-        );
-    }
     if let Err(error) = process::raise_open_files() {
         tracing::warn!(%error, "no more than the usual number of files can be open: that is enough for about 200 volumes");
     }
     // Before anything that could wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
+    facts.findings.into_iter().chain(without_bus()).for_each(|finding| kernel.conditions().set(finding));
     servers::look_after(Arc::clone(&kernel))?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
@@ -63,6 +61,16 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     // An operation that did not end in time is cut off with the process.
     runtime.shutdown_background();
     ended
+}
+
+/// A systemd that cannot be talked to.
+fn without_bus() -> Option<Finding> {
+    let lacks_bus = systemd::is_running(&Roots::host()) && !systemd::has_bus(&Roots::host());
+    lacks_bus.then(|| {
+        let evidence =
+            "there is no system bus: tenants are no units of systemd, and volumes are not unmounted before a shutdown";
+        Finding::new(FindingId::SystemBusMissing, HOST, evidence).advise("apt-get install dbus, and restart the daemon")
+    })
 }
 
 /// Writes the log to standard error, as far as the environment asks for it.

@@ -268,10 +268,6 @@ impl Show for HoldView {
     fn fields(&self) -> Vec<(&'static str, String)> {
         Self::HEADERS.iter().copied().zip(self.row()).collect()
     }
-
-    fn notes(&self) -> &[String] {
-        &[]
-    }
 }
 
 #[cfg(test)]

@@ -114,10 +114,6 @@ impl Show for JobView {
             ("error", self.fault.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
         ]
     }
-
-    fn notes(&self) -> &[String] {
-        &[]
-    }
 }
 
 fn seconds(seconds: f64) -> String {

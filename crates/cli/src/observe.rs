@@ -139,25 +139,6 @@ fn three_digits(value: f64) -> String {
     }
 }
 
-/// What is missing or limited, as lines to show above the figures.
-pub(crate) fn warnings(seen: &Observation) -> Vec<String> {
-    let mut lines = seen.notes.clone();
-    if seen.partial {
-        let losses = &seen.losses;
-        let lost = [
-            (losses.records, "records (waits and journal)"),
-            (losses.counts, "counts (journal)"),
-            (losses.requests, "requests (device time)"),
-            (losses.unseen_commits, "commits"),
-            (losses.owners, "owners of what others wrote"),
-        ];
-        let lost = lost.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
-        let lost = lost.collect::<Vec<_>>().join(", ");
-        lines.push(format!("the figures are partial since the observation began; lost: {lost}"));
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

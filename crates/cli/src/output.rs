@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::Finding;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
@@ -74,6 +75,12 @@ impl Output {
         if !self.is_json() {
             stderr(&format!("{}\n", escaped(text)));
         }
+    }
+
+    /// What is to be known of what was shown or changed, with what to do about it.
+    pub(crate) fn finding(&self, finding: &Finding) {
+        self.say(&finding.to_string());
+        finding.advice.iter().for_each(|advice| self.say(&format!("hint: {advice}")));
     }
 
     /// Something that did not work, and does not end the command.
@@ -145,6 +152,19 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         })
         .collect()
+}
+
+/// Findings below each other, each with its advice.
+pub(crate) fn findings(findings: &[Finding]) -> Vec<String> {
+    if findings.is_empty() {
+        return vec!["findings: none".to_owned()];
+    }
+    let mut lines = vec!["findings:".to_owned()];
+    for finding in findings {
+        lines.push(format!("  - {finding}"));
+        lines.extend(finding.advice.iter().map(|advice| format!("    hint: {advice}")));
+    }
+    lines
 }
 
 /// `key: value` lines with the values below each other, and notes at the end.

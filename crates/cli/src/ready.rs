@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::Severity;
 use bulkhead_core::name::Name;
 use bulkhead_core::wire::TenantView;
 use bulkhead_engine::client::Client;
@@ -36,12 +37,16 @@ async fn all_mounted(view: TenantView, client: &Client) -> Result<TenantView, Fa
     for volume in &view.volumes {
         let object = format!("volume {volume}");
         if client.volume_inspect(volume).await?.mounted_at.is_none() {
-            let problems = client.host().await?.problems;
-            let known = problems.into_iter().find(|problem| problem.object == object);
-            return Err(known.unwrap_or_else(|| {
-                Fault::new(Code::Unavailable, object, format!("it is not mounted for tenant {}", view.name))
-                    .cure("`bulkhead host` and the daemon's log say what is wrong")
-            }));
+            let mut findings = client.host().await?.findings.into_iter();
+            let known = findings.find(|finding| finding.object == object && finding.severity == Severity::Critical);
+            let (cause, cure) = match known {
+                Some(finding) => (finding.evidence, finding.advice.unwrap_or_default()),
+                None => (
+                    format!("it is not mounted for tenant {}", view.name),
+                    "`bulkhead host` and the daemon's log say what is wrong".to_owned(),
+                ),
+            };
+            return Err(Fault::new(Code::Unavailable, object, cause).cure(cure));
         }
     }
     Ok(view)

@@ -1,7 +1,7 @@
 //! How objects look: one row in a list, or a block of `key: value` lines.
 
-use bulkhead_core::cow::{MANY_LAYERS, MAX_LAYERS};
 use bulkhead_core::error::Fault;
+use bulkhead_core::finding::{Finding, FindingId, Severity};
 use bulkhead_core::model::{IoLimit, Sharing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{
@@ -9,7 +9,7 @@ use bulkhead_core::wire::{
 };
 use serde::Serialize;
 
-use crate::output::{Output, block, table};
+use crate::output::{Output, block, findings, table};
 
 /// An object of the API as people see it.
 pub(crate) trait Show: Serialize {
@@ -21,12 +21,19 @@ pub(crate) trait Show: Serialize {
     fn row(&self) -> Vec<String>;
     /// All of it.
     fn fields(&self) -> Vec<(&'static str, String)>;
-    /// What is lost or wrong.
-    fn notes(&self) -> &[String];
-    /// What cannot wait until somebody inspects it, in a list.
-    fn warning(&self) -> Option<String> {
-        None
+    /// What is to be known of it.
+    fn findings(&self) -> &[Finding] {
+        &[]
     }
+    /// How its values came about, where that is recorded.
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+}
+
+/// What cannot wait until somebody inspects it, in a list.
+fn is_urgent(finding: &Finding) -> bool {
+    finding.severity == Severity::Critical || finding.id == FindingId::LayersMany
 }
 
 /// A list.
@@ -40,13 +47,20 @@ pub(crate) fn list<T: Show>(output: &Output, items: &[T]) -> Result<(), Fault> {
     }
     let rows: Vec<Vec<String>> = items.iter().map(Show::row).collect();
     output.lines(&table(T::HEADERS, &rows))?;
-    items.iter().filter_map(Show::warning).for_each(|warning| output.say(&format!("note: {warning}")));
+    items.iter().flat_map(Show::findings).filter(|finding| is_urgent(finding)).for_each(|found| output.finding(found));
     Ok(())
 }
 
 /// One object.
 pub(crate) fn inspect<T: Show>(output: &Output, item: &T) -> Result<(), Fault> {
-    if output.is_json() { output.json(item) } else { output.lines(&block(&item.fields(), item.notes())) }
+    if output.is_json() {
+        return output.json(item);
+    }
+    let mut lines = block(&item.fields(), item.notes());
+    if !item.findings().is_empty() {
+        lines.extend(findings(item.findings()));
+    }
+    output.lines(&lines)
 }
 
 /// What a command did, `what` being for example `created`. For people it has data only in a dry run: the steps.
@@ -58,6 +72,7 @@ pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Do
     for note in done.object.iter().flat_map(Show::notes) {
         output.say(&format!("note: {note}"));
     }
+    done.object.iter().flat_map(Show::findings).for_each(|finding| output.finding(finding));
     Ok(())
 }
 
@@ -94,10 +109,8 @@ pub(crate) fn host(output: &Output, host: &HostView) -> Result<(), Fault> {
         return output.json(host);
     }
     let mut fields = vec![("version".to_owned(), host.version.clone())];
-    let mut notes = Vec::new();
     for (key, value) in host.facts.as_object().into_iter().flatten() {
         match value {
-            serde_json::Value::Array(items) if key == "notes" => notes.extend(items.iter().map(fact)),
             serde_json::Value::Object(parts) => {
                 let part = |(name, value): (&String, &serde_json::Value)| (format!("{key} {name}"), fact(value));
                 fields.extend(parts.iter().map(part));
@@ -106,18 +119,8 @@ pub(crate) fn host(output: &Output, host: &HostView) -> Result<(), Fault> {
         }
     }
     let borrowed: Vec<(&str, String)> = fields.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
-    let mut lines = block(&borrowed, &notes);
-    if host.problems.is_empty() {
-        lines.push("problems: none".to_owned());
-    } else {
-        lines.push("problems:".to_owned());
-    }
-    for problem in &host.problems {
-        lines.push(format!("  - {problem}"));
-        if !problem.cure.is_empty() {
-            lines.push(format!("    hint: {}", problem.cure));
-        }
-    }
+    let mut lines = block(&borrowed, &[]);
+    lines.extend(findings(&host.findings));
     output.lines(&lines)
 }
 
@@ -172,8 +175,8 @@ impl Show for PoolView {
         ]
     }
 
-    fn notes(&self) -> &[String] {
-        &self.notes
+    fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 }
 
@@ -249,18 +252,8 @@ impl Show for VolumeView {
         ]
     }
 
-    fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    fn warning(&self) -> Option<String> {
-        let n = self.layers.as_ref().map_or(0, |layers| layers.below.len());
-        (n >= MANY_LAYERS).then(|| {
-            format!(
-                "{} lies on {n} layers of at most {MAX_LAYERS}: `bulkhead volume flatten {}`",
-                self.volume, self.volume
-            )
-        })
+    fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 }
 
@@ -294,8 +287,8 @@ impl Show for TenantView {
         ]
     }
 
-    fn notes(&self) -> &[String] {
-        &self.notes
+    fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 }
 

@@ -13,7 +13,7 @@ use bulkhead_core::observe::view::{ContainerView, Observation};
 use bulkhead_core::wire::HoldView;
 
 use crate::args::{SortKey, TopArgs};
-use crate::observe::{self, Source, latency, rate, waited};
+use crate::observe::{Source, latency, rate, waited};
 use crate::output::{Output, table};
 
 /// Titles of the columns.
@@ -57,9 +57,7 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
         if output.is_json() {
             return output.json(&seen);
         }
-        for line in observe::warnings(&seen) {
-            output.say(&format!("note: {line}"));
-        }
+        seen.limits().iter().for_each(|finding| output.finding(finding));
         let rows: Vec<Vec<String>> = sorted(&seen, args.sort).into_iter().map(|view| row(&seen, view)).collect();
         output.say(&summary(&seen));
         for line in held(&seen) {

@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host, simulated_observation};
 use bulkhead_engine::engine::Dirs;
 use expect_test::{Expect, expect, expect_file};
@@ -433,12 +434,15 @@ impl Daemon {
                 "cgroup_controllers": ["cpu", "io", "memory"],
                 "is_root": true,
                 "programs": { "fio": null, "lvm": "/usr/sbin/lvm" },
-                "notes": ["this host exists only in memory"],
             });
             let stop = async {
                 let _ = stopped.await;
             };
-            runtime.block_on(run_until(options, simulated_host(), simulated_observation(), facts, stop)).unwrap();
+            let host = simulated_host();
+            let evidence = "no cpu controller on cgroup v2";
+            let finding = Finding::new(FindingId::CpuControllerMissing, "host", evidence).advise("boot with one");
+            host.conditions().set(finding);
+            runtime.block_on(run_until(options, host, simulated_observation(), facts, stop)).unwrap();
         });
         let daemon = Self { dir, stop: Some(stop), thread: Some(thread) };
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -484,9 +488,9 @@ fn a_day_with_the_daemon() {
         kernel release:     6.12.0-simulated
         programs fio:       -
         programs lvm:       /usr/sbin/lvm
-        notes:
-          - this host exists only in memory
-        problems: none
+        findings:
+          - warning[cpu_controller_missing]: host: no cpu controller on cgroup v2
+            hint: boot with one
     "#]],
     );
     check(

@@ -3,6 +3,7 @@
 //! A journal has its size from `mkfs` on: a file system that grows keeps it. It can be replaced while nobody has the volume mounted.
 
 use crate::error::{Code, Fault};
+use crate::finding::{Finding, FindingId};
 use crate::model::{FsKind, Volume};
 use crate::units::Bytes;
 use crate::wire::JournalSize;
@@ -45,20 +46,21 @@ pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> 
     }
 }
 
-/// What an operator should know of a journal that stayed small while its volume grew: a new volume of that size would get one that is
-/// larger by a quarter or more. Below that, nobody would notice the difference.
+/// A journal that stayed small while its volume grew: a new volume of that size would get one that is larger by a quarter or more. Below
+/// that, nobody would notice the difference.
 #[must_use]
-pub fn note(volume: &Volume, journal: Bytes) -> Option<String> {
+pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
     let wanted = size_for(volume.size_bytes);
     if volume.fs != FsKind::Ext4 || volume.read_only || wanted.0 < journal.0.saturating_add(journal.0 / 4) {
         return None;
     }
-    Some(format!(
-        "its journal has {journal}, and that of a new volume of {} has {wanted}: a small one makes fsync wait for checkpoints sooner. \
-         Detach it from its tenant, then `bulkhead volume resize {} --journal auto`",
-        volume.size_bytes,
-        volume.reference()
-    ))
+    let reference = volume.reference();
+    let evidence = format!(
+        "its journal has {journal}, and that of a new volume of {} has {wanted}: a small one makes fsync wait for checkpoints sooner",
+        volume.size_bytes
+    );
+    let finding = Finding::new(FindingId::JournalSmallAfterGrowth, format!("volume {reference}"), evidence);
+    Some(finding.advise(format!("detach it from its tenant, then `bulkhead volume resize {reference} --journal auto`")))
 }
 
 #[cfg(test)]
@@ -115,12 +117,13 @@ mod tests {
     #[test]
     fn a_journal_that_stayed_small_is_told() {
         let grown = volume(Bytes::mib(10 << 10));
-        let note = |mib| note(&grown, Bytes::mib(mib));
-        let text = note(8).unwrap();
-        assert!(text.contains("8 MiB") && text.contains("160 MiB") && text.contains("p/v --journal auto"), "{text}");
-        assert!(note(128).is_some());
-        assert_eq!([note(129), note(160), note(1024)], [None, None, None]);
+        let small = |mib| small(&grown, Bytes::mib(mib));
+        let finding = small(8).unwrap();
+        let told = [finding.evidence.contains("8 MiB"), finding.evidence.contains("160 MiB")];
+        assert!(told == [true, true] && finding.advice.unwrap().contains("p/v --journal auto"), "{}", finding.evidence);
+        assert!(small(128).is_some());
+        assert_eq!([small(129), small(160), small(1024)], [None, None, None]);
         let snapshot = Volume { read_only: true, ..grown.clone() };
-        assert_eq!(super::note(&snapshot, Bytes::mib(8)), None);
+        assert_eq!(super::small(&snapshot, Bytes::mib(8)), None);
     }
 }

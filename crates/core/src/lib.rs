@@ -13,6 +13,8 @@ pub mod base;
 pub mod control;
 pub mod cow;
 pub mod error;
+pub mod finding;
+pub mod health;
 pub mod heat;
 pub mod index;
 pub mod isolation;

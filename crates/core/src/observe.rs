@@ -11,6 +11,7 @@ pub mod charge;
 pub mod cost;
 pub mod histogram;
 pub mod identity;
+pub mod limits;
 pub mod log;
 mod observer;
 pub mod record;

@@ -11,6 +11,7 @@ use crate::action::Applied;
 use crate::control::Mode;
 use crate::control::usage::Unit;
 use crate::error::Fault;
+use crate::finding::Finding;
 use crate::heat::HeatSource;
 use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use crate::name::Name;
@@ -99,8 +100,8 @@ pub struct PoolView {
     pub n_volumes: usize,
     /// The device at the bottom of the stack, where weights take effect.
     pub physical_devices: Vec<String>,
-    /// What is wrong or lost with it.
-    pub notes: Vec<String>,
+    /// What is wrong or lost with it, and what is unfinished in it.
+    pub findings: Vec<Finding>,
 }
 
 /// Makes a volume.
@@ -343,7 +344,7 @@ pub struct VolumeView {
     /// How its journal is charged.
     pub accounting: Accounting,
     /// What is lost or wrong.
-    pub notes: Vec<String>,
+    pub findings: Vec<Finding>,
 }
 
 /// What came of trimming a volume.
@@ -532,7 +533,7 @@ pub struct TenantView {
     /// I/O of the block servers of its volumes: that of processes and journals on those volumes.
     pub server_io: IoBytes,
     /// What is wrong.
-    pub notes: Vec<String>,
+    pub findings: Vec<Finding>,
 }
 
 /// Mounts a volume for as long as a process lives.
@@ -615,8 +616,9 @@ pub struct HostView {
     pub version: String,
     /// Facts that were probed on this host.
     pub facts: serde_json::Value,
-    /// What was found wrong when the daemon started, or since.
-    pub problems: Vec<Fault>,
+    /// What is to be known of the host and of all that is on it, the gravest first, as far as the daemon knows it without asking LVM or
+    /// devices; `inspect` of an object looks at more.
+    pub findings: Vec<Finding>,
 }
 
 /// How an operation is.

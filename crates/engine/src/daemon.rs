@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::HOST;
 use bulkhead_sys::cgroup::Mode;
 use bulkhead_sys::file::{FileError, LockFile, lock_exclusive};
 use bulkhead_sys::probe::HostFacts;
@@ -251,8 +253,11 @@ async fn serve_metrics(
         .map_err(|error| io_fault(&error, format!("address {address}"), "listen for Prometheus"))?;
     tracing::info!(%address, "serving /metrics");
     Ok(async move {
+        let told = service.clone();
         if let Err(error) = axum::serve(listener, http::metrics_router(service)).await {
-            tracing::error!(%error, "/metrics is not served any more");
+            let evidence = format!("/metrics is not served any more ({error})");
+            let finding = Finding::new(FindingId::MetricsNotServed, HOST, evidence);
+            told.conditions().set(finding.advise("restart the daemon"));
         }
     })
 }

@@ -11,6 +11,8 @@ use std::time::Instant;
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{self, Backend, POOL_RECORD, VOLUME_RECORD_SUFFIX, pool_uuid_tag, volume_from_tags};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::Finding;
+use bulkhead_core::health::Space;
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
@@ -19,7 +21,7 @@ use uuid::Uuid;
 
 use crate::carry_out::Executor;
 use crate::check::Turns;
-use crate::host::{Host, LogicalVolume, Proof, Space};
+use crate::host::{Host, LogicalVolume, Proof};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::merge::Merging;
@@ -149,7 +151,7 @@ impl Engine {
 
     /// What was found wrong at the start, and what is wrong now.
     #[must_use]
-    pub fn problems(&self) -> Vec<Fault> {
+    pub fn problems(&self) -> Vec<Finding> {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
@@ -193,20 +195,20 @@ impl Engine {
         Ok(records.into_iter().map(|(path, record)| read(&path, record)).collect())
     }
 
-    /// All leases with a readable record. Leases do not survive a reboot, so a damaged one is only logged.
+    /// All leases with a readable record. Leases do not survive a reboot: a damaged one is a problem, and keeps nothing from going on.
     pub(crate) fn leases(&self) -> Result<Vec<Lease>, Fault> {
         let records = self.host().records(&self.dirs.run.join("leases"), "")?;
-        Ok(records
-            .into_iter()
-            .filter_map(|(path, record)| match record {
-                Ok(Record::Lease(lease)) => Some(lease),
-                Ok(_) => None,
-                Err(fault) => {
-                    tracing::warn!(path = %path.display(), %fault, "damaged lease");
-                    None
-                }
-            })
-            .collect())
+        let lease = |(_, record)| match record {
+            Ok(Record::Lease(lease)) => Some(lease),
+            _ => None,
+        };
+        Ok(records.into_iter().filter_map(lease).collect())
+    }
+
+    /// Why records of leases and holds cannot be read.
+    pub(crate) fn damaged_at_run_time(&self) -> Vec<Fault> {
+        let of = |kind| self.host().records(&self.dirs.run.join(kind), "").unwrap_or_default();
+        ["leases", "holds"].into_iter().flat_map(of).filter_map(|(_, record)| record.err()).collect()
     }
 
     pub(crate) fn pool(&self, name: &Name) -> Result<Pool, Fault> {

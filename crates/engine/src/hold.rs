@@ -35,7 +35,8 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 const MIN_MEAN_WEIGHT: u32 = 10;
 
 impl Engine {
-    /// All holds with a readable record. They do not survive a reboot, and neither do the cgroups: a damaged one is only logged.
+    /// All holds with a readable record. They do not survive a reboot, and neither do the cgroups: a damaged one is a problem, and keeps
+    /// nothing from going on.
     ///
     /// # Errors
     /// When the records cannot be listed.
@@ -43,11 +44,7 @@ impl Engine {
         let records = self.host().records(&self.dirs.run.join("holds"), "")?;
         let holds = records.into_iter().filter_map(|(path, record)| match record {
             Ok(Record::Hold(hold)) if path == self.hold_record(&hold.device) => Some(hold),
-            Ok(_) => None,
-            Err(fault) => {
-                tracing::warn!(path = %path.display(), %fault, "damaged hold");
-                None
-            }
+            _ => None,
         });
         Ok(holds.collect())
     }

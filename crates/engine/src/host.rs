@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::error::Fault;
+use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
@@ -18,22 +19,8 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use uuid::Uuid;
 
+use crate::conditions::Conditions;
 use crate::jobs::Job;
-
-/// Room in a pool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Space {
-    /// Size of what the pool lives on.
-    pub total: Bytes,
-    /// What a fully provisioned volume could still take.
-    pub free: Bytes,
-    /// Allocation unit (the extent size of a volume group).
-    pub extent: Bytes,
-    /// How much of a thin pool's metadata is used, in percent; `None` for other pools.
-    pub metadata_pct: Option<f64>,
-    /// What an operator should know, for example that a thin pool is nearly full.
-    pub notes: Vec<String>,
-}
 
 /// A logical volume, as far as pools care.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,8 +51,8 @@ pub struct OpenDevice {
     pub path: PathBuf,
     /// Its number.
     pub dev: DevNo,
-    /// What is lost on it, for example direct I/O on a loop device.
-    pub notes: Vec<String>,
+    /// What makes it.
+    pub backing: Backing,
 }
 
 /// A block device that an operator named.
@@ -267,7 +254,10 @@ pub trait Host: Send + Sync {
     /// When it cannot be told.
     fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
 
-    /// Names of the physical devices below a pool, and what an operator should know about them.
+    /// What lasts on this host beside what can be looked up: noted by whoever notices it.
+    fn conditions(&self) -> &Conditions;
+
+    /// Names of the physical devices below a pool, and where and why there may be others that are not known.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
 
     /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.

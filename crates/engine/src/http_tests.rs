@@ -158,7 +158,7 @@ async fn every_operation_goes_through_the_socket() {
     assert_eq!(calibrated.object.unwrap().calibration, Some(calibration));
 
     let host = client.host().await.unwrap();
-    assert_eq!((&host.facts["kernel_release"], host.problems), (&"simulated".into(), vec![]));
+    assert_eq!((&host.facts["kernel_release"], host.findings), (&"simulated".into(), vec![]));
 
     assert_eq!(client.volume_remove(&data, Removal::default()).await.map_err(|f| f.code), Err(Code::InUse));
     let force = Removal { force: true, dry_run: false };

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use bulkhead_core::action::{Action, DeviceRef};
 use bulkhead_core::backend;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::merge::Run;
 use bulkhead_core::model::{Pool, PoolSource, Volume, VolumeRef};
 use bulkhead_core::name::Name;
@@ -79,8 +80,18 @@ impl Engine {
                 Err(fault) if fault.code == Code::InUse => {
                     self.shared.merging.state().pools.insert(name);
                 }
-                Err(fault) => tracing::warn!(pool = %name, %fault, "layers are not merged"),
-                Ok(()) => {}
+                outcome => {
+                    let object = format!("pool {name}");
+                    let finding = outcome.err().map(|fault| {
+                        let evidence = format!("its layers are not merged: {fault}");
+                        Finding {
+                            object: object.clone(),
+                            evidence,
+                            ..Finding::of_fault(FindingId::LayersNotMerged, fault)
+                        }
+                    });
+                    self.host().conditions().is(FindingId::LayersNotMerged, &object, finding);
+                }
             }
             engine.executor.job().keep_waiting()?;
         }

@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use bulkhead_core::error::Fault;
+use bulkhead_core::finding::{self, Finding, in_order};
+use bulkhead_core::health::Space;
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::observe::limits;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
 use bulkhead_core::units::Bytes;
@@ -18,8 +21,6 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::{Registry, Unit};
-
-use crate::host::Space;
 
 /// How metrics are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub struct Seen {
     pub trimmed: BTreeMap<Name, Bytes>,
     /// How many problems the daemon knows of each kind.
     pub problems: BTreeMap<&'static str, usize>,
+    /// What is to be known of the host and of what is on it, beside what limits the observation.
+    pub findings: Vec<Finding>,
 }
 
 /// All metrics. When the host cannot be observed, they say that and why.
@@ -110,6 +113,16 @@ const TENANT: [&str; 3] = ["tenant", "tenant_kind", "container_id"];
 const VICTIM: [&str; 3] = ["victim", "victim_kind", "victim_container_id"];
 const CULPRIT: [&str; 3] = ["culprit", "culprit_kind", "culprit_container_id"];
 
+impl Seen {
+    fn all_findings(&self) -> Vec<Finding> {
+        let observed = match &self.observed {
+            Ok(seen) => seen.limits(),
+            Err(fault) => vec![limits::not_observed(fault.clone())],
+        };
+        in_order([observed, self.findings.clone()].concat())
+    }
+}
+
 impl Collector for Seen {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let encoder = &mut encoder;
@@ -118,7 +131,7 @@ impl Collector for Seen {
             encoder.encode_descriptor("build_info", "The daemon's version; always 1", None, MetricType::Gauge)?;
         build.encode_family(&[("version", env!("CARGO_PKG_VERSION"))])?.encode_gauge(&1_i64)?;
         let (method, reason) = match &self.observed {
-            Ok(seen) => (seen.method.as_str(), seen.notes.join("; ")),
+            Ok(seen) => (seen.method.as_str(), evidence(&seen.findings)),
             Err(fault) => ("none", fault.cause.clone()),
         };
         let mut observing = encoder.encode_descriptor(
@@ -134,6 +147,7 @@ impl Collector for Seen {
         pools(encoder, &self.pools)?;
         trimmed(encoder, &self.trimmed)?;
         problems(encoder, &self.problems)?;
+        findings(encoder, &self.all_findings())?;
         let Ok(seen) = &self.observed else { return Ok(()) };
         journals(encoder, seen)?;
         containers(encoder, seen)?;
@@ -361,6 +375,24 @@ fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static st
     Ok(())
 }
 
+/// What limits an observation, in one label: what was lost is counted elsewhere.
+fn evidence(findings: &[Finding]) -> String {
+    findings.iter().map(|finding| finding.evidence.as_str()).collect::<Vec<_>>().join("; ")
+}
+
+fn findings(encoder: &mut DescriptorEncoder<'_>, findings: &[Finding]) -> fmt::Result {
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let help = "Findings of the host and of what is on it; `bulkhead host` lists them";
+    let mut gauge = encoder.encode_descriptor("findings", help, None, MetricType::Gauge)?;
+    for ((id, severity), count) in finding::counts(findings) {
+        let labels = [("id", id.to_owned()), ("severity", severity.to_string())];
+        gauge.encode_family(&labels)?.encode_gauge(&i64::try_from(count).unwrap_or(i64::MAX))?;
+    }
+    Ok(())
+}
+
 fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
     let mut time = counter(encoder, "observed", "How long was observed", Some(&Unit::Seconds))?;
     time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
@@ -446,6 +478,7 @@ fn seconds(us: u64) -> f64 {
 mod tests {
     use super::*;
     use bulkhead_core::error::Code;
+    use bulkhead_core::finding::FindingId;
     use bulkhead_core::observe::identity::ContainerKind;
     use bulkhead_core::observe::view::REMOVED;
     use expect_test::expect;
@@ -461,6 +494,7 @@ mod tests {
                 pools: Vec::new(),
                 trimmed: BTreeMap::new(),
                 problems: BTreeMap::new(),
+                findings: Vec::new(),
             },
             format,
         )
@@ -637,10 +671,14 @@ mod tests {
     #[test]
     fn what_limits_the_observation_is_told() {
         let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
-        let notes = vec!["no scratch file system".to_owned(), "no fentry".to_owned()];
-        let text = rendered_as(Ok(Observation { notes, ..seen }), Format::Text);
+        let findings = vec![
+            limits::finding(FindingId::SelfTestNotMade, "no scratch file system"),
+            limits::finding(FindingId::EarlyCommitsNotCharged, "no fentry"),
+        ];
+        let text = rendered_as(Ok(Observation { findings, ..seen }), Format::Text);
         let line = "bulkhead_observing{method=\"tp_btf\",reason=\"no scratch file system; no fentry\"} 1";
         assert!(text.contains(line), "{text}");
+        assert!(text.contains("\nbulkhead_findings{id=\"self_test_not_made\",severity=\"warning\"} 1\n"), "{text}");
     }
 
     #[test]
@@ -654,6 +692,9 @@ mod tests {
             # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="none",reason="the kernel has \"no\" BTF"} 0
+            # HELP bulkhead_findings Findings of the host and of what is on it; `bulkhead host` lists them
+            # TYPE bulkhead_findings gauge
+            bulkhead_findings{id="not_observed",severity="warning"} 1
             # EOF
         "##]]
         .assert_eq(&text);

@@ -6,6 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::Space;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::observe::view::{DeviceTime, Observation};
 use bulkhead_core::units::Bytes;
@@ -13,7 +15,6 @@ use bulkhead_core::wire::HeatRow;
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::host::Space;
 use crate::metrics::{Format, Seen, render};
 use crate::observe::Observe as _;
 
@@ -46,12 +47,12 @@ fn exported() -> (BTreeMap<String, Vec<String>>, BTreeSet<String>) {
         bytes: Bytes(4096),
         disk_reads_saved: 1,
     };
-    let space =
-        Space { total: Bytes(100), free: Bytes(10), extent: Bytes(1), metadata_pct: Some(20.0), notes: Vec::new() };
+    let space = Space { metadata_pct: Some(20.0), ..Space::new(Bytes(100), Bytes(10), Bytes(1)) };
     let pools = vec![("pool".parse().unwrap(), space)];
     let trimmed = BTreeMap::from([("pool".parse().unwrap(), Bytes(4096))]);
     let (holds, problems) = (vec![crate::sim::held()], BTreeMap::from([("volume", 1)]));
-    let text = render(Seen { observed, holds, heat: vec![heat], pools, trimmed, problems }, Format::Text);
+    let findings = vec![Finding::new(FindingId::LayersMany, "volume pool/clone", "it lies on 32 layers")];
+    let text = render(Seen { observed, holds, heat: vec![heat], pools, trimmed, problems, findings }, Format::Text);
     let mut metrics = BTreeMap::new();
     let mut labels = BTreeSet::new();
     for line in text.lines() {

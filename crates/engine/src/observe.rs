@@ -16,7 +16,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::observe::Observer;
+use bulkhead_core::observe::limits::{self, finding};
 use bulkhead_core::observe::record::{Batch, Kind};
 use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
 use bulkhead_core::units::{Bytes, DevNo};
@@ -27,6 +29,7 @@ use bulkhead_sys::scratch::{Scratch, ScratchError};
 use self::names::Namer;
 pub(crate) use self::names::containers;
 use self::xfs::Xfs;
+use crate::conditions::log;
 
 /// How often the tracer is looked at: often enough that its ring buffer does not overrun.
 const LOOK: Duration = Duration::from_millis(200);
@@ -52,6 +55,9 @@ pub trait Observe: Send + Sync + std::fmt::Debug {
     /// `Unsupported` with the reason when this host cannot be observed, `Unavailable` when it takes too long, or after
     /// [`Observe::stop`].
     fn observe(&self, waits: Duration) -> Result<Observation, Fault>;
+
+    /// What limits the observation, as far as that is known; does not begin one.
+    fn findings(&self) -> Vec<Finding>;
 
     /// Answers all questions that wait, and further ones, with an error.
     fn stop(&self) {}
@@ -79,10 +85,12 @@ struct State {
     answered: u64,
     /// Why there are no looks.
     failure: Option<(Instant, Fault)>,
+    /// Why the last look failed, until one succeeds; it is logged once.
+    last_failure: Option<Fault>,
     observer: Observer,
     names: Names,
     method: Option<Method>,
-    notes: Vec<String>,
+    findings: Vec<Finding>,
     observed: Duration,
     table_entries: u64,
 }
@@ -150,10 +158,18 @@ impl Observe for Observatory {
             waits: (!waits.is_zero()).then(longest),
             observed_seconds: state.observed.as_secs_f64(),
             method: state.method.map_or("", Method::word).to_owned(),
-            notes: state.notes.clone(),
+            findings: state.findings.clone(),
             table_entries: state.table_entries,
             ..seen
         })
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        let state = self.shared.lock();
+        let failure = state.failure.as_ref().map(|(_, fault)| fault).or(state.last_failure.as_ref());
+        let failure = failure.map(|fault| limits::not_observed(fault.clone()));
+        let lost = limits::losses(state.observer.totals()).finding();
+        failure.into_iter().chain(state.findings.iter().cloned()).chain(lost).collect()
     }
 
     fn stop(&self) {
@@ -192,7 +208,7 @@ struct Worker<'a> {
     xfs: Xfs,
     namer: Namer,
     /// What the tracer's self-test said.
-    notes: Vec<String>,
+    findings: Vec<Finding>,
     last_look: Option<Instant>,
     last_names: Option<Instant>,
 }
@@ -201,15 +217,20 @@ impl<'a> Worker<'a> {
     fn new(roots: Roots, shared: &'a Shared) -> Self {
         let namer = Namer::new(roots.clone());
         let xfs = Xfs::default();
-        Self { roots, shared, tracer: None, xfs, namer, notes: Vec::new(), last_look: None, last_names: None }
+        Self { roots, shared, tracer: None, xfs, namer, findings: Vec::new(), last_look: None, last_names: None }
     }
 
     fn run(&mut self) {
         while self.wait() {
             if let Err(fault) = self.look() {
-                tracing::warn!(%fault, "cannot observe");
                 self.rest();
-                self.shared.lock().failure = Some((Instant::now(), fault));
+                let mut state = self.shared.lock();
+                if state.last_failure.as_ref() != Some(&fault) {
+                    log(&limits::not_observed(fault.clone()));
+                }
+                state.last_failure = Some(fault.clone());
+                state.failure = Some((Instant::now(), fault));
+                drop(state);
                 self.shared.changed.notify_all();
             }
         }
@@ -273,7 +294,9 @@ impl<'a> Worker<'a> {
         let looked = self.look_with(&mut tracer);
         self.tracer = Some(tracer);
         looked.map_err(|error| fault(&error))?;
-        self.shared.lock().answered = asked;
+        let mut state = self.shared.lock();
+        (state.answered, state.last_failure) = (asked, None);
+        drop(state);
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -328,7 +351,10 @@ impl<'a> Worker<'a> {
             state.observer.set_tree(tree);
         }
         state.names = self.namer.names();
-        state.notes = self.notes.iter().cloned().chain(self.xfs.notes()).chain(changes.notes).collect();
+        let findings: Vec<Finding> =
+            self.findings.iter().cloned().chain(self.xfs.findings()).chain(changes.findings).collect();
+        findings.iter().filter(|finding| !state.findings.contains(finding)).for_each(log);
+        state.findings = findings;
         drop(state);
         tracer.add_journals(&changes.journals)
     }
@@ -336,12 +362,17 @@ impl<'a> Worker<'a> {
     /// Loads the programs of the best method that works here.
     fn load(&mut self) -> Result<Tracer, Fault> {
         let began = Instant::now();
-        let (tracer, notes) = match load(&self.roots, Method::TypedTracepoints) {
+        let (tracer, findings) = match load(&self.roots, Method::TypedTracepoints) {
             Ok(loaded) => loaded,
             Err(typed) => match load(&self.roots, Method::PlainTracepoints) {
-                Ok((tracer, mut notes)) => {
-                    notes.insert(0, format!("only plain tracepoints can be used: {}", typed.cause));
-                    (tracer, notes)
+                Ok((tracer, mut findings)) => {
+                    let evidence = format!(
+                        "only plain tracepoints can be used: {}; nobody is surcharged for commits forced early, and device time is not \
+                         shown: that takes type information",
+                        typed.cause
+                    );
+                    findings.insert(0, finding(FindingId::ObservationUntyped, evidence));
+                    (tracer, findings)
                 }
                 // It is the same that all of them lack.
                 Err(plain) if plain.cause == typed.cause => return Err(typed),
@@ -352,8 +383,8 @@ impl<'a> Worker<'a> {
             },
         };
         let (method, took_ms) = (tracer.method(), began.elapsed().as_millis());
-        tracing::info!(method = method.word(), took_ms, ?notes, "the BPF programs are loaded");
-        self.notes = notes;
+        tracing::info!(method = method.word(), took_ms, "the BPF programs are loaded");
+        self.findings = findings;
         let mut state = self.shared.lock();
         state.method = Some(method);
         state.observer.loaded();
@@ -363,27 +394,26 @@ impl<'a> Worker<'a> {
 }
 
 /// Loads the programs of a method and lets them prove themselves. Also what they cannot tell here.
-fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<String>), Fault> {
+fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> {
     let mut tracer = Tracer::load(roots, method).map_err(|error| fault(&error))?;
-    let mut notes = Vec::new();
+    let mut findings = Vec::new();
     let tested = if tracer.has_ext4() { self_test(roots, &mut tracer) } else { Ok(()) };
     if !tracer.has_ext4() {
-        notes.push("ext4: not attributed: ext4 was not loaded when the observation began".to_owned());
+        let evidence = "ext4: not attributed: ext4 was not loaded when the observation began";
+        findings.push(finding(FindingId::Ext4NotObserved, evidence));
     }
-    match (method, tracer.without_functions()) {
-        (Method::TypedTracepoints, Some(cause)) => notes.push(format!(
+    // That is so with plain tracepoints anyway.
+    if let Some(cause) = tracer.without_functions().filter(|_| method == Method::TypedTracepoints) {
+        let evidence = format!(
             "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
-        )),
-        (Method::TypedTracepoints, None) => {}
-        (Method::PlainTracepoints, _) => notes.push(
-            "nobody is surcharged for commits forced early, and device time is not shown: that takes type information"
-                .to_owned(),
-        ),
+        );
+        findings.push(finding(FindingId::EarlyCommitsNotCharged, evidence));
     }
     match tested {
         Ok(()) => {}
         Err(SelfTest::NotMade(error)) => {
-            notes.push(format!("the self-test could not be made: {}", chain(&error)));
+            let evidence = format!("the self-test could not be made: {}", chain(&error));
+            findings.push(finding(FindingId::SelfTestNotMade, evidence));
         }
         Err(SelfTest::Failed(cause)) => {
             return Err(Fault::new(Code::Unsupported, "observation", cause)
@@ -391,7 +421,7 @@ fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<String>), Fault> {
         }
         Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
     }
-    Ok((tracer, notes))
+    Ok((tracer, findings))
 }
 
 enum SelfTest {

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{Action, Record};
 use bulkhead_core::backend::{self, POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
-use bulkhead_core::base::is_base;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId, in_order};
+use bulkhead_core::health::Space;
 use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::volume::Plan;
@@ -15,7 +16,8 @@ use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolMove, PoolView};
 use uuid::Uuid;
 
 use crate::engine::Engine;
-use crate::host::{Space, ThinPool};
+use crate::findings::{of_content, of_pool};
+use crate::host::ThinPool;
 
 /// Name of the thin pool that is made on a device given with `thin`.
 const THIN_POOL: &str = "thinpool";
@@ -116,6 +118,9 @@ impl Engine {
             }
         };
         let steps = self.executor.run(&Plan { steps, on_failure: vec![remember], can_be_undone: false }, dry_run)?;
+        if !dry_run {
+            self.forget_conditions_of(&pool);
+        }
         Ok(Done { object: None, steps, dry_run })
     }
 
@@ -196,6 +201,9 @@ impl Engine {
             }
         }
         let steps = self.executor.run_steps(steps, dry_run)?;
+        if !dry_run && before != path {
+            self.forget_conditions_of(&found);
+        }
         Ok(Done { object: (!dry_run).then(|| self.pool_view(&moved)), steps, dry_run })
     }
 
@@ -341,46 +349,49 @@ impl Engine {
 
     /// The room in all pools whose place is there; in those on LVM, as it was within the last minute.
     pub(crate) fn room(&self) -> Result<Vec<(Name, Space)>, Fault> {
+        let pools = self.pools()?.into_iter().filter_map(Result::ok);
+        Ok(pools.filter_map(|pool| Some((pool.name.clone(), self.room_in(&pool).ok()?))).collect())
+    }
+
+    /// The room in a pool; in one on LVM, as it was within the last minute.
+    pub(crate) fn room_in(&self, pool: &Pool) -> Result<Space, Fault> {
+        if matches!(pool.source, PoolSource::File { .. }) {
+            return self.host().space(&pool.source);
+        }
         let mut seen = self.shared.room.lock().unwrap_or_else(PoisonError::into_inner);
         seen.retain(|_, (at, _)| at.elapsed() < ROOM_FOR);
-        let room_in = |pool: Pool| {
-            let space = match seen.get(&pool.uuid) {
-                Some((_, space)) => space.clone(),
-                None => self.host().space(&pool.source).ok()?,
-            };
-            if matches!(pool.source, PoolSource::Lvm { .. }) {
-                seen.entry(pool.uuid).or_insert_with(|| (Instant::now(), space.clone()));
-            }
-            Some((pool.name, space))
-        };
-        Ok(self.pools()?.into_iter().filter_map(Result::ok).filter_map(room_in).collect())
+        if let Some((_, space)) = seen.get(&pool.uuid) {
+            return Ok(space.clone());
+        }
+        let space = self.host().space(&pool.source)?;
+        seen.insert(pool.uuid, (Instant::now(), space.clone()));
+        Ok(space)
+    }
+
+    /// The physical devices below a pool, and what is to be known of them.
+    pub(crate) fn below(&self, pool: &Pool) -> (Vec<String>, Vec<Finding>) {
+        let (devices, unknown) = self.host().physical_devices(&pool.source);
+        let object = format!("pool {}", pool.name);
+        let finding = |why| Finding::new(FindingId::PhysicalDevicesUnknown, &object, why);
+        (devices, unknown.into_iter().map(finding).collect())
     }
 
     pub(crate) fn pool_view(&self, pool: &Pool) -> PoolView {
-        let (physical_devices, mut notes) = self.host().physical_devices(&pool.source);
-        let space = self.host().space(&pool.source).map_err(|fault| notes.push(fault.to_string())).ok();
-        let found = self.volumes_in(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
-        notes.extend(found.iter().filter_map(|volume| volume.as_ref().err()).map(ToString::to_string));
-        let parts = self.parts(pool).map_err(|fault| notes.push(fault.to_string())).unwrap_or_default();
-        notes.extend(parts.iter().map(|part| {
-            let (volume, received) = (&part.volume, part.received_bytes);
-            if is_base(part.content) {
-                return format!("{volume} is being imported; if that was cut off, the next import under that name gives it up");
-            }
-            format!("{volume} has been received up to {received} of {}: `bulkhead volume receive {volume} --token` says how to go on, `--abort` gives it up", part.size_bytes)
-        }));
-        if let Some(space) = &space {
-            notes.extend(space.notes.iter().cloned());
-        }
+        let (physical_devices, of_devices) = self.below(pool);
+        let space = self.host().space(&pool.source);
+        let found = self.volumes_in(pool);
+        let mut findings = of_pool(pool, &space);
+        findings.extend(of_devices);
+        findings.extend(of_content(&found, &self.parts(pool)));
         PoolView {
             name: pool.name.clone(),
             kind: pool.source.kind().to_owned(),
             source: place(&pool.source),
-            total_bytes: space.as_ref().map(|space| space.total),
-            free_bytes: space.as_ref().map(|space| space.free),
-            n_volumes: found.len(),
+            total_bytes: space.as_ref().ok().map(|space| space.total),
+            free_bytes: space.as_ref().ok().map(|space| space.free),
+            n_volumes: found.map_or(0, |found| found.len()),
             physical_devices,
-            notes,
+            findings: in_order(findings),
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_core::error::Fault;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use uuid::Uuid;
+
+use crate::conditions;
 
 /// What was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +40,27 @@ impl Place {
             Self::Start => "start",
         }
     }
+
+    /// What a fault there means as long as it lasts.
+    fn finding(&self, fault: Fault) -> Finding {
+        let is_about = |kind: &str| fault.object.starts_with(kind);
+        let id = match (self, fault.code) {
+            (Self::Records, _) => FindingId::RecordUnreadable,
+            (_, Code::Corrupt) if is_about("state file ") => FindingId::RecordUnreadable,
+            (_, Code::Corrupt | Code::NotFound) if is_about("pool ") || is_about("volume group ") => {
+                FindingId::PoolUnreachable
+            }
+            (Self::Tenant(_), _) => FindingId::TenantNotAsRecorded,
+            (Self::Volume(_), Code::Corrupt) => FindingId::VolumeDamaged,
+            (Self::Volume(_), _) => FindingId::VolumeNotMounted,
+            (Self::Lease(_), _) => FindingId::LeaseNotEnded,
+            (Self::Flattening(_), _) => FindingId::FlatteningNotEnded,
+            (Self::InUse(_), _) => FindingId::VolumeStillInUse,
+            (Self::Start, _) if is_about("device ") => FindingId::DeviceNotRestored,
+            (Self::Start, _) => FindingId::NotRecovered,
+        };
+        Finding::of_fault(id, fault)
+    }
 }
 
 /// All kinds of places: each has a count, be it 0.
@@ -44,18 +68,18 @@ const KINDS: [&str; 7] = ["records", "tenant", "volume", "lease", "flattening", 
 
 /// What was found there.
 #[derive(Debug, Default)]
-pub(crate) struct Problems(BTreeMap<Place, Vec<Fault>>);
+pub(crate) struct Problems(BTreeMap<Place, Vec<Finding>>);
 
 impl Problems {
     /// Replaces what was found at a place; what was not known yet is logged.
     pub(crate) fn found(&mut self, place: Place, faults: Vec<Fault>) {
-        for fault in faults.iter().filter(|fault| !self.0.values().any(|known| known.contains(fault))) {
-            tracing::error!(object = %fault.object, cause = %fault.cause, cure = %fault.cure, "problem");
-        }
-        if faults.is_empty() {
+        let findings: Vec<Finding> = faults.into_iter().map(|fault| place.finding(fault)).collect();
+        let is_known = |finding: &Finding| self.0.values().any(|known| known.contains(finding));
+        findings.iter().filter(|finding| !is_known(finding)).for_each(conditions::log);
+        if findings.is_empty() {
             self.0.remove(&place);
         } else {
-            self.0.insert(place, faults);
+            self.0.insert(place, findings);
         }
     }
 
@@ -70,18 +94,18 @@ impl Problems {
     /// How many there are at each kind of place.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::from(KINDS.map(|kind| (kind, 0)));
-        for (place, faults) in &self.0 {
-            *counts.entry(place.kind()).or_default() += faults.len();
+        for (place, findings) in &self.0 {
+            *counts.entry(place.kind()).or_default() += findings.len();
         }
         counts
     }
 
     /// All of them, each once.
-    pub(crate) fn all(&self) -> Vec<Fault> {
-        let mut all: Vec<Fault> = Vec::new();
-        for fault in self.0.values().flatten() {
-            if !all.contains(fault) {
-                all.push(fault.clone());
+    pub(crate) fn all(&self) -> Vec<Finding> {
+        let mut all: Vec<Finding> = Vec::new();
+        for finding in self.0.values().flatten() {
+            if !all.contains(finding) {
+                all.push(finding.clone());
             }
         }
         all
@@ -90,23 +114,57 @@ impl Problems {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_core::error::Code;
+    use bulkhead_core::finding::Severity;
 
     use super::*;
+
+    fn place() -> Place {
+        Place::Volume("p/v".parse().unwrap())
+    }
 
     #[test]
     fn a_second_look_replaces_the_first_and_what_is_gone_is_forgotten() {
         let fault = |cause: &str| Fault::new(Code::Internal, "volume p/v", cause);
-        let volume = || Place::Volume("p/v".parse().unwrap());
+        let at_start = |cause| Finding::of_fault(FindingId::NotRecovered, fault(cause));
+        let of_volume = |cause| Finding::of_fault(FindingId::VolumeNotMounted, fault(cause));
         let mut problems = Problems::default();
         problems.found(Place::Start, vec![fault("torn")]);
-        problems.found(volume(), vec![fault("torn"), fault("busy")]);
-        assert_eq!(problems.all(), [fault("torn"), fault("busy")]);
-        problems.found(volume(), vec![fault("gone")]);
-        assert_eq!(problems.all(), [fault("gone"), fault("torn")]);
-        problems.keep(&BTreeSet::from([volume()]));
+        problems.found(place(), vec![fault("torn"), fault("busy")]);
+        assert_eq!(problems.all(), [of_volume("torn"), of_volume("busy"), at_start("torn")]);
+        problems.found(place(), vec![fault("gone")]);
+        assert_eq!(problems.all(), [of_volume("gone"), at_start("torn")]);
+        assert_eq!((problems.counts()["volume"], problems.counts()["start"], problems.counts()["lease"]), (1, 1, 0));
+        problems.keep(&BTreeSet::from([place()]));
         assert_eq!(problems.all().len(), 2);
         problems.keep(&BTreeSet::new());
-        assert_eq!(problems.all(), [fault("torn")]);
+        assert_eq!(problems.all(), [at_start("torn")]);
+    }
+
+    #[test]
+    fn what_a_fault_means_follows_from_the_place_and_what_it_is_about() {
+        let id = |place: Place, code, object: &str| {
+            let finding = place.finding(Fault::new(code, object, "why").cure("what to do"));
+            assert_eq!((finding.severity, finding.advice.as_deref()), (Severity::Critical, Some("what to do")));
+            finding.id
+        };
+        let db = || Place::Tenant("db".parse().unwrap());
+        for (place, code, object, expected) in [
+            (Place::Records, Code::Internal, "directory /var/lib/bulkhead/pools", FindingId::RecordUnreadable),
+            (place(), Code::Corrupt, "state file /srv/pool/v.volume", FindingId::RecordUnreadable),
+            (place(), Code::Corrupt, "pool p", FindingId::PoolUnreachable),
+            (Place::Start, Code::Corrupt, "volume group vg", FindingId::PoolUnreachable),
+            (place(), Code::NotFound, "pool p", FindingId::PoolUnreachable),
+            (place(), Code::Corrupt, "volume p/v", FindingId::VolumeDamaged),
+            (place(), Code::NoSpace, "pool p", FindingId::VolumeNotMounted),
+            (place(), Code::Unsupported, "volume p/v", FindingId::VolumeNotMounted),
+            (db(), Code::NotFound, "device /dev/sdz", FindingId::TenantNotAsRecorded),
+            (Place::Lease(Uuid::nil()), Code::InUse, "volume p/v", FindingId::LeaseNotEnded),
+            (Place::Flattening("p/v".parse().unwrap()), Code::Internal, "volume p/v", FindingId::FlatteningNotEnded),
+            (Place::InUse("p/v".parse().unwrap()), Code::InUse, "volume p/v", FindingId::VolumeStillInUse),
+            (Place::Start, Code::NotFound, "device sdz", FindingId::DeviceNotRestored),
+            (Place::Start, Code::Internal, "volume p/v", FindingId::NotRecovered),
+        ] {
+            assert_eq!(id(place, code, object), expected, "{code} {object}");
+        }
     }
 }

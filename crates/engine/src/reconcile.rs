@@ -5,12 +5,13 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
@@ -18,6 +19,7 @@ use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
 use crate::check::{Depth, Look};
 use crate::engine::{Engine, InUse, Located, Seen, Watched};
+use crate::findings::lookup_failed;
 use crate::locks::Claim;
 use crate::parallel;
 use crate::problems::Place;
@@ -125,6 +127,7 @@ impl Engine {
             of_records.push(fault);
             Vec::new()
         });
+        of_records.extend(self.damaged_at_run_time());
         let alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
         let (held, gone): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(alive);
         self.found(Place::Records, of_records);
@@ -146,12 +149,11 @@ impl Engine {
                 self.found(place, ended.err().into_iter().collect());
             }
         }
-        let mounts = self.host().mount_points().unwrap_or_else(|fault| {
-            // All volumes are looked at one by one then, and say so.
-            tracing::warn!(%fault, "the mount table cannot be read");
-            Arc::default()
-        });
-        let seen = Seen { mounts, ..Seen::default() };
+        let mounts = self.host().mount_points();
+        let unreadable = mounts.as_ref().err().cloned().map(lookup_failed);
+        self.host().conditions().is(FindingId::LookupFailed, "mount table", unreadable);
+        // Without it, all volumes are looked at one by one, and say so.
+        let seen = Seen { mounts: mounts.unwrap_or_default(), ..Seen::default() };
         let present: Vec<&Tenant> = tenants.iter().filter(|tenant| !tenant.removing).collect();
         let look = if all_in_detail { Look::All } else { self.turn(&present, held.iter().map(|lease| &lease.volume)) };
         // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.

@@ -151,13 +151,13 @@ impl Engine {
         plan.map_or(Ok(()), |plan| self.executor.run(&plan, false).map(drop))
     }
 
-    /// What an operator should know of a volume's journal.
-    pub(crate) fn journal_note(&self, backend: &dyn Backend, volume: &Volume) -> Option<String> {
+    /// The size of a volume's journal, as far as that can be seen now.
+    pub(crate) fn journal_bytes(&self, backend: &dyn Backend, volume: &Volume) -> Option<Bytes> {
         if volume.fs != FsKind::Ext4 {
             return None;
         }
         match self.host().journal_bytes(&backend.device(volume)) {
-            Ok(bytes) => journal::note(volume, bytes?),
+            Ok(bytes) => bytes,
             // Others say what is wrong with the device.
             Err(fault) => {
                 tracing::debug!(volume = %volume.reference(), %fault, "its journal cannot be looked at");

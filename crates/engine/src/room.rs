@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::backend;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::health::Space;
 use bulkhead_core::model::{Pool, PoolSource, Volume};
 use bulkhead_core::name::Name;
 use bulkhead_core::room::{Reservation, Verdict, judge};
@@ -16,7 +17,6 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::LayersView;
 
 use crate::engine::Engine;
-use crate::host::Space;
 
 /// How often room is looked for while others take some during each look. Each look is much shorter than what they do.
 const MAX_LOOKS: usize = 16;

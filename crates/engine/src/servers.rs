@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::{self, HOST};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
@@ -20,6 +23,7 @@ use bulkhead_sys::ublk::service::{self, Happened, Watch};
 use bulkhead_sys::ublk::{Control, State};
 use uuid::Uuid;
 
+use crate::host::Host as _;
 use crate::kernel::Kernel;
 
 /// How long the daemon waits for the first successors before it goes on without them.
@@ -56,10 +60,11 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let (settled, hears) = channel();
     let look = move || {
         if let Err(error) = background::become_flusher() {
-            tracing::warn!(
-                why = chain(&error),
-                "when memory is short, a successor may wait for the volume that waits for it"
+            let evidence = format!(
+                "when memory is short, the successor of a block server may wait for the volume that waits for it: {}",
+                chain(&error)
             );
+            servers.starter.kernel.conditions().set(Finding::new(FindingId::ServersMayDeadlock, HOST, evidence));
         }
         // What there is was not seen to come.
         let mut happened = Happened { missed: true, ..Happened::default() };
@@ -106,6 +111,7 @@ struct Servers {
 /// What is told of a device.
 struct Device {
     volume: Uuid,
+    image: PathBuf,
     /// Its server, as long as that lives: its end is waited for.
     server: Option<Handle>,
 }
@@ -117,7 +123,7 @@ struct Try {
     /// How often it failed.
     failed: u32,
     next: Option<Instant>,
-    /// Why it failed last, which is said once.
+    /// Why it failed last.
     why: String,
     /// When a successor was started.
     started: Option<Instant>,
@@ -129,14 +135,12 @@ impl Try {
         self.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED)
     }
 
-    /// It failed: it is tried again later each time. Whether that is worth a word.
-    fn failed(&mut self, why: String, now: Instant) -> bool {
+    /// It could not be started, or ended at once: it is tried again later each time.
+    fn failed(&mut self, why: String, now: Instant) {
         let wait = AGAIN.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(AGAIN.1);
         self.failed = self.failed.saturating_add(1);
         (self.is_starting, self.started, self.next) = (false, None, Some(now + wait));
-        let is_news = self.why != why;
         self.why = why;
-        is_news
     }
 }
 
@@ -171,10 +175,13 @@ impl Servers {
                 }
             }
             Err(error) => {
-                tracing::error!(%error, "the block servers cannot be listed");
+                let evidence = format!("the block servers cannot be listed ({error})");
+                self.starter.kernel.conditions().set(Finding::new(FindingId::ServersUnlisted, HOST, evidence));
                 return Found { again: Some(AGAIN.0), settled: false, is_unknown: true };
             }
         }
+        self.starter.kernel.conditions().clear(FindingId::ServersUnlisted, HOST);
+        self.tell_gone();
         let again = self.due.values().min().map(|due| due.saturating_duration_since(now));
         Found { again, settled: self.n_starting() == 0 && self.queue.is_empty(), is_unknown: false }
     }
@@ -211,7 +218,7 @@ impl Servers {
         let tried = self.tries.entry(volume).or_default();
         match outcome {
             Ok(()) => (tried.is_starting, tried.started) = (false, Some(now)),
-            Err(why) => tell(volume, tried, why, now),
+            Err(why) => tried.failed(why, now),
         }
     }
 
@@ -228,9 +235,8 @@ impl Servers {
         // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
         let was_replacing = self.starter.kernel.is_replacing(volume);
         let found = self.starter.server(control, id, &spec);
-        let device = self.devices.entry(id).or_insert(Device { volume, server: None });
         // The end of the one before is waited for no longer.
-        *device = Device { volume, server: None };
+        let mut device = Device { volume, image: spec.image.clone(), server: None };
         match found {
             Ok(server) => {
                 if let Some(server) = server {
@@ -251,6 +257,7 @@ impl Servers {
             }
             Err(gone) => self.succeed(id, spec, &gone, now),
         }
+        self.devices.insert(id, device);
     }
 
     /// Has a server that is gone succeeded by another, now or later.
@@ -262,7 +269,7 @@ impl Servers {
         }
         let tried = self.tries.entry(volume).or_default();
         if tried.started.is_some() {
-            tell(volume, tried, "it ended again".to_owned(), now);
+            tried.failed("it ended again".to_owned(), now);
         }
         match tried.next {
             // It says how that ended.
@@ -279,6 +286,19 @@ impl Servers {
         }
     }
 
+    /// Says which images are without a server because no successor starts, or because it ends at once.
+    fn tell_gone(&self) {
+        let failed = |device: &Device| {
+            let tried = self.tries.get(&device.volume).filter(|tried| tried.failed > 0)?;
+            let evidence = format!("its block server is gone and has no successor: {}", tried.why);
+            Some(health::server_gone(format!("image {}", device.image.display()), evidence))
+        };
+        let findings: Vec<Finding> = self.devices.values().filter_map(failed).collect();
+        let conditions = self.starter.kernel.conditions();
+        conditions.keep(&FindingId::ServerGone, |object| findings.iter().any(|finding| finding.object == object));
+        findings.into_iter().for_each(|finding| conditions.set(finding));
+    }
+
     fn start(&self, spec: ServeSpec) {
         let (starter, volume) = (Arc::clone(&self.starter), spec.volume);
         let start = move || {
@@ -292,13 +312,6 @@ impl Servers {
             let _ = self.starter.started.send((volume, Err(format!("no thread can be started ({error})"))));
             self.starter.watch.wake();
         }
-    }
-}
-
-/// A successor could not be started, or ended at once.
-fn tell(volume: Uuid, tried: &mut Try, why: String, now: Instant) {
-    if tried.failed(why.clone(), now) {
-        tracing::error!(%volume, why, "a block server is gone and has no successor");
     }
 }
 
@@ -367,17 +380,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_cannot_start_is_tried_less_and_less_often_and_says_why_once() {
+    fn a_server_that_cannot_start_is_tried_less_and_less_often() {
         let now = Instant::now();
         let mut tried = Try::default();
         let mut waits = Vec::new();
-        for n in 0..40 {
-            assert_eq!(tried.failed("no memory".to_owned(), now), n == 0);
+        for n in 1..=40 {
+            tried.failed("no memory".to_owned(), now);
+            assert_eq!((tried.failed, tried.why.as_str()), (n, "no memory"));
             waits.push((tried.next.unwrap() - now).as_secs());
         }
         assert_eq!(waits[..9], [2, 4, 8, 16, 32, 64, 128, 256, 300]);
         assert_eq!(waits[39], 300);
-        assert!(tried.failed("no disk".to_owned(), now));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use bulkhead_core::backend::{NEW_SUFFIX, image_path};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::Finding;
+use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::journal;
 use bulkhead_core::merge::{Layer, LayerTree};
@@ -33,9 +35,8 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
 use uuid::Uuid;
 
-use crate::host::{
-    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, Space, ThinPool,
-};
+use crate::conditions::Conditions;
+use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool};
 use crate::jobs::Job;
 use crate::observe::Observe;
 use crate::store;
@@ -155,13 +156,17 @@ struct World {
 
 /// The host, shared between the engines that live and die on it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sim(Arc<Mutex<World>>);
+pub(crate) struct Sim(Arc<Mutex<World>>, Arc<Conditions>);
 
 /// An observation of that host: each second the same happens, and each question comes a second later.
 #[derive(Debug, Default)]
 pub(crate) struct Observed(AtomicU32);
 
 impl Observe for Observed {
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
+    }
+
     fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
         let n = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         let db = identify("/bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice");
@@ -1169,8 +1174,10 @@ impl Host for Sim {
             total: world.total.unwrap_or(Bytes(Bytes::GIB)),
             free: Bytes((world.free.unwrap_or(Bytes::mib(512)).0 + in_free).saturating_sub(taken)),
             extent,
+            data_pct: is_thin.then_some(50.0),
             metadata_pct: is_thin.then(|| world.metadata_pct.unwrap_or(10.0)),
-            notes: vec![],
+            health: String::new(),
+            is_partial: false,
         })
     }
 
@@ -1254,7 +1261,7 @@ impl Host for Sim {
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
         let open = self.world().fs(device).is_ok();
         let path = PathBuf::from("/dev").join(device.to_string().replace(' ', "-"));
-        Ok(open.then(|| OpenDevice { path, dev: DevNo::new(7, 0), notes: vec![] }))
+        Ok(open.then(|| OpenDevice { path, dev: DevNo::new(7, 0), backing: Backing::LogicalVolume }))
     }
 
     fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault> {
@@ -1262,6 +1269,10 @@ impl Host for Sim {
         let is_held = matches!(device, DeviceRef::Image { image, .. } if world.busy.contains(image));
         let is_used = is_held && world.fs(device).is_ok() || world.is_mounted(device);
         Ok(is_used.then(|| "sda1 is mounted on /elsewhere in the mount namespace of process 7".to_owned()))
+    }
+
+    fn conditions(&self) -> &Conditions {
+        &self.1
     }
 
     fn physical_devices(&self, _source: &PoolSource) -> (Vec<String>, Vec<String>) {

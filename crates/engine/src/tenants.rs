@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, in_order};
+use bulkhead_core::health::{self, TenantFacts};
 use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant::{self, ResolvedLimits};
@@ -12,6 +14,7 @@ use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
 
 use crate::engine::{Engine, WithoutCpu};
+use crate::findings::lookup_failed;
 
 /// After how long the kernel is asked again for a controller that it refused: each time it stops all forks for a moment.
 const CPU_AGAIN: Duration = Duration::from_secs(600);
@@ -170,7 +173,7 @@ impl Engine {
     }
 
     /// Has what serves a tenant's I/O scheduled before its processes. Where the kernel has no cpu controller, or refuses it, the
-    /// tenant does without, and its notes say why.
+    /// tenant does without, and its findings say why.
     fn serve_first(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let refused_lately = self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_AGAIN);
         if refused_lately || !self.host().controllers().contains(tenant::CPU) {
@@ -275,25 +278,9 @@ impl Engine {
     }
 
     fn tenant_view(&self, tenant: &Tenant) -> TenantView {
-        let mut notes = Vec::new();
-        if tenant.removing {
-            notes.push("its removal was interrupted and is completed when its processes have ended".to_owned());
-        }
-        if self.host().weight_files().is_empty() {
-            notes.push("the kernel has no io.weight file: the share has no effect".to_owned());
-        }
-        let refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.to_string());
-        let without_cpu = match refused {
-            _ if !self.host().controllers().contains(tenant::CPU) => Some(
-                "the host has no cpu controller on cgroup v2 (`cgroup_disable=cpu`, or a cgroup v1 hierarchy has taken it)".to_owned(),
-            ),
-            refused => refused,
-        };
-        if let Some(why) = without_cpu {
-            notes.push(format!("its journal threads and block servers are scheduled like its processes: {why}"));
-        }
+        let mut findings = self.tenant_findings(tenant, self.tenant_facts());
         let volumes = self.volumes_of(tenant).unwrap_or_else(|fault| {
-            notes.push(fault.to_string());
+            findings.push(lookup_failed(fault));
             tenant.volumes.clone()
         });
         let io = |cgroup: String| self.host().io_bytes(&cgroup);
@@ -308,8 +295,23 @@ impl Engine {
             payload_io: io(tenant::slice(&tenant.name)).without(journal_io).without(server_io),
             journal_io,
             server_io,
-            notes,
+            findings: in_order(findings),
         }
+    }
+
+    /// What the host has for tenants.
+    pub(crate) fn tenant_facts(&self) -> TenantFacts<'static> {
+        TenantFacts {
+            has_weight_files: !self.host().weight_files().is_empty(),
+            has_cpu: self.host().controllers().contains(tenant::CPU),
+            cpu_refused: None,
+        }
+    }
+
+    /// What is to be known of a tenant beside its volumes, on a host that has this for all of them.
+    pub(crate) fn tenant_findings(&self, tenant: &Tenant, host: TenantFacts<'_>) -> Vec<Finding> {
+        let cpu_refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.clone());
+        health::of_tenant(tenant, &TenantFacts { cpu_refused: cpu_refused.as_ref(), ..host })
     }
 }
 

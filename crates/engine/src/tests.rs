@@ -7,6 +7,8 @@ use std::time::Duration;
 use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
+use bulkhead_core::finding::{Finding, FindingId, in_order};
+use bulkhead_core::health;
 use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use bulkhead_core::serve::ServeSpec;
@@ -328,23 +330,27 @@ fn a_journal_that_stayed_small_is_told_and_replaced() {
     let sim = with_pools();
     let engine = engine(&sim);
     for name in ["file/v", "thick/v", "thin/v"] {
-        let notes = |engine: &Engine| {
-            let notes = engine.volume_inspect(&volume(name)).unwrap().notes;
-            notes.into_iter().filter(|note| note.contains("journal")).collect::<Vec<_>>()
+        let found = |engine: &Engine| {
+            let findings = engine.volume_inspect(&volume(name)).unwrap().findings;
+            findings.into_iter().filter(|found| found.id == FindingId::JournalSmallAfterGrowth).collect::<Vec<_>>()
         };
         run(&engine, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
-        assert!(notes(&engine).is_empty());
+        assert!(found(&engine).is_empty());
         run(&engine, &Op::Tenant("db", name)).unwrap();
         let grow = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
         let grown = engine.volume_resize(&volume(name), &grow, false).unwrap().object.unwrap();
-        let told = notes(&engine);
-        assert!(told.len() == 1 && told[0].contains("8 MiB") && told[0].contains("16 MiB"), "{told:?}");
-        assert!(told[0].contains(&format!("{name} --journal auto")) && grown.notes.contains(&told[0]), "{told:?}");
+        let told = found(&engine);
+        assert!(
+            told.len() == 1 && told[0].evidence.contains("8 MiB") && told[0].evidence.contains("16 MiB"),
+            "{told:?}"
+        );
+        let advice = told[0].advice.as_ref().unwrap();
+        assert!(advice.contains(&format!("{name} --journal auto")) && grown.findings.contains(&told[0]), "{told:?}");
         let asked = run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap_err();
         assert!(asked.code == Code::InUse && asked.cure.contains("--detach"), "{asked}");
         run(&engine, &Op::Detach("db", name)).unwrap();
         run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap();
-        assert!(notes(&engine).is_empty());
+        assert!(found(&engine).is_empty());
         let both = VolumeResize { journal: Some(JournalSize::Auto), size_bytes: Some(Bytes::mib(64)), shrink: true };
         engine.volume_resize(&volume(name), &both, false).unwrap();
         // Asked for what it has, it stays.
@@ -527,8 +533,10 @@ fn what_is_received_in_part_is_seen_and_given_up() {
     assert_eq!(engine.volume_receiving(&name).unwrap_err().code, Code::NotFound);
     assert_eq!(engine.volume_receive(&name, &header, false).unwrap().object.unwrap().received_bytes, Bytes(0));
     assert_eq!(engine.volume_received(&name, &header, false).unwrap_err().code, Code::InvalidArgument);
-    let notes = engine.pool_inspect(&"file".parse().unwrap()).unwrap().notes;
-    assert!(notes.iter().any(|note| note.contains("file/r has been received up to 0 B of 64 MiB")), "{notes:?}");
+    let findings = engine.pool_inspect(&"file".parse().unwrap()).unwrap().findings;
+    let [part] = &findings[..] else { panic!("{findings:?}") };
+    assert_eq!((part.id.word(), part.object.as_str()), ("receive_unfinished", "volume file/r"));
+    assert!(part.evidence.contains("0 B of 64 MiB") && engine.findings().contains(part), "{part:?}");
     for name in ["file/s", "file/t", "file/v"] {
         run(&engine, &Op::Remove(name)).unwrap();
     }
@@ -603,8 +611,9 @@ fn an_import_that_was_cut_off_is_given_up_by_the_next_daemon() {
     };
     let (one, other) = (volume("file/one"), volume("file/other"));
     daemon.volume_receive(&one, &header, false).unwrap();
-    let notes = daemon.pool_inspect(&"file".parse().unwrap()).unwrap().notes;
-    assert!(notes.iter().any(|note| note.contains("file/one is being imported")), "{notes:?}");
+    let findings = daemon.pool_inspect(&"file".parse().unwrap()).unwrap().findings;
+    let is_import = |found: &Finding| found.id == FindingId::ImportUnfinished && found.object == "volume file/one";
+    assert!(findings.iter().any(is_import), "{findings:?}");
     // Another one may be about to begin, and what is received in part is worth keeping.
     daemon.volume_receive(&other, &StreamHeader { content: Uuid::from_u128(7), ..header.clone() }, false).unwrap();
     daemon.volume_receive(&volume("file/third"), &header, false).unwrap();
@@ -853,7 +862,7 @@ fn what_serves_io_is_scheduled_before_the_processes() {
     let engine = engine(&sim);
     let wanted = [Some("10000".to_owned()), Some("10000".to_owned()), None, None];
     let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
-    assert_eq!((cpu_weights(&sim), view.notes), (wanted.clone(), vec![]));
+    assert_eq!((cpu_weights(&sim), view.findings), (wanted.clone(), vec![]));
     // Whoever disabled the controller, and at whatever level; so did every version before this one.
     for cgroup in ["bulkhead.slice/bulkhead-db.slice", "bulkhead.slice"] {
         sim.disable_cpu(cgroup);
@@ -875,8 +884,9 @@ fn without_the_cpu_controller_a_tenant_works_and_says_why() {
     let engine = engine(&sim);
     let done = engine.tenant_create(&without_volumes("db"), false).unwrap();
     assert!(done.steps.iter().all(|step| !matches!(step.action, Action::EnableController { .. })), "{:?}", done.steps);
-    let notes = done.object.unwrap().notes;
-    assert!(notes.len() == 1 && notes[0].contains("no cpu controller on cgroup v2"), "{notes:?}");
+    assert_eq!(done.object.unwrap().findings, [health::no_cpu_controller()]);
+    engine.tenant_create(&without_volumes("web"), false).unwrap();
+    assert_eq!(in_order(engine.findings()), [health::no_cpu_controller()], "it is told once of the host");
     assert_eq!((cpu_weights(&sim), engine.problems().len()), ([const { None }; 4], 0));
 }
 
@@ -887,8 +897,10 @@ fn a_refused_cpu_controller_is_told_and_asked_for_again() {
         sim.refuse_cpu(Some(cgroup));
         let engine = engine(&sim);
         let db = "db".parse().unwrap();
-        let notes = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap().notes;
-        assert!(notes.len() == 1 && notes[0].contains("a realtime process is below it"), "{notes:?}");
+        let findings = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap().findings;
+        let [refused] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!((refused.id.word(), refused.object.as_str()), ("cpu_controller_refused", "tenant db"));
+        assert!(refused.evidence.contains("a realtime process is below it"), "{refused:?}");
         sim.refuse_cpu(None);
         engine.tick();
         assert_eq!(
@@ -898,10 +910,10 @@ fn a_refused_cpu_controller_is_told_and_asked_for_again() {
         );
         engine.without_cpu().get_mut(&db).unwrap().tried -= Duration::from_secs(3600);
         engine.tenant_set(&db, &TenantSet::default(), true).unwrap();
-        assert_eq!(engine.tenant_inspect(&db).unwrap().notes, notes, "a dry run changes nothing");
+        assert_eq!(engine.tenant_inspect(&db).unwrap().findings, findings, "a dry run changes nothing");
         engine.tick();
         assert_eq!(cpu_weights(&sim)[1].as_deref(), Some("10000"));
-        assert!(engine.tenant_inspect(&db).unwrap().notes.is_empty());
+        assert!(engine.tenant_inspect(&db).unwrap().findings.is_empty());
     }
 }
 
@@ -943,12 +955,34 @@ fn a_reboot_brings_tenants_and_mounts_back() {
 }
 
 #[test]
+fn a_lease_that_cannot_be_read_is_a_problem_and_keeps_nothing_from_going_on() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    sim.set_process(42, Some(7));
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Lease("db", "file/w")).unwrap();
+    let path = engine.dirs.lease_record(&engine.leases().unwrap()[0]);
+    sim.corrupt(&path, |bytes| bytes.truncate(20));
+    engine.tick();
+    let [damaged] = &engine.problems()[..] else { panic!("{:?}", engine.problems()) };
+    assert_eq!(damaged.id, FindingId::RecordUnreadable);
+    assert!(damaged.object.contains(&path.display().to_string()), "{damaged:?}");
+    assert!(engine.volume_inspect(&volume("file/v")).unwrap().mounted_at.is_some());
+}
+
+#[test]
 fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
     let sim = with_pools();
     run(&engine(&sim), &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     sim.corrupt(Path::new("/srv/pool/file.volume").with_file_name("v.volume").as_path(), |bytes| bytes.truncate(60));
     let engine = engine(&sim);
     assert_eq!(engine.problems().len(), 1);
+    // The pool says the same of it: it is there once.
+    let [damaged] = &in_order(engine.findings())[..] else { panic!("{:?}", engine.findings()) };
+    assert_eq!(damaged.id, FindingId::RecordUnreadable);
+    assert_eq!(engine.pool_inspect(&"file".parse().unwrap()).unwrap().findings, [damaged.clone()]);
     assert_eq!(engine.volume_inspect(&volume("file/v")).unwrap_err().code, Code::Corrupt);
     assert_eq!(engine.volume_remove(&volume("file/v"), true, false).unwrap_err().code, Code::Corrupt);
     assert_eq!(sim.leftovers().images, vec![PathBuf::from("/srv/pool/v.img")]);
@@ -1024,7 +1058,9 @@ fn a_mapped_volume_is_an_operators_until_it_is_unmapped() {
         // The next daemon leaves it alone, and after a reboot there is nothing to be unmapped.
         let next = engine(&sim);
         assert!(next.problems().is_empty());
-        assert!(next.volume_inspect(&volume(name)).unwrap().notes.iter().any(|note| note.contains("mapped")));
+        let mapped = health::of_mapping(&volume(name));
+        assert!(next.volume_inspect(&volume(name)).unwrap().findings.contains(&mapped));
+        assert_eq!(next.findings(), [mapped]);
         next.volume_unmap(&volume(name), false).unwrap();
         assert!(next.volume_unmap(&volume(name), false).unwrap().steps.is_empty());
         run(&next, &Op::Remove(name)).unwrap();

@@ -2,33 +2,22 @@
 
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
-use bulkhead_core::cow::{MANY_LAYERS, MAX_LAYERS};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, in_order};
+use bulkhead_core::health::{self, VolumeFacts};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, mount_point};
 use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located, Seen};
+use crate::findings::lookup_failed;
 use crate::room::{Takes, to_flatten};
-
-/// What a volume loses that was provisioned in full, when it is copied.
-const COPIED_NOTE: &str = "it was copied: the first write to each block since takes new space of the pool, and may find none; the fsync that \
-                           follows commits the host file system's journal";
-
-/// What goes on in a volume in use that is flattened.
-const FLATTEN_NOTE: &str = "what it shares is being copied into its own image";
-/// What is to happen to a volume that nobody uses and that is flattened.
-const FLATTEN_LATER_NOTE: &str =
-    "what it shares will be copied into its own image while it is in use, which it is not now";
 
 /// From how full on, in percent, the metadata of a thin pool are left for the volumes that there are.
 const METADATA_FULL_PCT: f64 = 90.0;
-
-/// What a volume is that has a device and no mount.
-const MAPPED_NOTE: &str =
-    "it is mapped: an operator works on its device, and no tenant can have it until `bulkhead volume unmap`";
 
 impl Engine {
     /// Makes a volume with an empty file system. Idempotent: the same request again finds it and does nothing.
@@ -108,18 +97,17 @@ impl Engine {
         let mut views = Vec::new();
         for pool in pools {
             let backend = backend::backend(&pool);
-            let below = self.host().physical_devices(&pool.source);
-            let seen = &seen;
+            let (below, seen) = (self.below(&pool), &seen);
             let found = match self.volumes_in(&pool) {
-                // One pool that cannot be read does not hide the others; asked for by name, it says why.
+                // One pool that cannot be read does not hide the others; asked for by name, it says why. `inspect` of the pool does too.
                 Err(fault) if only.is_none() => {
-                    tracing::warn!(pool = %pool.name, %fault, "the volumes of a pool cannot be listed");
+                    tracing::debug!(pool = %pool.name, %fault, "the volumes of a pool cannot be listed");
                     continue;
                 }
                 found => found?,
             };
             let volumes = found.into_iter().filter_map(Result::ok);
-            views.extend(volumes.map(|volume| self.volume_view_on(&below, seen, backend.as_ref(), &volume)));
+            views.extend(volumes.map(|volume| self.volume_view_on(&below, seen, backend.as_ref(), &volume, None)));
         }
         Ok(views)
     }
@@ -390,45 +378,43 @@ impl Engine {
             Ok(seen) => (seen, None),
             Err(fault) => (Seen::default(), Some(fault)),
         };
-        let mut view = self.volume_view_on(&self.host().physical_devices(&pool.source), &seen, backend, volume);
-        view.notes.extend(fault.map(|fault| fault.to_string()));
-        view.notes.extend(self.journal_note(backend, volume));
-        view
+        let journal = self.journal_bytes(backend, volume);
+        let mut view = self.volume_view_on(&self.below(pool), &seen, backend, volume, journal);
+        view.findings.extend(fault.map(lookup_failed));
+        VolumeView { findings: in_order(view.findings), ..view }
     }
 
-    /// `below` are the physical devices of the pool and the notes about them, which all its volumes share.
+    /// `below` are the physical devices of the pool and what is to be known of them, which all its volumes share.
     fn volume_view_on(
         &self,
-        below: &(Vec<String>, Vec<String>),
+        below: &(Vec<String>, Vec<Finding>),
         seen: &Seen,
         backend: &dyn Backend,
         volume: &Volume,
+        journal: Option<Bytes>,
     ) -> VolumeView {
-        let mut notes = Vec::new();
-        let mut note = |fault: Fault| notes.push(fault.to_string());
+        let mut findings = Vec::new();
+        let mut note = |fault: Fault| findings.push(lookup_failed(fault));
         let device = backend.device(volume);
         let open = self.host().open_device(&device).map_err(&mut note).ok().flatten();
         let mounted_at = Some(mount_point(&self.dirs.run, volume)).filter(|target| seen.mounts.contains(target));
         let tenant = seen.holders.get(&volume.reference()).cloned();
         let layers = self.host().layers(&device).map_err(&mut note).ok().flatten();
-        let is_mapped = seen.mapped.contains(&self.dirs.mapping_record(volume.uuid));
-        let (physical_devices, device_notes) = below.clone();
+        let (physical_devices, of_devices) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
             (Some(_), None) => Accounting::None { reason: "it is mounted, but no tenant holds it".to_owned() },
             (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
         };
-        notes.extend(device_notes);
-        notes.extend(layers.as_ref().map(|layers| layers.below.len()).filter(|n| *n >= MANY_LAYERS).map(|n| {
-            format!("it lies on {n} layers of at most {MAX_LAYERS}: `bulkhead volume flatten` ends that, and until then its snapshots add to them")
-        }));
-        notes.extend(is_mapped.then(|| MAPPED_NOTE.to_owned()));
-        notes.extend(open.iter().flat_map(|open| open.notes.iter().cloned()));
-        if layers.as_ref().is_some_and(|layers| !layers.below.is_empty()) {
-            let flattening = if open.is_some() { FLATTEN_NOTE } else { FLATTEN_LATER_NOTE };
-            notes.extend(volume.flatten.then(|| flattening.to_owned()));
-            notes.extend((volume.provision == Provision::Full).then(|| COPIED_NOTE.to_owned()));
-        }
+        let facts = VolumeFacts {
+            backing: open.as_ref().map(|open| &open.backing),
+            layers: layers.as_ref(),
+            is_mapped: seen.mapped.contains(&self.dirs.mapping_record(volume.uuid)),
+            journal,
+            accounting: Some(&accounting),
+        };
+        findings.extend(of_devices);
+        findings.extend(health::of_volume(volume, &facts));
         VolumeView {
             volume: volume.reference(),
             uuid: volume.uuid,
@@ -446,7 +432,7 @@ impl Engine {
             device: open.map(|open| open.path.display().to_string()),
             physical_devices,
             accounting,
-            notes,
+            findings: in_order(findings),
         }
     }
 

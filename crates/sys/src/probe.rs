@@ -8,6 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::{self, HOST};
 use serde::Serialize;
 
 use crate::cgroup::{self, Mode};
@@ -54,7 +56,7 @@ impl Presence {
     }
 }
 
-/// What was found on the host. Whatever could not be read counts as absent and has a line in `notes`.
+/// What was found on the host. Whatever could not be read counts as absent and has a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HostFacts {
     /// `uname -r`; empty when it cannot be read. For reports and for finding modules, not for comparing.
@@ -85,36 +87,36 @@ pub struct HostFacts {
     pub is_root: bool,
     /// Where each of [`PROGRAMS`] is.
     pub programs: BTreeMap<String, Option<PathBuf>>,
-    /// What could not be read, and why; and what is done without.
-    pub notes: Vec<String>,
+    /// What could not be read, and why; and what is done without. Reported beside the facts.
+    #[serde(skip)]
+    pub findings: Vec<Finding>,
 }
 
 /// Looks at the host. Loads no module and changes nothing.
 #[must_use]
 pub fn probe(roots: &Roots) -> HostFacts {
-    let mut notes = Vec::new();
-    let kernel_release = note(&mut notes, "the kernel's release", read(&roots.proc.join("sys/kernel/osrelease")))
+    let mut findings = Vec::new();
+    let kernel_release = note(&mut findings, "the kernel's release", read(&roots.proc.join("sys/kernel/osrelease")))
         .map(|text| text.trim().to_owned())
         .unwrap_or_default();
-    let cgroup_controllers = note(&mut notes, "the cgroup controllers", cgroup::controllers(roots)).unwrap_or_default();
+    let cgroup_controllers =
+        note(&mut findings, "the cgroup controllers", cgroup::controllers(roots)).unwrap_or_default();
     if cgroup::mode(roots) == Mode::V2 && !cgroup_controllers.is_empty() && !cgroup_controllers.contains("cpu") {
-        notes.push(
-            "no cpu controller on cgroup v2: journal threads and block servers are scheduled like processes".to_owned(),
-        );
+        findings.push(health::no_cpu_controller());
     }
-    let modules = Modules::read(roots, &kernel_release, &mut notes);
+    let modules = Modules::read(roots, &kernel_release, &mut findings);
     let filesystems =
-        note(&mut notes, "the kernel's file systems", read(&roots.proc.join("filesystems"))).unwrap_or_default();
+        note(&mut findings, "the kernel's file systems", read(&roots.proc.join("filesystems"))).unwrap_or_default();
     let file_system = |name: &str| {
         if lists_file_system(&filesystems, name) { Presence::Ready } else { modules.presence(name) }
     };
     let device = |node: &str, module: &str| {
         if roots.dev.join(node).exists() { Presence::Ready } else { modules.presence(module) }
     };
-    let schedulers = schedulers(roots, &mut notes);
+    let schedulers = schedulers(roots, &mut findings);
     HostFacts {
         cgroup_mode: cgroup::mode(roots),
-        psi: has_psi(roots, &mut notes),
+        psi: has_psi(roots, &mut findings),
         iocost: iocost::is_supported(roots),
         bfq: if schedulers.contains("bfq") { Presence::Ready } else { modules.presence("bfq") },
         // A node of a module that is not loaded yet may exist (kmod static nodes); opening it loads the module.
@@ -128,7 +130,7 @@ pub fn probe(roots: &Roots) -> HostFacts {
         programs: PROGRAMS.iter().map(|&name| (name.to_owned(), tool::find_program(name))).collect(),
         kernel_release,
         cgroup_controllers,
-        notes,
+        findings,
     }
 }
 
@@ -142,13 +144,13 @@ struct Modules {
 }
 
 impl Modules {
-    fn read(roots: &Roots, release: &str, notes: &mut Vec<String>) -> Self {
+    fn read(roots: &Roots, release: &str, findings: &mut Vec<Finding>) -> Self {
         let mut lists = [BTreeSet::new(), BTreeSet::new()];
         // A release with a slash would lead elsewhere; no kernel has one.
         if !release.is_empty() && !release.contains('/') {
             let base = roots.sys.parent().unwrap_or(Path::new("/")).join("lib/modules").join(release);
             for (list, file) in lists.iter_mut().zip(["modules.builtin", "modules.dep"]) {
-                let text = note(notes, "the list of kernel modules", read(&base.join(file)));
+                let text = note(findings, "the list of kernel modules", read(&base.join(file)));
                 *list = text.map(|text| parse_modules(&text)).unwrap_or_default();
             }
         }
@@ -187,9 +189,9 @@ fn lists_file_system(text: &str, name: &str) -> bool {
     text.lines().any(|line| line.split('\t').next_back() == Some(name))
 }
 
-fn schedulers(roots: &Roots, notes: &mut Vec<String>) -> BTreeSet<String> {
+fn schedulers(roots: &Roots, findings: &mut Vec<Finding>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let entries = note(notes, "the block devices", with_path(&roots.sys.join("block"), |dir| fs::read_dir(dir)));
+    let entries = note(findings, "the block devices", with_path(&roots.sys.join("block"), |dir| fs::read_dir(dir)));
     for entry in entries.into_iter().flatten().flatten() {
         // A device that went away, or has no queue, has no scheduler to list.
         if let Ok(text) = fs::read_to_string(entry.path().join("queue/scheduler")) {
@@ -199,10 +201,10 @@ fn schedulers(roots: &Roots, notes: &mut Vec<String>) -> BTreeSet<String> {
     found
 }
 
-fn has_psi(roots: &Roots, notes: &mut Vec<String>) -> bool {
+fn has_psi(roots: &Roots, findings: &mut Vec<Finding>) -> bool {
     // With psi=0 on the command line the file may exist and refuse to be read.
     let file = roots.proc.join("pressure/io");
-    file.exists() && note(notes, "pressure stall information", read(&file)).is_some()
+    file.exists() && note(findings, "pressure stall information", read(&file)).is_some()
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -214,9 +216,10 @@ fn with_path<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Re
     act(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
-/// The value, or a note about why there is none.
-fn note<T>(notes: &mut Vec<String>, what: &str, result: io::Result<T>) -> Option<T> {
-    result.map_err(|error| notes.push(format!("cannot read {what}: {error}"))).ok()
+/// The value, or a finding about why there is none.
+fn note<T>(findings: &mut Vec<Finding>, what: &str, result: io::Result<T>) -> Option<T> {
+    let finding = |error| Finding::new(FindingId::FactUnreadable, HOST, format!("cannot read {what}: {error}"));
+    result.map_err(|error| findings.push(finding(error))).ok()
 }
 
 #[cfg(test)]
@@ -249,7 +252,7 @@ mod tests {
              kernel/fs/xfs/xfs.ko.xz: kernel/lib/libcrc32c.ko.xz\n",
         );
         let facts = probe(&roots);
-        assert_eq!(facts.notes, Vec::<String>::new());
+        assert_eq!(facts.findings, []);
         assert_eq!((facts.kernel_release.as_str(), facts.cgroup_mode), ("6.12.0-amd64", Mode::V2));
         assert!(facts.psi && facts.iocost && facts.cgroup_controllers.contains("io"));
         assert_eq!((facts.bfq, facts.dm_thin, facts.xfs), (Presence::Loadable, Presence::Loadable, Presence::Loadable));
@@ -264,8 +267,7 @@ mod tests {
         put(&roots.sys.join("block/vdb/queue/scheduler"), "[none] bfq\n");
         assert_eq!(probe(&roots).bfq, Presence::Ready);
         put(&roots.cgroup.join("cgroup.controllers"), "io memory\n");
-        let notes = probe(&roots).notes;
-        assert!(notes.len() == 1 && notes[0].starts_with("no cpu controller on cgroup v2"), "{notes:?}");
+        assert_eq!(probe(&roots).findings, [health::no_cpu_controller()]);
     }
 
     #[test]
@@ -276,8 +278,9 @@ mod tests {
         assert!(!facts.psi && !facts.iocost);
         let all = [facts.bfq, facts.loopdev, facts.device_mapper, facts.dm_thin, facts.ublk, facts.ext4, facts.xfs];
         assert!(all.iter().all(|p| *p == Presence::Absent));
-        assert!(facts.notes.iter().any(|n| n.starts_with("cannot read the kernel's release: ")), "{:?}", facts.notes);
-        assert!(facts.notes.iter().all(|n| n.contains(&*base.path().to_string_lossy())), "{:?}", facts.notes);
+        let told: Vec<&String> = facts.findings.iter().map(|finding| &finding.evidence).collect();
+        assert!(told.iter().any(|text| text.starts_with("cannot read the kernel's release: ")), "{told:?}");
+        assert!(told.iter().all(|text| text.contains(&*base.path().to_string_lossy())), "{told:?}");
     }
 
     #[test]
@@ -286,6 +289,7 @@ mod tests {
         assert!(!facts.kernel_release.is_empty());
         let json = serde_json::to_value(&facts).unwrap();
         assert!(json["bfq"].is_string() && json["cgroup_mode"].is_string() && json["programs"].is_object());
+        assert!(json.get("findings").is_none(), "they are not facts");
     }
 
     #[test]

@@ -84,7 +84,8 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
         let view = bench.add_image(server)?;
         let server = if let Accounting::Server { pid, .. } = view.accounting { Some(pid) } else { None };
         if layout == "blockd" && server.is_none() {
-            frame.experiment.notes.push(format!("no row blockd: it has no block server. {}", view.notes.join("; ")));
+            let why: Vec<&str> = view.findings.iter().map(|finding| finding.evidence.as_str()).collect();
+            frame.experiment.notes.push(format!("no row blockd: it has no block server. {}", why.join("; ")));
             continue;
         }
         let dir = view.mounted_at.with_context(|| format!("the volume of {layout} is not mounted"))?.join("files");

@@ -18,7 +18,7 @@ use ratatui::{DefaultTerminal, Frame};
 
 use super::{HEADERS, held, row, sorted, summary};
 use crate::args::{SortKey, TopArgs};
-use crate::observe::{self, Source, rate, waited};
+use crate::observe::{Source, rate, waited};
 use crate::output::escaped;
 
 /// How long a key waits at most until it is answered while figures come in.
@@ -176,7 +176,8 @@ impl Screen {
             (Some(seen), None) => summary(seen),
             (None, None) => "bulkhead: looking; the first figures come in a moment".to_owned(),
         };
-        let notes = self.seen.as_ref().map(|seen| [observe::warnings(seen), held(seen)].concat().join("; "));
+        let limits = |seen: &Observation| seen.limits().into_iter().map(|finding| finding.evidence).collect();
+        let notes = self.seen.as_ref().map(|seen| [limits(seen), held(seen)].concat().join("; "));
         let notes = notes.unwrap_or_default();
         vec![
             Line::styled(escaped(&first), Style::new().add_modifier(Modifier::BOLD)),

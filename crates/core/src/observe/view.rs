@@ -9,8 +9,10 @@ use super::Totals;
 use super::blame::Cause;
 use super::histogram::Histogram;
 use super::identity::{ContainerKind, Identity};
+use super::limits;
 use super::record::{CgroupId, Commit, Kind, ServiceClass, Tid};
 use super::waits::{Longest, Part, Wait};
+use crate::finding::Finding;
 use crate::units::DevNo;
 use crate::wire::{HoldView, StandingView};
 
@@ -297,8 +299,8 @@ pub struct Observation {
     pub observed_seconds: f64,
     /// The way of tracing that is in force.
     pub method: String,
-    /// Why it is not a better one, and what else limits the figures.
-    pub notes: Vec<String>,
+    /// Why it is not a better one, and what else limits the figures; not what was lost ([`Observation::limits`]).
+    pub findings: Vec<Finding>,
     /// Whether something was lost, so that the figures are too small.
     pub partial: bool,
     /// What was lost.
@@ -427,16 +429,10 @@ pub fn observation(totals: &Totals, pending: impl Iterator<Item = (DevNo, u64)>,
     }
     let mut containers: Vec<ContainerView> = containers.into_values().collect();
     work_out_shares(&mut containers);
-    let losses = totals.losses;
+    let losses = limits::losses(totals);
     Observation {
-        partial: losses.any() || totals.unseen_commits > 0,
-        losses: LossView {
-            records: losses.records,
-            owners: losses.owners,
-            counts: losses.counts,
-            requests: losses.requests,
-            unseen_commits: totals.unseen_commits,
-        },
+        partial: losses.any(),
+        losses,
         containers,
         devices: devices(totals, names),
         file_systems: file_systems.into_values().collect(),

@@ -14,6 +14,7 @@ use bulkhead_core::control::holding::{Holding, Turn};
 use bulkhead_core::control::reading::{Counters, Reading};
 use bulkhead_core::control::{Reason, Standing};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::health;
 use bulkhead_core::model::{HeldTenant, Hold};
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::units::DevNo;
@@ -21,6 +22,7 @@ use bulkhead_core::wire::{HoldView, StandingView};
 
 use super::weight_file;
 use super::words::{sentence, word};
+use crate::conditions;
 use crate::devices::kernel_name;
 use crate::engine::Engine;
 
@@ -133,7 +135,7 @@ impl Running {
         let device = &self.holding.hold().device;
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().err());
         if was != Some(&fault) {
-            tracing::warn!(device, %fault, "shares are not held");
+            conditions::log(&health::hold_failed(device, &fault));
         }
         match engine.executor.run_steps(self.holding.lift(), false) {
             Ok(_) => self.holding.lifted(),
@@ -167,7 +169,7 @@ impl Running {
         let (state, reason) = match self.outcome.as_ref().map(|outcome| &outcome.reason) {
             None => (word(&Reason::Starting).to_owned(), sentence(&Reason::Starting)),
             Some(Ok(reason)) => (word(reason).to_owned(), sentence(reason)),
-            Some(Err(fault)) => ("failed".to_owned(), fault.to_string()),
+            Some(Err(fault)) => (health::HOLD_FAILED.to_owned(), fault.to_string()),
         };
         let hold = self.holding.hold();
         let standings = hold.tenants.iter().filter_map(standing).collect();

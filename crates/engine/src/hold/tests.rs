@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bulkhead_core::action::Applied;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
+use bulkhead_core::health;
 use bulkhead_core::model::IopsLimit;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::identify;
@@ -203,7 +204,11 @@ fn what_goes_away_meanwhile_does_no_harm() {
     assert_eq!(holder.views()[0].state, "no_contenders");
     // The observation fails, and comes back.
     holder.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
-    assert_eq!(holder.views()[0].state, "failed");
+    let view = &holder.views()[0];
+    assert_eq!(
+        (view.state.as_str(), health::of_hold(view).map(|found| found.object)),
+        ("failed", Some("device sda".to_owned()))
+    );
     steps(&mut holder, &engine, 21..23);
     assert_eq!(holder.views()[0].state, "starting");
     // The controller goes.

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use bulkhead_core::backend::{NEW_SUFFIX, device_owner};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::Backing;
 use bulkhead_core::model::Server;
 use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
@@ -33,10 +35,6 @@ use super::act::{Outcome, cgroup_path};
 use super::faults::{Classify, file as file_object};
 use crate::host::OpenDevice;
 
-/// What makes a loop device the lesser choice.
-const LOOP_NOTE: &str = "loop device: every flush is an fsync of the image, which commits the host file system's journal too (shared \
-                         by all volumes of this pool)";
-
 /// How long a server that is being started may need, which waits for all that the one before it had under way.
 const START_LIMIT: Duration = Duration::from_secs(120);
 
@@ -49,10 +47,6 @@ const GONE_LAYER: &str = ".layer (deleted)";
 /// How long it is waited for that nobody makes layers, and how often it is tried.
 const ALONE_LIMIT: Duration = Duration::from_secs(60);
 const ALONE_PAUSE: Duration = Duration::from_millis(50);
-
-/// What is lost until an image is prepared.
-const TO_PREPARE: &str = "have yet to be written in advance, which is under way: the first write to each part of that commits the host \
-                          file system's journal";
 
 /// The device of an image.
 #[derive(Debug)]
@@ -213,6 +207,7 @@ impl Kernel {
     }
 
     fn sweep(&self, directory: &Path) -> Outcome {
+        let object = format!("directory {}", directory.display());
         // One whose server is gone gets another.
         let making = self.being_made().clone();
         let served =
@@ -221,10 +216,13 @@ impl Kernel {
             file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
         });
         match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
-            Ok(removed) => Outcome::changed(!removed.is_empty()),
+            Ok(removed) => {
+                self.conditions.clear(FindingId::LayersNotRemoved, &object);
+                Outcome::changed(!removed.is_empty())
+            }
             Err(error) => {
-                let why = chain(&error);
-                tracing::error!(directory = %directory.display(), why, "layers that are of no use any more cannot be removed");
+                let evidence = format!("layers that are of no use any more cannot be removed: {}", chain(&error));
+                self.conditions.set(Finding::new(FindingId::LayersNotRemoved, object, evidence));
                 Outcome::UNCHANGED
             }
         }
@@ -309,49 +307,35 @@ impl Kernel {
         Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
     }
 
-    /// The open device of an image, with what is lost on it.
+    /// The open device of an image, and what makes it.
     pub(super) fn open_image(&self, image: &Path, volume: Uuid) -> Result<Option<OpenDevice>, Fault> {
-        let mut notes = Vec::new();
-        let (path, dev) = match self.attached(image, volume)? {
+        let (path, dev, backing) = match self.attached(image, volume)? {
             None => return Ok(None),
             Some(Attached::Loop(info)) => {
-                notes.push(match self.ublk() {
-                    Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) => {
-                        format!("{LOOP_NOTE}; {error}")
-                    }
-                    _ => LOOP_NOTE.to_owned(),
-                });
-                if !info.direct_io {
-                    notes.push("direct I/O is off: the image is cached twice".to_owned());
-                }
-                (info.dev_path, info.dev)
+                let no_ublk = match self.ublk() {
+                    Err(error @ (UblkError::Unavailable { .. } | UblkError::Lacks { .. })) => Some(error.to_string()),
+                    _ => None,
+                };
+                (info.dev_path, info.dev, Backing::Loop { direct_io: info.direct_io, no_ublk })
             }
             Some(Attached::Served(device)) => {
-                if server_of(&device).is_none() {
-                    notes.push("its block server is gone: I/O waits until the daemon has started another".to_owned());
-                }
                 let told = service::of(&self.roots, &device.name());
-                if let Some(below) = told.as_ref().and_then(|spec| spec.below.as_ref()).filter(|below| !below.exists())
-                {
-                    notes.push(format!(
-                        "{} is gone, with which it shared memory: it shares none any more",
-                        below.display()
-                    ));
-                }
+                let base = told.as_ref().and_then(|spec| spec.below.as_ref());
+                let lost_base = base.filter(|base| !base.exists()).cloned();
                 // Images that are written as they are needed, or lie on layers, are not prepared.
                 let is_prepared = |spec: &ServeSpec| !spec.discards && !spec.layered && spec.below.is_none();
-                if told.as_ref().is_some_and(is_prepared) {
-                    let unwritten = image::unwritten(image).map_err(|e| e.fault(file_object(image)))?;
-                    if unwritten > Bytes(0) {
-                        notes.push(format!("{unwritten} of it {TO_PREPARE}"));
-                    }
-                }
+                let unprepared = if told.as_ref().is_some_and(is_prepared) {
+                    image::unwritten(image).map_err(|e| e.fault(file_object(image)))?
+                } else {
+                    Bytes(0)
+                };
                 let path = sized::node(&self.roots, &device);
                 let dev = block::devno_of(&path).map_err(|e| e.fault(file_object(image)))?;
-                (path, dev)
+                let has_server = server_of(&device).is_some();
+                (path, dev, Backing::Served { has_server, lost_base, unprepared })
             }
         };
-        Ok(Some(OpenDevice { path, dev, notes }))
+        Ok(Some(OpenDevice { path, dev, backing }))
     }
 
     /// How what an image's block server writes is charged; `None` when it has none.

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::backend::image_path;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
@@ -42,9 +43,8 @@ use uuid::Uuid;
 use self::act::cgroup_path;
 use self::faults::Classify;
 use self::records::KnownRecords;
-use crate::host::{
-    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, Space, ThinPool,
-};
+use crate::conditions::Conditions;
+use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool};
 use crate::jobs::Job;
 use crate::observe::containers;
 use crate::servers::Replacing;
@@ -52,12 +52,6 @@ use crate::store;
 
 /// How long killed processes may take to go.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
-
-/// From how full on the file system of a file pool is worth a note, in percent.
-const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
-
-/// From how full on a thin pool is worth a note, in percent.
-const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
 
 /// The running kernel.
 #[derive(Debug)]
@@ -81,6 +75,7 @@ pub struct Kernel {
     /// Opened when it is asked for the first time.
     mount_points: Mutex<Option<MountPoints>>,
     known: KnownRecords,
+    pub(super) conditions: Conditions,
 }
 
 impl Kernel {
@@ -101,6 +96,7 @@ impl Kernel {
             owners: Mutex::default(),
             mount_points: Mutex::default(),
             known: KnownRecords::default(),
+            conditions: Conditions::default(),
         }
     }
 
@@ -237,28 +233,15 @@ impl Host for Kernel {
             PoolSource::File { directory, .. } => {
                 let object = format!("directory {}", directory.display());
                 let space = file::free_space(directory).map_err(|e| e.fault(&object))?;
-                let nearly_full = space.free.0 < space.total.0 / 100 * (100 - FILE_POOL_NEARLY_FULL_PCT);
-                let note =
-                    "make room before it is full: writes to clones, and to volumes provisioned on demand, fail then";
-                let notes =
-                    nearly_full.then(|| format!("{object}: {} are free: {note}", space.free)).into_iter().collect();
-                Ok(Space { total: space.total, free: space.free, extent: Bytes(4096), metadata_pct: None, notes })
+                Ok(Space::new(space.total, space.free, Bytes(4096)))
             }
             PoolSource::Lvm { vg, thin_pool, .. } => {
                 let object = format!("volume group {vg}");
                 let group = lvm::vg(vg)
                     .map_err(|e| e.fault(&object))?
                     .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such volume group"))?;
-                let mut space = Space {
-                    total: group.size,
-                    free: group.free,
-                    extent: group.extent_size,
-                    metadata_pct: None,
-                    notes: Vec::new(),
-                };
-                if group.partial {
-                    space.notes.push(format!("{object}: a physical volume is missing"));
-                }
+                let space = Space::new(group.size, group.free, group.extent_size);
+                let mut space = Space { is_partial: group.partial, ..space };
                 if let Some(name) = thin_pool {
                     thin_pool_space(vg, name, &mut space)?;
                 }
@@ -363,7 +346,7 @@ impl Host for Kernel {
                     return Ok(None);
                 }
                 let dev = block::devno_of(&path).map_err(|e| e.fault(device))?;
-                Ok(Some(OpenDevice { path, dev, notes: Vec::new() }))
+                Ok(Some(OpenDevice { path, dev, backing: Backing::LogicalVolume }))
             }
         }
     }
@@ -372,6 +355,10 @@ impl Host for Kernel {
         let Some(open) = self.open_device(device)? else { return Ok(None) };
         let used = block::is_in_use(&self.roots, open.dev).map_err(|e| e.fault(device))?;
         Ok(used.map(|used| used.to_string()))
+    }
+
+    fn conditions(&self) -> &Conditions {
+        &self.conditions
     }
 
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>) {
@@ -386,15 +373,15 @@ impl Host for Kernel {
                 Err(error) => return (Vec::new(), vec![error.to_string()]),
             },
         };
-        let (mut names, mut notes) = (Vec::new(), Vec::new());
+        let (mut names, mut unknown) = (Vec::new(), Vec::new());
         for dev in devices {
-            let (more_names, more_notes) = self.physical(dev);
+            let (more_names, more_unknown) = self.physical(dev);
             names.extend(more_names);
-            notes.extend(more_notes);
+            unknown.extend(more_unknown);
         }
         names.sort();
         names.dedup();
-        (names, notes)
+        (names, unknown)
     }
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
@@ -621,15 +608,6 @@ fn thin_pool_space(vg: &str, name: &str, space: &mut Space) -> Result<(), Fault>
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage lies between 0 and 100")]
     let free_bp = ((100.0 - used_pct).clamp(0.0, 100.0) * 100.0) as u64;
     space.free = Bytes(pool.size.0 / 10_000 * free_bp);
-    if used_pct >= THIN_POOL_NEARLY_FULL_PCT {
-        space.notes.push(format!("{object} is {used_pct:.0} % full: extend it before it runs full (`lvextend`)"));
-    }
-    space.metadata_pct = pool.metadata_percent;
-    if let Some(metadata) = pool.metadata_percent.filter(|pct| *pct >= THIN_POOL_NEARLY_FULL_PCT) {
-        space.notes.push(format!("{object}: its metadata is {metadata:.0} % full (`lvextend --poolmetadatasize`)"));
-    }
-    if !pool.health.is_empty() {
-        space.notes.push(format!("{object}: LVM says {}", pool.health));
-    }
+    (space.data_pct, space.metadata_pct, space.health) = (pool.data_percent, pool.metadata_percent, pool.health);
     Ok(())
 }

@@ -3,8 +3,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::observe::blame::ROOT;
 use bulkhead_core::observe::identity::{ContainerKind, Identity, identify, printable};
+use bulkhead_core::observe::limits::finding;
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};
 use bulkhead_core::observe::view::{FileSystemFacts, Names, REMOVED, unnamed};
@@ -20,7 +22,7 @@ use super::runtimes::RuntimeNames;
 const REMEMBERED: Duration = Duration::from_secs(600);
 /// And how many of them do at most.
 const MAX_GONE: usize = 1000;
-/// How many mount points a note names.
+/// How many mount points a finding names.
 const MAX_NAMED: usize = 3;
 /// Under this number the sums of those are kept that are forgotten. No cgroup has it.
 const FORGOTTEN: CgroupId = CgroupId(u64::MAX);
@@ -54,8 +56,8 @@ pub(super) struct Changes {
     pub(super) journals: Vec<DevNo>,
     /// XFS file systems.
     pub(super) xfs: Vec<DevNo>,
-    /// What is mounted and not observed.
-    pub(super) notes: Vec<String>,
+    /// What of this host cannot be observed, and what could not be looked up.
+    pub(super) findings: Vec<Finding>,
     /// Physical devices by file system.
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
@@ -119,10 +121,10 @@ impl Namer {
         changes.journals = self.journals();
         changes.xfs = xfs::file_systems(&self.roots);
         let mounts = mount::mountinfo(&self.roots).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the mounts cannot be listed");
+            changes.findings.push(unlisted("the mounts", &error));
             Vec::new()
         });
-        changes.notes = self.notes(&mounts);
+        changes.findings.extend(self.findings(&mounts));
         let others: Vec<DevNo> = changes.journals.iter().chain(&changes.xfs).chain(devices).copied().collect();
         changes.disks = self.refresh_file_systems(mounts, &others);
         // A device that is gone keeps its name, by which its sums are known.
@@ -131,7 +133,7 @@ impl Namer {
     }
 
     /// What of this host cannot be observed.
-    fn notes(&self, mounts: &[MountInfo]) -> Vec<String> {
+    fn findings(&self, mounts: &[MountInfo]) -> Vec<Finding> {
         let is_v1 = cgroup::controllers(&self.roots).is_ok_and(|controllers| !controllers.contains("io"));
         let v1 = "cgroup v2 has no io controller on this host (cgroup v1 has blkio): data, device time, and who waited for whose \
                   requests are not known";
@@ -139,21 +141,24 @@ impl Namer {
             let name = block::name_of(&self.roots, mount.dev).ok().filter(|_| mount.fs_type == "ext4");
             name.is_some_and(|name| jbd2::is_without_journal(&self.roots, &name))
         };
-        let notes = [
-            is_v1.then(|| v1.to_owned()),
-            where_mounted(
-                "btrfs: not attributed (copy-on-write log trees are not journal commits)",
-                mounts.iter().filter(|mount| mount.fs_type == "btrfs"),
-            ),
-            where_mounted("ext4 without a journal: nothing is attributed", mounts.iter().filter(without_journal)),
+        let btrfs = where_mounted(
+            "btrfs: not attributed (copy-on-write log trees are not journal commits)",
+            mounts.iter().filter(|mount| mount.fs_type == "btrfs"),
+        );
+        let ext4 =
+            where_mounted("ext4 without a journal: nothing is attributed", mounts.iter().filter(without_journal));
+        let findings = [
+            is_v1.then(|| finding(FindingId::IoControllerMissing, v1)),
+            btrfs.map(|evidence| finding(FindingId::BtrfsNotObserved, evidence)),
+            ext4.map(|evidence| finding(FindingId::Ext4WithoutJournal, evidence)),
         ];
-        notes.into_iter().flatten().collect()
+        findings.into_iter().flatten().collect()
     }
 
     fn refresh_cgroups(&mut self, seen: &HashSet<CgroupId>, changes: &mut Changes) {
         let all = match cgroup::all_ids(&self.roots) {
             Ok(all) => all,
-            Err(error) => return tracing::warn!(%error, "the cgroups cannot be listed"),
+            Err(error) => return changes.findings.push(unlisted("the cgroups", &error)),
         };
         let now = Instant::now();
         let present: HashMap<CgroupId, String> = all.into_iter().collect();
@@ -269,6 +274,11 @@ impl Namer {
     }
 }
 
+/// Something without which names and devices are missing from the figures.
+fn unlisted(what: &str, error: &dyn std::error::Error) -> Finding {
+    finding(FindingId::LookupFailed, format!("{what} cannot be listed ({error})"))
+}
+
 /// Says where such file systems are mounted, if they are. Several subvolumes of one are several mounts.
 fn where_mounted<'a>(what: &str, mounts: impl Iterator<Item = &'a MountInfo>) -> Option<String> {
     let points: Vec<String> = mounts.map(|mount| printable(&mount.mount_point.to_string_lossy())).collect();
@@ -338,6 +348,10 @@ mod tests {
         assert_eq!(changes.tree, Some(expected));
     }
 
+    fn evidence(changes: Changes) -> Vec<String> {
+        changes.findings.into_iter().map(|finding| finding.evidence).collect()
+    }
+
     /// A host with these lines in its mountinfo.
     fn noted(mountinfo: &str) -> Vec<String> {
         let base = tempfile::tempdir().unwrap();
@@ -356,7 +370,7 @@ mod tests {
         }
         fs::create_dir_all(roots.proc.join("self")).unwrap();
         fs::write(roots.proc.join("self/mountinfo"), mountinfo).unwrap();
-        Namer::new(roots).refresh(&[], &HashSet::new()).notes
+        evidence(Namer::new(roots).refresh(&[], &HashSet::new()))
     }
 
     fn mounted(fs_type: &str, minor: u32, mount_point: &str) -> String {
@@ -383,7 +397,7 @@ mod tests {
         let roots = Roots::under(base.path());
         fs::create_dir_all(roots.cgroup.join("unified")).unwrap();
         fs::write(roots.cgroup.join("unified/cgroup.controllers"), "hugetlb").unwrap();
-        let notes = Namer::new(roots).refresh(&[], &HashSet::new()).notes;
-        assert!(notes.len() == 1 && notes[0].starts_with("cgroup v2 has no io controller"), "{notes:?}");
+        let told = evidence(Namer::new(roots).refresh(&[], &HashSet::new()));
+        assert!(told.last().is_some_and(|told| told.starts_with("cgroup v2 has no io controller")), "{told:?}");
     }
 }

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 
 use bulkhead_core::error::chain;
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::observe::limits::finding;
 use bulkhead_core::observe::record::{Batch, CgroupId, ShareKey};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::bpf::BpfError;
@@ -17,9 +19,8 @@ use super::{Charged, SelfTest, charged};
 #[derive(Debug, Default)]
 pub(super) struct Xfs {
     tracer: Option<XfsTracer>,
-    /// Why there is none.
-    failure: Option<String>,
-    note: Option<String>,
+    /// Why there is none, or what its figures lack.
+    finding: Option<Finding>,
 }
 
 impl Xfs {
@@ -32,16 +33,16 @@ impl Xfs {
         &mut self,
         devices: &[DevNo],
         is_attached: bool,
-        load: impl FnOnce() -> Result<(XfsTracer, Option<String>), String>,
+        load: impl FnOnce() -> Result<(XfsTracer, Option<Finding>), String>,
     ) {
         if devices.is_empty() {
             return;
         }
-        if self.tracer.is_none() && self.failure.is_none() {
+        if self.tracer.is_none() && self.finding.is_none() {
             match load() {
-                Ok((tracer, note)) => {
-                    tracing::info!(?note, "the BPF programs for XFS are loaded");
-                    (self.tracer, self.note) = (Some(tracer), note);
+                Ok((tracer, finding)) => {
+                    tracing::info!("the BPF programs for XFS are loaded");
+                    (self.tracer, self.finding) = (Some(tracer), finding);
                 }
                 Err(reason) => self.fail(reason),
             }
@@ -54,7 +55,7 @@ impl Xfs {
 
     /// Whether there is an XFS that is not observed.
     pub(super) fn has_failed(&self) -> bool {
-        self.failure.is_some()
+        self.tracer.is_none() && self.finding.is_some()
     }
 
     /// Lets the programs run, if there are any.
@@ -82,14 +83,13 @@ impl Xfs {
     }
 
     /// Why XFS is not observed, or what its figures lack.
-    pub(super) fn notes(&self) -> impl Iterator<Item = String> {
-        let failure = self.failure.iter().map(|reason| format!("xfs: not attributed: {reason}"));
-        failure.chain(self.note.clone())
+    pub(super) fn findings(&self) -> impl Iterator<Item = Finding> {
+        self.finding.clone().into_iter()
     }
 
     fn fail(&mut self, reason: String) {
-        tracing::warn!(%reason, "XFS is not observed");
-        *self = Self { failure: Some(reason), ..Self::default() };
+        let finding = finding(FindingId::XfsNotObserved, format!("xfs: not attributed: {reason}"));
+        *self = Self { tracer: None, finding: Some(finding) };
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut XfsTracer) -> Result<T, BpfError>) -> Option<T> {
@@ -103,13 +103,14 @@ impl Xfs {
     }
 }
 
-/// Loads the programs and lets them prove themselves. What could not be proved is noted.
-fn load(roots: &Roots) -> Result<(XfsTracer, Option<String>), String> {
+/// Loads the programs and lets them prove themselves. What could not be proved is a finding.
+fn load(roots: &Roots) -> Result<(XfsTracer, Option<Finding>), String> {
     let mut tracer = XfsTracer::load().map_err(|error| chain(&error))?;
     match self_test(roots, &mut tracer) {
         Ok(()) => Ok((tracer, None)),
         Err(SelfTest::NotMade(error)) => {
-            Ok((tracer, Some(format!("xfs: the self-test could not be made: {}", chain(&error)))))
+            let evidence = format!("xfs: the self-test could not be made: {}", chain(&error));
+            Ok((tracer, Some(finding(FindingId::SelfTestNotMade, evidence))))
         }
         Err(SelfTest::Failed(cause)) => Err(cause),
         Err(SelfTest::Bpf(error)) => Err(chain(&error)),
@@ -147,12 +148,13 @@ mod tests {
     fn xfs_that_cannot_be_traced_is_told() {
         let mut xfs = Xfs::default();
         xfs.refresh_with(&[], true, || panic!("there is no XFS"));
-        assert_eq!(xfs.notes().count(), 0);
+        assert_eq!(xfs.findings().count(), 0);
         let some = [DevNo::new(8, 1)];
         xfs.refresh_with(&some, true, || Err("no such tracepoint".to_owned()));
         // Not again, as long as the observation goes on.
         xfs.refresh_with(&some, true, || panic!("it was tried already"));
-        assert_eq!(xfs.notes().collect::<Vec<_>>(), ["xfs: not attributed: no such tracepoint"]);
+        let expected = finding(FindingId::XfsNotObserved, "xfs: not attributed: no such tracepoint");
+        assert_eq!(xfs.findings().collect::<Vec<_>>(), [expected]);
         assert!(xfs.has_failed() && xfs.look().records.is_empty());
     }
 }

@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, FindingId, in_order};
+use bulkhead_core::health::{self, HOST};
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{HoldView, HostView, JobView};
 use bulkhead_sys::bpf;
@@ -23,6 +25,7 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
+use crate::conditions::Conditions;
 use crate::engine::Engine;
 use crate::hold::Holder;
 use crate::jobs::{Asked, Running};
@@ -83,7 +86,9 @@ impl Service {
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
         let holds = engine.holds().unwrap_or_else(|fault| {
-            tracing::error!(%fault, "holds cannot be taken up again");
+            let evidence = format!("holds cannot be taken up again: {fault}");
+            let finding = Finding { evidence, ..Finding::of_fault(FindingId::RecordUnreadable, fault) };
+            engine.host().conditions().set(finding);
             Vec::new()
         });
         let holder = Holder::new(holds);
@@ -121,11 +126,15 @@ impl Service {
     pub(crate) async fn seen(&self) -> metrics::Seen {
         let holds = self.hold_list();
         // What cannot be listed now is there at the next scrape.
-        let listed = self.look(|engine| Ok((engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default())));
-        let (heat, pools) = listed.await.unwrap_or_default();
+        let list = |engine: &Engine| {
+            (engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default(), engine.findings())
+        };
+        let (heat, pools, mut findings) = self.look(move |engine| Ok(list(engine))).await.unwrap_or_default();
+        findings.extend(self.of_service());
         let problems = self.0.engine.problem_counts();
         let trimmed = self.0.engine.trimmed().clone();
-        metrics::Seen { observed: self.observe(Duration::ZERO).await, holds, heat, pools, trimmed, problems }
+        let observed = self.observe(Duration::ZERO).await;
+        metrics::Seen { observed, holds, heat, pools, trimmed, problems, findings }
     }
 
     /// What the daemon is and sees.
@@ -134,7 +143,28 @@ impl Service {
     /// None but a bug.
     pub async fn host(&self) -> Result<HostView, Fault> {
         let (version, facts) = (env!("CARGO_PKG_VERSION").to_owned(), self.0.facts.clone());
-        self.look(|engine| Ok(HostView { version, facts, problems: engine.problems() })).await
+        let mut findings = self.look(|engine| Ok(engine.findings())).await?;
+        findings.extend(self.0.observe.findings());
+        findings.extend(self.of_service());
+        Ok(HostView { version, facts, findings: in_order(findings) })
+    }
+
+    /// What lasts on the host.
+    pub(crate) fn conditions(&self) -> &Conditions {
+        self.0.engine.host().conditions()
+    }
+
+    /// Periodic checks that have not ended for a while, and holds that ended with a fault.
+    fn of_service(&self) -> Vec<Finding> {
+        let failed = self.hold_list();
+        self.held_up().into_iter().chain(failed.iter().filter_map(health::of_hold)).collect()
+    }
+
+    fn held_up(&self) -> Option<Finding> {
+        let n_held_up = self.checks().iter().filter(|began| began.elapsed() >= HELD_UP).count();
+        let evidence = format!("{n_held_up} periodic checks have not ended after {} s", HELD_UP.as_secs());
+        let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
+        (n_held_up > 0).then(|| finding.advise("`bulkhead job ls` shows the step that they are at"))
     }
 
     /// The jobs that run, and those that ended lately.

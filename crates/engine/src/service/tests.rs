@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use bulkhead_core::finding::Finding;
 use bulkhead_core::model::{FsKind, Server};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
@@ -57,6 +58,10 @@ impl Observe for Gate {
     fn observe(&self, _waits: Duration) -> Result<Observation, Fault> {
         drop(self.1.wait_while(self.0.lock().unwrap(), |open| !*open).unwrap());
         Ok(Observation::default())
+    }
+
+    fn findings(&self) -> Vec<Finding> {
+        Vec::new()
     }
 }
 

@@ -126,7 +126,7 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let is_loop = view["device"].as_str().is_some_and(|device| device.starts_with("/dev/loop"));
-    ensure!(is_loop && view["notes"].to_string().contains("loop device"), "{view}");
+    ensure!(is_loop && view["findings"].to_string().contains("loop device"), "{view}");
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
     unmake_pools(ctx).await?;
@@ -156,7 +156,7 @@ async fn until_prepared(ctx: &Ctx, volume: &str) -> Result<()> {
     ctx.machine
         .wait_until("the volume is prepared", Duration::from_secs(240), async || {
             let view = json(ctx, &["volume", "inspect", volume]).await?;
-            Ok((!view["notes"].to_string().contains("written in advance")).then_some(()))
+            Ok((!view["findings"].to_string().contains("written in advance")).then_some(()))
         })
         .await
 }
@@ -180,7 +180,7 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "create", "file/v", "--size", "1G"]).await?;
     let at = attach().await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
-    ensure!(view["notes"].to_string().contains("written in advance"), "a new volume is prepared already: {view}");
+    ensure!(view["findings"].to_string().contains("written in advance"), "a new volume is prepared already: {view}");
     // Beside the filler, and again while it fills what the volume grows by.
     let write = |name: &str| {
         format!("head -c 40000000 /dev/urandom > {at}/{name}; sync {at}/{name}; md5sum < {at}/{name} > /run/{name}.sum")

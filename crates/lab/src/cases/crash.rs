@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{PROFILE, SMP, cli, json, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, SMP, cli, json, make_pools, nothing_is_critical, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -105,8 +105,7 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
 
 /// Whatever was cut: no problem is left, every volume is whole, and mounted if and only if a tenant holds it.
 async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
-    let host = json(ctx, &["host"]).await?;
-    ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{context}: {}", host["problems"]);
+    nothing_is_critical(ctx, context).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
         ensure!(view["state"] == "ready", "{context}: {view}");
         ensure!(view["mounted_at"].is_null() == view["tenant"].is_null(), "{context}: {view}");
@@ -173,8 +172,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     ctx.machine.sh("touch /run/stop").await?;
     client.wait(Duration::from_secs(120)).await?;
     killed?;
-    let host = json(ctx, &["host"]).await?;
-    ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{}", host["problems"]);
+    nothing_is_critical(ctx, "after the daemon was killed").await?;
     let views = json(ctx, &["volume", "ls"]).await?;
     let names: Vec<&str> = views.as_array().into_iter().flatten().filter_map(|view| view["volume"].as_str()).collect();
     let have = ctx.machine.read_text("/run/have").await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{PROFILE, json, start_daemon_as};
+use super::host::{PROFILE, json, nothing_is_critical, start_daemon_as};
 use super::layers::{POOL, attach, kill_server};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -124,8 +124,7 @@ async fn flushes(ctx: &mut Ctx) -> Result<Outcome> {
         ensure!(replayed.status == ExitStatus::Code(0), "{mark}: {}", replayed.stderr);
         ctx.machine.sh(&LOOK.replace("DISK", &other)).await?;
         let running = start_daemon_as(ctx, &daemon, &[]).await?;
-        let host = json(ctx, &["host"]).await?;
-        ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "{mark}: {}", host["problems"]);
+        nothing_is_critical(ctx, &mark).await?;
         for volume in &volumes {
             let at = ctx
                 .machine

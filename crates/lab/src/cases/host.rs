@@ -108,6 +108,14 @@ pub(super) async fn cli(ctx: &Ctx, args: &[&str]) -> Result<Output> {
     ctx.machine.run_within(&argv, COMMAND_LIMIT).await
 }
 
+/// Fails when the daemon knows of something that is not as recorded, or cannot be reached.
+pub(super) async fn nothing_is_critical(ctx: &Ctx, when: &str) -> Result<()> {
+    let findings = json(ctx, &["host"]).await?["findings"].clone();
+    let is_fine = findings.as_array().is_some_and(|all| all.iter().all(|found| found["severity"] != "critical"));
+    ensure!(is_fine, "{when}: {findings}");
+    Ok(())
+}
+
 /// Runs the command line, which must succeed; returns its JSON.
 pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
     let args: Vec<&str> = ["--output", "json"].into_iter().chain(args.iter().copied()).collect();

@@ -281,8 +281,10 @@ async fn killed(ctx: &Ctx) -> Result<()> {
         importing.wait(Duration::from_secs(60)).await?;
         ctx.log(format!("killed {when}"));
     }
-    let notes = json(ctx, &["pool", "inspect", "file"]).await?["notes"].to_string();
-    ensure!(notes.contains("file/base is being imported"), "the pool says {notes}");
+    let findings = json(ctx, &["pool", "inspect", "file"]).await?["findings"].clone();
+    let mut all = findings.as_array().into_iter().flatten();
+    let is_told = all.any(|found| found["id"] == "import_unfinished" && found["object"] == "volume file/base");
+    ensure!(is_told, "the pool says {findings}");
     import(ctx, &source, "file/base").await?;
     let again = base_of(ctx, "file/base").await?;
     ensure!(again == base, "the base was {base}, and is {again}");

@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::blockd::{TAKE_OVER_LIMIT, VERIFY, server_pid};
 use super::host::{
-    PROFILE, SMP, json, kernel_is_silent, make_pools, refused, start_daemon, start_daemon_as, unmake_pools,
+    PROFILE, SMP, json, kernel_is_silent, make_pools, nothing_is_critical, refused, start_daemon, start_daemon_as,
+    unmake_pools,
 };
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
@@ -137,7 +138,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         .wait_until("the clone lies on no layer", Duration::from_secs(240), async || {
             let view = inspect(ctx, "second").await?;
             let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
-            Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(view))
+            Ok((is_flat && !view["findings"].to_string().contains("being copied")).then_some(view))
         })
         .await?;
     ctx.log(format!("flattened: {}", flat["layers"]));
@@ -253,8 +254,8 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     for command in [&["tenant", "create", "v", "--volume", "file/v"][..], &["volume", "snapshot", "file/v", "s"]] {
         refused(ctx, 5, &[device.trim_end_matches("p1")], command).await?;
     }
-    let problems = json(ctx, &["host"]).await?["problems"].to_string();
-    ensure!(problems.contains(device.trim_end_matches("p1")), "nobody is told: {problems}");
+    let findings = json(ctx, &["host"]).await?["findings"].to_string();
+    ensure!(findings.contains(device.trim_end_matches("p1")), "nobody is told: {findings}");
     ctx.machine.sh(&format!("[ -e {new} ]")).await?;
     check.kill(9).await?;
     check.wait(Duration::from_secs(60)).await?;
@@ -314,8 +315,7 @@ async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
         drop((first, second, running));
         ctx.machine.sh(&mount).await?;
         running = start_daemon_as(ctx, &daemon, &[]).await?;
-        let host = json(ctx, &["host"]).await?;
-        ensure!(host["problems"].as_array().is_some_and(Vec::is_empty), "after cut {cut}: {}", host["problems"]);
+        nothing_is_critical(ctx, &format!("after cut {cut}")).await?;
         check_numbers(ctx, &origin, reached[0]).await?;
         check_numbers(ctx, &at, reached[1]).await?;
         json(ctx, &["tenant", "rm", &clone]).await?;

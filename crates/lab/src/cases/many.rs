@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::Value;
 
-use super::host::{PROFILE, json, kernel_is_silent, make_file_pool, start_daemon_within, unmake_file_pool};
+use super::host::{
+    PROFILE, kernel_is_silent, make_file_pool, nothing_is_critical, start_daemon_within, unmake_file_pool,
+};
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
@@ -154,8 +156,7 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let (daemon, boot) = started(ctx, &argv).await?;
     let mounted = ctx.machine.sh("grep -c ' /run/bulkhead/mnt/' /proc/self/mountinfo").await?;
     ensure!(mounted.trim() == n.to_string(), "{mounted} of {n} volumes are mounted after a boot");
-    let problems = json(ctx, &["host"]).await?["problems"].clone();
-    ensure!(problems.as_array().is_some_and(Vec::is_empty), "{problems}");
+    nothing_is_critical(ctx, "after a boot").await?;
     ctx.log(format!("{n} volumes: a boot takes {boot:.1} s"));
 
     for step in ["detach", "remove"] {

@@ -26,8 +26,9 @@ const RULE_TESTS: &str = include_str!("../../../../contrib/prometheus/bulkhead.r
 const DASHBOARD: &str = include_str!("../../../../contrib/grafana/bulkhead.json");
 
 /// Panels and alerts that may find nothing, and why that is right.
-const MAY_BE_EMPTY: [(&str, &str); 3] = [
+const MAY_BE_EMPTY: [(&str, &str); 4] = [
     ("Unattributed journal bytes", "on a quiet start everybody can be named; empty is what one hopes for"),
+    ("BulkheadFindingCritical", "nothing is critical here"),
     ("BulkheadPoolMetadataNearlyFull", "no pool is on a thin pool here"),
     ("BulkheadObservationLimited", "nothing limits the observation on this kernel"),
 ];

@@ -80,7 +80,7 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
     make_cgroups(ctx).await?;
     for features in ["", "-O fast_commit"] {
         let after = loads_are_charged(ctx, features).await?;
-        ensure!(after["notes"] == Value::Array(Vec::new()), "something was refused: {}", after["notes"]);
+        ensure!(after["findings"] == Value::Array(Vec::new()), "something was refused: {}", after["findings"]);
     }
     another_file_system_is_another_one(ctx).await?;
     let scrape = format!(

@@ -123,8 +123,8 @@ async fn observation_without_btf(ctx: &mut Ctx) -> Result<Outcome> {
     for features in ["", "-O fast_commit"] {
         let after = loads_are_charged(ctx, features).await?;
         ensure!(after["method"] == "tracepoint", "{} was used", after["method"]);
-        let notes = after["notes"].to_string();
-        ensure!(notes.contains("no type information"), "the reason is not told: {notes}");
+        let findings = after["findings"].to_string();
+        ensure!(findings.contains("no type information"), "the reason is not told: {findings}");
     }
     daemon.stop().await?;
     remove_cgroups(ctx).await?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::host::{json, kernel_is_silent};
+use super::host::{json, kernel_is_silent, nothing_is_critical};
 use super::systemd::{SYSTEMD, install, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
@@ -159,8 +159,7 @@ async fn settled(ctx: &Ctx, when: &str) -> Result<()> {
         .wait_until("the daemon answers", LIMIT, async || Ok(json(ctx, &["host"]).await.ok()))
         .await
         .with_context(|| when.to_owned())?;
-    let problems = json(ctx, &["host"]).await?["problems"].clone();
-    ensure!(problems.as_array().is_some_and(Vec::is_empty), "{when}: {problems}");
+    nothing_is_critical(ctx, when).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
         ensure!(view["state"] == "ready", "{when}: {view}");
         ensure!(view["mounted_at"].is_null() == view["tenant"].is_null(), "{when}: {view}");

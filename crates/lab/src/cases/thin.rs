@@ -125,7 +125,10 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     attach(ctx, "b").await?;
     verify(ctx, "b", "/run/sums").await?;
     let view = json(ctx, &["volume", "inspect", "thin/b"]).await?;
-    ensure!(view["notes"].to_string().contains("shares none any more"), "nobody says that it shares nothing: {view}");
+    ensure!(
+        view["findings"].to_string().contains("shares none any more"),
+        "nobody says that it shares nothing: {view}"
+    );
     json(ctx, &["tenant", "rm", "b"]).await?;
 
     for name in ["a", "b", "c", "t", "v"] {

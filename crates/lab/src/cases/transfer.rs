@@ -142,8 +142,10 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     refused_as(ctx, 10, &["ends in the middle", "--token"], &["bash", "-c", &cut]).await?;
     let reached = offset(&token(ctx).await?)?;
     ensure!(reached > 8 << 20, "only {reached} bytes were kept");
-    let notes = json(ctx, &["pool", "inspect", "other"]).await?["notes"].to_string();
-    ensure!(notes.contains("other/again has been received up to"), "the pool says {notes}");
+    let findings = json(ctx, &["pool", "inspect", "other"]).await?["findings"].clone();
+    let mut all = findings.as_array().into_iter().flatten();
+    let is_told = all.any(|found| found["id"] == "receive_unfinished" && found["object"] == "volume other/again");
+    ensure!(is_told, "the pool says {findings}");
     let flipped = receive(&format!("cat {STREAMS}/flipped"));
     refused_as(ctx, 10, &["changed on its way", "checksum"], &["bash", "-c", &flipped]).await?;
     let further = offset(&token(ctx).await?)?;

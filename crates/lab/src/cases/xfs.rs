@@ -144,8 +144,8 @@ async fn charged(
     let unattributed = new.get("").copied().unwrap_or(0);
     ensure!(unattributed * 20 < logged, "{unattributed} B of {logged} B are unattributed");
     ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
-    let notes = after["notes"].as_array().context("no notes")?;
-    ensure!(!notes.iter().any(|note| note.as_str().is_some_and(|note| note.contains("xfs"))), "{notes:?}");
+    let findings = after["findings"].as_array().context("no findings")?;
+    ensure!(!findings.iter().any(|found| found["id"] == "xfs_not_observed"), "{findings:?}");
     Ok((logged, new))
 }
 
@@ -171,13 +171,13 @@ fn native(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
 /// A btrfs is said not to be observed, as long as it is mounted.
 async fn btrfs(ctx: &Ctx, device: &str) -> Result<()> {
     ctx.machine.sh(&format!("mkfs.btrfs -q -f {device}; mkdir -p /run/btrfs; mount {device} /run/btrfs")).await?;
-    let note = "btrfs: not attributed (copy-on-write log trees are not journal commits): /run/btrfs";
+    let evidence = "btrfs: not attributed (copy-on-write log trees are not journal commits): /run/btrfs";
     let noted = async |wanted: bool| {
         ctx.machine
-            .wait_until("the note about btrfs", Duration::from_secs(60), async || {
+            .wait_until("the finding about btrfs", Duration::from_secs(60), async || {
                 let seen = json(ctx, &["top", "--total"]).await?;
-                let notes = seen["notes"].as_array().context("no notes")?;
-                Ok((notes.iter().any(|other| other == note) == wanted).then_some(()))
+                let findings = seen["findings"].as_array().context("no findings")?;
+                Ok((findings.iter().any(|found| found["evidence"] == evidence) == wanted).then_some(()))
             })
             .await
     };

@@ -132,7 +132,7 @@ async fn round(ctx: &Ctx, origin: &Place, seed: u64, tally: &mut Tally) -> Resul
         .wait_until("a volume lies on no layer", FLATTEN_LIMIT, async || {
             let view = json(ctx, &["volume", "inspect", &flattened.volume()]).await?;
             let is_flat = view["layers"]["below"].as_array().is_some_and(Vec::is_empty);
-            Ok((is_flat && !view["notes"].to_string().contains("being copied")).then_some(()))
+            Ok((is_flat && !view["findings"].to_string().contains("being copied")).then_some(()))
         })
         .await?;
     tally.flattened += 1;

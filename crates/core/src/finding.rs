@@ -1,0 +1,367 @@
+//! What is to be known of a host and of what Bulkhead has on it: lasting conditions, each with a stable id.
+//!
+//! Owns: the closed list of ids with their severities and meanings (docs/findings.md is generated from it), and the order in which
+//! findings are shown. Does not: look for anything; what follows from facts about pools, volumes and tenants is in [`crate::health`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use utoipa::ToSchema;
+
+use crate::error::Fault;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Expected, and worth knowing: it ends by itself, or is a property of the host or of how an object was made.
+    Info,
+    /// Isolation, accounting or observation is weaker than it could be, or something will fail if nobody acts.
+    Warning,
+    /// Something is not as recorded and the daemon could not mend it, or data cannot be reached or written.
+    Critical,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Critical => "critical",
+        })
+    }
+}
+
+macro_rules! ids {
+    ($($variant:ident $word:literal $severity:ident $meaning:literal;)+) => {
+        /// What kind of finding it is. Ids are part of the API: one is never renamed, and never gets another meaning.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum FindingId {
+            $(#[doc = $meaning] $variant,)+
+            /// One that only a newer daemon knows.
+            Other(String),
+        }
+
+        impl FindingId {
+            /// All ids of this version, by subject.
+            pub const ALL: &'static [FindingId] = &[$(FindingId::$variant),+];
+
+            /// The id in JSON, metrics and output.
+            #[must_use]
+            pub fn word(&self) -> &str {
+                match self {
+                    $(Self::$variant => $word,)+
+                    Self::Other(word) => word,
+                }
+            }
+
+            /// The severity of its findings.
+            #[must_use]
+            pub const fn severity(&self) -> Severity {
+                match self {
+                    $(Self::$variant => Severity::$severity,)+
+                    Self::Other(_) => Severity::Warning,
+                }
+            }
+
+            /// What it means, in a sentence or two.
+            #[must_use]
+            pub const fn meaning(&self) -> &'static str {
+                match self {
+                    $(Self::$variant => $meaning,)+
+                    Self::Other(_) => "Not known to this version.",
+                }
+            }
+
+            fn of_word(word: String) -> Self {
+                match word.as_str() {
+                    $($word => Self::$variant,)+
+                    _ => Self::Other(word),
+                }
+            }
+        }
+    };
+}
+
+ids! {
+    VolumeNotMounted "volume_not_mounted" Critical
+        "A volume of a tenant, or of a running command, cannot be mounted, or cannot be kept as it was mounted.";
+    VolumeDamaged "volume_damaged" Critical
+        "The file system or the image of a volume is not whole. It is not mounted before it has been checked.";
+    RecordUnreadable "record_unreadable" Critical
+        "A state file is damaged, or cannot be read. What it describes is left alone.";
+    PoolUnreachable "pool_unreachable" Critical
+        "The directory or volume group of a pool is not there, or is another one than the pool was made on. Its volumes cannot be used.";
+    TenantNotAsRecorded "tenant_not_as_recorded" Critical
+        "Cgroups, weights or limits of a tenant are not as recorded, or its removal cannot be completed.";
+    LeaseNotEnded "lease_not_ended" Critical
+        "What a `bulkhead run` that died held cannot be taken back.";
+    FlatteningNotEnded "flattening_not_ended" Critical
+        "A volume that was flattened cannot let go of the layers that it no longer needs.";
+    VolumeStillInUse "volume_still_in_use" Critical
+        "Something uses a volume that no tenant holds. It is closed when that ends.";
+    NotRecovered "not_recovered" Critical
+        "An operation that was interrupted could neither be completed nor undone. The next start of the daemon tries again.";
+    DeviceNotRestored "device_not_restored" Critical
+        "A device does not have the I/O controller that is recorded for it.";
+
+    PhysicalVolumeMissing "physical_volume_missing" Critical
+        "A physical volume of a pool's volume group is missing.";
+    PoolUnhealthy "pool_unhealthy" Critical
+        "LVM reports that a thin pool is not in order.";
+    PoolNearlyFull "pool_nearly_full" Warning
+        "A file pool is 90 % full, or a thin pool 80 %. When it is full, writes that need new space fail.";
+    PoolMetadataNearlyFull "pool_metadata_nearly_full" Warning
+        "The metadata of a thin pool are 80 % used. When they are used up, all of its volumes refuse writes.";
+    LayersNotMerged "layers_not_merged" Warning
+        "Layers of a file pool that are due to be merged are not. They take room, and volumes keep lying on them.";
+    LayersNotRemoved "layers_not_removed" Warning
+        "Layers that nothing lies on cannot be removed. They take room in their pool.";
+    ImportUnfinished "import_unfinished" Info
+        "A volume is being imported, or its import was cut off.";
+    ReceiveUnfinished "receive_unfinished" Info
+        "A volume has been received in part.";
+
+    ServerGone "server_gone" Critical
+        "The block server of a volume is gone and no successor has started. I/O on the volume waits.";
+    LayersMany "layers_many" Warning
+        "A volume lies on at least half of the layers that it may lie on. With all of them it can no longer be copied.";
+    JournalSmallAfterGrowth "journal_small_after_growth" Warning
+        "A volume has grown and its journal has not. fsync waits for checkpoints sooner than in a new volume of that size.";
+    JournalNotCharged "journal_not_charged" Warning
+        "The journal I/O of a mounted volume is not charged to its tenant.";
+    ServedByLoop "served_by_loop" Warning
+        "A volume of a file pool is a loop device. Each of its flushes commits the journal that all volumes of the pool share.";
+    ImageCachedTwice "image_cached_twice" Warning
+        "A loop device does no direct I/O. The page cache has what is read and written twice.";
+    MemoryNotShared "memory_not_shared" Warning
+        "The snapshot is gone with which a clone shared memory.";
+    VolumeMapped "volume_mapped" Info
+        "An operator works on the device of a volume. No tenant can have it meanwhile.";
+    Flattening "flattening" Info
+        "What a volume shares with its layers is to be copied into its own image.";
+    FullProvisionLost "full_provision_lost" Info
+        "A volume that was provisioned in full has been copied. Its first write to each block takes new space of the pool.";
+    ImageUnprepared "image_unprepared" Info
+        "The image of a volume is still being written in advance. First writes commit the host file system's journal.";
+
+    TenantRemovalPending "tenant_removal_pending" Warning
+        "The removal of a tenant was interrupted. It is completed when its processes have ended.";
+    ShareWithoutEffect "share_without_effect" Warning
+        "The kernel has no io.weight file. Shares of tenants have no effect.";
+    CpuControllerMissing "cpu_controller_missing" Warning
+        "The host has no cpu controller on cgroup v2. Journal threads and block servers are scheduled like processes of tenants.";
+    CpuControllerRefused "cpu_controller_refused" Warning
+        "The kernel refuses a tenant the cpu controller. Its journal threads and block servers are scheduled like its processes.";
+
+    HoldFailed "hold_failed" Warning
+        "Shares are not held on a device, because the last step failed. The next one tries again.";
+
+    ServersUnlisted "servers_unlisted" Warning
+        "The block servers of this host cannot be listed. One that dies has no successor until they can.";
+    ServersMayDeadlock "servers_may_deadlock" Warning
+        "The thread that starts block servers cannot be marked as one that writes back memory. When memory is short, it may wait for I/O that waits for it.";
+    SystemBusMissing "system_bus_missing" Warning
+        "systemd runs without a system bus. Tenants are no units, and volumes are not unmounted before a shutdown.";
+    CheckHeldUp "check_held_up" Warning
+        "A periodic check of what may drift has not ended for a while. Another one looks after the rest.";
+    MetricsNotServed "metrics_not_served" Warning
+        "Prometheus is no longer answered. The daemon has to be restarted.";
+    FactUnreadable "fact_unreadable" Warning
+        "Something about the host could not be read when the daemon started. It counts as absent.";
+    LookupFailed "lookup_failed" Warning
+        "Something about an object could not be looked up. What is shown of it may lack something.";
+    PhysicalDevicesUnknown "physical_devices_unknown" Warning
+        "The physical devices below a pool are not all known. Weights may have no effect on the others.";
+
+    NotObserved "not_observed" Warning
+        "This host cannot be observed. There is no attribution of journal I/O, and shares cannot be held.";
+    ObservationPartial "observation_partial" Warning
+        "Events were lost since the observation began. Its figures are too small.";
+    ObservationUntyped "observation_untyped" Warning
+        "Only plain tracepoints can be used. Device time is not known, and commits forced early are not surcharged.";
+    EarlyCommitsNotCharged "early_commits_not_charged" Warning
+        "The kernel refuses fentry programs. Commits forced early are not surcharged.";
+    SelfTestNotMade "self_test_not_made" Warning
+        "The observation could not be verified on a scratch file system.";
+    Ext4NotObserved "ext4_not_observed" Warning
+        "The journal I/O of ext4 is not attributed.";
+    XfsNotObserved "xfs_not_observed" Warning
+        "The log I/O of XFS is not attributed.";
+    BtrfsNotObserved "btrfs_not_observed" Info
+        "A btrfs is mounted. Its log trees are not attributed.";
+    Ext4WithoutJournal "ext4_without_journal" Info
+        "An ext4 without a journal is mounted. Nothing on it is attributed.";
+    IoControllerMissing "io_controller_missing" Warning
+        "cgroup v2 has no io controller on this host. Data, device time, and who waits for whose requests are not known.";
+}
+
+impl fmt::Display for FindingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+impl Serialize for FindingId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.word())
+    }
+}
+
+impl<'de> Deserialize<'de> for FindingId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::of_word)
+    }
+}
+
+/// A lasting condition: what it is about, what was seen, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Finding {
+    /// What kind of finding, for example `pool_nearly_full`; docs/findings.md lists them.
+    #[schema(value_type = String)]
+    pub id: FindingId,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What it is about, kind and name, for example `volume db/data`; `host` or `observation` for the host as a whole.
+    pub object: String,
+    /// What was seen, in one sentence without a full stop.
+    pub evidence: String,
+    /// What to do about it; absent when there is nothing sensible to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// A finding without advice, with the severity of its id; add advice with [`Finding::advise`].
+    #[must_use]
+    pub fn new(id: FindingId, object: impl fmt::Display, evidence: impl fmt::Display) -> Self {
+        let (object, evidence) = (object.to_string(), evidence.to_string());
+        Self { severity: id.severity(), id, object, evidence, advice: None }
+    }
+
+    /// The same finding with advice.
+    #[must_use]
+    pub fn advise(self, advice: impl fmt::Display) -> Self {
+        Self { advice: Some(advice.to_string()), ..self }
+    }
+
+    /// What lasts of a fault: its object, cause and cure.
+    #[must_use]
+    pub fn of_fault(id: FindingId, fault: Fault) -> Self {
+        let advice = (!fault.cure.is_empty()).then_some(fault.cure);
+        Self { severity: id.severity(), id, object: fault.object, evidence: fault.cause, advice }
+    }
+}
+
+/// One line, without the advice: `warning[pool_nearly_full]: pool files: 9 GiB of 100 GiB are free`.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[{}]: {}: {}", self.severity, self.id, self.object, self.evidence)
+    }
+}
+
+/// The order in which findings are shown: the gravest first, those about one object together; each only once.
+#[must_use]
+pub fn in_order(mut findings: Vec<Finding>) -> Vec<Finding> {
+    findings.sort_by(|a, b| {
+        let rest = |finding: &Finding| (finding.object.clone(), finding.id.clone(), finding.evidence.clone());
+        b.severity.cmp(&a.severity).then_with(|| rest(a).cmp(&rest(b)))
+    });
+    findings.dedup();
+    findings
+}
+
+/// How many findings there are of each id and severity.
+#[must_use]
+pub fn counts(findings: &[Finding]) -> BTreeMap<(&str, Severity), usize> {
+    let mut counts = BTreeMap::new();
+    for finding in findings {
+        *counts.entry((finding.id.word(), finding.severity)).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::error::Code;
+
+    fn page() -> String {
+        let mut page = "# Findings\n\n\
+            A finding is a lasting condition of the host or of something on it: an id, a severity, the object, the evidence, and mostly \
+            advice. `bulkhead\nhost` lists all that the daemon knows without asking LVM or devices; `inspect` lists those of one object. The \
+            metric\n`bulkhead_findings` counts them by `id` and `severity`. In JSON they are in the list `findings`.\n\n\
+            An id is never renamed and never gets another meaning. A newer daemon may know more: programs should go by the severity of an \
+            id that\nthey do not know.\n\n\
+            | severity | meaning |\n|---|---|\n\
+            | `critical` | something is not as recorded and the daemon could not mend it, or data cannot be reached or written |\n\
+            | `warning` | isolation, accounting or observation is weaker than it could be, or something will fail if nobody acts |\n\
+            | `info` | expected, and worth knowing: it ends by itself, or is a property of the host or of how an object was made |\n\n\
+            | id | severity | meaning |\n|---|---|---|\n"
+            .to_owned();
+        for id in FindingId::ALL {
+            page += &format!("| `{id}` | {} | {} |\n", id.severity(), id.meaning());
+        }
+        page
+    }
+
+    #[test]
+    fn the_page_in_docs_is_this_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings.md");
+        if std::env::var_os("BULKHEAD_BLESS").is_some() {
+            std::fs::write(&path, page()).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == page(), "docs/findings.md is stale: run this test with BULKHEAD_BLESS=1");
+    }
+
+    #[test]
+    fn ids_are_distinct_words_in_snake_case_that_come_back() {
+        let words: BTreeSet<&str> = FindingId::ALL.iter().map(FindingId::word).collect();
+        assert_eq!(words.len(), FindingId::ALL.len());
+        for id in FindingId::ALL {
+            assert!(id.word().bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_'), "{id}");
+            assert!(id.meaning().ends_with('.') && !id.meaning().contains('|'), "{id}");
+            let wire = serde_json::to_string(id).unwrap();
+            assert_eq!(
+                (wire.as_str(), &serde_json::from_str::<FindingId>(&wire).unwrap()),
+                (&*format!("\"{id}\""), id)
+            );
+        }
+    }
+
+    #[test]
+    fn an_id_that_a_newer_daemon_has_is_kept() {
+        let text = r#"{"id":"disk_on_fire","severity":"critical","object":"device sda","evidence":"it burns"}"#;
+        let finding: Finding = serde_json::from_str(text).unwrap();
+        assert_eq!((finding.id.word(), finding.severity), ("disk_on_fire", Severity::Critical));
+        assert_eq!(finding.to_string(), "critical[disk_on_fire]: device sda: it burns");
+        assert_eq!(serde_json::to_string(&finding).unwrap(), text);
+    }
+
+    #[test]
+    fn the_gravest_come_first_and_nothing_twice() {
+        let finding = |id, object: &str| Finding::new(id, object, "e");
+        let info = finding(FindingId::VolumeMapped, "volume a/a");
+        let warning = |object| finding(FindingId::LayersMany, object);
+        let critical = finding(FindingId::ServerGone, "volume z/z");
+        let all =
+            vec![info.clone(), warning("volume b/b"), critical.clone(), warning("volume a/b"), warning("volume b/b")];
+        assert_eq!(counts(&all)[&("layers_many", Severity::Warning)], 3);
+        assert_eq!(in_order(all), [critical, warning("volume a/b"), warning("volume b/b"), info]);
+    }
+
+    #[test]
+    fn a_fault_that_lasts_keeps_what_it_says() {
+        let fault = Fault::new(Code::Corrupt, "pool p", "it is not there").cure("mount it");
+        let finding = Finding::of_fault(FindingId::PoolUnreachable, fault);
+        let expected = Finding::new(FindingId::PoolUnreachable, "pool p", "it is not there").advise("mount it");
+        assert_eq!(finding, expected);
+        let without = Finding::of_fault(FindingId::LookupFailed, Fault::new(Code::Internal, "pool p", "no"));
+        assert_eq!(without.advice, None);
+    }
+}

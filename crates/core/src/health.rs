@@ -1,0 +1,298 @@
+//! What follows from facts about pools, volumes and tenants: their findings.
+//!
+//! Owns: the thresholds, and what is said and advised. Does not: look for the facts; the engine does, as far as they are wanted.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::base::is_base;
+use crate::cow::{MANY_LAYERS, MAX_LAYERS};
+use crate::error::Fault;
+use crate::finding::{Finding, FindingId};
+use crate::journal;
+use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
+use crate::units::Bytes;
+use crate::wire::{Accounting, HoldView, LayersView, ReceiveView};
+
+/// From how full on the file system of a file pool is nearly full, in percent.
+const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
+
+/// From how full on a thin pool is nearly full, in percent.
+const THIN_POOL_NEARLY_FULL_PCT: f64 = 80.0;
+
+/// What findings about the host as a whole are about.
+pub const HOST: &str = "host";
+
+/// Room in a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Space {
+    /// Size of what the pool lives on.
+    pub total: Bytes,
+    /// What a fully provisioned volume could still take.
+    pub free: Bytes,
+    /// Allocation unit (the extent size of a volume group).
+    pub extent: Bytes,
+    /// How much of a thin pool's data is used, in percent; `None` for other pools.
+    pub data_pct: Option<f64>,
+    /// How much of a thin pool's metadata is used, in percent; `None` for other pools.
+    pub metadata_pct: Option<f64>,
+    /// What LVM reports of a thin pool that is not in order (`lv_health_status`); empty when it is, and for other pools.
+    pub health: String,
+    /// A physical volume of the volume group is missing.
+    pub is_partial: bool,
+}
+
+impl Space {
+    /// Room in something of which nothing else is to be said.
+    #[must_use]
+    pub fn new(total: Bytes, free: Bytes, extent: Bytes) -> Self {
+        Self { total, free, extent, data_pct: None, metadata_pct: None, health: String::new(), is_partial: false }
+    }
+}
+
+/// What the room in a pool says.
+#[must_use]
+pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
+    let finding = |id, evidence: String| Finding::new(id, format!("pool {}", pool.name), evidence);
+    let mut findings = Vec::new();
+    match &pool.source {
+        PoolSource::File { .. } => {
+            if space.free.0 < space.total.0 / 100 * (100 - FILE_POOL_NEARLY_FULL_PCT) {
+                let evidence = format!("{} of {} are free", space.free, space.total);
+                findings.push(finding(FindingId::PoolNearlyFull, evidence).advise(
+                    "make room before it is full: writes to clones, and to volumes provisioned on demand, fail then",
+                ));
+            }
+        }
+        PoolSource::Lvm { vg, thin_pool, .. } => {
+            if space.is_partial {
+                let evidence = format!("a physical volume of volume group {vg} is missing");
+                findings.push(
+                    finding(FindingId::PhysicalVolumeMissing, evidence).advise("`vgs -o+pv_name,pv_missing` names it"),
+                );
+            }
+            let Some(thin) = thin_pool.as_ref().map(|lv| format!("{vg}/{lv}")) else { return findings };
+            let is_much = |pct: &f64| *pct >= THIN_POOL_NEARLY_FULL_PCT;
+            if let Some(pct) = space.data_pct.filter(is_much) {
+                let evidence = format!("thin pool {thin} is {pct:.0} % full");
+                let advice = format!("extend it before it runs full: `lvextend -L +SIZE {thin}`");
+                findings.push(finding(FindingId::PoolNearlyFull, evidence).advise(advice));
+            }
+            if let Some(pct) = space.metadata_pct.filter(is_much) {
+                let evidence = format!("the metadata of thin pool {thin} are {pct:.0} % used");
+                let advice = format!("remove snapshots, or `lvextend --poolmetadatasize +1G {thin}`");
+                findings.push(finding(FindingId::PoolMetadataNearlyFull, evidence).advise(advice));
+            }
+            if !space.health.is_empty() {
+                findings
+                    .push(finding(FindingId::PoolUnhealthy, format!("LVM says of thin pool {thin}: {}", space.health)));
+            }
+        }
+    }
+    findings
+}
+
+/// What a volume that is not there yet says.
+#[must_use]
+pub fn of_part(part: &ReceiveView) -> Finding {
+    let (object, volume) = (format!("volume {}", part.volume), &part.volume);
+    if is_base(part.content) {
+        return Finding::new(FindingId::ImportUnfinished, object, "it is being imported, or that was cut off")
+            .advise("when it was cut off, the next import under that name gives it up");
+    }
+    let evidence = format!("it has been received up to {} of {}", part.received_bytes, part.size_bytes);
+    Finding::new(FindingId::ReceiveUnfinished, object, evidence)
+        .advise(format!("`bulkhead volume receive {volume} --token` says how to go on, `--abort` gives it up"))
+}
+
+/// What makes a block device of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// It is a logical volume.
+    LogicalVolume,
+    /// A loop device on its image.
+    Loop {
+        /// Whether it goes past the page cache.
+        direct_io: bool,
+        /// Why there is no block server, where that is not by choice.
+        no_ublk: Option<String>,
+    },
+    /// A block server.
+    Served {
+        /// Whether its process lives.
+        has_server: bool,
+        /// The device with which it shared memory, when that is gone.
+        lost_base: Option<PathBuf>,
+        /// What of the image has yet to be written in advance.
+        unprepared: Bytes,
+    },
+}
+
+/// What is known of a volume; what was not looked at is absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolumeFacts<'a> {
+    /// What its device is, while it has one.
+    pub backing: Option<&'a Backing>,
+    /// Where its data is, for one that was copied or is a copy.
+    pub layers: Option<&'a LayersView>,
+    /// An operator works on its device.
+    pub is_mapped: bool,
+    /// Size of its journal.
+    pub journal: Option<Bytes>,
+    /// How its journal is charged.
+    pub accounting: Option<&'a Accounting>,
+}
+
+/// What the facts about a volume say.
+#[must_use]
+pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
+    let reference = volume.reference();
+    let finding = |id, evidence: String| Finding::new(id, format!("volume {reference}"), evidence);
+    let mut findings = Vec::new();
+    let n_layers = facts.layers.map_or(0, |layers| layers.below.len());
+    if n_layers >= MANY_LAYERS {
+        let evidence = format!("it lies on {n_layers} layers of at most {MAX_LAYERS}, and its snapshots add to them");
+        let advice = format!("`bulkhead volume flatten {reference}`");
+        findings.push(finding(FindingId::LayersMany, evidence).advise(advice));
+    }
+    findings.extend(facts.is_mapped.then(|| of_mapping(&reference)));
+    findings.extend(facts.backing.into_iter().flat_map(|backing| of_backing(&reference, backing)));
+    if n_layers > 0 {
+        if volume.flatten {
+            let evidence = if facts.backing.is_some() {
+                "what it shares is being copied into its own image"
+            } else {
+                "what it shares will be copied into its own image while it is in use, which it is not now"
+            };
+            findings.push(finding(FindingId::Flattening, evidence.to_owned()));
+        }
+        if volume.provision == Provision::Full {
+            let evidence = "it was copied: the first write to each block since takes new space of the pool, and may find none; the \
+                            fsync that follows commits the host file system's journal";
+            findings.push(finding(FindingId::FullProvisionLost, evidence.to_owned()));
+        }
+    }
+    if let Some(Accounting::None { reason }) = facts.accounting {
+        findings.push(finding(FindingId::JournalNotCharged, reason.clone()));
+    }
+    findings.extend(facts.journal.and_then(|size| journal::small(volume, size)));
+    findings
+}
+
+/// What the record of a mapped volume says.
+#[must_use]
+pub fn of_mapping(volume: &VolumeRef) -> Finding {
+    let evidence = "it is mapped: an operator works on its device, and no tenant can have it";
+    Finding::new(FindingId::VolumeMapped, format!("volume {volume}"), evidence)
+        .advise(format!("`bulkhead volume unmap {volume}` when that is done"))
+}
+
+fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
+    let finding = |id, evidence: String| Finding::new(id, format!("volume {volume}"), evidence);
+    let mut findings = Vec::new();
+    match backing {
+        Backing::LogicalVolume => {}
+        Backing::Loop { direct_io, no_ublk } => {
+            let mut evidence =
+                "loop device: every flush is an fsync of the image, which commits the host file system's journal too \
+                                (shared by all volumes of this pool)"
+                    .to_owned();
+            evidence.extend(no_ublk.iter().map(|why| format!("; {why}")));
+            findings.push(finding(FindingId::ServedByLoop, evidence));
+            if !direct_io {
+                let evidence = "direct I/O is off: the image is cached twice".to_owned();
+                findings.push(finding(FindingId::ImageCachedTwice, evidence));
+            }
+        }
+        Backing::Served { has_server, lost_base, unprepared } => {
+            if !has_server {
+                findings.push(server_gone(
+                    format!("volume {volume}"),
+                    "its block server is gone: I/O waits until the daemon has started another",
+                ));
+            }
+            if let Some(base) = lost_base {
+                let evidence =
+                    format!("{} is gone, with which it shared memory: it shares none any more", base.display());
+                findings.push(finding(FindingId::MemoryNotShared, evidence));
+            }
+            if *unprepared > Bytes(0) {
+                let evidence = format!(
+                    "{unprepared} of it have yet to be written in advance, which is under way: the first write to each part of that \
+                     commits the host file system's journal"
+                );
+                findings.push(finding(FindingId::ImageUnprepared, evidence));
+            }
+        }
+    }
+    findings
+}
+
+/// A volume without a block server.
+#[must_use]
+pub fn server_gone(object: impl fmt::Display, evidence: impl fmt::Display) -> Finding {
+    Finding::new(FindingId::ServerGone, object, evidence)
+        .advise("the daemon goes on trying; its log and that of the block server say why it fails")
+}
+
+/// What is known of a tenant beside its record.
+#[derive(Clone, Copy, Debug)]
+pub struct TenantFacts<'a> {
+    /// The kernel has a file for weights.
+    pub has_weight_files: bool,
+    /// The host has the cpu controller on cgroup v2.
+    pub has_cpu: bool,
+    /// Why the kernel refused the tenant that controller.
+    pub cpu_refused: Option<&'a Fault>,
+}
+
+/// What the facts about a tenant say; what it has in common with all others is about the host.
+#[must_use]
+pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
+    let object = format!("tenant {}", tenant.name);
+    let mut findings = Vec::new();
+    if tenant.removing {
+        let evidence = "its removal was interrupted and is completed when its processes have ended";
+        findings.push(Finding::new(FindingId::TenantRemovalPending, &object, evidence));
+    }
+    if !facts.has_weight_files {
+        let evidence = "the kernel has no io.weight file: shares have no effect";
+        findings.push(Finding::new(FindingId::ShareWithoutEffect, HOST, evidence));
+    }
+    if !facts.has_cpu {
+        findings.push(no_cpu_controller());
+    } else if let Some(fault) = facts.cpu_refused {
+        let evidence = format!("its journal threads and block servers are scheduled like its processes: {fault}");
+        let finding = Finding::new(FindingId::CpuControllerRefused, object, evidence);
+        findings.push(Finding { advice: (!fault.cure.is_empty()).then(|| fault.cure.clone()), ..finding });
+    }
+    findings
+}
+
+/// The state of a hold whose last step failed.
+pub const HOLD_FAILED: &str = "failed";
+
+/// What a hold says, if its last step failed.
+#[must_use]
+pub fn of_hold(view: &HoldView) -> Option<Finding> {
+    (view.state == HOLD_FAILED).then(|| hold_failed(&view.hold.device, &view.reason))
+}
+
+/// A device on which shares are not held.
+#[must_use]
+pub fn hold_failed(device: &str, evidence: impl fmt::Display) -> Finding {
+    Finding::new(FindingId::HoldFailed, format!("device {device}"), evidence)
+}
+
+/// A host without the cpu controller on cgroup v2.
+#[must_use]
+pub fn no_cpu_controller() -> Finding {
+    let evidence =
+        "no cpu controller on cgroup v2: journal threads and block servers are scheduled like processes of tenants";
+    Finding::new(FindingId::CpuControllerMissing, HOST, evidence).advise(
+        "boot without `cgroup_disable=cpu`, and unmount a cgroup v1 hierarchy that has taken it (`findmnt -t cgroup`)",
+    )
+}
+
+#[cfg(test)]
+mod tests;

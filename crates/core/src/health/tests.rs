@@ -1,0 +1,163 @@
+use uuid::Uuid;
+
+use super::*;
+use crate::error::Code;
+use crate::model::{FsKind, Server, Sharing, VolumeState};
+use crate::units::Share;
+use crate::wire::LayerView;
+
+const GIB: u64 = 1 << 30;
+
+fn pool(source: PoolSource) -> Pool {
+    Pool { name: "p".parse().unwrap(), uuid: Uuid::from_u128(1), source }
+}
+
+fn files() -> Pool {
+    pool(PoolSource::File { directory: "/srv/pool".into(), server: Server::Auto })
+}
+
+fn thin() -> Pool {
+    pool(PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: Some("thin".to_owned()), device: None })
+}
+
+fn volume() -> Volume {
+    Volume {
+        pool: "p".parse().unwrap(),
+        name: "v".parse().unwrap(),
+        uuid: Uuid::from_u128(7),
+        size_bytes: Bytes(10 * GIB),
+        fs: FsKind::Ext4,
+        provision: Provision::Full,
+        fast_commit: false,
+        read_only: false,
+        origin: None,
+        layered: true,
+        flatten: false,
+        share: Sharing::Off,
+        domain: None,
+        state: VolumeState::Ready,
+    }
+}
+
+fn layers(n: usize) -> LayersView {
+    LayersView { own_bytes: Bytes(0), below: vec![LayerView { id: Uuid::nil(), bytes: Bytes(0) }; n] }
+}
+
+fn ids(findings: &[Finding]) -> Vec<&str> {
+    findings.iter().map(|finding| finding.id.word()).collect()
+}
+
+#[test]
+fn a_pool_is_nearly_full_from_its_threshold_on() {
+    let space = |free| Space::new(Bytes(100 * GIB), Bytes(free), Bytes(4096));
+    assert_eq!(of_space(&files(), &space(10 * GIB)), []);
+    let found = of_space(&files(), &space(10 * GIB - 1));
+    assert_eq!(ids(&found), ["pool_nearly_full"]);
+    assert_eq!((&*found[0].object, found[0].evidence.contains("of 100 GiB are free")), ("pool p", true));
+    // A thick pool gives out what is free, and nothing else takes of it.
+    let thick = pool(PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: None, device: None });
+    assert_eq!(of_space(&thick, &space(0)), []);
+    let of_thin = |data, metadata| {
+        let space = Space { data_pct: Some(data), metadata_pct: Some(metadata), ..space(GIB) };
+        of_space(&thin(), &space)
+    };
+    assert_eq!(of_thin(79.9, 79.9), []);
+    assert_eq!(ids(&of_thin(80.0, 10.0)), ["pool_nearly_full"]);
+    assert_eq!(ids(&of_thin(10.0, 80.0)), ["pool_metadata_nearly_full"]);
+}
+
+#[test]
+fn what_lvm_reports_is_critical() {
+    let space =
+        Space { health: "needs_check".to_owned(), is_partial: true, ..Space::new(Bytes(GIB), Bytes(GIB), Bytes(4096)) };
+    let found = of_space(&thin(), &space);
+    assert_eq!(ids(&found), ["physical_volume_missing", "pool_unhealthy"]);
+    assert!(found[1].evidence.contains("vg/thin: needs_check"), "{found:?}");
+    assert!(found.iter().all(|finding| finding.severity == crate::finding::Severity::Critical));
+}
+
+#[test]
+fn a_volume_of_which_nothing_was_looked_at_has_no_findings() {
+    assert_eq!(of_volume(&volume(), &VolumeFacts::default()), []);
+    let fine = Backing::Served { has_server: true, lost_base: None, unprepared: Bytes(0) };
+    let facts = VolumeFacts { backing: Some(&fine), accounting: Some(&Accounting::NotMounted), ..Default::default() };
+    assert_eq!(of_volume(&volume(), &facts), []);
+}
+
+#[test]
+fn what_a_copy_loses_is_said_as_long_as_it_lies_on_layers() {
+    let of = |volume: &Volume, n, backing: Option<&Backing>| {
+        let layers = layers(n);
+        let facts = VolumeFacts { backing, layers: Some(&layers), ..Default::default() };
+        of_volume(volume, &facts)
+    };
+    assert_eq!(of(&volume(), 0, None), []);
+    assert_eq!(ids(&of(&volume(), 1, None)), ["full_provision_lost"]);
+    let thin = Volume { provision: Provision::OnDemand, flatten: true, ..volume() };
+    assert_eq!(ids(&of(&thin, MANY_LAYERS - 1, None)), ["flattening"]);
+    assert_eq!(ids(&of(&thin, MANY_LAYERS, None)), ["layers_many", "flattening"]);
+    let evidence = |backing| of(&thin, 1, backing)[0].evidence.clone();
+    assert!(evidence(None).contains("which it is not now"));
+    assert!(evidence(Some(&Backing::LogicalVolume)).contains("is being copied"));
+}
+
+#[test]
+fn what_a_device_lacks_is_said() {
+    let of = |backing: &Backing| of_volume(&volume(), &VolumeFacts { backing: Some(backing), ..Default::default() });
+    assert_eq!(of(&Backing::LogicalVolume), []);
+    let by_choice = of(&Backing::Loop { direct_io: true, no_ublk: None });
+    assert_eq!(ids(&by_choice), ["served_by_loop"]);
+    let forced = of(&Backing::Loop { direct_io: false, no_ublk: Some("no such module".to_owned()) });
+    assert_eq!(ids(&forced), ["served_by_loop", "image_cached_twice"]);
+    assert!(forced[0].evidence.ends_with("; no such module"), "{forced:?}");
+    let worst = Backing::Served { has_server: false, lost_base: Some("/dev/vg/s".into()), unprepared: Bytes(GIB) };
+    assert_eq!(ids(&of(&worst)), ["server_gone", "memory_not_shared", "image_unprepared"]);
+}
+
+#[test]
+fn what_an_operator_does_and_where_the_journal_is_not_charged_is_said() {
+    let accounting = Accounting::None { reason: "its journal thread was not found".to_owned() };
+    let facts = VolumeFacts {
+        is_mapped: true,
+        journal: Some(Bytes::mib(8)),
+        accounting: Some(&accounting),
+        ..Default::default()
+    };
+    let found = of_volume(&volume(), &facts);
+    assert_eq!(ids(&found), ["volume_mapped", "journal_not_charged", "journal_small_after_growth"]);
+    assert_eq!(found[0], of_mapping(&volume().reference()));
+    assert!(found.iter().all(|finding| finding.object == "volume p/v"), "{found:?}");
+}
+
+#[test]
+fn an_import_has_no_token_to_go_on_with() {
+    let part = |content| ReceiveView {
+        volume: "p/r".parse().unwrap(),
+        content,
+        base: None,
+        size_bytes: Bytes(GIB),
+        received_bytes: Bytes(0),
+        part: "/srv/pool/r.part".into(),
+    };
+    let received = of_part(&part(Uuid::from_u128(7)));
+    assert_eq!((received.id.word(), &*received.object), ("receive_unfinished", "volume p/r"));
+    assert!(received.evidence.contains("0 B of 1 GiB") && received.advice.unwrap().contains("p/r --token"));
+    assert_eq!(of_part(&part(Uuid::from_u128(0x8000_8000_0000_0000_0000))).id, FindingId::ImportUnfinished);
+}
+
+#[test]
+fn what_all_tenants_lack_is_about_the_host() {
+    let tenant =
+        Tenant { name: "db".parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![], removing: true };
+    let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").cure("move that");
+    let of = |has_weight_files, has_cpu, cpu_refused| {
+        let found = of_tenant(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });
+        found.into_iter().map(|finding| (finding.id.word().to_owned(), finding.object)).collect::<Vec<_>>()
+    };
+    let pair = |id: &str, object: &str| (id.to_owned(), object.to_owned());
+    let removal = pair("tenant_removal_pending", "tenant db");
+    assert_eq!(of(true, true, None), [removal.clone()]);
+    assert_eq!(of(true, true, Some(&refused)), [removal.clone(), pair("cpu_controller_refused", "tenant db")]);
+    let host = [pair("share_without_effect", "host"), pair("cpu_controller_missing", "host")];
+    assert_eq!(of(false, false, Some(&refused)), [vec![removal], host.to_vec()].concat());
+}

@@ -1,0 +1,145 @@
+//! All findings together: what `bulkhead host` lists and the metrics count.
+//!
+//! Owns: which of the findings of pools, tenants and volumes are worked out for that: those for which it is enough to read what the daemon
+//! has in memory, state files, cgroup files, and the room in pools as metrics have it. Does not: decide about any
+//! (`bulkhead_core::health`); `inspect` of an object has the same functions work on more facts.
+
+use std::path::Path;
+
+use bulkhead_core::action::Record;
+use bulkhead_core::error::Fault;
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::health::{self, Space};
+use bulkhead_core::model::{Pool, PoolSource, VolumeRef};
+use bulkhead_core::wire::ReceiveView;
+
+use crate::engine::{Engine, Found};
+
+impl Engine {
+    /// What is known without asking LVM or devices, in no order: problems, what lasts on the host, and what follows from the records.
+    pub(crate) fn findings(&self) -> Vec<Finding> {
+        let pools: Vec<Pool> = self.pools().unwrap_or_default().into_iter().filter_map(Result::ok).collect();
+        let mut findings = self.problems();
+        findings.extend(self.host().conditions().all().into_iter().map(|finding| about_volume(&pools, finding)));
+        // Records that cannot be read are problems already.
+        let tenants = self.tenants().unwrap_or_default().into_iter().filter_map(Result::ok);
+        let on_host = self.tenant_facts();
+        findings.extend(tenants.flat_map(|tenant| self.tenant_findings(&tenant, on_host)));
+        for pool in &pools {
+            findings.extend(of_pool(pool, &self.room_in(pool)));
+            if matches!(pool.source, PoolSource::File { .. }) {
+                findings.extend(of_content(&self.volumes_in(pool), &self.parts(pool)));
+            }
+        }
+        let mappings = self.host().records(&self.dirs.run.join("mappings"), "").unwrap_or_default();
+        findings.extend(mappings.into_iter().filter_map(|(_, record)| match record {
+            Ok(Record::Mapping(mapping)) => Some(health::of_mapping(&mapping.volume)),
+            _ => None,
+        }));
+        findings
+    }
+
+    /// Forgets what lasted in a pool that is no longer where it was.
+    pub(crate) fn forget_conditions_of(&self, pool: &Pool) {
+        let conditions = self.host().conditions();
+        conditions.clear(FindingId::LayersNotMerged, &format!("pool {}", pool.name));
+        if let PoolSource::File { directory, .. } = &pool.source {
+            conditions.clear(FindingId::LayersNotRemoved, &format!("directory {}", directory.display()));
+        }
+    }
+}
+
+/// The same finding about the volume whose image it is about: whoever looks after block servers does not know volumes.
+fn about_volume(pools: &[Pool], finding: Finding) -> Finding {
+    let image = finding.object.strip_prefix("image ").map(Path::new);
+    let volume = image.and_then(|image| pools.iter().find_map(|pool| volume_at(pool, image)));
+    match volume {
+        Some(volume) => Finding { object: format!("volume {volume}"), ..finding },
+        None => finding,
+    }
+}
+
+/// The volume of a pool whose image or logical volume has this path.
+fn volume_at(pool: &Pool, image: &Path) -> Option<VolumeRef> {
+    let (directory, name) = match &pool.source {
+        PoolSource::File { directory, .. } => (directory.clone(), image.file_stem()?),
+        PoolSource::Lvm { vg, .. } => (Path::new("/dev").join(vg), image.file_name()?),
+    };
+    let name = name.to_str()?.parse().ok()?;
+    (image.parent() == Some(&directory)).then(|| VolumeRef { pool: pool.name.clone(), name })
+}
+
+/// What the room in a pool says, or that there is none to be seen.
+pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding> {
+    match space {
+        Ok(space) => health::of_space(pool, space),
+        Err(fault) => vec![Finding {
+            object: format!("pool {}", pool.name),
+            evidence: fault.to_string(),
+            ..Finding::of_fault(FindingId::PoolUnreachable, fault.clone())
+        }],
+    }
+}
+
+/// What is in a pool and not as it should be: records that cannot be read, and what is being received.
+pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<ReceiveView>, Fault>) -> Vec<Finding> {
+    let damaged = found.iter().flatten().filter_map(|volume| volume.as_ref().err());
+    let damaged = damaged.map(|fault| Finding::of_fault(FindingId::RecordUnreadable, fault.clone()));
+    let unlisted = found.as_ref().err().map(|fault| Finding::of_fault(FindingId::PoolUnreachable, fault.clone()));
+    // Where the volumes cannot be listed, the parts cannot either, for the same reason.
+    let no_parts = parts.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
+    let parts = parts.iter().flatten().map(health::of_part);
+    damaged.chain(unlisted).chain(no_parts).chain(parts).collect()
+}
+
+/// Something could not be looked up, and what is shown lacks it.
+pub(crate) fn lookup_failed(fault: Fault) -> Finding {
+    Finding::of_fault(FindingId::LookupFailed, fault)
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_core::error::Code;
+    use bulkhead_core::model::Server;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn pools() -> Vec<Pool> {
+        let pool = |name: &str, source| Pool { name: name.parse().unwrap(), uuid: Uuid::nil(), source };
+        vec![
+            pool("files", PoolSource::File { directory: "/srv/pool".into(), server: Server::Auto }),
+            pool("fast", PoolSource::Lvm { vg: "vg".to_owned(), thin_pool: Some("thin".to_owned()), device: None }),
+        ]
+    }
+
+    #[test]
+    fn what_is_noticed_of_an_image_is_told_of_its_volume() {
+        let of = |object: &str| about_volume(&pools(), health::server_gone(object, "no memory")).object;
+        assert_eq!(of("image /srv/pool/data.img"), "volume files/data");
+        assert_eq!(of("image /dev/vg/data"), "volume fast/data");
+        for other in ["image /srv/other/data.img", "image /srv/pool/below/data.img", "image /dev/other/data", "host"] {
+            assert_eq!(of(other), other);
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_not_there_says_so_under_its_name() {
+        let fault = Fault::new(Code::NotFound, "volume group vg", "there is no such volume group").cure("find it");
+        let [finding] = &of_pool(&pools()[1], &Err(fault))[..] else { panic!("not one finding") };
+        assert_eq!((finding.id.word(), finding.object.as_str()), ("pool_unreachable", "pool fast"));
+        assert_eq!(finding.evidence, "volume group vg: there is no such volume group");
+        assert_eq!(finding.advice.as_deref(), Some("find it"));
+    }
+
+    #[test]
+    fn what_cannot_be_listed_is_one_finding() {
+        let fault = || Fault::new(Code::Corrupt, "pool files", "it is not there");
+        let ids = |found, parts| -> Vec<String> {
+            of_content(&found, &parts).iter().map(|finding| finding.id.to_string()).collect()
+        };
+        assert_eq!(ids(Err(fault()), Err(fault())), ["pool_unreachable"]);
+        assert_eq!(ids(Ok(vec![Err(fault())]), Err(fault())), ["record_unreadable", "lookup_failed"]);
+        assert_eq!(ids(Ok(vec![]), Ok(vec![])), [""; 0]);
+    }
+}
