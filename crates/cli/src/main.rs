@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod args;
 mod blame;
 mod blockd;

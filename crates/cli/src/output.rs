@@ -11,6 +11,7 @@ use bulkhead_core::finding::Finding;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
+use crate::advice;
 use crate::args::Format;
 
 /// Prints in one format.
@@ -99,12 +100,14 @@ impl Output {
     }
 
     fn complain(&self, fault: &Fault) {
+        let cure = advice::cure(fault);
         if self.is_json() {
+            let fault = Fault { cure, ..fault.clone() };
             // A fault is plain text fields, so this does not fail; if it did, its words are still better than nothing.
-            stderr(&(serde_json::to_string(fault).unwrap_or_else(|_| fault.to_string()) + "\n"));
+            stderr(&(serde_json::to_string(&fault).unwrap_or_else(|_| fault.to_string()) + "\n"));
             return;
         }
-        let hint = if fault.cure.is_empty() { String::new() } else { format!("hint: {}\n", escaped(&fault.cure)) };
+        let hint = if cure.is_empty() { String::new() } else { format!("hint: {}\n", escaped(&cure)) };
         stderr(&format!("error: {}\n{hint}", escaped(&fault.to_string())));
     }
 }
@@ -162,7 +165,8 @@ pub(crate) fn findings(findings: &[Finding]) -> Vec<String> {
     let mut lines = vec!["findings:".to_owned()];
     for finding in findings {
         lines.push(format!("  - {finding}"));
-        lines.extend(finding.advice.iter().map(|advice| format!("    hint: {advice}")));
+        let advice = finding.reason.as_deref().map(advice::advice).or_else(|| finding.advice.clone());
+        lines.extend(advice.map(|advice| format!("    hint: {advice}")));
     }
     lines
 }

@@ -8,6 +8,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::reason::{self, Reason};
+
 /// What kind of error it is. The list is closed: a client may match on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -120,22 +122,32 @@ pub struct Fault {
     pub object: String,
     /// Why it failed, in one sentence without a full stop.
     pub cause: String,
-    /// What to do about it; empty when there is nothing sensible to say.
+    /// What to do about it; empty when there is nothing sensible to say. With a reason, its remedy in words for every front end.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cure: String,
+    /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
+    #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<Box<Reason>>,
 }
 
 impl Fault {
-    /// A fault without a cure; add one with [`Fault::cure`].
+    /// A fault without a cure; add one with [`Fault::reason`] or [`Fault::cure`].
     #[must_use]
     pub fn new(code: Code, object: impl fmt::Display, cause: impl fmt::Display) -> Self {
-        Self { code, object: object.to_string(), cause: cause.to_string(), cure: String::new() }
+        Self { code, object: object.to_string(), cause: cause.to_string(), cure: String::new(), reason: None }
     }
 
-    /// The same fault with its cure.
+    /// The same fault with a cure that every front end can show as it is, in place of what it had.
     #[must_use]
     pub fn cure(self, cure: impl fmt::Display) -> Self {
-        Self { cure: cure.to_string(), ..self }
+        Self { cure: cure.to_string(), reason: None, ..self }
+    }
+
+    /// The same fault with its reason, which brings the cure, in place of what it had.
+    #[must_use]
+    pub fn reason(self, reason: Reason) -> Self {
+        Self { cure: reason.remedy(), reason: Some(Box::new(reason)), ..self }
     }
 }
 
@@ -156,6 +168,33 @@ mod tests {
         let codes: HashSet<u8> = Code::ALL.iter().map(|c| c.exit_code()).collect();
         assert_eq!(codes.len(), Code::ALL.len());
         assert!(!codes.contains(&0));
+    }
+
+    #[test]
+    fn a_reason_brings_its_cure_and_goes_with_it() {
+        let reason = Reason::VolumeAttached { volume: "p/v".parse().unwrap(), tenant: "db".parse().unwrap() };
+        let fault = Fault::new(Code::InUse, "volume p/v", "it is mounted for tenant db").reason(reason.clone());
+        assert_eq!((fault.cure.as_str(), fault.reason.as_deref()), (reason.remedy().as_str(), Some(&reason)));
+        let wire = serde_json::to_value(&fault).unwrap();
+        assert_eq!(wire["reason"], serde_json::json!({"reason": "volume_attached", "volume": "p/v", "tenant": "db"}));
+        assert_eq!(serde_json::from_value::<Fault>(wire).unwrap(), fault);
+        assert_eq!(fault.cure("wait").reason, None);
+    }
+
+    #[test]
+    fn a_fault_of_an_older_or_newer_version_is_read() {
+        for reason in [
+            "",
+            r#", "reason": null"#,
+            r#", "reason": {"reason": "never_heard_of", "volume": "p/v"}"#,
+            r#", "reason": {"reason": "volume_attached", "volume": "p/v"}"#,
+            r#", "reason": 7"#,
+        ] {
+            let text =
+                format!(r#"{{"code": "in_use", "object": "volume p/v", "cause": "busy", "cure": "wait"{reason}}}"#);
+            let read: Fault = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, Fault::new(Code::InUse, "volume p/v", "busy").cure("wait"), "{reason}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::error::Fault;
+use crate::reason::{self, Reason};
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -227,9 +228,13 @@ pub struct Finding {
     pub object: String,
     /// What was seen, in one sentence without a full stop.
     pub evidence: String,
-    /// What to do about it; absent when there is nothing sensible to say.
+    /// What to do about it; absent when there is nothing sensible to say. With a reason, its remedy in words for every front end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
+    /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
+    #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<Box<Reason>>,
 }
 
 impl Finding {
@@ -237,20 +242,26 @@ impl Finding {
     #[must_use]
     pub fn new(id: FindingId, object: impl fmt::Display, evidence: impl fmt::Display) -> Self {
         let (object, evidence) = (object.to_string(), evidence.to_string());
-        Self { severity: id.severity(), id, object, evidence, advice: None }
+        Self { severity: id.severity(), id, object, evidence, advice: None, reason: None }
     }
 
-    /// The same finding with advice.
+    /// The same finding with advice that every front end can show as it is.
     #[must_use]
     pub fn advise(self, advice: impl fmt::Display) -> Self {
-        Self { advice: Some(advice.to_string()), ..self }
+        Self { advice: Some(advice.to_string()), reason: None, ..self }
     }
 
-    /// What lasts of a fault: its object, cause and cure.
+    /// The same finding with its reason, which brings the advice.
+    #[must_use]
+    pub fn reason(self, reason: Reason) -> Self {
+        Self { advice: Some(reason.remedy()), reason: Some(Box::new(reason)), ..self }
+    }
+
+    /// What lasts of a fault: its object, cause, cure and reason.
     #[must_use]
     pub fn of_fault(id: FindingId, fault: Fault) -> Self {
         let advice = (!fault.cure.is_empty()).then_some(fault.cure);
-        Self { severity: id.severity(), id, object: fault.object, evidence: fault.cause, advice }
+        Self { severity: id.severity(), id, object: fault.object, evidence: fault.cause, advice, reason: fault.reason }
     }
 }
 

@@ -23,6 +23,7 @@ pub mod merge;
 pub mod model;
 pub mod name;
 pub mod observe;
+pub mod reason;
 pub mod room;
 pub mod rota;
 pub mod serve;

@@ -50,12 +50,13 @@ impl Conditions {
 
 /// Writes a finding to the log, at the level of its severity.
 pub(crate) fn log(finding: &Finding) {
-    let Finding { id, object, evidence, advice, .. } = finding;
+    let Finding { id, object, evidence, advice, reason, .. } = finding;
     let advice = advice.as_deref().unwrap_or_default();
+    let reason = reason.as_deref().map(tracing::field::debug);
     match finding.severity {
-        Severity::Critical => tracing::error!(%id, object, evidence, advice, "finding"),
-        Severity::Warning => tracing::warn!(%id, object, evidence, advice, "finding"),
-        Severity::Info => tracing::info!(%id, object, evidence, advice, "finding"),
+        Severity::Critical => tracing::error!(%id, object, evidence, advice, reason, "finding"),
+        Severity::Warning => tracing::warn!(%id, object, evidence, advice, reason, "finding"),
+        Severity::Info => tracing::info!(%id, object, evidence, advice, reason, "finding"),
     }
 }
 

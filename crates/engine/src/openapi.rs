@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::reason::Reason;
 use hyper::Method;
 use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::{Content, InfoBuilder, OpenApi, Ref, RefOr, Required, Response, ResponseBuilder, Schema};
@@ -101,7 +102,7 @@ fn faults(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
 
 /// Where the name of the schema comes from: the document must have it, whichever paths there are.
 #[derive(utoipa::OpenApi)]
-#[openapi(components(schemas(Fault, Code)))]
+#[openapi(components(schemas(Fault, Code, Reason)))]
 pub(crate) struct Shared;
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
 use super::{HEADERS, held, row, sorted, summary};
+use crate::advice;
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{Source, rate, waited};
 use crate::output::escaped;
@@ -172,7 +173,7 @@ impl Screen {
 
     fn head(&self) -> Vec<Line<'static>> {
         let first = match (&self.seen, &self.failure) {
-            (_, Some(fault)) => format!("{fault}  {}", fault.cure),
+            (_, Some(fault)) => format!("{fault}  {}", advice::cure(fault)),
             (Some(seen), None) => summary(seen),
             (None, None) => "bulkhead: looking; the first figures come in a moment".to_owned(),
         };

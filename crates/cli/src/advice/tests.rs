@@ -1,0 +1,281 @@
+//! Pins each wording, and that what is advised can be typed: commands and options are looked up in the command line itself.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::error::Code;
+use bulkhead_core::model::VolumeRef;
+use bulkhead_core::name::Name;
+use clap::{CommandFactory as _, Parser as _};
+
+use super::*;
+use crate::args::Cli;
+
+fn volume(text: &str) -> VolumeRef {
+    text.parse().unwrap()
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+/// One of each reason, and what is advised.
+fn wordings() -> Vec<(Reason, &'static str)> {
+    vec![
+        (Reason::DaemonUnreachable, "start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal"),
+        (
+            Reason::DaemonRunning { socket: "/run/b.sock".into() },
+            "use that one, or stop it first, or choose another path with `--socket`",
+        ),
+        (Reason::SocketTaken { socket: "/run/b.sock".into() }, "remove it, or choose another path with `--socket`"),
+        (
+            Reason::WaitEnded { seconds: 7 },
+            "`bulkhead job ls` shows what goes on; give it more time with `--wait`, or try again later",
+        ),
+        (Reason::NoSuchJob { job: 7 }, "`bulkhead job ls` lists them"),
+        (
+            Reason::NoSuchPool { pool: name("p") },
+            "`bulkhead pool ls` lists them, `bulkhead pool create p --dir PATH` makes one",
+        ),
+        (
+            Reason::PoolNotThere { pool: name("p") },
+            "mount the file system that the pool is on; if it is mounted elsewhere now: `bulkhead pool move p --dir DIRECTORY`",
+        ),
+        (
+            Reason::PoolMoved { pool: name("p"), directory: "/mnt/p".into() },
+            "if it is here from now on: `bulkhead pool move p --dir /mnt/p`",
+        ),
+        (
+            Reason::PoolHasVolumes { pool: name("p") },
+            "remove them first: `bulkhead volume ls --pool p`, `bulkhead volume rm p/VOLUME`",
+        ),
+        (Reason::PoolHasPart { volume: volume("p/v") }, "give it up first: `bulkhead volume receive p/v --abort`"),
+        (
+            Reason::NoSuchVolumeGroup { vg: "vg0".to_owned() },
+            "`vgs` lists them; `bulkhead pool create NAME --device /dev/X` makes one",
+        ),
+        (Reason::VolumeGroupTaken { vg: "vg0".to_owned() }, "choose another name for the pool, or use it with `--vg`"),
+        (
+            Reason::EraseUnconfirmed { device: "sda".to_owned() },
+            "if that data may be lost, confirm with exactly `--erase sda`",
+        ),
+        (
+            Reason::NoSuchVolume { volume: volume("p/v") },
+            "`bulkhead volume ls` lists them, `bulkhead volume create p/v --size SIZE` makes one",
+        ),
+        (
+            Reason::VolumeUnfinished { volume: volume("p/v") },
+            "`bulkhead volume inspect p/v` and the daemon's log say why; restart the daemon to try again",
+        ),
+        (
+            Reason::VolumeAttached { volume: volume("p/v"), tenant: name("db") },
+            "detach it first: `bulkhead tenant set db --detach p/v`",
+        ),
+        (
+            Reason::RemovalOfAttached { volume: volume("p/v"), tenant: name("db") },
+            "detach it: `bulkhead tenant set db --detach p/v`, or remove it with `--force`",
+        ),
+        (Reason::VolumeMapped { volume: volume("p/v") }, "`bulkhead volume unmap p/v` when that is done"),
+        (Reason::FastCommitNeedsExt4, "omit `--fast-commit`, or use `--fs ext4`"),
+        (Reason::OnDemandNeedsThin { pool: name("p") }, "omit `--provision`, or use a pool on a thin pool"),
+        (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` if it is to become smaller"),
+        (
+            Reason::JournalUnmended { volume: volume("p/v") },
+            "`bulkhead volume check --repair p/v`, then `bulkhead volume resize p/v --journal auto`",
+        ),
+        (
+            Reason::FileSystemErrors,
+            "`bulkhead volume check POOL/VOLUME --repair` repairs what is safe, with `--full` all of it; `bulkhead volume map POOL/VOLUME` gives you the device",
+        ),
+        (
+            Reason::EarlierRepairKept { kept: volume("p/v-before-repair") },
+            "remove that when it is not needed any more: `bulkhead volume rm p/v-before-repair`",
+        ),
+        (
+            Reason::SnapshotNeeded { volume: volume("p/v") },
+            "make a snapshot first, and use that: `bulkhead volume snapshot p/v NAME`",
+        ),
+        (Reason::NoSnapshotOfIt { snapshot: volume("p/s") }, "clone that: `bulkhead volume clone p/s NAME`"),
+        (
+            Reason::WouldLoseChanges { volume: volume("p/v") },
+            "add `--lose-changes`, or keep it as a snapshot first: `bulkhead volume snapshot p/v NAME`",
+        ),
+        (
+            Reason::NoSnapshotsInPool,
+            "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`",
+        ),
+        (Reason::TooManyLayers, "`bulkhead volume flatten POOL/VOLUME`, and use it until it depends on no layer"),
+        (Reason::SharingFixed, "omit `--share` and `--domain`, or make it in a pool in a directory"),
+        (Reason::DomainNeedsDrr, "give it `--share drr` or `--share off`"),
+        (Reason::SiblingsNeedIndex, "give it `--share base`, or make it in a pool in a directory"),
+        (
+            Reason::SiblingsUnreadable,
+            "`/run/bulkhead/blockd/siblings.log` may say why; a clone made with `--share base` needs no siblings",
+        ),
+        (Reason::SharingNeedsUblk, "`modprobe ublk_drv`, or clone the snapshot without `--share`"),
+        (
+            Reason::NeedsDirectoryPool,
+            "use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files",
+        ),
+        (
+            Reason::ReceiveIncomplete { volume: volume("p/v") },
+            "send it again, from where `bulkhead volume receive p/v --token` says",
+        ),
+        (Reason::ReceiveGivenUp, "send it again, from where `bulkhead volume receive POOL/VOLUME --token` says"),
+        (Reason::NothingReceived { volume: volume("p/v") }, "send it from its beginning, without `--resume`"),
+        (Reason::NeverSent { from: volume("p/s") }, "omit `--from`"),
+        (
+            Reason::BaseMissing,
+            "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
+        ),
+        (Reason::OtherReceived, "go on with that, give it up with `--abort`, or choose another name"),
+        (Reason::StagingInSource, "give another directory with `--staging`"),
+        (Reason::StagingFull, "make room there, or give another directory with `--staging`"),
+        (Reason::StagingUnsuitable, "give a `--staging` directory on a file system that has all that the source has"),
+        (
+            Reason::ArchiveCompression,
+            "decompress it, for example `xz -dc FILE | bulkhead image import /dev/stdin POOL/VOLUME`",
+        ),
+        (Reason::NoSuchPlatform, "choose one with `--platform`"),
+        (Reason::ImageAmbiguous, "choose one with `--reference`, and `--platform` if need be"),
+        (Reason::TooManyImages, "choose one image with `--reference`, or save it alone into a layout"),
+        (
+            Reason::NoSuchTenant { tenant: name("db") },
+            "`bulkhead tenant ls` lists them, `bulkhead tenant create db` makes one",
+        ),
+        (
+            Reason::TenantDiffers { tenant: name("db") },
+            "change it with `bulkhead tenant set db`, or choose another name",
+        ),
+        (
+            Reason::TenantHasProcesses { tenant: name("db") },
+            "end them, or remove the tenant with `--force`, which kills them",
+        ),
+        (Reason::NoSuchDevice { device: "sda".to_owned() }, "`bulkhead device ls` lists them by their kernel names"),
+        (
+            Reason::DeviceReplaced { device: "sda".to_owned() },
+            "configure it again, for example `bulkhead device control sda --policy iocost`",
+        ),
+        (
+            Reason::ControlOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
+            "control the physical device, for example `bulkhead device control sda --policy iocost`",
+        ),
+        (Reason::Uncalibrated { device: "sda".to_owned() }, "`bulkhead device calibrate sda` measures one"),
+        (
+            Reason::NoController { device: "sda".to_owned() },
+            "set one up: `bulkhead device control sda --policy iocost`, or bfq",
+        ),
+        (Reason::IocostMissing, "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST"),
+        (Reason::UblkMissing, "`modprobe ublk_drv`, or `--server loop` for the pool"),
+        (
+            Reason::NoDeviceToHold,
+            "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` sets one up",
+        ),
+        (
+            Reason::SeveralDevicesToHold { devices: vec!["sda".to_owned(), "sdb".to_owned()] },
+            "say which one is meant: `--device DEV`, as in `bulkhead device ls`",
+        ),
+        (
+            Reason::HoldOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
+            "hold shares of the physical device: `--device sda`",
+        ),
+        (Reason::SharesInvalid, "for example `--tenant a=70 --tenant b=30`"),
+        (Reason::NoSuchContainer { name: "web".to_owned() }, "`bulkhead top` shows the names of those that do I/O"),
+    ]
+}
+
+#[test]
+fn each_reason_is_worded_as_it_is_here() {
+    for (reason, wording) in wordings() {
+        assert_eq!(advice(&reason), wording);
+        let fault = Fault::new(Code::Internal, "x", "y").reason(reason);
+        assert_eq!(cure(&fault), wording);
+    }
+    assert_eq!(cure(&Fault::new(Code::Internal, "x", "y").cure("wait")), "wait");
+}
+
+#[test]
+fn no_reason_of_the_api_is_without_a_wording_here() {
+    let document = std::fs::read(crates().join("../docs/openapi.json")).unwrap();
+    let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
+    let variants = document["components"]["schemas"]["Reason"]["oneOf"].as_array().unwrap();
+    let described: BTreeSet<String> =
+        variants.iter().map(|variant| text(&variant["properties"]["reason"]["enum"][0])).collect();
+    let worded = wordings().into_iter().map(|(reason, _)| serde_json::to_value(reason).unwrap());
+    assert_eq!(worded.map(|reason| text(&reason["reason"])).collect::<BTreeSet<_>>(), described);
+}
+
+fn text(value: &serde_json::Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+#[test]
+fn each_command_that_is_advised_can_be_typed() {
+    let mut n_commands = 0;
+    for (reason, _) in wordings() {
+        let advice = advice(&reason);
+        for command in quoted(&advice).flat_map(|quoted| quoted.split('|')) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            if words.first() == Some(&"bulkhead") {
+                n_commands += 1;
+                let parsed = Cli::try_parse_from(&words);
+                assert!(parsed.is_ok(), "{reason:?}: `{command}`: {}", parsed.unwrap_err());
+            }
+        }
+    }
+    assert!(n_commands > 30, "only {n_commands} commands were found");
+}
+
+#[test]
+fn each_option_that_is_advised_is_one_of_ours() {
+    let ours = options();
+    let mut n_options = 0;
+    for (reason, _) in wordings() {
+        for quoted in quoted(&advice(&reason)).filter(|quoted| quoted.starts_with("--")) {
+            n_options += 1;
+            let option = quoted.split([' ', '=']).next().unwrap();
+            assert!(ours.contains(option), "{reason:?}: `{option}`");
+        }
+    }
+    assert!(n_options > 15, "only {n_options} options were found");
+}
+
+#[test]
+fn remedies_are_true_of_every_front_end() {
+    let ours = options();
+    for (reason, _) in wordings() {
+        let remedy = reason.remedy();
+        assert!(!remedy.is_empty() && !remedy.ends_with('.'), "{reason:?}: {remedy}");
+        assert_eq!(ours_in(&remedy, &ours), Vec::<&str>::new(), "{reason:?}");
+    }
+}
+
+/// The commands and options of ours of which a text speaks.
+fn ours_in<'a>(text: &'a str, options: &BTreeSet<String>) -> Vec<&'a str> {
+    let starts = |part: &&str| {
+        let option = part.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next().unwrap_or_default();
+        part.starts_with("bulkhead ") || options.contains(option)
+    };
+    text.split('`').skip(1).filter(starts).collect()
+}
+
+/// What is between backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// All long options of all commands, with their dashes.
+fn options() -> BTreeSet<String> {
+    fn collect(command: &clap::Command, into: &mut BTreeSet<String>) {
+        into.extend(command.get_arguments().filter_map(|argument| Some(format!("--{}", argument.get_long()?))));
+        command.get_subcommands().for_each(|command| collect(command, into));
+    }
+    let mut options = BTreeSet::new();
+    collect(&Cli::command(), &mut options);
+    options
+}
+
+/// Where the crates of the workspace are.
+fn crates() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
