@@ -100,7 +100,7 @@ fn platform(text: Option<&str>) -> Result<Platform, Fault> {
 }
 
 fn source_fault(source: &Path, error: &ImportError) -> Fault {
-    Fault::new(error.code(), format!("source {}", source.display()), chain(error)).cure(error.cure())
+    error.fault(format!("source {}", source.display()))
 }
 
 /// Why no base could be made.
@@ -129,7 +129,7 @@ impl MakeError {
 
     fn fault(&self, object: &str) -> Fault {
         let (code, cure) = match (self, io_kind(self)) {
-            (Self::Scratch(error), _) => (error.code(), error.cure()),
+            (Self::Scratch(error), _) => return error.fault(object),
             (_, Some(io::ErrorKind::PermissionDenied)) => {
                 (Code::PermissionDenied, "run it as root, whose the pool's files are")
             }

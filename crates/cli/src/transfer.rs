@@ -10,6 +10,7 @@ use bulkhead_blockd::ImageError;
 use bulkhead_blockd::transfer::{Receiver, Sender, TransferError};
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::VolumeRef;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamError;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{ReceiveView, SendDevice, VolumeSend};
@@ -191,7 +192,17 @@ fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
         }
         _ => (Code::Internal, same),
     };
-    Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure)
+    let fault = Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure);
+    match error {
+        TransferError::Part(LayerError::GivenUp { .. }) => {
+            fault.reason(Reason::ReceiveIncomplete { volume: volume.clone() })
+        }
+        TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)) => match error.reason() {
+            Some(reason) => fault.reason(reason),
+            None => fault,
+        },
+        _ => fault,
+    }
 }
 
 /// What the operating system refused, where that is behind an error.

@@ -96,7 +96,7 @@ fn without_a_daemon() {
         &expect![[r#"
         exit 11
         ----- stderr
-        {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal"}
+        {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
     "#]],
     );
 }
@@ -757,7 +757,7 @@ fn a_day_with_the_daemon() {
         exit 5
         ----- stderr
         error: volume fast/data: it is mounted for tenant db; a volume belongs to one tenant at a time
-        hint: detach it there first: `bulkhead tenant set db --detach fast/data`
+        hint: detach it first: `bulkhead tenant set db --detach fast/data`
     "#]],
     );
     check(
@@ -859,7 +859,7 @@ fn a_day_with_the_daemon() {
         exit 125
         ----- stderr
         error: tenant nobody: there is no tenant of that name
-        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create` makes one
+        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create nobody` makes one
     "#]],
     );
 
@@ -954,7 +954,7 @@ fn a_day_with_the_daemon() {
         exit 3
         ----- stderr
         error: tenant db: there is no tenant of that name
-        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create` makes one
+        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create db` makes one
     "#]],
     );
     check(
@@ -963,7 +963,7 @@ fn a_day_with_the_daemon() {
         exit 5
         ----- stderr
         error: pool fast: it has 2 volumes
-        hint: remove them first: `bulkhead volume ls`, `bulkhead volume rm`
+        hint: remove them first: `bulkhead volume ls --pool fast`, `bulkhead volume rm fast/VOLUME`
     "#]],
     );
     check(
@@ -972,7 +972,7 @@ fn a_day_with_the_daemon() {
         exit 3
         ----- stderr
         error: pool nothing: there is no pool of that name
-        hint: `bulkhead pool ls` lists them, `bulkhead pool create` makes one
+        hint: `bulkhead pool ls` lists them, `bulkhead pool create nothing --dir PATH` makes one
     "#]],
     );
 }
@@ -1044,7 +1044,7 @@ fn an_import_is_refused_before_anything_is_unpacked() {
         expect![[r#"
         exit 3
         ----- stderr
-        {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create` makes one"}
+        {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create elsewhere --dir PATH` makes one","reason":{"reason":"no_such_pool","pool":"elsewhere"}}
     "#]],
     );
 }
@@ -1061,7 +1061,7 @@ fn json_is_what_the_api_says() {
     daemon.check(&["pool", "inspect", "q", "-o", "json"], &expect![[r#"
         exit 3
         ----- stderr
-        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create` makes one"}
+        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create q --dir PATH` makes one","reason":{"reason":"no_such_pool","pool":"q"}}
     "#]]);
 }
 

@@ -11,6 +11,7 @@ use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
+use crate::reason::Reason;
 use crate::serve::ServeSpec;
 use crate::units::Bytes;
 
@@ -417,8 +418,7 @@ impl Backend for LvmBackend {
 pub fn not_received(volume: &VolumeRef) -> Fault {
     let cause =
         "nothing is imported or received into LVM: what comes in becomes a layer, which only pools in directories have";
-    Fault::new(Code::Unsupported, format!("volume {volume}"), cause)
-        .cure("use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files")
+    Fault::new(Code::Unsupported, format!("volume {volume}"), cause).reason(Reason::NeedsDirectoryPool)
 }
 
 fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
@@ -427,7 +427,7 @@ fn no_snapshots(volume: &Volume, kind: &str) -> Fault {
         format!("volume {}", volume.reference()),
         format!("{kind} pools have no snapshots or clones"),
     )
-    .cure("use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`")
+    .reason(Reason::NoSnapshotsInPool)
 }
 
 /// Prefix of all our tags; what follows is `key` or `key=value`. docs/formats/state.md lists them.

@@ -89,7 +89,7 @@ pub fn differing(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// It is something else.
-    #[error("it is no stream of `bulkhead volume send`")]
+    #[error("it is no stream of a snapshot")]
     Unknown,
     /// It is of a version that this program does not know.
     #[error("it is a stream of version {0}, and this program reads version {VERSION}")]

@@ -5,6 +5,7 @@ use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, Plan, mount_point};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
@@ -71,7 +72,7 @@ impl Engine {
                 format!("volume {reference}"),
                 format!("it is mounted for tenant {other}; a volume belongs to one tenant at a time"),
             )
-            .cure(format!("detach it there first: `bulkhead tenant set {other} --detach {reference}`"))),
+            .reason(Reason::VolumeAttached { volume: reference.clone(), tenant: other })),
             (Some(_), _) => Ok(()),
             (None, _) => {
                 self.check_unmapped(&volume)?;
@@ -154,7 +155,7 @@ impl Engine {
         let (Some(tenant), _) = self.holders(reference)? else { return Ok(()) };
         let cause = format!("it is mounted for tenant {tenant}");
         Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
-            .cure(format!("detach it first: `bulkhead tenant set {tenant} --detach {reference}`")))
+            .reason(Reason::VolumeAttached { volume: reference.clone(), tenant }))
     }
 
     /// Ends all leases on a volume, takes it from the record of its tenant, and unmounts it.

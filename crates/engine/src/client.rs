@@ -14,6 +14,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
@@ -34,9 +35,6 @@ use crate::service::Terms;
 
 /// Where the daemon listens when nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/bulkhead/bulkhead.sock";
-
-/// What to do when no daemon answers.
-const START_IT: &str = "start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal";
 
 /// How a removal is to be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -462,19 +460,18 @@ impl Client {
         match error.kind() {
             io::ErrorKind::NotFound => {
                 Fault::new(Code::Unavailable, "daemon", format!("it does not run: there is no socket {socket}"))
-                    .cure(START_IT)
+                    .reason(Reason::DaemonUnreachable)
             }
             io::ErrorKind::ConnectionRefused => {
                 Fault::new(Code::Unavailable, "daemon", format!("it does not run: nobody listens on {socket}"))
-                    .cure(START_IT)
+                    .reason(Reason::DaemonUnreachable)
             }
             io::ErrorKind::PermissionDenied => {
                 Fault::new(Code::PermissionDenied, "daemon", format!("you may not use its socket {socket}"))
                     .cure("run this as root, or as a member of the group that the socket belongs to")
             }
-            _ => {
-                Fault::new(Code::Unavailable, "daemon", format!("cannot connect to {socket} ({error})")).cure(START_IT)
-            }
+            _ => Fault::new(Code::Unavailable, "daemon", format!("cannot connect to {socket} ({error})"))
+                .reason(Reason::DaemonUnreachable),
         }
     }
 

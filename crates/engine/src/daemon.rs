@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::HOST;
+use bulkhead_core::reason::Reason;
 use bulkhead_sys::cgroup::Mode;
 use bulkhead_sys::file::{FileError, LockFile, lock_exclusive};
 use bulkhead_sys::probe::HostFacts;
@@ -343,11 +344,11 @@ async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault
     match std::fs::symlink_metadata(socket) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(Fault::new(Code::HasData, object, "something that is no socket is there")
-                .cure("remove it, or choose another path with `--socket`"));
+                .reason(Reason::SocketTaken { socket: socket.to_owned() }));
         }
         Ok(_) if UnixStream::connect(socket).await.is_ok() => {
             return Err(Fault::new(Code::InUse, object, "another daemon answers on it")
-                .cure("use that one, or stop it first, or choose another path with `--socket`"));
+                .reason(Reason::DaemonRunning { socket: socket.to_owned() }));
         }
         Ok(_) => tracing::info!(socket = %socket.display(), "replacing the socket of a daemon that is gone"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

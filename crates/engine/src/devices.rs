@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
 
@@ -45,10 +46,8 @@ impl Engine {
         let object = format!("device {}", facts.name);
         if facts.physical != [facts.name.clone()] {
             let cause = format!("it is stacked on {}: controllers act on physical devices", facts.physical.join(", "));
-            return Err(Fault::new(Code::Unsupported, object, cause).cure(format!(
-                "control the physical device: `bulkhead device control {}`",
-                facts.physical.first().map_or("DEV", String::as_str)
-            )));
+            return Err(Fault::new(Code::Unsupported, object, cause)
+                .reason(Reason::ControlOnPhysical { physical: facts.physical }));
         }
         let record = self.device_record(&facts)?;
         let now = QueueSettings {
@@ -120,7 +119,7 @@ impl Engine {
         if facts.identity != identity {
             let cause = format!("it is not the device of that name that was configured ({identity:?})");
             return Err(Fault::new(Code::Corrupt, format!("device {name}"), cause)
-                .cure("configure it anew: `bulkhead device control`"));
+                .reason(Reason::DeviceReplaced { device: name }));
         }
         self.executor.run_steps(steps_to(policy, &facts, &before, calibration.as_ref())?, false)
     }
@@ -128,7 +127,7 @@ impl Engine {
     pub(crate) fn facts(&self, name: &str) -> Result<BlockFacts, Fault> {
         self.host().block_device(kernel_name(name))?.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("device {name}"), "there is no block device of that name")
-                .cure("`bulkhead device ls` lists them by their kernel names")
+                .reason(Reason::NoSuchDevice { device: name.to_owned() })
         })
     }
 
@@ -277,7 +276,7 @@ fn steps_to(
             let Some(calibration) = calibration else {
                 let cause = "it has no calibration, and io.cost with a guessed model costs throughput";
                 return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                    .cure(format!("`bulkhead device calibrate {}` measures one", facts.name)));
+                    .reason(Reason::Uncalibrated { device: facts.name.clone() }));
             };
             let [model, qos] = cost_steps(facts, calibration);
             vec![scheduler(without_bfq(facts, before)), model, qos]

@@ -15,6 +15,7 @@ use bulkhead_core::finding::Finding;
 use bulkhead_core::health::Space;
 use bulkhead_core::model::{Lease, Pool, PoolSource, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
@@ -215,7 +216,7 @@ impl Engine {
         let path = self.dirs.pool_record(name);
         self.host().record(&path).map(|record| read_pool(&path, record)).unwrap_or_else(|| {
             Err(Fault::new(Code::NotFound, format!("pool {name}"), "there is no pool of that name")
-                .cure("`bulkhead pool ls` lists them, `bulkhead pool create` makes one"))
+                .reason(Reason::NoSuchPool { pool: name.clone() }))
         })
     }
 
@@ -223,40 +224,31 @@ impl Engine {
         let path = self.dirs.tenant_record(name);
         self.host().record(&path).map(|record| read_tenant(&path, record)).unwrap_or_else(|| {
             Err(Fault::new(Code::NotFound, format!("tenant {name}"), "there is no tenant of that name")
-                .cure("`bulkhead tenant ls` lists them, `bulkhead tenant create` makes one"))
+                .reason(Reason::NoSuchTenant { tenant: name.clone() }))
         })
     }
 
     /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
     pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
-        let (is_it, place, cure) = match &pool.source {
+        let fault = |place: String| {
+            let cause = format!("{place} is not there, or is not the one that the pool was made on");
+            Fault::new(Code::Corrupt, format!("pool {}", pool.name), cause)
+        };
+        let (is_it, fault) = match &pool.source {
             PoolSource::File { directory, .. } => {
                 let found = self.host().record(&directory.join(POOL_RECORD)).transpose()?;
                 let is_it = matches!(found, Some(Record::Pool(found)) if found.uuid == pool.uuid);
-                (
-                    is_it,
-                    format!("directory {}", directory.display()),
-                    format!(
-                        "mount the file system that the pool is on; if it is mounted elsewhere now: `bulkhead pool move {} --dir DIRECTORY`",
-                        pool.name
-                    ),
-                )
+                let fault = fault(format!("directory {}", directory.display()));
+                (is_it, fault.reason(Reason::PoolNotThere { pool: pool.name.clone() }))
             }
             PoolSource::Lvm { vg, .. } => {
                 let tags = self.host().vg_tags(vg)?;
                 let is_it = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
-                (
-                    is_it,
-                    format!("volume group {vg}"),
-                    "`vgs -o+vg_tags` shows the volume groups that are there".to_owned(),
-                )
+                let fault = fault(format!("volume group {vg}"));
+                (is_it, fault.cure("`vgs -o+vg_tags` shows the volume groups that are there"))
             }
         };
-        if is_it {
-            return Ok(());
-        }
-        let cause = format!("{place} is not there, or is not the one that the pool was made on");
-        Err(Fault::new(Code::Corrupt, format!("pool {}", pool.name), cause).cure(cure))
+        if is_it { Ok(()) } else { Err(fault) }
     }
 
     /// The volumes in a pool, by name. The size of one is that of its device, also where an operation on it was interrupted.
@@ -318,7 +310,7 @@ impl Engine {
         let found = found.unwrap_or_else(|| {
             let cause = "there is no volume of that name in the pool";
             Err(Fault::new(Code::NotFound, format!("volume {reference}"), cause)
-                .cure("`bulkhead volume ls` lists them, `bulkhead volume create` makes one"))
+                .reason(Reason::NoSuchVolume { volume: reference.clone() }))
         });
         Ok(Located { pool, backend, volume: found? })
     }
@@ -329,7 +321,7 @@ impl Engine {
         if located.volume.state != VolumeState::Ready {
             let cause = "an operation on it was interrupted and could not be completed";
             return Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
-                .cure("`bulkhead volume inspect` and the daemon's log say why; restart the daemon to try again"));
+                .reason(Reason::VolumeUnfinished { volume: reference.clone() }));
         }
         Ok(located)
     }

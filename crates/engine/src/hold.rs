@@ -20,6 +20,7 @@ use bulkhead_core::control::strictness::{STRICT, strict_value};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, Policy};
 use bulkhead_core::observe::identity::{Identity, journal_beside};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant};
 
@@ -145,27 +146,26 @@ impl Engine {
         let is_physical = |facts: &BlockFacts| facts.physical == [facts.name.clone()];
         let Some(device) = device else {
             let devices = self.host().block_devices()?.into_iter();
-            let mut controlled = devices.filter(|facts| is_physical(facts) && facts.policy() != Policy::None);
-            return match (controlled.next(), controlled.next()) {
-                (Some(only), None) => Ok(only),
+            let controlled = devices.filter(|facts| is_physical(facts) && facts.policy() != Policy::None);
+            let mut controlled: Vec<BlockFacts> = controlled.collect();
+            return match (controlled.pop(), controlled.is_empty()) {
+                (Some(only), true) => Ok(only),
                 (None, _) => {
                     Err(Fault::new(Code::Unsupported, "hold", "no device has a controller that weights work with")
-                        .cure(
-                            "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` sets one up",
-                        ))
+                        .reason(Reason::NoDeviceToHold))
                 }
-                (Some(_), Some(_)) => {
+                (Some(last), false) => {
+                    let devices = controlled.into_iter().chain([last]).map(|facts| facts.name).collect();
                     Err(Fault::new(Code::InvalidArgument, "hold", "several devices have a controller")
-                        .cure("say which one is meant: `--device DEV`, as in `bulkhead device ls`"))
+                        .reason(Reason::SeveralDevicesToHold { devices }))
                 }
             };
         };
         let facts = self.facts(device)?;
         if !is_physical(&facts) {
             let cause = format!("it is stacked on {}: weights work on physical devices", facts.physical.join(", "));
-            let below = facts.physical.first().map_or("DEV", String::as_str);
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                .cure(format!("hold shares of the physical device: `--device {below}`")));
+                .reason(Reason::HoldOnPhysical { physical: facts.physical }));
         }
         Ok(facts)
     }
@@ -191,9 +191,8 @@ impl Engine {
             return Err(invalid(format!("tenant {tenant}"), "its fsyncs cannot take no time".to_owned())
                 .cure("promise a latency that the device has when nobody else uses it, for example 20ms"));
         }
-        let parts = control::parts(&asked).map_err(|error| {
-            invalid("hold".to_owned(), error.to_string()).cure("for example `--tenant a=70 --tenant b=30`")
-        })?;
+        let parts = control::parts(&asked)
+            .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;
         let containers = self.host().containers()?;
         let mut tenants: Vec<HeldTenant> = Vec::new();
         for (name, part) in parts {
@@ -251,9 +250,8 @@ impl Engine {
         let found = self.host().journal_at(path)?;
         if !found.physical.contains(&facts.name) {
             let cause = format!("it is on {}, and shares of {} are held", found.physical.join(", "), facts.name);
-            return Err(
-                Fault::new(Code::InvalidArgument, object(), cause).cure("hold shares of its device: `--device`")
-            );
+            return Err(Fault::new(Code::InvalidArgument, object(), cause)
+                .reason(Reason::HoldOnPhysical { physical: found.physical }));
         }
         let beside = journal_beside(cgroup);
         if !found.cgroup.is_empty() && found.cgroup != beside {
@@ -288,7 +286,7 @@ fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
             format!("device {}", facts.name),
             "no controller makes weights work on it",
         )
-        .cure(format!("set one up: `bulkhead device control {} --policy iocost`, or bfq", facts.name))),
+        .reason(Reason::NoController { device: facts.name.clone() })),
     }
 }
 
@@ -335,7 +333,7 @@ fn find(containers: &[(String, Identity)], name: &str) -> Result<(String, Identi
     }
     match &found[..] {
         [] => Err(Fault::new(Code::NotFound, object, "no container, unit, tenant or cgroup is called so")
-            .cure("`bulkhead top` shows what those are called that do I/O")),
+            .reason(Reason::NoSuchContainer { name: name.to_owned() })),
         [(cgroup, _)] if cgroup.is_empty() => {
             Err(Fault::new(Code::InvalidArgument, object, "the root cgroup has no weight")
                 .cure("hold what is below it"))

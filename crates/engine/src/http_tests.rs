@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
@@ -324,7 +325,10 @@ async fn a_stale_socket_is_replaced_and_another_file_is_not() {
 async fn without_a_daemon_the_client_says_so() {
     let fault = Client::new(PathBuf::from("/nonexistent/socket")).pool_list().await.unwrap_err();
     assert_eq!(fault.code, Code::Unavailable);
-    assert!(fault.cause.contains("/nonexistent/socket") && fault.cure.contains("bulkhead daemon"), "{fault:?}");
+    assert!(
+        fault.cause.contains("/nonexistent/socket") && fault.reason.as_deref() == Some(&Reason::DaemonUnreachable),
+        "{fault:?}"
+    );
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::wire::{JobState, JobView};
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -241,7 +242,7 @@ fn out_of_time(state: &State, patience: Duration) -> Fault {
         }
     };
     Fault::new(Code::InUse, state.objects.join(", "), format!("{so_far}: within {seconds} s {why}"))
-        .cure("`bulkhead job ls` shows what goes on; give it more time with `--wait`, or try again later")
+        .reason(Reason::WaitEnded { seconds })
 }
 
 fn stopping() -> Fault {
@@ -325,7 +326,7 @@ impl Jobs {
         let found = table.running.iter().chain(&table.ended).find(|job| job.id == id);
         found.cloned().ok_or_else(|| {
             Fault::new(Code::NotFound, format!("job {id}"), "there is no such job, or it ended long ago")
-                .cure("`bulkhead job ls` lists them")
+                .reason(Reason::NoSuchJob { job: id })
         })
     }
 

@@ -366,7 +366,7 @@ fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static st
     if problems.is_empty() {
         return Ok(());
     }
-    let help = "What is not as recorded, for example volumes that cannot be mounted; `bulkhead host` lists it";
+    let help = "What is not as recorded, for example volumes that cannot be mounted; GET /v1/host lists it";
     let mut gauge = encoder.encode_descriptor("problems", help, None, MetricType::Gauge)?;
     for (kind, count) in problems {
         let labels: Labels<'_, 1> = [("kind", kind)];

@@ -11,6 +11,7 @@ use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health::Space;
 use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolMove, PoolView};
 use uuid::Uuid;
@@ -97,12 +98,12 @@ impl Engine {
         if n_volumes > 0 {
             let cause = format!("it has {n_volumes} volumes");
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
-                .cure("remove them first: `bulkhead volume ls`, `bulkhead volume rm`"));
+                .reason(Reason::PoolHasVolumes { pool: pool.name }));
         }
         if let Some(part) = self.parts(&pool)?.first() {
             let cause = format!("{} has been received in part", part.volume);
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
-                .cure(format!("give it up first: `bulkhead volume receive {} --abort`", part.volume)));
+                .reason(Reason::PoolHasPart { volume: part.volume.clone() }));
         }
         let steps = match &pool.source {
             PoolSource::Lvm { vg, thin_pool, device: Some(device) } => {
@@ -159,20 +160,19 @@ impl Engine {
         };
         let found =
             self.host().records(path, POOL_RECORD)?.into_iter().find(|(found, _)| *found == path.join(POOL_RECORD));
-        let (marker, found) =
-            match found {
-                Some((marker, Ok(Record::Pool(pool)))) if pool.name == *name => (marker, pool),
-                Some((_, Ok(Record::Pool(pool)))) => {
-                    return Err(Fault::new(Code::HasData, object, format!("it is the pool {}", pool.name))
-                        .cure(format!("`bulkhead pool move {} --dir {}`", pool.name, path.display())));
-                }
-                Some((_, Err(fault))) => return Err(fault),
-                _ => {
-                    return Err(Fault::new(Code::NotFound, object, "no pool is there").cure(
-                        "mount the file system that the pool is on, and name the directory in which its volumes are",
-                    ));
-                }
-            };
+        let (marker, found) = match found {
+            Some((marker, Ok(Record::Pool(pool)))) if pool.name == *name => (marker, pool),
+            Some((_, Ok(Record::Pool(pool)))) => {
+                return Err(Fault::new(Code::HasData, object, format!("it is the pool {}", pool.name))
+                    .reason(Reason::PoolMoved { pool: pool.name, directory: path.to_owned() }));
+            }
+            Some((_, Err(fault))) => return Err(fault),
+            _ => {
+                return Err(Fault::new(Code::NotFound, object, "no pool is there").cure(
+                    "mount the file system that the pool is on, and name the directory in which its volumes are",
+                ));
+            }
+        };
         let PoolSource::File { directory: before, server } = &found.source else {
             return Err(Fault::new(Code::Corrupt, object, "its record is that of a pool on LVM"));
         };
@@ -223,10 +223,8 @@ impl Engine {
                 }
                 Some((_, Ok(Record::Pool(pool)))) if pool.name == *name => {
                     let cause = format!("it is the pool {name}, which was at {} before", place(&pool.source));
-                    Err(Fault::new(Code::HasData, object, cause).cure(format!(
-                        "if it is here from now on: `bulkhead pool move {name} --dir {}`",
-                        path.display()
-                    )))
+                    let reason = Reason::PoolMoved { pool: pool.name, directory: path.to_owned() };
+                    Err(Fault::new(Code::HasData, object, cause).reason(reason))
                 }
                 Some((_, Ok(Record::Pool(pool)))) => {
                     let cause = format!("it is the pool {} already ({})", pool.name, place(&pool.source));
@@ -259,7 +257,7 @@ impl Engine {
         let object = format!("volume group {vg}");
         let Some(tags) = self.host().vg_tags(vg)? else {
             return Err(Fault::new(Code::NotFound, object, "there is no such volume group")
-                .cure("`vgs` lists them; `bulkhead pool create NAME --device /dev/X` makes one"));
+                .reason(Reason::NoSuchVolumeGroup { vg: vg.to_owned() }));
         };
         if let Some(owner) = tags.iter().find_map(|tag| tag.strip_prefix("bulkhead.pool="))
             && owner != name.as_str()
@@ -306,7 +304,7 @@ impl Engine {
         let dev = self.host().named_device(Path::new(device))?.dev;
         if !pool_tags(&pool).iter().all(|tag| tags.contains(tag)) || !self.host().vg_devices(vg)?.contains(&dev) {
             return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")
-                .cure("choose another name for the pool, or use it with `--vg`"));
+                .reason(Reason::VolumeGroupTaken { vg: vg.to_owned() }));
         }
         let lacks_pool = thin && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == THIN_POOL);
         let make = Action::CreateThinPool { vg: vg.to_owned(), lv: THIN_POOL.to_owned() };
@@ -334,8 +332,9 @@ impl Engine {
         }
         if !found.signatures.is_empty() && erase != Some(device) {
             let cause = format!("it carries data: {}", found.signatures.join(", "));
-            return Err(Fault::new(Code::HasData, object, cause)
-                .cure(format!("if that data may be lost, confirm with exactly `--erase {device}`")));
+            return Err(
+                Fault::new(Code::HasData, object, cause).reason(Reason::EraseUnconfirmed { device: device.to_owned() })
+            );
         }
         let pool = device_pool(name, &vg, device, thin, Uuid::new_v4());
         let (tags, erase) = (pool_tags(&pool), !found.signatures.is_empty());

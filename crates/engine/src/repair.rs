@@ -5,6 +5,7 @@ use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, Repair, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::{Name, NameError};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::volume;
 use bulkhead_core::wire::{Done, VolumeCheck, VolumeView};
 use uuid::Uuid;
@@ -75,7 +76,7 @@ impl Engine {
             let kept = copy.reference();
             let cause = format!("{kept} is there already: what it was before an earlier repair");
             return Err(Fault::new(Code::AlreadyExists, format!("volume {}", volume.reference()), cause)
-                .cure(format!("remove that when it is not needed any more: `bulkhead volume rm {kept}`")));
+                .reason(Reason::EarlierRepairKept { kept }));
         }
         self.check_unclaimed(pool, &copy.name)?;
         match self.executor.run(&plan, dry_run) {
@@ -142,9 +143,9 @@ impl Engine {
         if !self.is_mapped(volume) {
             return Ok(());
         }
-        let reference = volume.reference();
-        Err(Fault::new(Code::InUse, format!("volume {reference}"), "it is mapped: somebody works on its device")
-            .cure(format!("`bulkhead volume unmap {reference}` when that is done")))
+        let volume = volume.reference();
+        Err(Fault::new(Code::InUse, format!("volume {volume}"), "it is mapped: somebody works on its device")
+            .reason(Reason::VolumeMapped { volume }))
     }
 }
 

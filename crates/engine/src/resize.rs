@@ -5,6 +5,7 @@ use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
 use bulkhead_core::model::{FsKind, Pool, Provision, Volume, VolumeRef, VolumeState};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
 use bulkhead_core::wire::{Done, JournalSize, VolumeResize, VolumeView};
@@ -73,9 +74,8 @@ impl Engine {
         let object = format!("volume {}", volume.reference());
         if to < volume.size_bytes && !shrink {
             let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
-            return Err(
-                Fault::new(Code::InvalidArgument, object, cause).cure("add `--shrink` if it is to become smaller")
-            );
+            return Err(Fault::new(Code::InvalidArgument, object, cause)
+                .reason(Reason::WouldShrink { volume: volume.reference() }));
         }
         let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
         Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
@@ -133,10 +133,7 @@ impl Engine {
             Err(second) => {
                 tracing::error!(volume = %volume.reference(), fault = %second, "it may be without a journal, and is not mounted");
                 let cause = format!("{}; its journal is not in order either ({second})", fault.cause);
-                let reference = volume.reference();
-                Err(Fault { cause, ..fault }.cure(format!(
-                    "`bulkhead volume check --repair {reference}`, then `bulkhead volume resize {reference} --journal auto`"
-                )))
+                Err(Fault { cause, ..fault }.reason(Reason::JournalUnmended { volume: volume.reference() }))
             }
         }
     }

@@ -9,6 +9,7 @@ use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, TenantFacts};
 use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::tenant::{self, ResolvedLimits};
 use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
@@ -37,7 +38,7 @@ impl Engine {
             Ok(found) if found == wanted => false,
             Ok(_) => {
                 return Err(Fault::new(Code::AlreadyExists, object, "a tenant of that name is there, and differs")
-                    .cure("change it with `bulkhead tenant set`, or choose another name"));
+                    .reason(Reason::TenantDiffers { tenant: request.name.clone() }));
             }
             Err(fault) if fault.code == Code::NotFound => true,
             Err(fault) => return Err(fault),
@@ -146,7 +147,7 @@ impl Engine {
                 format!("tenant {name}"),
                 format!("{} processes run in it ({})", processes.len(), list(&processes)),
             )
-            .cure("end them, or remove the tenant with `--force`, which kills them"));
+            .reason(Reason::TenantHasProcesses { tenant: name.clone() }));
         }
         let record = self.dirs.tenant_record(name);
         let mut steps = self.executor.run_steps(vec![tenant::mark_removing(record, &tenant)], dry_run)?;

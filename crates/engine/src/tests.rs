@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use bulkhead_core::action::Action;
 use bulkhead_core::base::IMPORTING;
-use bulkhead_core::error::Code;
+use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health;
 use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant;
@@ -57,6 +58,10 @@ fn engine(sim: &Sim) -> Engine {
     let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
     engine.reconcile();
     engine
+}
+
+fn reason(fault: &Fault) -> Option<&Reason> {
+    fault.reason.as_deref()
 }
 
 fn volume(text: &str) -> VolumeRef {
@@ -347,7 +352,7 @@ fn a_journal_that_stayed_small_is_told_and_replaced() {
         let advice = told[0].advice.as_ref().unwrap();
         assert!(advice.contains(&format!("{name} --journal auto")) && grown.findings.contains(&told[0]), "{told:?}");
         let asked = run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap_err();
-        assert!(asked.code == Code::InUse && asked.cure.contains("--detach"), "{asked}");
+        assert!(asked.code == Code::InUse && matches!(reason(&asked), Some(Reason::VolumeAttached { .. })), "{asked}");
         run(&engine, &Op::Detach("db", name)).unwrap();
         run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap();
         assert!(found(&engine).is_empty());
@@ -541,7 +546,10 @@ fn what_is_received_in_part_is_seen_and_given_up() {
         run(&engine, &Op::Remove(name)).unwrap();
     }
     let kept = engine.pool_remove(&"file".parse().unwrap(), false).unwrap_err();
-    assert_eq!((kept.code, kept.cure.contains("--abort")), (Code::InUse, true));
+    assert_eq!(
+        (kept.code, reason(&kept)),
+        (Code::InUse, Some(&Reason::PoolHasPart { volume: "file/r".parse().unwrap() }))
+    );
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 2);
     assert_eq!(engine.volume_receive_abort(&name, false).unwrap().steps.len(), 0);
     engine.pool_remove(&"file".parse().unwrap(), false).unwrap();
@@ -565,17 +573,36 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
         let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
         engine.volume_send(&volume(name), &request, dry_run)
     };
-    for (name, from, code, cause, cure) in [
-        ("thin/v", None, Code::InvalidArgument, "no snapshot", "volume snapshot thin/v"),
-        ("thin/y", None, Code::Unsupported, "snapshot of an XFS", "ext4"),
-        ("thick/v", None, Code::Unsupported, "no snapshots", "--thin-pool"),
-        ("thin/b", Some("a"), Code::InvalidArgument, "nothing that thin/a holds has ever been sent", "leave `--from`"),
-        ("thin/b", Some("v"), Code::InvalidArgument, "nothing that thin/v holds has ever been sent", "leave `--from`"),
-        ("thin/b", Some("none"), Code::NotFound, "", ""),
+    let never_sent = |from| Some(Reason::NeverSent { from: volume(from) });
+    for (name, from, code, cause, why) in [
+        (
+            "thin/v",
+            None,
+            Code::InvalidArgument,
+            "no snapshot",
+            Some(Reason::SnapshotNeeded { volume: volume("thin/v") }),
+        ),
+        ("thin/y", None, Code::Unsupported, "snapshot of an XFS", None),
+        ("thick/v", None, Code::Unsupported, "no snapshots", Some(Reason::NoSnapshotsInPool)),
+        (
+            "thin/b",
+            Some("a"),
+            Code::InvalidArgument,
+            "nothing that thin/a holds has ever been sent",
+            never_sent("thin/a"),
+        ),
+        (
+            "thin/b",
+            Some("v"),
+            Code::InvalidArgument,
+            "nothing that thin/v holds has ever been sent",
+            never_sent("thin/v"),
+        ),
+        ("thin/b", Some("none"), Code::NotFound, "", Some(Reason::NoSuchVolume { volume: volume("thin/none") })),
     ] {
         let fault = send(name, from, false).unwrap_err();
-        assert_eq!(fault.code, code, "{fault}");
-        assert!(fault.cause.contains(cause) && fault.cure.contains(cure), "{fault}");
+        assert_eq!((fault.code, reason(&fault)), (code, why.as_ref()), "{fault}");
+        assert!(fault.cause.contains(cause), "{fault}");
     }
     // A dry run says what would be done, and does nothing.
     let plan = send("thin/a", None, true).unwrap();
@@ -710,7 +737,7 @@ fn a_device_with_data_needs_the_exact_confirmation() {
     for wrong in [None, Some(""), Some("yes"), Some("/dev/sdc"), Some("sdb")] {
         let fault = ask(wrong).unwrap_err();
         assert_eq!(fault.code, Code::HasData);
-        assert!(fault.cure.contains("--erase /dev/sdb"), "{fault:?}");
+        assert_eq!(reason(&fault), Some(&Reason::EraseUnconfirmed { device: "/dev/sdb".to_owned() }), "{fault:?}");
     }
     ask(Some("/dev/sdb")).unwrap();
 }
@@ -1023,7 +1050,8 @@ fn a_pool_is_found_again_where_its_file_system_is_mounted_now() {
         let source = NewPoolSource::Directory { path: "/mnt/pool".into(), server: Server::Auto };
         if !is_recorded {
             let fault = engine.pool_create(&pool("file", source), false).unwrap_err();
-            assert!(fault.cure.contains("pool move file --dir /mnt/pool"), "{fault:?}");
+            let moved = Reason::PoolMoved { pool: "file".parse().unwrap(), directory: "/mnt/pool".into() };
+            assert_eq!(reason(&fault), Some(&moved), "{fault:?}");
         }
         let to = PoolMove { directory: "/mnt/pool".into() };
         assert_eq!(engine.pool_move(&"thick".parse().unwrap(), &to, false).unwrap_err().code, Code::HasData);
@@ -1125,7 +1153,7 @@ fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
     let first = engine(&sim);
     let ask = |engine: &Engine, name: &str, policy| {
         let done = engine.device_control(name, &DeviceControl { policy }, false)?;
-        Ok::<_, bulkhead_core::error::Fault>(done.object.unwrap())
+        Ok::<_, Fault>(done.object.unwrap())
     };
     assert!(!first.device_inspect("sda").unwrap().shares_work);
     assert_eq!(ask(&first, "dm-0", Some(Policy::Bfq)).unwrap_err().code, Code::Unsupported, "not physical");

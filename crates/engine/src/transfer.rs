@@ -11,6 +11,7 @@ use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Pool, PoolSource, Provision, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::{PartLayer, PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
@@ -43,7 +44,7 @@ impl Engine {
         if !located.volume.read_only {
             let cause = "it is no snapshot, and may change while it is sent";
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
-                .cure(format!("make one first: `bulkhead volume snapshot {reference} NAME`")));
+                .reason(Reason::SnapshotNeeded { volume: reference.clone() }));
         }
         let from = |name: &Name| self.locate_ready(&VolumeRef { pool: reference.pool.clone(), name: name.clone() });
         let from = request.from.as_ref().map(from).transpose()?;
@@ -142,7 +143,7 @@ impl Engine {
             let cause =
                 format!("the stream begins at {}, and only {received} were received before", header.start_bytes);
             return Err(Fault::new(Code::InvalidArgument, object, cause)
-                .cure(format!("send again, from where `bulkhead volume receive {reference} --token` says")));
+                .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
         let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
@@ -160,7 +161,7 @@ impl Engine {
         let (_, part) = self.part_of(reference)?;
         let found = self.being_received(&part)?.ok_or_else(|| {
             Fault::new(Code::NotFound, format!("volume {reference}"), "nothing of it has been received so far")
-                .cure("send it from its beginning, without `--resume`")
+                .reason(Reason::NothingReceived { volume: reference.clone() })
         })?;
         Ok(ReceiveView {
             volume: reference.clone(),
@@ -192,7 +193,7 @@ impl Engine {
         if !found.is_some_and(|found| found.content == header.content && found.received.is_none()) {
             let cause = format!("not all of {} has been received", header.content);
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
-                .cure(format!("`bulkhead volume receive {reference} --token` says how far it is")));
+                .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
         self.check_unclaimed(&pool, &reference.name)?;
         let new = received_volume(&pool, &reference.name, header, Uuid::new_v4());
@@ -287,7 +288,8 @@ impl Engine {
 
 fn never_sent(snapshot: &VolumeRef, from: &VolumeRef) -> Fault {
     let cause = format!("nothing that {from} holds has ever been sent or received");
-    Fault::new(Code::InvalidArgument, format!("volume {snapshot}"), cause).cure("leave `--from` away")
+    Fault::new(Code::InvalidArgument, format!("volume {snapshot}"), cause)
+        .reason(Reason::NeverSent { from: from.clone() })
 }
 
 /// The header of a stream from the beginning; how much data follows is not known yet.

@@ -7,6 +7,7 @@ use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, mount_point};
 use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
@@ -33,7 +34,7 @@ impl Engine {
         let space = self.host().space(&pool.source)?;
         if request.fast_commit && request.fs != FsKind::Ext4 {
             return Err(Fault::new(Code::InvalidArgument, object, "fast_commit is a feature of ext4 only")
-                .cure("leave `--fast-commit` away, or use ext4"));
+                .reason(Reason::FastCommitNeedsExt4));
         }
         let wanted = Volume {
             pool: pool.name.clone(),
@@ -69,7 +70,7 @@ impl Engine {
         if wanted.provision == Provision::OnDemand && matches!(pool.source, PoolSource::Lvm { thin_pool: None, .. }) {
             let cause = "a pool of thick logical volumes cannot provision on demand";
             return Err(Fault::new(Code::Unsupported, object, cause)
-                .cure("leave `--provision` away, or use a pool on a thin pool"));
+                .reason(Reason::OnDemandNeedsThin { pool: pool.name.clone() }));
         }
         self.check_unclaimed(&pool, &reference.name)?;
         Self::check_size(&space, size_bytes, &object)?;
@@ -141,14 +142,9 @@ impl Engine {
         self.check_lends_nothing(&pool, &volume)?;
         if let (Some(tenant), _) = self.holders(reference)? {
             if !force {
-                return Err(Fault::new(
-                    Code::InUse,
-                    format!("volume {reference}"),
-                    format!("it is mounted for tenant {tenant}"),
-                )
-                .cure(format!(
-                    "detach it: `bulkhead tenant set {tenant} --detach {reference}`, or remove it with `--force`"
-                )));
+                let cause = format!("it is mounted for tenant {tenant}");
+                return Err(Fault::new(Code::InUse, format!("volume {reference}"), cause)
+                    .reason(Reason::RemovalOfAttached { volume: reference.clone(), tenant }));
             }
             steps.extend(self.release_all(reference, dry_run)?);
         }
@@ -163,7 +159,7 @@ impl Engine {
             if let (Some(tenant), _) = self.holders(&reference)? {
                 let cause = format!("its clone {reference} shares memory with it, and is mounted for tenant {tenant}");
                 return Err(Fault::new(Code::InUse, format!("volume {}", snapshot.reference()), cause)
-                    .cure(format!("detach that first: `bulkhead tenant set {tenant} --detach {reference}`")));
+                    .reason(Reason::VolumeAttached { volume: reference, tenant }));
             }
         }
         Ok(())
@@ -268,14 +264,14 @@ impl Engine {
         let snapshot = self.locate_ready(&to)?.volume;
         if !snapshot.read_only || snapshot.origin.as_ref() != Some(&volume.name) {
             return Err(Fault::new(Code::InvalidArgument, object, format!("{to} is no snapshot of it"))
-                .cure(format!("clone that: `bulkhead volume clone {to} NAME`")));
+                .reason(Reason::NoSnapshotOfIt { snapshot: to }));
         }
         self.check_unheld(reference)?;
         self.check_unmapped(&volume)?;
         if !request.lose_changes {
             let cause = format!("what was written to it since {to} was made would be lost");
             return Err(Fault::new(Code::InvalidArgument, object, cause)
-                .cure("add `--lose-changes`, or keep it as a snapshot first"));
+                .reason(Reason::WouldLoseChanges { volume: reference.clone() }));
         }
         let plan = volume::rollback(backend.as_ref(), &volume, &snapshot, Uuid::new_v4())?;
         let steps = self.executor.run(&plan, dry_run)?;
@@ -474,39 +470,36 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
         }
         _ if asked => {
             let cause = "only volumes with a block server of their own can choose how they share";
-            return Err(Fault::new(Code::Unsupported, object(), cause)
-                .cure("leave `--share` and `--domain` away, or make it in a pool in a directory"));
+            return Err(Fault::new(Code::Unsupported, object(), cause).reason(Reason::SharingFixed));
         }
         _ => {}
     }
     if copy.domain.is_some() && copy.share.caches_layers() {
         let cause = format!("`{}` reads through the host's page cache, which knows no sharing domains", copy.share);
-        return Err(Fault::new(Code::InvalidArgument, object(), cause).cure("give it `--share drr` or `--share off`"));
+        return Err(Fault::new(Code::InvalidArgument, object(), cause).reason(Reason::DomainNeedsDrr));
     }
     Ok(())
 }
 
 /// On a thin pool a clone can share memory with the snapshot that it is made of.
 fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
-    let refused = |code, cause: &str, cure: &str| {
-        Err(Fault::new(code, format!("volume {}", copy.reference()), cause).cure(cure.to_owned()))
-    };
+    let refused = |code, cause: &str| Fault::new(code, format!("volume {}", copy.reference()), cause);
     if copy.share == Sharing::Off {
         return Ok(());
     }
     if copy.share.asks_siblings() {
         let cause = "siblings are asked by the index of an imported image, and LVM pools have none";
-        return refused(Code::Unsupported, cause, "give it `--share base`, or make it in a pool in a directory");
+        return Err(refused(Code::Unsupported, cause).reason(Reason::SiblingsNeedIndex));
     }
     if copy.fs == FsKind::Xfs {
         let cause = "mounting a snapshot of an XFS writes to it, and what LVM volumes share must not change";
-        return refused(Code::Unsupported, cause, "use ext4, or a pool in a directory");
+        return Err(refused(Code::Unsupported, cause).cure("use ext4, or a pool in a directory"));
     }
     if request.read_only || !origin.read_only {
         let cause =
             "on LVM only a clone of a snapshot shares memory: what it has in common with that, which does not change";
-        let cure = format!("`bulkhead volume snapshot {} NAME` first, and clone that", origin.reference());
-        return refused(Code::InvalidArgument, cause, &cure);
+        let reason = Reason::SnapshotNeeded { volume: origin.reference() };
+        return Err(refused(Code::InvalidArgument, cause).reason(reason));
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! What can be wrong with a source, and what to do about it.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bulkhead_core::error::Code;
+use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::reason::Reason;
 
 /// Longest part of a hostile name that is shown, in characters.
 const SHOWN: usize = 200;
@@ -268,20 +270,42 @@ impl ImportError {
         }
     }
 
-    /// What to do about it.
+    /// As a fault about `object`, with what to do about it.
     #[must_use]
-    pub fn cure(&self) -> &'static str {
+    pub fn fault(&self, object: impl Display) -> Fault {
+        let fault = Fault::new(self.code(), object, chain(self));
+        match self.reason() {
+            Some(reason) => fault.reason(reason),
+            None => fault.cure(self.cure()),
+        }
+    }
+
+    /// The situation, where front ends word the remedy in their own way.
+    fn reason(&self) -> Option<Reason> {
         match self {
+            Self::Directory { reason: DirectoryError::HasStaging, .. } => Some(Reason::StagingInSource),
+            Self::Archive { reason: ArchiveError::Compression(_), .. } => Some(Reason::ArchiveCompression),
+            Self::Image { reason, .. } => reason.reason(),
+            Self::Io { .. } | Self::Input { .. } | Self::Make { .. } => match self.code() {
+                Code::NoSpace => Some(Reason::StagingFull),
+                Code::Unsupported => Some(Reason::StagingUnsuitable),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What to do about one that has no reason; empty for those that have one.
+    fn cure(&self) -> &'static str {
+        match self {
+            Self::Directory { reason: DirectoryError::HasStaging, .. }
+            | Self::Archive { reason: ArchiveError::Compression(_), .. } => "",
             Self::NotRoot => "run it as root, outside of containers",
             Self::Directory { reason: DirectoryError::OtherMount, .. } => {
                 "unmount it, or import an archive of what is meant"
             }
-            Self::Directory { reason: DirectoryError::HasStaging, .. } => "give another directory with `--staging`",
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
                 "give a directory, a tar archive (plain, gzip or zstd), or an OCI layout"
-            }
-            Self::Archive { reason: ArchiveError::Compression(_), .. } => {
-                "decompress it, for example `xz -dc FILE | bulkhead image import /dev/stdin POOL/VOLUME`"
             }
             Self::Archive { .. } => "get or make the archive again",
             Self::Entry { reason: EntryError::Sparse, .. } => "make the archive again, without `--sparse`",
@@ -294,10 +318,9 @@ impl ImportError {
             Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
             Self::Image { reason, .. } => reason.cure(),
             Self::Io { .. } | Self::Input { .. } | Self::Make { .. } => match self.code() {
-                Code::NoSpace => "make room there, or give another directory with `--staging`",
                 Code::NotFound => "look for the path",
                 Code::PermissionDenied => "run it as root, outside of containers",
-                Code::Unsupported => "give a `--staging` directory on a file system that has all that the source has",
+                Code::NoSpace | Code::Unsupported => "",
                 _ => "look into the kernel's log, and import it again",
             },
         }
@@ -321,17 +344,22 @@ impl ImageError {
         }
     }
 
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::NoPlatform { .. } => Some(Reason::NoSuchPlatform),
+            Self::NoReference { .. } | Self::Ambiguous(_) => Some(Reason::ImageAmbiguous),
+            Self::TooMany => Some(Reason::TooManyImages),
+            _ => None,
+        }
+    }
+
     fn cure(&self) -> &'static str {
         match self {
             Self::MediaType { .. } => "save the image again, with layers that are tar archives (plain, gzip or zstd)",
             Self::Encrypted(_) => "decrypt the image first",
             Self::Foreign(_) => "save the image again, with all of its layers",
-            Self::NoPlatform { .. } => "choose one with `--platform`",
-            Self::NoReference { .. } | Self::Ambiguous(_) => {
-                "choose one with `--reference`, and `--platform` if need be"
-            }
+            Self::NoPlatform { .. } | Self::NoReference { .. } | Self::Ambiguous(_) | Self::TooMany => "",
             Self::Empty => "save an image into it first",
-            Self::TooMany => "choose one image with `--reference`, or save it alone into a layout",
             Self::Layers { .. } => "squash its layers into fewer",
             _ => "get or save the image again",
         }

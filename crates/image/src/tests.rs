@@ -158,7 +158,7 @@ fn root_what_is_refused_leaves_nothing() {
     for (source, code, cause) in cases {
         let error = stage(&source, &staging, &wanted(), |_| ()).unwrap_err();
         assert!(error.to_string().contains(cause) && error.code() == code, "{error} ({:?})", error.code());
-        assert!(!error.cure().is_empty());
+        assert!(!error.fault("source").cure.is_empty());
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
     }
 }
@@ -169,5 +169,5 @@ fn without_root_nothing_is_begun() {
         return println!("Skipped: this is root");
     }
     let error = stage(Path::new("/nonexistent"), Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
-    assert!(error.code() == Code::PermissionDenied && error.cure().contains("as root"), "{error}");
+    assert!(error.code() == Code::PermissionDenied && error.fault("source").cure.contains("as root"), "{error}");
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
 use bulkhead_core::error::Code;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
@@ -165,7 +166,7 @@ pub enum LayerError {
 }
 
 impl LayerError {
-    /// What code it has towards users, and what they can do about it.
+    /// What code it has towards users, and what they can do about it, unless its reason says that.
     #[must_use]
     pub fn code_and_cure(&self) -> (Code, &'static str) {
         match self {
@@ -181,31 +182,33 @@ impl LayerError {
             LayerError::Missing { .. } => {
                 (Code::Corrupt, "bring the layer back under its name, its holes as they were")
             }
-            LayerError::TooMany { .. } => {
-                (Code::Unsupported, "`bulkhead volume flatten VOLUME`, and use it until it depends on no layer")
-            }
+            LayerError::TooMany { .. } => (Code::Unsupported, ""),
             LayerError::Coarse { .. } => {
                 (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
             }
             LayerError::Locked { .. } => {
                 (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
             }
-            LayerError::NoBase { .. } => (
-                Code::NotFound,
-                "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
-            ),
-            LayerError::OtherPart { .. } => {
-                (Code::AlreadyExists, "go on with that, give it up with `--abort`, or choose another name")
-            }
+            LayerError::NoBase { .. } | LayerError::GivenUp { .. } => (Code::NotFound, ""),
+            LayerError::OtherPart { .. } => (Code::AlreadyExists, ""),
             LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
-            LayerError::GivenUp { .. } => {
-                (Code::NotFound, "send it again, from where `bulkhead volume receive VOLUME --token` says")
-            }
             LayerError::NoPart { .. } => {
                 (Code::HasData, "it is not ours: move it out of the pool's directory, or choose another name")
             }
             LayerError::NotAlone { .. } => (Code::InUse, "they stay as they are; it is tried again later"),
             LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
+        }
+    }
+
+    /// Its reason, in place of a cure, where front ends word the remedy in their own way.
+    #[must_use]
+    pub fn reason(&self) -> Option<Reason> {
+        match self {
+            LayerError::TooMany { .. } => Some(Reason::TooManyLayers),
+            LayerError::NoBase { .. } => Some(Reason::BaseMissing),
+            LayerError::OtherPart { .. } => Some(Reason::OtherReceived),
+            LayerError::GivenUp { .. } => Some(Reason::ReceiveGivenUp),
+            _ => None,
         }
     }
 }

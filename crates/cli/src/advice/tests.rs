@@ -250,6 +250,41 @@ fn remedies_are_true_of_every_front_end() {
     }
 }
 
+/// What other crates may say all the same, by file and a part of the line: no remedies, but notes of views.
+const NOTES: &[(&str, &str)] = &[
+    ("core/src/isolation.rs", "Use a strict BFQ: `bulkhead device control"),
+    ("core/src/journal.rs", "then `bulkhead volume resize {} --journal auto`"),
+    ("engine/src/devices.rs", "`bulkhead device control {}`"),
+    ("engine/src/pools.rs", "--token` says how to go on"),
+    ("engine/src/volumes.rs", "no tenant can have it until `bulkhead volume unmap`"),
+    ("engine/src/volumes.rs", "`bulkhead volume flatten` ends that"),
+];
+
+#[test]
+fn nobody_but_the_command_line_speaks_of_its_commands_and_options() {
+    let ours = options();
+    let mut found = Vec::new();
+    let mut unused: BTreeSet<(&str, &str)> = NOTES.iter().copied().collect();
+    for krate in ["core", "sys", "blockd", "image", "engine"] {
+        for path in sources(&crates().join(krate).join("src")) {
+            let source = std::fs::read_to_string(&path).unwrap();
+            // What comes after is tests, here as everywhere.
+            let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+            let file = path.strip_prefix(crates()).unwrap().to_str().unwrap();
+            for line in product.lines().filter(|line| !line.trim_start().starts_with("//")) {
+                let noted = NOTES.iter().find(|(in_file, part)| *in_file == file && line.contains(part));
+                if let Some(noted) = noted {
+                    unused.remove(noted);
+                } else if !ours_in(line, &ours).is_empty() {
+                    found.push(format!("{file}: {}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "give these a `Reason`, which `advice` words:\n{}", found.join("\n"));
+    assert!(unused.is_empty(), "no such lines are left, so they need no leave any more: {unused:?}");
+}
+
 /// The commands and options of ours of which a text speaks.
 fn ours_in<'a>(text: &'a str, options: &BTreeSet<String>) -> Vec<&'a str> {
     let starts = |part: &&str| {
@@ -278,4 +313,20 @@ fn options() -> BTreeSet<String> {
 /// Where the crates of the workspace are.
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// All source files below a directory, but those that are tests as a whole.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(sources(&path));
+        } else if path.extension().is_some_and(|kind| kind == "rs")
+            && !path.file_stem().unwrap().to_str().unwrap().ends_with("tests")
+        {
+            files.push(path);
+        }
+    }
+    files
 }

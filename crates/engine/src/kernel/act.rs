@@ -10,6 +10,7 @@ use bulkhead_core::action::{Action, Applied, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{self, FsKind};
 use bulkhead_core::observe::shares::Weights;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::file;
@@ -292,10 +293,7 @@ impl Kernel {
                     }
                     CheckOutcome::Errors(text) => {
                         return Err(Fault::new(Code::Corrupt, device, format!("its {fs} has errors: {text}"))
-                            .cure(
-                                "`bulkhead volume check --repair` repairs what is safe, `--full` all of it; `bulkhead volume map` gives you \
-                                 the device",
-                            ));
+                            .reason(Reason::FileSystemErrors));
                     }
                 }
             }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::reason::Reason;
 use bulkhead_sys::block::BlockError;
 use bulkhead_sys::cgroup::CgroupError;
 use bulkhead_sys::file::FileError;
@@ -21,19 +22,28 @@ use bulkhead_sys::tool::ToolError;
 use bulkhead_sys::trim::TrimError;
 use bulkhead_sys::ublk::UblkError;
 
-/// An error of the kernel fence that knows its code and cure.
+/// An error of the kernel fence that knows its code, and its reason or cure.
 pub(crate) trait Classify: Error + Sized + 'static {
     /// Its code and, where there is one, its cure.
     fn classify(&self) -> (Code, &'static str);
 
+    /// Its reason, in place of a cure, where front ends word the remedy in their own way.
+    fn reason(&self) -> Option<Reason> {
+        None
+    }
+
     /// As a fault about `object`.
     fn fault(self, object: impl std::fmt::Display) -> Fault {
+        let cause = chain(&self);
+        if let Some(ToolError::Missing { package, .. }) = missing_program(&self) {
+            return Fault::new(Code::Unsupported, object, cause).cure(format!("apt-get install {package}"));
+        }
         let (code, cure) = self.classify();
-        let (code, cure) = match missing_program(&self) {
-            Some(ToolError::Missing { package, .. }) => (Code::Unsupported, format!("apt-get install {package}")),
-            _ => (code, cure.to_owned()),
-        };
-        Fault::new(code, object, chain(&self)).cure(cure)
+        let fault = Fault::new(code, object, cause);
+        match self.reason() {
+            Some(reason) => fault.reason(reason),
+            None => fault.cure(cure),
+        }
     }
 }
 
@@ -85,6 +95,10 @@ impl Classify for LayerError {
             other => other.code_and_cure(),
         }
     }
+
+    fn reason(&self) -> Option<Reason> {
+        LayerError::reason(self)
+    }
 }
 
 impl Classify for LoopError {
@@ -109,9 +123,7 @@ impl Classify for LoopError {
 impl Classify for UblkError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
-            UblkError::Unavailable { .. } | UblkError::Lacks { .. } => {
-                (Code::Unsupported, "`modprobe ublk_drv`, or `--server loop` for the pool")
-            }
+            UblkError::Unavailable { .. } | UblkError::Lacks { .. } => (Code::Unsupported, ""),
             UblkError::TooMany { .. } => (
                 Code::NoSpace,
                 "boot with `ublk_drv.ublks_max=1000000`, or write that to the parameter as root of the host",
@@ -119,6 +131,10 @@ impl Classify for UblkError {
             UblkError::Busy { .. } => (Code::InUse, "end what uses the device (`lsblk`, `findmnt`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        matches!(self, UblkError::Unavailable { .. } | UblkError::Lacks { .. }).then_some(Reason::UblkMissing)
     }
 }
 
@@ -161,13 +177,20 @@ impl Classify for MountError {
             MountError::UnknownFs { .. } => {
                 (Code::Unsupported, "load the file system's module, or use another file system")
             }
-            MountError::Mount { source, .. } if source.raw_os_error() == Some(117) => {
-                (Code::Corrupt, "`bulkhead volume check --repair`")
-            }
+            error if finds_errors(error) => (Code::Corrupt, ""),
             MountError::Busy { .. } => (Code::InUse, "end the processes that use it (`fuser -vm PATH`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
     }
+
+    fn reason(&self) -> Option<Reason> {
+        finds_errors(self).then_some(Reason::FileSystemErrors)
+    }
+}
+
+/// Whether a mount failed on the errors of the file system: `EUCLEAN`.
+fn finds_errors(error: &MountError) -> bool {
+    matches!(error, MountError::Mount { source, .. } if source.raw_os_error() == Some(117))
 }
 
 impl Classify for CgroupError {
@@ -218,11 +241,13 @@ impl Classify for Jbd2Error {
 impl Classify for IocostError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
-            IocostError::Unsupported { .. } => {
-                (Code::Unsupported, "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST")
-            }
+            IocostError::Unsupported { .. } => (Code::Unsupported, ""),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        matches!(self, IocostError::Unsupported { .. }).then_some(Reason::IocostMissing)
     }
 }
 
@@ -237,7 +262,7 @@ impl Classify for FsError {
             FsError::BadOption { .. } => (Code::InvalidArgument, ""),
             FsError::UnknownFs { .. } => (Code::Corrupt, "its superblock is damaged: `e2fsck -b`, `xfs_repair`"),
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
-            FsError::HasErrors { .. } => (Code::Corrupt, "`bulkhead volume check --repair`, or `--full`"),
+            FsError::HasErrors { .. } => (Code::Corrupt, ""),
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
             FsError::NoRoom { .. } => {
                 (Code::NoSpace, "remove files, make the volume larger, or ask for a smaller journal")
@@ -248,6 +273,10 @@ impl Classify for FsError {
             FsError::Write { source, .. } | FsError::Tree { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        matches!(self, FsError::HasErrors { .. }).then_some(Reason::FileSystemErrors)
     }
 }
 

@@ -17,6 +17,7 @@ use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::Backing;
 use bulkhead_core::model::Server;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::Accounting;
@@ -96,9 +97,7 @@ impl Kernel {
         if let Some(below) = &spec.below {
             activate_below(below);
             // Without a server it would be another device than its record says.
-            let served = self.ublk().map_err(|e| {
-                e.fault(file_object(image)).cure("`modprobe ublk_drv`, or clone the snapshot without `--share`")
-            });
+            let served = self.ublk().map_err(|e| e.fault(file_object(image)).reason(Reason::SharingNeedsUblk));
             return served.and_then(|_| self.serve(spec)).map(|()| Outcome::DONE);
         }
         let chain = layer::chain(image).map_err(|e| e.fault(file_object(image)))?;

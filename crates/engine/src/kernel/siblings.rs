@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::DeviceRef;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::reason::Reason;
 use bulkhead_core::siblings::{Answer, Hello, MAX_PACKET_BYTES};
 use bulkhead_sys::packet;
 use bulkhead_sys::process::Handle;
@@ -43,9 +44,8 @@ impl Kernel {
     ) -> Result<Outcome, Fault> {
         let object = || format!("volume {volume}");
         let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}")).cure(
-                "`/run/bulkhead/blockd/siblings.log` may say why; a clone made with `--share base` needs no siblings",
-            )
+            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}"))
+                .reason(Reason::SiblingsUnreadable)
         };
         let DeviceRef::Image { image, .. } = device else { return Ok(Outcome::UNCHANGED) };
         let Some(Attached::Served(served)) = self.attached(image, volume)? else { return Ok(Outcome::UNCHANGED) };
