@@ -139,9 +139,7 @@ impl MakeError {
             (Self::Fs(FsError::Tool { source: ToolError::Missing { .. }, .. }), _) => {
                 (Code::Unsupported, "apt-get install e2fsprogs")
             }
-            (Self::Fs(FsError::Tool { source: ToolError::Failed { stderr, .. }, .. }), _)
-                if stderr.contains("ould not allocate") || stderr.contains("o space left") =>
-            {
+            (Self::Fs(FsError::TreeTooLarge { .. }), _) => {
                 (Code::NoSpace, "give a larger `--size`, or make room in the pool")
             }
             (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {

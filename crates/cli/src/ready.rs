@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::finding::Severity;
+use bulkhead_core::finding::Finding;
+use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use bulkhead_core::wire::TenantView;
 use bulkhead_engine::client::Client;
@@ -35,19 +36,25 @@ pub(crate) async fn wait(tenant: &Name, limit: Duration, client: &Client) -> Res
 /// The tenant, when all its volumes are mounted now; the error is about the first that is not.
 async fn all_mounted(view: TenantView, client: &Client) -> Result<TenantView, Fault> {
     for volume in &view.volumes {
-        let object = format!("volume {volume}");
         if client.volume_inspect(volume).await?.mounted_at.is_none() {
             let mut findings = client.host().await?.findings.into_iter();
-            let known = findings.find(|finding| finding.object == object && finding.severity == Severity::Critical);
-            let (cause, cure) = match known {
-                Some(finding) => (finding.evidence, finding.advice.unwrap_or_default()),
-                None => (
-                    format!("it is not mounted for tenant {}", view.name),
-                    "`bulkhead host` and the daemon's log say what is wrong".to_owned(),
-                ),
-            };
-            return Err(Fault::new(Code::Unavailable, object, cause).cure(cure));
+            let known = findings.find(|finding| finding.volumes.contains(volume));
+            return Err(known.map_or_else(|| not_mounted(volume, &view.name), unavailable));
         }
     }
     Ok(view)
+}
+
+fn unavailable(finding: Finding) -> Fault {
+    let fault = Fault::new(Code::Unavailable, finding.object, finding.evidence);
+    match finding.reason {
+        Some(reason) => fault.reason(*reason),
+        None => fault.cure(finding.advice.unwrap_or_default()),
+    }
+}
+
+fn not_mounted(volume: &VolumeRef, tenant: &Name) -> Fault {
+    let cause = format!("it is not mounted for tenant {tenant}");
+    Fault::new(Code::Unavailable, format!("volume {volume}"), cause)
+        .cure("`bulkhead host` and the daemon's log say what is wrong")
 }

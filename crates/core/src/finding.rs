@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use crate::error::Fault;
+use crate::model::VolumeRef;
 use crate::reason::{self, Reason};
 
 /// How much a finding matters.
@@ -235,6 +236,9 @@ pub struct Finding {
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub reason: Option<Box<Reason>>,
+    /// The volumes that it keeps from their tenants.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeRef>,
 }
 
 impl Finding {
@@ -242,7 +246,7 @@ impl Finding {
     #[must_use]
     pub fn new(id: FindingId, object: impl fmt::Display, evidence: impl fmt::Display) -> Self {
         let (object, evidence) = (object.to_string(), evidence.to_string());
-        Self { severity: id.severity(), id, object, evidence, advice: None, reason: None }
+        Self { severity: id.severity(), id, object, evidence, advice: None, reason: None, volumes: Vec::new() }
     }
 
     /// The same finding with advice that every front end can show as it is.
@@ -261,7 +265,7 @@ impl Finding {
     #[must_use]
     pub fn of_fault(id: FindingId, fault: Fault) -> Self {
         let advice = (!fault.cure.is_empty()).then_some(fault.cure);
-        Self { severity: id.severity(), id, object: fault.object, evidence: fault.cause, advice, reason: fault.reason }
+        Self { advice, reason: fault.reason, ..Self::new(id, fault.object, fault.cause) }
     }
 }
 

@@ -375,7 +375,7 @@ impl<'a> Worker<'a> {
                     (tracer, findings)
                 }
                 // It is the same that all of them lack.
-                Err(plain) if plain.cause == typed.cause => return Err(typed),
+                Err(plain) if plain == typed => return Err(typed),
                 Err(plain) => {
                     let cause = format!("{}; nor can plain tracepoints be used: {}", typed.cause, plain.cause);
                     return Err(Fault { cause, ..typed });

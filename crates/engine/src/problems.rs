@@ -61,6 +61,14 @@ impl Place {
         };
         Finding::of_fault(id, fault)
     }
+
+    /// The volume that is not its tenant's as long as something is wrong there.
+    const fn volume(&self) -> Option<&VolumeRef> {
+        match self {
+            Self::Volume(volume) => Some(volume),
+            _ => None,
+        }
+    }
 }
 
 /// All kinds of places: each has a count, be it 0.
@@ -103,9 +111,14 @@ impl Problems {
     /// All of them, each once.
     pub(crate) fn all(&self) -> Vec<Finding> {
         let mut all: Vec<Finding> = Vec::new();
-        for finding in self.0.values().flatten() {
-            if !all.contains(finding) {
-                all.push(finding.clone());
+        for (place, findings) in &self.0 {
+            for finding in findings {
+                let volumes: Vec<VolumeRef> = place.volume().cloned().into_iter().collect();
+                let is_it = |known: &&mut Finding| Finding { volumes: Vec::new(), ..(*known).clone() } == *finding;
+                match all.iter_mut().find(is_it) {
+                    Some(known) => known.volumes.extend(volumes),
+                    None => all.push(Finding { volumes, ..finding.clone() }),
+                }
             }
         }
         all
@@ -130,7 +143,12 @@ mod tests {
         let mut problems = Problems::default();
         problems.found(Place::Start, vec![fault("torn")]);
         problems.found(place(), vec![fault("torn"), fault("busy")]);
+        let of_volume = |cause| Finding { volumes: vec!["p/v".parse().unwrap()], ..of_volume(cause) };
         assert_eq!(problems.all(), [of_volume("torn"), of_volume("busy"), at_start("torn")]);
+        problems.found(Place::Volume("p/w".parse().unwrap()), vec![fault("torn")]);
+        let both = Finding { volumes: ["p/v", "p/w"].map(|volume| volume.parse().unwrap()).into(), ..of_volume("torn") };
+        assert_eq!(problems.all(), [both, of_volume("busy"), at_start("torn")]);
+        problems.found(Place::Volume("p/w".parse().unwrap()), Vec::new());
         problems.found(place(), vec![fault("gone")]);
         assert_eq!(problems.all(), [of_volume("gone"), at_start("torn")]);
         assert_eq!((problems.counts()["volume"], problems.counts()["start"], problems.counts()["lease"]), (1, 1, 0));

@@ -114,6 +114,15 @@ pub enum FsError {
         /// The smallest possible size (`resize2fs -P`; an estimate, on the safe side).
         minimum: Bytes,
     },
+    /// What is in a directory tree needs more room than the file system, or what it lies on, has.
+    #[error("{device} is too small for what is to be in it")]
+    TreeTooLarge {
+        /// The device.
+        device: PathBuf,
+        /// What `mke2fs` said.
+        #[source]
+        source: ToolError,
+    },
     /// There is no room in it for a journal of that size.
     #[error("{device} has no room for a journal of {wanted}: without one {free} are free, of which it can have half")]
     NoRoom {

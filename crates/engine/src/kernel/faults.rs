@@ -264,6 +264,7 @@ impl Classify for FsError {
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
             FsError::HasErrors { .. } => (Code::Corrupt, ""),
             FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
+            FsError::TreeTooLarge { .. } => (Code::NoSpace, "ask for a larger size, or make room below it"),
             FsError::NoRoom { .. } => {
                 (Code::NoSpace, "remove files, make the volume larger, or ask for a smaller journal")
             }

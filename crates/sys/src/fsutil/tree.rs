@@ -15,7 +15,7 @@ use bulkhead_core::units::Bytes;
 use uuid::Uuid;
 
 use super::{BLOCK_BYTES, FsError, LONG_LIMIT, tool_error};
-use crate::tool::Tool;
+use crate::tool::{Tool, ToolError};
 
 /// Features of the file system; none depends on the host's `mke2fs.conf`. With `metadata_csum_seed` a clone's new UUID is one
 /// write, and every kernel that has ublk reads them all.
@@ -63,7 +63,7 @@ pub struct TreeOptions<'a> {
 /// else uses.
 ///
 /// # Errors
-/// [`FsError::Tool`], also when the tree does not fit; [`FsError::Report`]; [`FsError::Write`] for the scratch directory.
+/// [`FsError::TreeTooLarge`]; [`FsError::Tool`]; [`FsError::Report`]; [`FsError::Write`] for the scratch directory.
 pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsError> {
     const MAKE: &str = "make a file system in";
     let TreeOptions { tree, entries, size, scratch } = *options;
@@ -88,7 +88,9 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
         .limit(LONG_LIMIT)
         .ends_with_us()
         .run()
-        .map_err(failed)?;
+        .map_err(|source| {
+            if is_full(&source) { FsError::TreeTooLarge { device: image.to_owned(), source } } else { failed(source) }
+        })?;
     let made = Tool::new("dumpe2fs").arg("-h").arg(image).run().map_err(failed)?;
     let count = |key: &str| {
         let value = made.stdout.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -128,6 +130,12 @@ fn commands(mut script: impl Write, used: u64, root: &fs::Metadata) -> io::Resul
         }
     }
     script.flush()
+}
+
+/// Whether `mke2fs` ran out of blocks or inodes, or out of room below: it ends with 1 whatever fails.
+fn is_full(error: &ToolError) -> bool {
+    let messages = ["ould not allocate", "o space left"];
+    matches!(error, ToolError::Failed { stderr, .. } if messages.iter().any(|message| stderr.contains(message)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), FsError> {
@@ -204,9 +212,6 @@ mod tests {
         fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
         let options = TreeOptions { tree: &tree, entries: 1, size: Bytes::mib(32), scratch: dir.path() };
         let error = make_of_tree(&image, &options).unwrap_err();
-        assert!(
-            matches!(&error, FsError::Tool { source, .. } if source.to_string().contains("o space") || source.to_string().contains("allocate")),
-            "{error:?}"
-        );
+        assert!(matches!(&error, FsError::TreeTooLarge { .. }), "{error:?}");
     }
 }
