@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use bulkhead_image::{Wanted, stage};
+use bulkhead_image::{Source, Wanted, stage};
 use rustix::process::geteuid;
 use sha2::{Digest as _, Sha256};
 
@@ -68,7 +68,10 @@ fn unpack(make: impl FnOnce(&Path) -> std::path::PathBuf) {
     let made = make(&source);
     let before = names(&source);
     let wanted = Wanted { platform: "linux/amd64".parse().expect("a platform"), reference: None };
-    drop(stage(&made, &staging, &wanted, |_| ()));
+    let mut archive = Vec::new();
+    let packed = Source::open(&made, &staging).and_then(|source| source.write_to(&mut archive));
+    packed.expect("what was just made can be read");
+    drop(stage(&archive[..], "source", &staging, &wanted, |_| ()));
     assert_eq!(names(dir.path()), ["source", "staging"], "something is outside");
     assert_eq!(names(&staging), [""; 0], "something is left");
     assert_eq!(names(&source), before, "the source is another");

@@ -1,6 +1,6 @@
 //! Streams of `bulkhead volume send` (docs/formats/stream.md).
 
-use bulkhead_blockd::transfer::Receiver;
+use bulkhead_blockd::transfer::{Receiver, Target};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::stream::{Checksums, Record, encode_head};
 use bulkhead_sys::part;
@@ -58,7 +58,8 @@ fn receive(stream: &[u8]) {
         assert!(header.base.is_some(), "an empty part can be made");
         return;
     }
-    let whole = receiver.receive(&part, |_| ()).is_ok();
+    let target = Target::open(&part, &header);
+    let whole = target.and_then(|target| receiver.receive(&target, |_| ())).is_ok();
     let state = part::state(&part).expect("what was received can be looked at").expect("it is there");
     assert_eq!((state.content, state.size), (header.content, header.size_bytes), "it is another part now");
     assert_eq!(state.received.is_none(), whole, "what is not whole counts as whole");

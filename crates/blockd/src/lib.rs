@@ -5,8 +5,8 @@
 //! written, which commits nothing (FACTS.md §2); and it does all of a volume's I/O from its own cgroup, so that journal,
 //! flushes and checkpoints are charged to the volume's tenant without touching a kernel thread.
 //!
-//! It also writes what a snapshot holds as a stream, and reads one, and completes a base that is imported, in processes of the
-//! operator's (`transfer`, `base`).
+//! It also writes what a snapshot holds as a stream, and reads one, and completes a base that is imported, in the daemon's workers
+//! (`transfer`, `base`).
 //!
 //! Owns: the order in which a device comes to be and is taken over, and what each request does to the image. Does not: decide
 //! when that happens (the daemon does), nor know the kernel's interface (`bulkhead_sys::ublk`).

@@ -13,7 +13,7 @@ use bulkhead_core::base::is_base;
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, Source};
 use bulkhead_core::error::chain;
 use bulkhead_core::stream::{
-    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, StreamHeader, decode_head,
+    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, PartState, Record, StreamError, StreamHeader, decode_head,
     decode_header, encode_head, encode_header, header_len,
 };
 use bulkhead_core::units::Bytes;
@@ -270,6 +270,52 @@ pub(crate) fn runs_of_blocks(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// A part that is received into. Nobody else can receive into it as long as this is there.
+#[derive(Debug)]
+pub struct Target {
+    part: Part,
+    before: PartState,
+    below: Layers,
+}
+
+impl Target {
+    /// Opens a part that was made for a stream of this header.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn open(path: &Path, header: &StreamHeader) -> Result<Self, TransferError> {
+        let StreamHeader { content, base, size_bytes, start_bytes, .. } = *header;
+        let (part, before) = Part::resume(path, content, base, size_bytes, start_bytes)?;
+        let below = layer::chain(path)?.unwrap_or_default();
+        let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
+        let below = Layers::of(below.into_iter().rev().collect(), open)?;
+        Ok(Self { part, before, below })
+    }
+}
+
+/// Reads the header of a stream, and nothing after it. Returns its bytes, too.
+///
+/// # Errors
+/// [`TransferError`].
+pub fn read_header(input: &mut impl Read) -> Result<(StreamHeader, Vec<u8>), TransferError> {
+    let (header, _, bytes) = header_of(input)?;
+    Ok((header, bytes))
+}
+
+fn header_of(input: &mut impl Read) -> Result<(StreamHeader, Checksums, Vec<u8>), TransferError> {
+    let mut preamble = [0; PREAMBLE_BYTES];
+    read(input, &mut preamble)?;
+    let mut text = vec![0; header_len(&preamble)?];
+    read(input, &mut text)?;
+    let mut sum = [0; CHECKSUM_BYTES];
+    read(input, &mut sum)?;
+    let (header, sums) = decode_header(&preamble, &text, &sum)?;
+    if is_base(header.content) {
+        return Err(TransferError::Base(header.content));
+    }
+    Ok((header, sums, [&preamble[..], &text, &sum].concat()))
+}
+
 /// A stream that is read.
 #[derive(Debug)]
 pub struct Receiver<R> {
@@ -284,16 +330,7 @@ impl<R: Read> Receiver<R> {
     /// # Errors
     /// [`TransferError`].
     pub fn open(mut input: R) -> Result<Self, TransferError> {
-        let mut preamble = [0; PREAMBLE_BYTES];
-        read(&mut input, &mut preamble)?;
-        let mut text = vec![0; header_len(&preamble)?];
-        read(&mut input, &mut text)?;
-        let mut sum = [0; CHECKSUM_BYTES];
-        read(&mut input, &mut sum)?;
-        let (header, sums) = decode_header(&preamble, &text, &sum)?;
-        if is_base(header.content) {
-            return Err(TransferError::Base(header.content));
-        }
+        let (header, sums, _) = header_of(&mut input)?;
         Ok(Self { input, header, sums })
     }
 
@@ -303,21 +340,18 @@ impl<R: Read> Receiver<R> {
         &self.header
     }
 
-    /// Reads the rest of the stream into a part that was made for it; `progress` hears how much data came. What came before an
+    /// Reads the rest of the stream into a part that was opened for its header; `progress` hears how much data came. What came before an
     /// error is kept, as far as it was verified.
     ///
     /// # Errors
     /// [`TransferError`].
-    pub fn receive(&mut self, path: &Path, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
-        let StreamHeader { content, base, size_bytes, start_bytes, .. } = self.header;
-        let (part, before) = Part::resume(path, content, base, size_bytes, start_bytes)?;
-        let below = layer::chain(path)?.unwrap_or_default();
-        let open = |path: &Path| Ok(open_direct(path, OFlags::RDONLY | OFlags::NOATIME)?);
-        let below = Layers::of(below.into_iter().rev().collect(), open)?;
+    pub fn receive(&mut self, target: &Target, progress: impl FnMut(Bytes)) -> Result<(), TransferError> {
+        let StreamHeader { content, start_bytes, .. } = self.header;
+        let Target { part, before, below } = target;
         // What is there was verified and is durable: it is not written again.
         let have = before.received.map_or(u64::MAX, |received| received.0);
         let mut at = start_bytes.0;
-        match self.read_records(&part, &below, have, &mut at, progress) {
+        match self.read_records(part, below, have, &mut at, progress) {
             Ok(()) => Ok(part.reached(content, None)?),
             // After a failed write or sync only what was noted before is known to be there.
             Err(error @ TransferError::Part(_)) => Err(error),

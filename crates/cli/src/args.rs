@@ -130,6 +130,12 @@ pub(crate) enum Command {
         /// The action, as JSON
         action: String,
     },
+    /// Do work that takes long, for a daemon that follows it (internal)
+    #[command(name = bulkhead_core::work::COMMAND, hide = true)]
+    Work {
+        /// The work, as JSON
+        spec: String,
+    },
     /// Put a load on a directory (internal)
     #[command(name = "__load", hide = true)]
     Load(bulkhead_bench::load::LoadArgs),

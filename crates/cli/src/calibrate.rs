@@ -1,8 +1,10 @@
-//! `bulkhead device calibrate`: measures here, with the daemon making what is needed, and has the daemon store the result.
+//! `bulkhead device calibrate`: has the daemon measure a device, and shows how far it is; or has given lines stored.
 
-use bulkhead_bench::calibrate::{self, Request, Told, Verified};
+use std::time::Duration;
+
 use bulkhead_bench::cgroup_run::Cancel;
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::Fault;
+use bulkhead_core::wire::{DeviceMeasure, JobResult, JobState, Verified};
 use bulkhead_engine::client::Client;
 
 use crate::args::CalibrateArgs;
@@ -11,71 +13,62 @@ use crate::output::Output;
 use crate::parse::{self, invalid};
 use crate::progress::Steps;
 use crate::show::{self, Show};
+use crate::stream;
 
-/// Measures a device, or takes the lines that were given, and has them stored.
+/// How often it is asked how far the job is.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Has a device measured, or takes the lines that were given, and has them stored.
 ///
 /// # Errors
-/// Wrong arguments, `PermissionDenied` without root, what the measurement failed with, and the daemon's faults.
+/// Wrong arguments, what the measurement failed with, and the daemon's faults; `Cancelled` after a Ctrl-C.
 pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let object = format!("device {}", args.device);
-    if args.verify {
-        let view = client.device_inspect(&args.device).await?;
-        let calibration = view.calibration.ok_or_else(|| {
-            Fault::new(Code::NotFound, &object, "it was never calibrated: there is nothing to verify")
-                .cure(format!("calibrate it first: `bulkhead device calibrate {}`", view.name))
-        })?;
-        let verify = |client, request: &Request, on_step: calibrate::OnStep<'_>| {
-            calibrate::verify(client, request, &calibration, on_step)
-        };
-        return show::list(output, &measure(&args, client, output, verify)?);
+    if let Some(calibration) = args.iocost.calibration() {
+        let done = client.device_calibrate(&args.device, &calibration, args.write.dry_run).await?;
+        return show::done(output, &object, "calibrated", &done);
     }
-    let given = args.iocost.calibration();
-    let was_measured = given.is_none();
-    let calibration = match given {
-        Some(calibration) => calibration,
-        None if args.write.dry_run => {
-            return Err(invalid(object, "measuring uses the device, which a dry run must not")
-                .cure("leave `--dry-run` away, or give `--model` and `--qos`"));
+    if args.write.dry_run {
+        return Err(invalid(object, "measuring uses the device, which a dry run must not")
+            .cure("leave `--dry-run` away, or give `--model` and `--qos`"));
+    }
+    let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
+    let cancel = Cancel::new();
+    cancel.on_signals().map_err(|error| demo::fault("experiment", error))?;
+    let job = client.device_measure(&args.device, &DeviceMeasure { pool, verify: args.verify }).await?.id;
+    match follow(client, job, &cancel, output).await? {
+        JobResult::Verified(verified) => show::list(output, &verified),
+        JobResult::Calibrated(done) if output.is_json() => show::done(output, &object, "calibrated", &done),
+        _ => {
+            // The figures were shown as they came.
+            output.say(&format!("{object}: calibrated"));
+            Ok(())
         }
-        None => measure(&args, client, output, calibrate::run)?,
-    };
-    let done = client.device_calibrate(&args.device, &calibration, args.write.dry_run).await?;
-    if was_measured && !output.is_json() {
-        // The figures were shown as they came.
-        output.say(&format!("{object}: calibrated"));
-        return Ok(());
     }
-    show::done(output, &object, "calibrated", &done)
 }
 
-/// On a thread of its own: it waits for processes, and asks the daemon in between.
-fn measure<T: Send>(
-    args: &CalibrateArgs,
-    client: &Client,
-    output: &Output,
-    work: impl FnOnce(Client, &Request, calibrate::OnStep<'_>) -> anyhow::Result<T> + Send,
-) -> Result<T, Fault> {
-    let object = format!("device {}", args.device);
-    if !rustix::process::geteuid().is_root() {
-        return Err(Fault::new(Code::PermissionDenied, object, "measuring needs root").cure("run it with sudo"));
-    }
-    let request = Request {
-        device: args.device.clone(),
-        pool: args.pool.as_deref().map(parse::pool_name).transpose()?,
-        program: "/proc/self/exe".into(),
-        cancel: Cancel::new(),
-    };
-    let fault = |error| demo::fault(&object, error);
-    request.cancel.on_signals().map_err(|error| demo::fault("experiment", error))?;
+/// Shows how far a job is, to its end, which comes soon once it is called off.
+async fn follow(client: &Client, job: u64, cancel: &Cancel, output: &Output) -> Result<JobResult, Fault> {
     let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
-    let mut on_step = |told: Told<'_>| match told {
-        Told::Step(done, of, doing) => steps.step(done, of, doing),
-        Told::Figure(figure) => steps.print(figure),
-    };
-    let result = std::thread::scope(|scope| scope.spawn(|| work(client.clone(), &request, &mut on_step)).join());
-    match result {
-        Ok(measured) => measured.map_err(fault),
-        Err(_) => Err(Fault::new(Code::Internal, object, "the measurement ended by itself")),
+    let (mut shown, mut is_cancelled) = (0, false);
+    loop {
+        if !is_cancelled && cancel.check().is_err() {
+            client.job_cancel(job).await?;
+            is_cancelled = true;
+        }
+        let view = client.job_at_end(job, LOOK).await.map_err(stream::lost)?;
+        for figure in view.figures.iter().skip(shown) {
+            steps.print(figure);
+        }
+        shown = view.figures.len();
+        match view.state {
+            JobState::Waiting | JobState::Running => {
+                if let (Some(at), Some(doing)) = (view.steps, &view.step) {
+                    steps.step(at.done, at.of, doing);
+                }
+            }
+            JobState::Done | JobState::Failed | JobState::Cancelled => return stream::outcome(view),
+        }
     }
 }
 

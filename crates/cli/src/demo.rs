@@ -132,7 +132,7 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
 
 fn one(name: &str, options: &Options, output: &Output) -> Result<Experiment, Fault> {
     let mut steps = Steps::new(name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
-    let mut on_progress = |progress: &Progress| steps.step(progress.done, progress.of, &progress.doing);
+    let mut on_progress = |progress: &Progress| steps.step(progress.done as u64, progress.of as u64, &progress.doing);
     experiment::run(name, options, &mut on_progress).map_err(|error| fault("experiment", error))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::wire::JobView;
+use bulkhead_core::wire::{JobProgress, JobView};
 use bulkhead_engine::client::{Client, Watch};
 use indicatif::ProgressBar;
 
@@ -84,10 +84,11 @@ impl Show for JobView {
     const HEADERS: &'static [&'static str] = &["job", "state", "for", "operation", "step"];
 
     fn row(&self) -> Vec<String> {
-        let step = match (&self.fault, &self.waits_for[..]) {
-            (Some(fault), _) => fault.to_string(),
-            (None, []) => self.step.clone().unwrap_or_else(|| "-".to_owned()),
-            (None, others) => {
+        let step = match (&self.fault, &self.waits_for[..], self.progress) {
+            (Some(fault), ..) => fault.to_string(),
+            (None, [], Some(progress)) => moved(progress),
+            (None, [], None) => self.step.clone().unwrap_or_else(|| "-".to_owned()),
+            (None, others, _) => {
                 format!("waits for job {}", others.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
             }
         };
@@ -109,10 +110,18 @@ impl Show for JobView {
                     .clone()
                     .map_or_else(|| "-".to_owned(), |step| format!("{step}, for {}", seconds(self.step_seconds))),
             ),
+            ("moved", self.progress.map_or_else(|| "-".to_owned(), moved)),
             ("took so far", seconds(self.seconds)),
             ("ended", self.ended_seconds_ago.map_or_else(|| "-".to_owned(), |ago| format!("{} ago", seconds(ago)))),
             ("error", self.fault.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
         ]
+    }
+}
+
+fn moved(progress: JobProgress) -> String {
+    match progress.of_bytes {
+        Some(of) => format!("{} of at most {of}", progress.done_bytes),
+        None => progress.done_bytes.to_string(),
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
     let (mut measured, of) = (Vec::new(), journal_cost::n_steps(&request));
     journal_cost::measure(&Roots::host(), &request, &mut |one| {
         measured.push(one);
-        steps.step(measured.len(), of, &format!("{} on {}", one.call.word(), one.features.name()));
+        steps.step(measured.len() as u64, of as u64, &format!("{} on {}", one.call.word(), one.features.name()));
         Ok(())
     })
     .map_err(|error| fault(object, error))?;

@@ -26,9 +26,11 @@ mod progress;
 mod ready;
 mod run;
 mod show;
+mod stream;
 mod top;
 mod transfer;
 mod trim;
+mod work;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,6 +67,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),
         Command::Act { action } => apart::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
+        Command::Work { spec } => work::run(&spec).map(|()| ExitCode::SUCCESS),
         Command::Load(args) => bulkhead_bench::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::JobProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
@@ -11,16 +12,31 @@ use crate::output::Output;
 pub(crate) fn bytes(doing: &str, at_most: Option<Bytes>, output: &Output) -> ProgressBar {
     let bar =
         if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(at_most.map_or(0, |bytes| bytes.0)) };
-    let style = match at_most {
-        Some(_) => "{prefix} {bar:30} {bytes} of at most {total_bytes}, {bytes_per_sec}",
-        None => "{prefix} {spinner} {bytes}, {bytes_per_sec}",
+    set_style(&bar, at_most.is_some());
+    bar.set_prefix(doing.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+/// Shows how far a job is.
+pub(crate) fn has_come(bar: &ProgressBar, progress: JobProgress) {
+    if let Some(of) = progress.of_bytes
+        && bar.length() != Some(of.0)
+    {
+        bar.set_length(of.0);
+        set_style(bar, true);
+    }
+    bar.set_position(progress.done_bytes.0);
+}
+
+fn set_style(bar: &ProgressBar, has_end: bool) {
+    let style = match has_end {
+        true => "{prefix} {bar:30} {bytes} of at most {total_bytes}, {bytes_per_sec}",
+        false => "{prefix} {spinner} {bytes}, {bytes_per_sec}",
     };
     if let Ok(style) = ProgressStyle::with_template(style) {
         bar.set_style(style);
     }
-    bar.set_prefix(doing.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(500));
-    bar
 }
 
 /// Steps on their way. The bar goes when it is dropped.
@@ -44,9 +60,9 @@ impl<'a> Steps<'a> {
     }
 
     /// A step begins, or goes on.
-    pub(crate) fn step(&mut self, done: usize, of: usize, doing: &str) {
-        self.bar.set_length(of as u64);
-        self.bar.set_position(done as u64);
+    pub(crate) fn step(&mut self, done: u64, of: u64, doing: &str) {
+        self.bar.set_length(of);
+        self.bar.set_position(done);
         self.bar.set_message(doing.to_owned());
         // Without a terminal there is no bar: a line for each step shows that it goes on.
         if self.bar.is_hidden() && self.shown != doing {

@@ -12,6 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::model::FsKind;
+use bulkhead_core::stream::{StreamHeader, encode_header};
+use bulkhead_core::units::Bytes;
 use bulkhead_engine::daemon::{DaemonOptions, run_until, simulated_host, simulated_observation};
 use bulkhead_engine::engine::Dirs;
 use expect_test::{Expect, expect, expect_file};
@@ -1049,6 +1052,88 @@ fn an_import_is_refused_before_anything_is_unpacked() {
     );
 }
 
+/// The simulated workers send a text, take in whatever comes, and make the same base of everything.
+#[test]
+fn streams_go_through_the_command_line() {
+    let daemon = Daemon::start();
+    let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
+    for args in [
+        &["pool", "create", "files", "--dir", "/srv/pool"][..],
+        &["volume", "create", "files/v", "--size", "64M"],
+        &["volume", "snapshot", "files/v", "s"],
+    ] {
+        assert!(daemon.screen(args).starts_with("exit 0"), "{args:?}");
+    }
+    check(
+        &["volume", "send", "files/s"],
+        expect![[r#"
+            exit 0
+            ----- stdout
+            what the snapshot holds
+            ----- stderr
+            volume files/s: sent, 24 B were read
+        "#]],
+    );
+    check(
+        &["volume", "send", "files/v"],
+        expect![[r#"
+            exit 2
+            ----- stderr
+            error: volume files/v: it is no snapshot, and may change while it is sent
+            hint: make a snapshot first, and use that: `bulkhead volume snapshot files/v NAME`
+        "#]],
+    );
+    let header = StreamHeader {
+        content: uuid::Uuid::from_u128(7),
+        base: None,
+        size_bytes: Bytes::mib(64),
+        start_bytes: Bytes(0),
+        data_bytes: Bytes(0),
+        fs: FsKind::Ext4,
+        snapshot: "elsewhere/s".to_owned(),
+    };
+    let stream = daemon.dir.path().join("stream");
+    let more = vec![7; 1 << 20];
+    std::fs::write(&stream, [encode_header(&header).unwrap(), more].concat()).unwrap();
+    let mut receive = bulkhead(&daemon.dir.path().join("sock"), &["volume", "receive", "files/r"]);
+    receive.stdin(std::fs::File::open(&stream).unwrap());
+    expect![[r#"
+        exit 0
+        ----- stderr
+        volume files/r: received, as it was in elsewhere/s
+    "#]]
+    .assert_eq(&screen(receive));
+    let tree = daemon.dir.path().join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    std::fs::write(tree.join("file"), "x").unwrap();
+    check(
+        &["image", "import", tree.to_str().unwrap(), "files/base", "--staging", "/var/tmp"],
+        expect![[r#"
+            exit 0
+            ----- stderr
+            volume files/base: imported 7 entries as base 1d693a3c-4e0d-8f6e-9b55-b07c6a5e0001
+        "#]],
+    );
+    check(
+        &["image", "import", "/nowhere", "files/other"],
+        expect![[r#"
+            exit 3
+            ----- stderr
+            error: source /nowhere: cannot find /nowhere: No such file or directory (os error 2)
+            hint: look for the path
+        "#]],
+    );
+    check(
+        &["device", "calibrate", "sda"],
+        expect![[r#"
+            exit 0
+            ----- stderr
+            small load alone: fsync 5.0 ms
+            device sda: calibrated
+        "#]],
+    );
+}
+
 #[test]
 fn json_is_what_the_api_says() {
     let daemon = Daemon::start();
@@ -1264,46 +1349,50 @@ fn volumes_are_trimmed_where_it_is_of_use() {
     check(
         &["volume", "trim", "--all", "--output", "json"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        {
-          "trimmed": [
+            exit 0
+            ----- stdout
             {
-              "object": {
-                "volume": "files/sparse",
-                "trimmed_bytes": 1048576
-              },
-              "steps": [
+              "trimmed": [
                 {
-                  "action": {
-                    "action": "trim_fs",
-                    "target": "[DIR]/run/mnt/files/sparse",
-                    "cgroup": "bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice",
-                    "start_bytes": 0,
-                    "length_bytes": 67108864
+                  "object": {
+                    "volume": "files/sparse",
+                    "trimmed_bytes": 1048576
                   },
-                  "changed": true,
-                  "discarded_bytes": 1048576
+                  "steps": [
+                    {
+                      "action": {
+                        "action": "trim_fs",
+                        "target": "[DIR]/run/mnt/files/sparse",
+                        "cgroup": "bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice",
+                        "start_bytes": 0,
+                        "length_bytes": 67108864
+                      },
+                      "changed": true,
+                      "discarded_bytes": 1048576
+                    }
+                  ],
+                  "dry_run": false
                 }
               ],
-              "dry_run": false
+              "passed_over": [
+                {
+                  "code": "invalid_argument",
+                  "object": "volume files/detached",
+                  "cause": "it is not mounted, and only a file system that is mounted knows what is free in it",
+                  "cure": "attach files/detached to a tenant first",
+                  "reason": {
+                    "reason": "volume_not_attached",
+                    "volume": "files/detached"
+                  }
+                },
+                {
+                  "code": "unsupported",
+                  "object": "volume files/full",
+                  "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that"
+                }
+              ]
             }
-          ],
-          "passed_over": [
-            {
-              "code": "invalid_argument",
-              "object": "volume files/detached",
-              "cause": "it is not mounted, and only a file system that is mounted knows what is free in it",
-              "cure": "attach it first: `bulkhead tenant set TENANT --attach files/detached`"
-            },
-            {
-              "code": "unsupported",
-              "object": "volume files/full",
-              "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that"
-            }
-          ]
-        }
-    "#]],
+        "#]],
     );
     check(
         &["volume", "trim", "none"],

@@ -98,7 +98,7 @@ ids! {
     TenantNotAsRecorded "tenant_not_as_recorded" Critical
         "Cgroups, weights or limits of a tenant are not as recorded, or its removal cannot be completed.";
     LeaseNotEnded "lease_not_ended" Critical
-        "What a `bulkhead run` that died held cannot be taken back.";
+        "What a run that died held cannot be taken back.";
     FlatteningNotEnded "flattening_not_ended" Critical
         "A volume that was flattened cannot let go of the layers that it no longer needs.";
     VolumeStillInUse "volume_still_in_use" Critical

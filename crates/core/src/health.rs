@@ -11,6 +11,7 @@ use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
 use crate::journal;
 use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
+use crate::reason::Reason;
 use crate::units::Bytes;
 use crate::wire::{Accounting, HoldView, LayersView, ReceiveView};
 
@@ -102,7 +103,7 @@ pub fn of_part(part: &ReceiveView) -> Finding {
     }
     let evidence = format!("it has been received up to {} of {}", part.received_bytes, part.size_bytes);
     Finding::new(FindingId::ReceiveUnfinished, object, evidence)
-        .advise(format!("`bulkhead volume receive {volume} --token` says how to go on, `--abort` gives it up"))
+        .reason(Reason::ReceiveUnfinished { volume: volume.clone() })
 }
 
 /// What makes a block device of a volume.
@@ -152,8 +153,8 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     let n_layers = facts.layers.map_or(0, |layers| layers.below.len());
     if n_layers >= MANY_LAYERS {
         let evidence = format!("it lies on {n_layers} layers of at most {MAX_LAYERS}, and its snapshots add to them");
-        let advice = format!("`bulkhead volume flatten {reference}`");
-        findings.push(finding(FindingId::LayersMany, evidence).advise(advice));
+        findings
+            .push(finding(FindingId::LayersMany, evidence).reason(Reason::LayersMany { volume: reference.clone() }));
     }
     findings.extend(facts.is_mapped.then(|| of_mapping(&reference)));
     findings.extend(facts.backing.into_iter().flat_map(|backing| of_backing(&reference, backing)));
@@ -184,7 +185,7 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
 pub fn of_mapping(volume: &VolumeRef) -> Finding {
     let evidence = "it is mapped: an operator works on its device, and no tenant can have it";
     Finding::new(FindingId::VolumeMapped, format!("volume {volume}"), evidence)
-        .advise(format!("`bulkhead volume unmap {volume}` when that is done"))
+        .reason(Reason::VolumeMapped { volume: volume.clone() })
 }
 
 fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {

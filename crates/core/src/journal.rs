@@ -5,6 +5,7 @@
 use crate::error::{Code, Fault};
 use crate::finding::{Finding, FindingId};
 use crate::model::{FsKind, Volume};
+use crate::reason::Reason;
 use crate::units::Bytes;
 use crate::wire::JournalSize;
 
@@ -60,7 +61,7 @@ pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
         volume.size_bytes
     );
     let finding = Finding::new(FindingId::JournalSmallAfterGrowth, format!("volume {reference}"), evidence);
-    Some(finding.advise(format!("detach it from its tenant, then `bulkhead volume resize {reference} --journal auto`")))
+    Some(finding.reason(Reason::JournalSmall { volume: reference }))
 }
 
 #[cfg(test)]
@@ -120,7 +121,11 @@ mod tests {
         let small = |mib| small(&grown, Bytes::mib(mib));
         let finding = small(8).unwrap();
         let told = [finding.evidence.contains("8 MiB"), finding.evidence.contains("160 MiB")];
-        assert!(told == [true, true] && finding.advice.unwrap().contains("p/v --journal auto"), "{}", finding.evidence);
+        assert!(
+            told == [true, true] && matches!(finding.reason.as_deref(), Some(Reason::JournalSmall { .. })),
+            "{}",
+            finding.evidence
+        );
         assert!(small(128).is_some());
         assert_eq!([small(129), small(160), small(1024)], [None, None, None]);
         let snapshot = Volume { read_only: true, ..grown.clone() };

@@ -34,3 +34,4 @@ pub mod trim;
 pub mod units;
 pub mod volume;
 pub mod wire;
+pub mod work;

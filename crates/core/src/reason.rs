@@ -35,6 +35,8 @@ pub enum Reason {
         #[schema(value_type = String)]
         socket: PathBuf,
     },
+    /// Periodic checks do not end.
+    ChecksHeldUp,
     /// An operation waited for others, or for data to be written, as long as it was given.
     WaitEnded {
         /// How long that was, seconds.
@@ -131,6 +133,26 @@ pub enum Reason {
         /// The volume.
         volume: VolumeRef,
     },
+    /// A snapshot has been received in part.
+    ReceiveUnfinished {
+        /// The volume that it is to be.
+        volume: VolumeRef,
+    },
+    /// A volume has grown, and its journal has not.
+    JournalSmall {
+        /// The volume.
+        volume: VolumeRef,
+    },
+    /// A volume lies on so many layers that its snapshots come near to the most that there can be.
+    LayersMany {
+        /// The volume.
+        volume: VolumeRef,
+    },
+    /// A volume would have to be mounted for a tenant.
+    VolumeNotAttached {
+        /// The volume.
+        volume: VolumeRef,
+    },
     /// Replacing a volume's journal failed, and so did putting it in order again.
     JournalUnmended {
         /// The volume.
@@ -197,6 +219,10 @@ pub enum Reason {
     BaseMissing,
     /// Another snapshot was received in part under that name.
     OtherReceived,
+    /// What was received in part is not what is sent.
+    ResumeOfOther,
+    /// What was received in part is based on another snapshot than what is sent.
+    ResumeOnOtherBase,
     /// The staging directory is within the directory that is to be imported.
     StagingInSource,
     /// There is no room where archives are unpacked.

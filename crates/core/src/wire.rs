@@ -15,11 +15,16 @@ use crate::finding::Finding;
 use crate::heat::HeatSource;
 use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
 use crate::name::Name;
-use crate::stream::StreamHeader;
 use crate::units::{Bytes, Share};
 
 /// Header in which a client gives its request a UUID, by which it finds the request's job.
 pub const REQUEST_HEADER: &str = "bulkhead-request";
+
+/// Header in which the daemon says which job a stream belongs to, where it switches protocols.
+pub const JOB_HEADER: &str = "bulkhead-job";
+
+/// The protocol that a connection is switched to (RFC 9110, 7.8): the bytes of a stream, and nothing else, until it is closed.
+pub const STREAM_PROTOCOL: &str = "bulkhead-stream";
 
 /// What happened: the object as it is now, and the steps that were taken.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -210,33 +215,91 @@ pub struct VolumeSend {
     /// A snapshot in the same pool that the receiver has: only what differs from it is sent.
     #[serde(default)]
     pub from: Option<Name>,
-}
-
-/// What is to be read to send a snapshot (docs/formats/stream.md).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SendView {
-    /// The header of its stream; how much data follows is not known yet.
-    pub header: StreamHeader,
-    /// The layers that hold it, the newest first.
-    #[schema(value_type = Vec<String>)]
-    pub layers: Vec<PathBuf>,
-    /// The layers of either snapshot that hold what differs between them; all when all is sent.
-    #[schema(value_type = Vec<String>)]
-    pub changed: Vec<PathBuf>,
-    /// On a thin pool, what holds it instead of layers.
+    /// Begin where an earlier transfer of the same was interrupted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<SendDevice>,
+    pub resume: Option<ResumeToken>,
 }
 
-/// The devices of snapshots on a thin pool, of which nobody can change what they hold.
+/// What is to be measured on a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceMeasure {
+    /// The pool whose room is used; the one with most of it on the device when left out.
+    #[serde(default)]
+    pub pool: Option<Name>,
+    /// Only measure what the recorded calibration does.
+    #[serde(default)]
+    pub verify: bool,
+}
+
+/// What a small append + fsync every 100 ms has to bear beside a neighbour, both on volumes of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Verified {
+    /// The neighbour, in words.
+    pub neighbour: String,
+    /// Mean fsync latency, as a multiple of that alone; and the most that it should be.
+    pub mean_ratio: f64,
+    /// See `mean_ratio`.
+    pub mean_ratio_limit: f64,
+    /// The same of the 99th percentile.
+    pub p99_ratio: f64,
+    /// See `p99_ratio`.
+    pub p99_ratio_limit: f64,
+    /// What the neighbour got through, percent of what the small load leaves it; and the least that it should be.
+    pub neighbour_pct: f64,
+    /// See `neighbour_pct`.
+    pub neighbour_pct_limit: f64,
+}
+
+impl Verified {
+    /// Whether all three are as they should be.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.mean_ratio <= self.mean_ratio_limit
+            && self.p99_ratio <= self.p99_ratio_limit
+            && self.neighbour_pct >= self.neighbour_pct_limit
+    }
+}
+
+/// Makes a snapshot of a tar archive, or of the image in one that is an OCI layout.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SendDevice {
-    /// That of what is sent.
-    #[schema(value_type = String)]
-    pub path: PathBuf,
-    /// That of the snapshot from which only what differs is sent.
+#[serde(deny_unknown_fields)]
+pub struct ImageImport {
+    /// What the archive is called, for messages.
+    pub source: String,
+    /// The size of the snapshot, rounded up to whole blocks; about twice what is in it when left out.
+    #[serde(default)]
+    pub size_bytes: Option<Bytes>,
+    /// Which image of several: `OS/ARCHITECTURE[/VARIANT]`; what this host runs when left out.
+    #[serde(default)]
+    pub platform: Option<String>,
+    /// Which image of several, by its name in the layout.
+    #[serde(default)]
+    pub reference: Option<String>,
+    /// The directory of the host in which archives are unpacked on the way, `/var/tmp` when left out. Nobody but root may be able to
+    /// replace what is in it.
+    #[serde(default)]
     #[schema(value_type = Option<String>)]
-    pub base: Option<PathBuf>,
+    pub staging: Option<PathBuf>,
+}
+
+/// Where an interrupted transfer goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResumeToken {
+    /// What was being sent.
+    pub content: Uuid,
+    /// What that was based on.
+    #[serde(default)]
+    pub base: Option<Uuid>,
+    /// Up to where it was received.
+    pub received_bytes: Bytes,
+}
+
+impl From<&ReceiveView> for ResumeToken {
+    fn from(view: &ReceiveView) -> Self {
+        Self { content: view.content, base: view.base, received_bytes: view.received_bytes }
+    }
 }
 
 /// A snapshot that is being received.
@@ -676,4 +739,83 @@ pub struct JobView {
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
+    /// How far it is, where that is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<JobProgress>,
+    /// How many steps it has done, where that is told: `step` is the present one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<JobSteps>,
+    /// What it has measured so far, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<String>,
+    /// What came of it, where its request was answered before its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<JobResult>,
+}
+
+/// The steps of a job that has some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobSteps {
+    /// Those that are done.
+    pub done: u64,
+    /// All of them, as far as that is known.
+    pub of: u64,
+}
+
+/// How far a job is that moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobProgress {
+    /// What it has moved.
+    pub done_bytes: Bytes,
+    /// What it has to move at most, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_bytes: Option<Bytes>,
+}
+
+/// What came of a job whose request was answered before its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobResult {
+    /// A snapshot was sent.
+    Sent {
+        /// What was read of it.
+        read_bytes: Bytes,
+    },
+    /// A snapshot was received, and is a volume now.
+    Received(Box<Done<VolumeView>>),
+    /// An image was imported.
+    Imported {
+        /// The volume.
+        done: Box<Done<VolumeView>>,
+        /// The base that it lies on.
+        content: Uuid,
+        /// How many files, directories and so on are in it.
+        entries: u64,
+    },
+    /// A device was measured, and what was found is recorded.
+    Calibrated(Box<Done<DeviceView>>),
+    /// It was measured what the recorded calibration of a device does.
+    Verified(Vec<Verified>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_three_have_to_be_met() {
+        let met = Verified {
+            neighbour: "8 buffered writers".to_owned(),
+            mean_ratio: 1.5,
+            mean_ratio_limit: 1.5,
+            p99_ratio: 2.0,
+            p99_ratio_limit: 3.0,
+            neighbour_pct: 90.0,
+            neighbour_pct_limit: 90.0,
+        };
+        assert!(met.is_met());
+        assert!(!Verified { mean_ratio: 1.6, ..met.clone() }.is_met());
+        assert!(!Verified { p99_ratio: 3.1, ..met.clone() }.is_met());
+        assert!(!Verified { neighbour_pct: 89.0, ..met }.is_met());
+    }
 }

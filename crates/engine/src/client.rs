@@ -17,10 +17,10 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
-    PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, SendView, TenantCreate, TenantSet, TenantView,
-    TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
-    VolumeView,
+    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JOB_HEADER,
+    JobView, LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, STREAM_PROTOCOL,
+    TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
+    VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -30,7 +30,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use uuid::Uuid;
 
-use crate::routes::{self, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Wait, Waits, Write};
+use crate::routes::{
+    self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Wait, Waits, Write,
+};
 use crate::service::Terms;
 
 /// Where the daemon listens when nothing else is said.
@@ -53,6 +55,35 @@ pub trait Watch: fmt::Debug + Send + Sync {
     /// The request's job, about once a second.
     fn sees(&self, job: &JobView);
 }
+
+/// The answer to a request for a stream.
+#[derive(Debug)]
+pub enum Streamed<T> {
+    /// What would be done: it was a dry run.
+    Planned(T),
+    /// The stream.
+    Stream(Stream),
+}
+
+/// A connection that is the stream of a job.
+#[derive(Debug)]
+pub struct Stream {
+    /// The job: its outcome is there ([`Client::job_at_end`]).
+    pub job: u64,
+    /// The connection. Reading and writing wait.
+    pub socket: std::os::unix::net::UnixStream,
+    /// What was read of it already.
+    pub ahead: Bytes,
+}
+
+/// How a request for a stream was answered.
+pub(crate) enum Switched {
+    Not(StatusCode, Bytes),
+    To(Stream),
+}
+
+type Sender = hyper::client::conn::http1::SendRequest<Full<Bytes>>;
+type Connection = hyper::client::conn::http1::Connection<TokioIo<UnixStream>, Full<Bytes>>;
 
 /// Speaks to the daemon at one socket.
 #[derive(Clone, Debug)]
@@ -183,24 +214,24 @@ impl Client {
         self.change(routes::volume_flatten(), volume, write(dry_run), request).await
     }
 
-    /// Says what is to be read to send a snapshot.
+    /// Sends a snapshot: what is read from the stream.
     pub async fn volume_send(
         &self,
         volume: &VolumeRef,
         request: &VolumeSend,
         dry_run: bool,
-    ) -> Result<Done<SendView>, Fault> {
-        self.change(routes::volume_send(), volume, write(dry_run), request).await
+    ) -> Result<Streamed<Done<VolumeView>>, Fault> {
+        self.stream(routes::volume_send(), volume, write(dry_run), request).await
     }
 
-    /// Begins to receive a snapshot, or goes on.
+    /// Receives a snapshot, or goes on with it: what is written to the stream.
     pub async fn volume_receive(
         &self,
         volume: &VolumeRef,
         header: &StreamHeader,
         dry_run: bool,
-    ) -> Result<Done<ReceiveView>, Fault> {
-        self.change(routes::volume_receive(), volume, write(dry_run), header).await
+    ) -> Result<Streamed<Done<ReceiveView>>, Fault> {
+        self.stream(routes::volume_receive(), volume, write(dry_run), header).await
     }
 
     /// How far the receiving of a volume is.
@@ -213,14 +244,14 @@ impl Client {
         self.change(routes::volume_receive_abort(), volume, write(dry_run), &()).await
     }
 
-    /// Makes a snapshot of what was received.
-    pub async fn volume_received(
+    /// Imports an image: the archive that is written to the stream.
+    pub async fn volume_import(
         &self,
         volume: &VolumeRef,
-        header: &StreamHeader,
+        request: &ImageImport,
         dry_run: bool,
-    ) -> Result<Done<VolumeView>, Fault> {
-        self.change(routes::volume_received(), volume, write(dry_run), header).await
+    ) -> Result<Streamed<Done<ReceiveView>>, Fault> {
+        self.stream(routes::volume_import(), volume, write(dry_run), request).await
     }
 
     /// Checks a volume's file system.
@@ -328,6 +359,11 @@ impl Client {
         self.change(routes::device_calibrate(), &Device(name.to_owned()), write(dry_run), calibration).await
     }
 
+    /// Begins to measure a device.
+    pub async fn device_measure(&self, name: &str, request: &DeviceMeasure) -> Result<JobView, Fault> {
+        self.change(routes::device_measure(), &Device(name.to_owned()), Wait::default(), request).await
+    }
+
     /// The jobs that run, and those that ended lately.
     pub async fn job_list(&self) -> Result<Vec<JobView>, Fault> {
         self.ask(routes::job_list(), &(), NoQuery {}).await
@@ -335,7 +371,12 @@ impl Client {
 
     /// One job.
     pub async fn job_inspect(&self, id: u64) -> Result<JobView, Fault> {
-        self.ask(routes::job_inspect(), &id, NoQuery {}).await
+        self.ask(routes::job_inspect(), &id, AtEnd::default()).await
+    }
+
+    /// One job, once it has ended, or `limit` is over.
+    pub async fn job_at_end(&self, id: u64, limit: Duration) -> Result<JobView, Fault> {
+        self.ask(routes::job_inspect(), &id, AtEnd { wait_seconds: limit.as_secs() }).await
     }
 
     /// Has a job undone, as soon as that is possible.
@@ -376,12 +417,30 @@ impl Client {
         query: Q,
         body: &B::Content,
     ) -> Result<R, Fault> {
-        let body = B::write(body).map_err(|error| {
-            Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})"))
-        })?;
         let target = route.target(at, &query.waiting(self.wait));
         let id = Uuid::new_v4();
-        let answer = self.call(route.method.clone(), &target, body, Some(id));
+        self.watched(id, self.call(route.method.clone(), &target, written::<B>(body)?, Some(id))).await
+    }
+
+    /// A request that becomes a job with a stream.
+    async fn stream<A: Place, Q: Query<Terms = Terms>, B: Body, R: DeserializeOwned>(
+        &self,
+        route: Route<A, Q, B, routes::Stream<R>>,
+        at: &A,
+        query: Q,
+        body: &B::Content,
+    ) -> Result<Streamed<R>, Fault> {
+        let target = route.target(at, &query.waiting(self.wait));
+        let id = Uuid::new_v4();
+        let asked = self.watched(id, self.switch(route.method.clone(), &target, written::<B>(body)?, id));
+        match asked.await? {
+            Switched::Not(status, body) => self.answer(status, &body).map(Streamed::Planned),
+            Switched::To(stream) => Ok(Streamed::Stream(stream)),
+        }
+    }
+
+    /// Waits for an answer, and shows meanwhile how its job stands.
+    async fn watched<T>(&self, id: Uuid, answer: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         let Some(watch) = &self.watch else { return answer.await };
         let watching = async {
             loop {
@@ -405,6 +464,11 @@ impl Client {
         id: Option<Uuid>,
     ) -> Result<T, Fault> {
         let (status, body) = self.exchange(method, target, body, id).await?;
+        self.answer(status, &body)
+    }
+
+    /// What an answer says.
+    fn answer<T: DeserializeOwned>(&self, status: StatusCode, body: &[u8]) -> Result<T, Fault> {
         let foreign = |error: serde_json::Error| {
             let cause = format!(
                 "what answers on {} with status {status} is not a daemon of this version ({error})",
@@ -414,10 +478,10 @@ impl Client {
                 .cure("restart the daemon after an upgrade: `systemctl restart bulkhead`")
         };
         if status.is_success() {
-            let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { &body };
+            let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { body };
             serde_json::from_slice(body).map_err(foreign)
         } else {
-            Err(serde_json::from_slice(&body).unwrap_or_else(foreign))
+            Err(serde_json::from_slice(body).unwrap_or_else(foreign))
         }
     }
 
@@ -429,20 +493,8 @@ impl Client {
         body: Vec<u8>,
         id: Option<Uuid>,
     ) -> Result<(StatusCode, Bytes), Fault> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri)
-            .header(hyper::header::HOST, "bulkhead")
-            .header(hyper::header::CONTENT_TYPE, "application/json");
-        if let Some(id) = id {
-            request = request.header(REQUEST_HEADER, id.to_string());
-        }
-        let request = request
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| Fault::new(Code::InvalidArgument, "request", error))?;
+        let (mut sender, connection) = self.connect().await?;
+        let request = request(method, uri, id).body(Full::new(Bytes::from(body))).map_err(bad_request)?;
         let exchange = async {
             let response = sender.send_request(request).await?;
             let status = response.status();
@@ -453,6 +505,38 @@ impl Client {
         let outcome = exchange.await.map_err(|error: hyper::Error| self.broken(&error));
         driver.abort();
         outcome
+    }
+
+    /// One request whose connection becomes a stream, unless it is answered otherwise.
+    pub(crate) async fn switch(&self, method: Method, uri: &str, body: Vec<u8>, id: Uuid) -> Result<Switched, Fault> {
+        let (mut sender, connection) = self.connect().await?;
+        let request = request(method, uri, Some(id))
+            .header(hyper::header::CONNECTION, "upgrade")
+            .header(hyper::header::UPGRADE, STREAM_PROTOCOL)
+            .body(Full::new(Bytes::from(body)))
+            .map_err(bad_request)?;
+        let broken = |error: hyper::Error| self.broken(&error);
+        // It ends by itself when the sender is gone, or the connection is a stream.
+        drop(tokio::spawn(connection.with_upgrades()));
+        let mut response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        if status != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Switched::Not(status, response.into_body().collect().await.map_err(broken)?.to_bytes()));
+        }
+        let job = response.headers().get(JOB_HEADER).and_then(|job| job.to_str().ok()?.parse().ok());
+        let upgraded = hyper::upgrade::on(&mut response).await.map_err(broken)?;
+        let foreign = || Fault::new(Code::Unavailable, "daemon", "what answers is not a daemon of this version");
+        let job = job.ok_or_else(foreign)?;
+        let parts = upgraded.downcast::<TokioIo<UnixStream>>().map_err(|_| foreign())?;
+        let failed = |error: io::Error| Fault::new(Code::Internal, "stream", format!("it cannot be used ({error})"));
+        let socket = parts.io.into_inner().into_std().map_err(failed)?;
+        socket.set_nonblocking(false).map_err(failed)?;
+        Ok(Switched::To(Stream { job, socket, ahead: parts.read_buf }))
+    }
+
+    async fn connect(&self) -> Result<(Sender, Connection), Fault> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))
     }
 
     fn unreachable(&self, error: &io::Error) -> Fault {
@@ -487,6 +571,27 @@ impl Client {
                  same command can be given again",
         )
     }
+}
+
+fn request(method: Method, uri: &str, id: Option<Uuid>) -> hyper::http::request::Builder {
+    let request = Request::builder()
+        .method(method)
+        .uri(uri)
+        .header(hyper::header::HOST, "bulkhead")
+        .header(hyper::header::CONTENT_TYPE, "application/json");
+    match id {
+        Some(id) => request.header(REQUEST_HEADER, id.to_string()),
+        None => request,
+    }
+}
+
+fn bad_request(error: hyper::http::Error) -> Fault {
+    Fault::new(Code::InvalidArgument, "request", error)
+}
+
+fn written<B: Body>(body: &B::Content) -> Result<Vec<u8>, Fault> {
+    B::write(body)
+        .map_err(|error| Fault::new(Code::Internal, "request", format!("it cannot be written as JSON ({error})")))
 }
 
 fn write(dry_run: bool) -> Write {

@@ -167,7 +167,7 @@ pub async fn run_until(
         Fault::new(Code::Internal, "daemon", format!("reaching the recorded state broke off: {error}"))
     })?;
     let n_problems = engine.problems().len();
-    let service = Service::new(engine, facts, observe);
+    let service = Service::new(engine, facts, observe, options.socket.clone());
     // Before the socket, so that nothing is left behind when the address is taken.
     let metrics = match options.metrics {
         Some(address) => Some(tokio::spawn(serve_metrics(address, service.clone()).await?)),

@@ -1,6 +1,6 @@
 //! Physical devices: which controller is in force, whether shares can work, switching it and putting it back.
 //!
-//! Measuring an io.cost model is not here: `bulkhead device calibrate` does it (`bulkhead-bench`), and has the result recorded.
+//! Measuring an io.cost model is not here: a worker does it (`service/measure.rs`, `bulkhead-bench`).
 
 use std::path::PathBuf;
 

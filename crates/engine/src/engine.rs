@@ -91,6 +91,8 @@ pub(crate) struct Shared {
     pub(crate) merging: Merging,
     /// How much has been trimmed in each pool.
     trimmed: Mutex<BTreeMap<Name, Bytes>>,
+    /// How many workers there are for which no tenant pays.
+    pub(crate) unpaid_workers: Mutex<usize>,
 }
 
 /// Why a tenant does without the cpu controller, and when that was tried last.

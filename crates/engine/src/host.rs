@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
+use bulkhead_core::work::WorkSpec;
 use uuid::Uuid;
 
 use crate::conditions::Conditions;
@@ -104,6 +106,21 @@ pub struct JournalFacts {
     pub cgroup: String,
 }
 
+/// A process that does work for the daemon (`bulkhead_core::work`). It ends when this is dropped.
+pub trait Worker {
+    /// The daemon's end of the socket between the two; receiving from it waits for at most [`WORKER_LOOK`].
+    fn control(&self) -> BorrowedFd<'_>;
+
+    /// Asks it to end.
+    fn terminate(&self);
+
+    /// How it ended, for example `exit status: 101`; `None` when it has not within `limit`.
+    fn ended(&mut self, limit: Duration) -> Option<String>;
+}
+
+/// How long receiving from a worker waits, before it is looked whether its job is to go on.
+pub const WORKER_LOOK: Duration = Duration::from_millis(200);
+
 /// State files with their paths; each is whole, or damaged for itself.
 pub type Records = Vec<(PathBuf, Result<Record, Fault>)>;
 
@@ -120,6 +137,12 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// A [`Fault`] that names object, cause and cure.
     fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault>;
+
+    /// Starts a worker. It ends with the calling thread at the latest.
+    ///
+    /// # Errors
+    /// When it cannot be started, or this host has no such processes.
+    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault>;
 
     /// The state files in a directory whose name ends with `suffix`; none when the directory is not there.
     /// A damaged file is an error of its own, not of the listing.

@@ -1,5 +1,7 @@
 //! Tests of the HTTP front end, the client and the daemon, through a real socket and on the simulated host.
 
+mod streams;
+
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::reason::Reason;
-use bulkhead_core::wire::{JobState, JobView};
+use bulkhead_core::wire::{JobProgress, JobResult, JobState, JobSteps, JobView};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -60,7 +60,11 @@ struct State {
     step: Option<(String, Instant)>,
     /// Number and operation of those that have what it wants.
     waits_for: Vec<(u64, String)>,
-    ended: Option<(Instant, Result<(), Fault>)>,
+    progress: Option<JobProgress>,
+    steps: Option<JobSteps>,
+    figures: Vec<String>,
+    /// When, and what came of it: the result only where nobody waits for that.
+    ended: Option<(Instant, Result<Option<JobResult>, Fault>)>,
 }
 
 impl Job {
@@ -73,6 +77,10 @@ impl Job {
     /// A job that nobody sees: of what runs before the daemon answers anybody.
     pub(crate) fn nobody() -> Self {
         Self::new(0, Asked { operation: String::new(), request: None, patience: None }, true)
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -110,10 +118,10 @@ impl Job {
     pub(crate) fn begin_part(&self) -> Result<(), Fault> {
         let mut state = self.state();
         state.part = Some(Instant::now());
-        self.goes_on(&mut state)
+        self.may_wait(&mut state)
     }
 
-    fn goes_on(&self, state: &mut State) -> Result<(), Fault> {
+    fn may_wait(&self, state: &mut State) -> Result<(), Fault> {
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopping());
         }
@@ -145,7 +153,7 @@ impl Job {
         let mut state = self.state();
         let since = self.waits_since(&state);
         let over = self.asked.patience.filter(|patience| since.elapsed() >= *patience);
-        self.goes_on(&mut state)?;
+        self.may_wait(&mut state)?;
         match over {
             Some(patience) => {
                 state.is_ending = true;
@@ -153,6 +161,45 @@ impl Job {
             }
             None => Ok(()),
         }
+    }
+
+    /// Whether what it does for as long as it takes is to go on.
+    ///
+    /// # Errors
+    /// `Cancelled`; `Unavailable` when the daemon stops. What follows is neither cut off nor cancelled any more.
+    pub(crate) fn goes_on(&self) -> Result<(), Fault> {
+        let mut state = self.state();
+        let fault = if self.is_cancelled.load(Ordering::SeqCst) {
+            Fault::new(Code::Cancelled, format!("job {}", self.id), format!("`{}` was cancelled", self.asked.operation))
+        } else if self.is_stopping.load(Ordering::SeqCst) {
+            stopping()
+        } else {
+            return Ok(());
+        };
+        state.is_ending = true;
+        Err(fault)
+    }
+
+    /// Says at which of its steps it is.
+    pub(crate) fn is_at(&self, steps: JobSteps, doing: String) {
+        let mut state = self.state();
+        (state.steps, state.step) = (Some(steps), Some((doing, Instant::now())));
+    }
+
+    /// Says what it has measured.
+    pub(crate) fn measured(&self, figure: String) {
+        self.state().figures.push(figure);
+    }
+
+    /// Says how far it is.
+    pub(crate) fn has_come(&self, progress: JobProgress) {
+        self.state().progress = Some(progress);
+    }
+
+    /// How long it waits from now on: `None` for as long as it takes.
+    fn patience_left(&self) -> Option<Duration> {
+        let since = self.waits_since(&self.state());
+        self.asked.patience.map(|patience| patience.saturating_sub(since.elapsed()))
     }
 
     /// Resolves when there is an answer other than to wait for the objects that it wants.
@@ -164,11 +211,10 @@ impl Job {
             if let Err(fault) = self.keep_waiting() {
                 return fault;
             }
-            match self.asked.patience {
-                Some(patience) => {
-                    let since = self.waits_since(&self.state());
+            match self.patience_left() {
+                Some(left) => {
                     // Woken or too late: either way it is looked at again.
-                    let _ = tokio::time::timeout(patience.saturating_sub(since.elapsed()), changed).await;
+                    let _ = tokio::time::timeout(left, changed).await;
                 }
                 None => changed.await,
             }
@@ -203,7 +249,7 @@ impl Job {
         let state = self.state();
         let since = |at: Instant| now.saturating_duration_since(at).as_secs_f64();
         let (job_state, fault) = match &state.ended {
-            Some((_, Ok(()))) => (JobState::Done, None),
+            Some((_, Ok(_))) => (JobState::Done, None),
             Some((_, Err(fault))) if fault.code == Code::Cancelled => (JobState::Cancelled, Some(fault.clone())),
             Some((_, Err(fault))) => (JobState::Failed, Some(fault.clone())),
             None if !state.waits_for.is_empty() => (JobState::Waiting, None),
@@ -222,6 +268,10 @@ impl Job {
             ended_seconds_ago: state.ended.as_ref().map(|(at, _)| since(*at)),
             waits_for: state.waits_for.iter().map(|(id, _)| *id).collect(),
             fault,
+            progress: state.progress,
+            steps: state.steps,
+            figures: state.figures.clone(),
+            result: state.ended.as_ref().and_then(|(_, outcome)| outcome.as_ref().ok().cloned().flatten()),
         }
     }
 
@@ -311,6 +361,28 @@ impl Jobs {
         Ok(self.find(id)?.view(Instant::now()))
     }
 
+    /// One of them, once it has ended, or `limit` is over.
+    ///
+    /// # Errors
+    /// `NotFound`, also for one that ended long ago.
+    pub(crate) async fn view_at_end(&self, id: u64, limit: Duration) -> Result<JobView, Fault> {
+        let job = self.find(id)?;
+        let ended = async {
+            loop {
+                let ended = self.ended.notified();
+                tokio::pin!(ended);
+                ended.as_mut().enable();
+                if job.state().ended.is_some() {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        // Late or not, it is shown as it is then.
+        let _ = tokio::time::timeout(limit, ended).await;
+        Ok(job.view(Instant::now()))
+    }
+
     /// Has a job undone, or given up while it waits. Does nothing to one that has ended.
     ///
     /// # Errors
@@ -395,7 +467,11 @@ impl Running {
 
     /// Says how it ended; without that it broke off, or was given up before it began.
     pub(crate) fn end<T>(self, outcome: &Result<T, Fault>) {
-        let outcome = outcome.as_ref().map(|_| ()).map_err(Clone::clone);
+        self.end_with(outcome.as_ref().map(|_| None).map_err(Clone::clone));
+    }
+
+    /// Says how it ended, with what came of it: who asked for it looks at the job.
+    pub(crate) fn end_with(self, outcome: Result<Option<JobResult>, Fault>) {
         self.job.state().ended = Some((Instant::now(), outcome));
     }
 }

@@ -52,3 +52,4 @@ mod tests;
 mod transfer;
 mod trim;
 mod volumes;
+mod work;

@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// The volumes that lie on a layer.
-    fn users_of(&self, pool: &Pool, layer: Uuid) -> Result<Vec<VolumeRef>, Fault> {
+    pub(crate) fn users_of(&self, pool: &Pool, layer: Uuid) -> Result<Vec<VolumeRef>, Fault> {
         let backend = backend::backend(pool);
         let volumes = self.volumes_in(pool)?.into_iter().filter_map(Result::ok);
         let lies_on_it = |volume: &Volume| {

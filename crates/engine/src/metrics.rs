@@ -384,7 +384,7 @@ fn findings(encoder: &mut DescriptorEncoder<'_>, findings: &[Finding]) -> fmt::R
     if findings.is_empty() {
         return Ok(());
     }
-    let help = "Findings of the host and of what is on it; `bulkhead host` lists them";
+    let help = "Findings of the host and of what is on it, by id and severity";
     let mut gauge = encoder.encode_descriptor("findings", help, None, MetricType::Gauge)?;
     for ((id, severity), count) in finding::counts(findings) {
         let labels = [("id", id.to_owned()), ("severity", severity.to_string())];
@@ -692,7 +692,7 @@ mod tests {
             # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="none",reason="the kernel has \"no\" BTF"} 0
-            # HELP bulkhead_findings Findings of the host and of what is on it; `bulkhead host` lists them
+            # HELP bulkhead_findings Findings of the host and of what is on it, by id and severity
             # TYPE bulkhead_findings gauge
             bulkhead_findings{id="not_observed",severity="warning"} 1
             # EOF

@@ -63,6 +63,9 @@ pub(crate) struct ObjectFaults;
 /// Errors of operations that write.
 pub(crate) struct WriteFaults;
 
+/// Errors of operations that have a stream.
+pub(crate) struct StreamFaults;
+
 impl IntoResponses for ListFaults {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         faults(&[Code::Corrupt, Code::Unavailable, Code::Internal])
@@ -87,17 +90,25 @@ impl IntoResponses for WriteFaults {
     }
 }
 
+impl IntoResponses for StreamFaults {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let upgrade = ("426".to_owned(), fault("`invalid_argument`: the request does not upgrade its connection"));
+        faults(&Code::ALL).into_iter().chain([upgrade]).collect()
+    }
+}
+
 /// One response for each HTTP status; its description names the codes that have that status.
 fn faults(codes: &[Code]) -> BTreeMap<String, RefOr<Response>> {
     let mut words: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for code in codes {
         words.entry(code.http_status().to_string()).or_default().push(format!("`{code}`"));
     }
-    let response = |words: Vec<String>| {
-        let content = Content::new(Some(RefOr::Ref(Ref::from_schema_name("Fault"))));
-        ResponseBuilder::new().description(words.join(", ")).content("application/json", content).build().into()
-    };
-    words.into_iter().map(|(status, words)| (status, response(words))).collect()
+    words.into_iter().map(|(status, words)| (status, fault(&words.join(", ")))).collect()
+}
+
+fn fault(description: &str) -> RefOr<Response> {
+    let content = Content::new(Some(RefOr::Ref(Ref::from_schema_name("Fault"))));
+    ResponseBuilder::new().description(description).content("application/json", content).build().into()
 }
 
 /// Where the name of the schema comes from: the document must have it, whichever paths there are.

@@ -146,7 +146,8 @@ mod tests {
         let of_volume = |cause| Finding { volumes: vec!["p/v".parse().unwrap()], ..of_volume(cause) };
         assert_eq!(problems.all(), [of_volume("torn"), of_volume("busy"), at_start("torn")]);
         problems.found(Place::Volume("p/w".parse().unwrap()), vec![fault("torn")]);
-        let both = Finding { volumes: ["p/v", "p/w"].map(|volume| volume.parse().unwrap()).into(), ..of_volume("torn") };
+        let both =
+            Finding { volumes: ["p/v", "p/w"].map(|volume| volume.parse().unwrap()).into(), ..of_volume("torn") };
         assert_eq!(problems.all(), [both, of_volume("busy"), at_start("torn")]);
         problems.found(Place::Volume("p/w".parse().unwrap()), Vec::new());
         problems.found(place(), vec![fault("gone")]);

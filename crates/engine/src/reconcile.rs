@@ -45,6 +45,7 @@ impl Engine {
         engine.restore_devices(&mut at_start);
         let looked_at = engine.settle_tenants(of_records, true);
         engine.forget_others(&looked_at);
+        engine.remove_unpaid();
         for pool in &pools {
             if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
                 at_start.push(fault);

@@ -3,6 +3,8 @@
 //! It is stricter than a kernel: whatever would lose data (truncating an image below its file system, making a file system
 //! over another one, removing an image that is attached) panics. [`Sim::crash_after`] stands for `kill -9` of the daemon.
 
+pub(crate) mod worker;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -33,10 +35,14 @@ use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
+use bulkhead_core::work::WorkSpec;
 use uuid::Uuid;
 
+use self::worker::Play;
 use crate::conditions::Conditions;
-use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool};
+use crate::host::{
+    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool, Worker,
+};
 use crate::jobs::Job;
 use crate::observe::Observe;
 use crate::store;
@@ -152,6 +158,12 @@ struct World {
     steps_left: Option<usize>,
     /// How many steps were asked for.
     n_steps: usize,
+    /// How workers behave.
+    play: Play,
+    /// What workers were started for.
+    started: Vec<WorkSpec>,
+    /// What came in the last stream that was read.
+    came: Vec<u8>,
 }
 
 /// The host, shared between the engines that live and die on it.
@@ -500,6 +512,32 @@ impl Sim {
     /// All of a stream came in.
     pub(crate) fn fill_part(&self, path: &Path) {
         self.world().parts.get_mut(path).expect("it is being received").received = None;
+    }
+
+    /// Has workers behave in this way from now on.
+    pub(crate) fn set_play(&self, play: Play) {
+        self.world().play = play;
+    }
+
+    /// Makes a base in a part.
+    fn import_into(&self, path: &Path, content: Uuid) {
+        let mut world = self.world();
+        let part = world.parts.get_mut(path).expect("a part was made for it");
+        (part.content, part.received) = (content, None);
+    }
+
+    fn has_come(&self, stream: Vec<u8>) {
+        self.world().came = stream;
+    }
+
+    /// What came in the last stream that was read.
+    pub(crate) fn came(&self) -> Vec<u8> {
+        self.world().came.clone()
+    }
+
+    /// What workers were started for.
+    pub(crate) fn started(&self) -> Vec<WorkSpec> {
+        self.world().started.clone()
     }
 
     pub(crate) fn leftovers(&self) -> Leftovers {
@@ -1125,6 +1163,13 @@ impl Host for Sim {
         }
         let discarded_bytes = matches!(action, Action::TrimFs { .. }).then(|| Bytes::mib(1));
         Ok(Applied { action: action.clone(), old: None, changed, discarded_bytes })
+    }
+
+    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault> {
+        let mut world = self.world();
+        assert!(world.cgroups.contains_key(&spec.cgroup), "a worker was started in a missing cgroup");
+        world.started.push(spec.clone());
+        Ok(worker::start(self.clone(), spec.clone(), world.play.clone()))
     }
 
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {

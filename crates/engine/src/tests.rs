@@ -17,9 +17,10 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, JournalSize, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, SendDevice, TenantCreate, TenantSet,
+    DeviceControl, JournalSize, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, ResumeToken, TenantCreate, TenantSet,
     VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
+use bulkhead_core::work::SendDevice;
 
 use uuid::Uuid;
 
@@ -349,8 +350,8 @@ fn a_journal_that_stayed_small_is_told_and_replaced() {
             told.len() == 1 && told[0].evidence.contains("8 MiB") && told[0].evidence.contains("16 MiB"),
             "{told:?}"
         );
-        let advice = told[0].advice.as_ref().unwrap();
-        assert!(advice.contains(&format!("{name} --journal auto")) && grown.findings.contains(&told[0]), "{told:?}");
+        let is_small = matches!(told[0].reason.as_deref(), Some(Reason::JournalSmall { .. }));
+        assert!(is_small && grown.findings.contains(&told[0]), "{told:?}");
         let asked = run(&engine, &Op::Journal(name, JournalSize::Auto)).unwrap_err();
         assert!(asked.code == Code::InUse && matches!(reason(&asked), Some(Reason::VolumeAttached { .. })), "{asked}");
         run(&engine, &Op::Detach("db", name)).unwrap();
@@ -512,7 +513,7 @@ fn what_is_received_in_part_is_seen_and_given_up() {
         .iter()
         .for_each(|op| run(&engine, op).unwrap());
     let send = |name, from: Option<&str>| {
-        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
+        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()), ..VolumeSend::default() };
         engine.volume_send(&volume(name), &request, false).map(|done| done.object.unwrap())
     };
     // Only a snapshot does not change meanwhile.
@@ -525,6 +526,24 @@ fn what_is_received_in_part_is_seen_and_given_up() {
     let later = send("file/t", Some("s")).unwrap();
     assert_eq!(later.header.base, Some(whole.header.content));
     assert!(!later.changed.contains(later.layers.last().unwrap()), "what both lie on is not sent: {later:?}");
+
+    // Who goes on, does so with what was begun.
+    let resume = |content, base| {
+        let resume = Some(ResumeToken { content, base, received_bytes: Bytes(4096) });
+        let request = VolumeSend { from: Some("s".parse().unwrap()), resume };
+        engine.volume_send(&volume("file/t"), &request, false).map(|done| done.object.unwrap())
+    };
+    let (content, base) = (later.header.content, later.header.base);
+    assert_eq!(
+        resume(content, base).unwrap().header,
+        StreamHeader { start_bytes: Bytes(4096), ..later.header.clone() }
+    );
+    for (content, base, why) in
+        [(Uuid::from_u128(7), base, Reason::ResumeOfOther), (content, None, Reason::ResumeOnOtherBase)]
+    {
+        let fault = resume(content, base).unwrap_err();
+        assert_eq!((fault.code, reason(&fault)), (Code::InvalidArgument, Some(&why)), "{fault}");
+    }
 
     let (name, header) = (volume("file/r"), StreamHeader { content: Uuid::from_u128(7), ..whole.header });
     let lost = StreamHeader { base: Some(Uuid::from_u128(9)), ..header.clone() };
@@ -570,7 +589,7 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
         run(&engine, &op).unwrap();
     }
     let send = |name, from: Option<&str>, dry_run| {
-        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()) };
+        let request = VolumeSend { from: from.map(|name| name.parse().unwrap()), ..VolumeSend::default() };
         engine.volume_send(&volume(name), &request, dry_run)
     };
     let never_sent = |from| Some(Reason::NeverSent { from: volume(from) });
@@ -1009,7 +1028,7 @@ fn a_damaged_record_is_reported_and_nothing_behind_it_is_touched() {
     // The pool says the same of it: it is there once.
     let [damaged] = &in_order(engine.findings())[..] else { panic!("{:?}", engine.findings()) };
     assert_eq!(damaged.id, FindingId::RecordUnreadable);
-    assert_eq!(engine.pool_inspect(&"file".parse().unwrap()).unwrap().findings, [damaged.clone()]);
+    assert_eq!(engine.pool_inspect(&"file".parse().unwrap()).unwrap().findings, std::slice::from_ref(damaged));
     assert_eq!(engine.volume_inspect(&volume("file/v")).unwrap_err().code, Code::Corrupt);
     assert_eq!(engine.volume_remove(&volume("file/v"), true, false).unwrap_err().code, Code::Corrupt);
     assert_eq!(sim.leftovers().images, vec![PathBuf::from("/srv/pool/v.img")]);

@@ -1,5 +1,5 @@
 //! Sending and receiving: what is done to a pool before and after a stream (docs/formats/stream.md). The streams themselves are
-//! read and written by the command line, in a process of the operator's.
+//! read and written by workers (`work.rs`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,8 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::{PartLayer, PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
-use bulkhead_core::wire::{Done, ReceiveView, SendDevice, SendView, VolumeSend, VolumeView};
+use bulkhead_core::wire::{Done, ReceiveView, ResumeToken, VolumeSend, VolumeView};
+use bulkhead_core::work::{SendDevice, SendTask};
 use bulkhead_sys::layer::layer_path;
 use bulkhead_sys::lvm;
 use uuid::Uuid;
@@ -30,14 +31,14 @@ impl Engine {
     /// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no snapshot, or when the receiver cannot have the one that is given; `Unsupported` where a pool has no
+    /// `InvalidArgument` for what is no snapshot, when the receiver cannot have the one that is given, or has begun with something else; `Unsupported` where a pool has no
     /// snapshots, and for XFS on a thin pool.
     pub fn volume_send(
         &self,
         reference: &VolumeRef,
         request: &VolumeSend,
         dry_run: bool,
-    ) -> Result<Done<SendView>, Fault> {
+    ) -> Result<Done<SendTask>, Fault> {
         let located = self.locate_ready(reference)?;
         // Where there can be no snapshot that can be sent, this says so.
         let freeze = located.backend.freeze(&located.volume, Uuid::new_v4())?;
@@ -54,6 +55,10 @@ impl Engine {
             }
             PoolSource::Lvm { vg, .. } => self.send_device(&located, from.as_ref(), vg, freeze, dry_run)?,
         };
+        let object = match (object, &request.resume) {
+            (Some(task), Some(token)) => Some(resumed(task, token)?),
+            (object, _) => object,
+        };
         Ok(Done { object, steps, dry_run })
     }
 
@@ -64,7 +69,7 @@ impl Engine {
         directory: &Path,
         freeze: Vec<Action>,
         dry_run: bool,
-    ) -> Result<(Option<SendView>, Vec<Applied>), Fault> {
+    ) -> Result<(Option<SendTask>, Vec<Applied>), Fault> {
         let reference = snapshot.volume.reference();
         let base = from.map(|from| self.layers_of(from)).transpose()?;
         if let (Some(from), Some([])) = (from, base.as_deref()) {
@@ -80,7 +85,8 @@ impl Engine {
         let content = *layers.first().ok_or_else(no_layer)?;
         let header = sent_header(&snapshot.volume, content, base.as_ref().and_then(|base| base.first().copied()));
         let changed = base.map_or_else(|| layers.clone(), |base| differing(&layers, &base));
-        Ok((Some(SendView { header, layers: paths(&layers), changed: paths(&changed), device: None }), steps))
+        let (volume, layers, changed) = (reference, paths(&layers), paths(&changed));
+        Ok((Some(SendTask { volume, header, layers, changed, device: None }), steps))
     }
 
     /// What is on a thin pool is known by the UUID of the snapshot: nobody has been able to change it since it was first sent.
@@ -91,7 +97,7 @@ impl Engine {
         vg: &str,
         freeze: Vec<Action>,
         dry_run: bool,
-    ) -> Result<(Option<SendView>, Vec<Applied>), Fault> {
+    ) -> Result<(Option<SendTask>, Vec<Applied>), Fault> {
         let mut open = Vec::new();
         if let Some(from) = from {
             let found = self.host().logical_volumes(vg)?;
@@ -103,13 +109,14 @@ impl Engine {
         }
         let steps = self.executor.run_steps([freeze, open].concat(), dry_run)?;
         let node = |located: &Located| lvm::node(vg, located.volume.name.as_str());
-        let view = (!dry_run).then(|| SendView {
+        let task = (!dry_run).then(|| SendTask {
+            volume: snapshot.volume.reference(),
             header: sent_header(&snapshot.volume, snapshot.volume.uuid, from.map(|from| from.volume.uuid)),
             layers: Vec::new(),
             changed: Vec::new(),
             device: Some(SendDevice { path: node(snapshot), base: from.map(node) }),
         });
-        Ok((view, steps))
+        Ok((task, steps))
     }
 
     /// Begins to receive a snapshot as a volume, or goes on with it. Idempotent.
@@ -271,6 +278,25 @@ impl Engine {
         views.filter(|view| !matches!(view, Err(fault) if fault.code == Code::NotFound)).collect()
     }
 
+    /// The tenant that pays for sending a snapshot: whose it is, or whose volume lies on what it holds.
+    pub(crate) fn sender_pays(&self, snapshot: &VolumeRef, task: &SendTask) -> Result<Option<Name>, Fault> {
+        match self.holders(snapshot)?.0 {
+            None if task.device.is_none() => self.user_pays(&snapshot.pool, task.header.content),
+            holder => Ok(holder),
+        }
+    }
+
+    /// The tenant that pays for receiving a snapshot: whose volume lies on what it is based on.
+    pub(crate) fn receiver_pays(&self, volume: &VolumeRef, header: &StreamHeader) -> Result<Option<Name>, Fault> {
+        header.base.map_or(Ok(None), |base| self.user_pays(&volume.pool, base))
+    }
+
+    /// The tenant that holds a volume which lies on a layer.
+    fn user_pays(&self, pool: &Name, layer: Uuid) -> Result<Option<Name>, Fault> {
+        let users = self.users_of(&self.pool(pool)?, layer)?;
+        Ok(users.iter().find_map(|volume| self.holders(volume).ok()?.0))
+    }
+
     /// The layers that a volume lies on, the newest first.
     fn layers_of(&self, located: &Located) -> Result<Vec<Uuid>, Fault> {
         let layers = self.host().layers(&located.backend.device(&located.volume))?;
@@ -284,6 +310,22 @@ impl Engine {
         let part = part_path(directory, &reference.name);
         Ok((pool, part))
     }
+}
+
+/// Has a stream begin where an earlier one of the same was interrupted.
+fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
+    let object = format!("volume {}", task.volume);
+    let StreamHeader { content, base, .. } = task.header;
+    if token.content != content {
+        let cause = format!("what was received in part is {}, and it is {content}", token.content);
+        return Err(Fault::new(Code::InvalidArgument, object, cause).reason(Reason::ResumeOfOther));
+    }
+    if token.base != base {
+        return Err(Fault::new(Code::InvalidArgument, object, "what was received in part is based on something else")
+            .reason(Reason::ResumeOnOtherBase));
+    }
+    task.header.start_bytes = token.received_bytes;
+    Ok(task)
 }
 
 fn never_sent(snapshot: &VolumeRef, from: &VolumeRef) -> Fault {

@@ -9,6 +9,7 @@ use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Volume, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::trim::{self, CHUNK};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::Plan;
@@ -99,7 +100,7 @@ impl Engine {
             return Err(fault("it was detached while it was being trimmed"));
         }
         Err(fault("it is not mounted, and only a file system that is mounted knows what is free in it")
-            .cure(format!("attach it first: `bulkhead tenant set TENANT --attach {reference}`")))
+            .reason(Reason::VolumeNotAttached { volume: reference.clone() }))
     }
 
     fn count_trimmed(&self, pool: &Name, trimmed: Bytes) {

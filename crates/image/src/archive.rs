@@ -30,7 +30,7 @@ const MAX_GLOBAL: u64 = 1 << 16;
 const MAX_GLOBAL_WORDS: usize = 256;
 
 /// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
-const XATTR: &[u8] = b"SCHILY.xattr.";
+pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
 
 /// An entry without its data.
 #[derive(Clone, Debug, PartialEq, Eq)]

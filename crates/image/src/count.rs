@@ -6,9 +6,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use bulkhead_core::units::Bytes;
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use crate::error::{DirectoryError, ImportError, failed};
+use crate::error::{ImportError, failed};
 
 /// The size of a block: a file takes whole ones.
 const BLOCK: u64 = 4096;
@@ -24,7 +23,6 @@ pub(crate) struct Size {
 
 /// Counts what is in a directory.
 pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
-    let mount = mount_of(root)?;
     let (mut size, mut linked) = (Size::default(), HashSet::new());
     let mut directories = vec![root.to_owned()];
     while let Some(directory) = directories.pop() {
@@ -33,9 +31,6 @@ pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
             let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
             size.entries += 1;
             if found.is_dir() {
-                if mount_of(&path)? != mount {
-                    return Err(ImportError::Directory { path, reason: DirectoryError::OtherMount });
-                }
                 directories.push(path);
             } else if found.is_file() && (found.nlink() == 1 || linked.insert((found.dev(), found.ino()))) {
                 let bytes = found.len().checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
@@ -44,12 +39,6 @@ pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
         }
     }
     Ok(size)
-}
-
-/// What is mounted where a directory is.
-fn mount_of(path: &Path) -> Result<u64, ImportError> {
-    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
-    Ok(found.map_err(|errno| failed("look at", path)(errno.into()))?.stx_mnt_id)
 }
 
 #[cfg(test)]
@@ -65,13 +54,5 @@ mod tests {
         fs::write(dir.path().join("empty"), "").unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
         assert_eq!(count(dir.path()).unwrap(), Size { entries: 5, bytes: Bytes(8192) });
-    }
-
-    #[test]
-    fn what_is_mounted_in_it_does_not_come_along() {
-        match count(Path::new("/")) {
-            Err(ImportError::Directory { reason: DirectoryError::OtherMount, .. }) => {}
-            other => panic!("{other:?}"),
-        }
     }
 }

@@ -53,6 +53,9 @@ pub enum ImportError {
         #[source]
         source: io::Error,
     },
+    /// What is packed cannot be written.
+    #[error("cannot write the archive")]
+    Output(#[source] io::Error),
     /// An entry of an archive cannot be had.
     #[error("{archive}: entry \"{entry}\" {reason}")]
     Entry {
@@ -95,6 +98,12 @@ pub enum DirectoryError {
     /// It would be imported into itself.
     #[error("the staging directory lies in it")]
     HasStaging,
+    /// A file became shorter while it was read, or something else.
+    #[error("it was changed while it was read")]
+    Changed,
+    /// It has what an archive cannot say.
+    #[error("it has {0}, which no archive can have")]
+    Unpackable(&'static str),
 }
 
 /// What is wrong with an archive.
@@ -254,17 +263,20 @@ impl ImportError {
         use std::io::ErrorKind as K;
         match self {
             Self::NotRoot => Code::PermissionDenied,
-            Self::Io { source, .. } | Self::Input { source, .. } | Self::Make { source, .. } => match source.kind() {
-                K::StorageFull | K::QuotaExceeded => Code::NoSpace,
-                K::NotFound => Code::NotFound,
-                K::PermissionDenied => Code::PermissionDenied,
-                K::Unsupported => Code::Unsupported,
-                K::NotADirectory | K::InvalidFilename => Code::InvalidArgument,
-                _ => Code::Internal,
-            },
+            Self::Io { source, .. } | Self::Input { source, .. } | Self::Output(source) | Self::Make { source, .. } => {
+                match source.kind() {
+                    K::StorageFull | K::QuotaExceeded => Code::NoSpace,
+                    K::NotFound => Code::NotFound,
+                    K::PermissionDenied => Code::PermissionDenied,
+                    K::Unsupported => Code::Unsupported,
+                    K::NotADirectory | K::InvalidFilename => Code::InvalidArgument,
+                    _ => Code::Internal,
+                }
+            }
             Self::Archive { reason: ArchiveError::CutOff | ArchiveError::Damaged(_), .. } => Code::Corrupt,
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Code::Unsupported,
             Self::Entry { reason: EntryError::Type(_) | EntryError::Sparse, .. } => Code::Unsupported,
+            Self::Directory { reason: DirectoryError::Changed, .. } => Code::InUse,
             Self::Directory { .. } | Self::Archive { .. } | Self::Entry { .. } => Code::InvalidArgument,
             Self::Image { reason, .. } => reason.code(),
         }
@@ -286,7 +298,7 @@ impl ImportError {
             Self::Directory { reason: DirectoryError::HasStaging, .. } => Some(Reason::StagingInSource),
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Some(Reason::ArchiveCompression),
             Self::Image { reason, .. } => reason.reason(),
-            Self::Io { .. } | Self::Input { .. } | Self::Make { .. } => match self.code() {
+            Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NoSpace => Some(Reason::StagingFull),
                 Code::Unsupported => Some(Reason::StagingUnsuitable),
                 _ => None,
@@ -304,6 +316,10 @@ impl ImportError {
             Self::Directory { reason: DirectoryError::OtherMount, .. } => {
                 "unmount it, or import an archive of what is meant"
             }
+            Self::Directory { reason: DirectoryError::Changed, .. } => "import it when nobody changes it",
+            Self::Directory { reason: DirectoryError::Unpackable(_), .. } => {
+                "rename or remove that, and import it again"
+            }
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
                 "give a directory, a tar archive (plain, gzip or zstd), or an OCI layout"
             }
@@ -317,7 +333,7 @@ impl ImportError {
             }
             Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
             Self::Image { reason, .. } => reason.cure(),
-            Self::Io { .. } | Self::Input { .. } | Self::Make { .. } => match self.code() {
+            Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NotFound => "look for the path",
                 Code::PermissionDenied => "run it as root, outside of containers",
                 Code::NoSpace | Code::Unsupported => "",

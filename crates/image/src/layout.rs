@@ -110,6 +110,11 @@ impl Layout {
         Ok(Some(Self { root, path: path.to_owned() }))
     }
 
+    /// The same, called otherwise in errors.
+    pub(crate) fn called(self, name: &str) -> Self {
+        Self { path: name.into(), ..self }
+    }
+
     /// The layers of the image that is wanted, the lowest first.
     pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<Descriptor>, ImportError> {
         let index: Index = self.parse(INDEX, &self.read(INDEX, &self.file(Path::new(INDEX), INDEX)?)?)?;

@@ -1,4 +1,5 @@
-//! What an image is imported from: a directory, a tar archive or an OCI image layout, as a directory tree.
+//! What an image is imported from: a directory, a tar archive or an OCI image layout. Who has a directory packs it as an archive
+//! ([`Source`]); who imports it makes a directory tree of an archive ([`stage`]).
 //!
 //! Archives are hostile until the opposite is shown: no name leads out of the tree, no symbolic link of an archive is followed,
 //! and what a header claims takes a bounded amount of memory.
@@ -21,6 +22,7 @@ mod count;
 mod decompress;
 mod error;
 mod layout;
+mod pack;
 mod platform;
 mod staging;
 #[cfg(test)]
@@ -33,6 +35,7 @@ use archive::Archive;
 pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
 use error::{failed, reading};
 use layout::{Descriptor, Layout};
+pub use pack::Source;
 pub use platform::{BadPlatform, Platform};
 use staging::Staging;
 use unpack::{Meter, Unpacked};
@@ -84,13 +87,14 @@ impl Tree {
     }
 }
 
-/// Makes a directory tree of a source. A directory is used where it is, and has to stay as it is for as long; what else there is, is
-/// unpacked into a directory in `staging`. `progress` hears how much was unpacked.
+/// Makes a directory tree of an archive that is called `name` in errors: in `staging`, to which nobody but root can write, or which is
+/// sticky. `progress` hears how much was unpacked.
 ///
 /// # Errors
 /// [`ImportError`]; nothing is left in `staging` then.
 pub fn stage(
-    source: &Path,
+    archive: impl Read,
+    name: &str,
     staging: &Path,
     wanted: &Wanted,
     mut progress: impl FnMut(Bytes),
@@ -98,47 +102,26 @@ pub fn stage(
     if !geteuid().is_root() {
         return Err(ImportError::NotRoot);
     }
-    let absolute = |path: &Path| fs::canonicalize(path).map_err(failed("find", path));
-    let (source, within) = (absolute_source(source)?, absolute(staging)?);
-    let is_directory = fs::metadata(&source).map_err(failed("look at", &source))?.is_dir();
-    let layout = if is_directory { Layout::open(&source)? } else { None };
-    if is_directory && layout.is_none() && within.starts_with(&source) {
-        let reason = DirectoryError::HasStaging;
-        return Err(ImportError::Directory { path: source, reason });
-    }
+    let within = fs::canonicalize(staging).map_err(failed("find", staging))?;
     let staging = Staging::create(&within)?;
     let mut meter = Meter::new(&mut progress);
-    let path = match layout {
-        Some(layout) => unpack_image(&layout, wanted, &staging, &mut meter)?,
-        None if is_directory => source,
-        None => {
-            let unpacked = unpack_archive(&source, &staging.path().join("archive"), &mut meter)?;
-            match Layout::open(&unpacked)? {
-                None => unpacked,
-                Some(layout) => {
-                    let tree = unpack_image(&layout, wanted, &staging, &mut meter)?;
-                    fs::remove_dir_all(&unpacked).map_err(failed("remove", &unpacked))?;
-                    tree
-                }
-            }
+    let unpacked = unpack_archive(archive, name, &staging.path().join("archive"), &mut meter)?;
+    let path = match Layout::open(&unpacked)? {
+        None => unpacked,
+        Some(layout) => {
+            let tree = unpack_image(&layout.called(name), wanted, &staging, &mut meter)?;
+            fs::remove_dir_all(&unpacked).map_err(failed("remove", &unpacked))?;
+            tree
         }
     };
     let size = count::count(&path)?;
     Ok(Tree { path, size, staging })
 }
 
-/// A pipe has no path that it could be found under again.
-fn absolute_source(source: &Path) -> Result<PathBuf, ImportError> {
-    let found = fs::metadata(source).map_err(failed("find", source))?;
-    if found.is_dir() { fs::canonicalize(source).map_err(failed("find", source)) } else { Ok(source.to_owned()) }
-}
-
-fn unpack_archive(source: &Path, to: &Path, meter: &mut Meter<'_>) -> Result<PathBuf, ImportError> {
-    let name = source.display().to_string();
-    let file = File::open(source).map_err(failed("open", source))?;
+fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<PathBuf, ImportError> {
     let mut unpacked = Unpacked::create(to)?;
-    let mut archive = Archive::new(decompress::open(file, &name)?, &name, false);
-    unpacked.unpack(&mut archive, &name, false, meter)?;
+    let mut archive = Archive::new(decompress::open(input, name)?, name, false);
+    unpacked.unpack(&mut archive, name, false, meter)?;
     unpacked.finish()
 }
 

@@ -55,6 +55,13 @@ fn packed(dir: &Path, at: &str, mut tar: Tar) -> Tar {
     tar
 }
 
+/// Packs a source, and makes a tree of that.
+fn stage_of(source: &Path, staging: &Path) -> Result<Tree, ImportError> {
+    let mut archive = Vec::new();
+    Source::open(source, staging)?.write_to(&mut archive)?;
+    stage(&archive[..], &source.display().to_string(), staging, &wanted(), |_| ())
+}
+
 /// Whether there is root, without whom nothing is staged.
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
@@ -100,10 +107,9 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
     ];
     let mut first = None;
     for source in &sources {
-        let mut progress = Bytes(0);
-        let tree = stage(source, &staging, &wanted(), |bytes| progress = bytes).unwrap();
+        let tree = stage_of(source, &staging).unwrap();
         assert_eq!((tree.entries(), tree.bytes()), (4, Bytes(4096 + 102_400)), "{}", source.display());
-        assert!(progress.0 >= 100_004 && tree.scratch().unwrap().is_dir());
+        assert!(tree.scratch().unwrap().is_dir());
         // What was unpacked on the way is not kept.
         assert_eq!(fs::read_dir(tree.staging.path()).unwrap().count(), 2);
         let seen = seen(tree.path());
@@ -112,12 +118,12 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         drop(tree);
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0);
     }
-    // A directory is used where it is.
-    let mut tell = |_| ();
-    let unpacked = unpack_archive(&sources[0], &dir.path().join("unpacked"), &mut Meter::new(&mut tell)).unwrap();
-    let tree = stage(&unpacked, &staging, &wanted(), |_| ()).unwrap();
-    assert_eq!((tree.path(), seen(tree.path())), (&*unpacked, first.unwrap().0));
-    drop(tree);
+    // And so does the tree itself.
+    let (mut heard, unpacked) = (Bytes(0), dir.path().join("unpacked"));
+    let mut tell = |bytes| heard = bytes;
+    unpack_archive(&plain[..], "plain", &unpacked, &mut Meter::new(&mut tell)).unwrap();
+    assert!(heard.0 >= 100_004);
+    assert_eq!(seen(stage_of(&unpacked, &staging).unwrap().path()), first.unwrap().0);
     assert!(unpacked.join("etc/passwd").exists() && fs::read_dir(&staging).unwrap().count() == 0);
 }
 
@@ -156,7 +162,7 @@ fn root_what_is_refused_leaves_nothing() {
         (dir.path().to_owned(), Code::InvalidArgument, "the staging directory lies in it"),
     ];
     for (source, code, cause) in cases {
-        let error = stage(&source, &staging, &wanted(), |_| ()).unwrap_err();
+        let error = stage_of(&source, &staging).unwrap_err();
         assert!(error.to_string().contains(cause) && error.code() == code, "{error} ({:?})", error.code());
         assert!(!error.fault("source").cure.is_empty());
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
@@ -168,6 +174,6 @@ fn without_root_nothing_is_begun() {
     if geteuid().is_root() {
         return println!("Skipped: this is root");
     }
-    let error = stage(Path::new("/nonexistent"), Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
+    let error = stage(&b""[..], "x", Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
     assert!(error.code() == Code::PermissionDenied && error.fault("source").cure.contains("as root"), "{error}");
 }

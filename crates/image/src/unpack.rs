@@ -369,7 +369,7 @@ fn dress(entry: &Entry<'_>, directory: &OwnedFd, name: &OsStr) -> Result<(), Imp
 }
 
 /// The names of the extended attributes of a file.
-fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
+pub(crate) fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
     let mut names = vec![0; 1 << 16];
     match rustix::fs::llistxattr(path, &mut names[..]) {
         Ok(len) => {

@@ -41,6 +41,7 @@ pub mod thin;
 pub mod tool;
 pub mod trim;
 pub mod ublk;
+pub mod worker;
 
 mod mapping;
 mod raw;

@@ -10,7 +10,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, recvmsg, sendmsg,
-    socket_with, sockopt,
+    socket_with, socketpair, sockopt,
 };
 
 use crate::process::Handle;
@@ -46,6 +46,14 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     let flags = fcntl_getfl(&socket)?;
     fcntl_setfl(&socket, flags - OFlags::NONBLOCK)?;
     Ok(socket)
+}
+
+/// Two ends that are connected with each other. Sending and receiving wait.
+///
+/// # Errors
+/// The operating system's.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Accepts a connection, if somebody waits. Neither sending nor receiving waits on it.

@@ -29,7 +29,7 @@ use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::measure;
-pub use verify::{Verified, verify};
+pub use verify::verify;
 
 use scratch::Scratch;
 use search::{Candidate, N_AROUND, Trial, VRATES_PCT, around, choose, is_saturated};

@@ -108,7 +108,7 @@ fn receive(dir: &Path, name: &str, stream: &[u8]) -> (Option<Bytes>, Result<(), 
     let received = Receiver::open(stream).and_then(|mut receiver| {
         let header = receiver.header().clone();
         part::create(&path, header.content, header.base, header.size_bytes)?;
-        receiver.receive(&path, |_| ())
+        receiver.receive(&Target::open(&path, &header)?, |_| ())
     });
     (part::state(&path).unwrap().and_then(|state| state.received), received)
 }
@@ -359,7 +359,8 @@ fn what_was_given_up_meanwhile_is_not_gone_on_with() {
     let mut receiver = Receiver::open(&rest[..]).unwrap();
     part::remove(&path).unwrap();
     part::create(&path, layers[0], None, Bytes(SIZE)).unwrap();
-    let error = receiver.receive(&path, |_| ());
+    let header = receiver.header().clone();
+    let error = Target::open(&path, &header).and_then(|target| receiver.receive(&target, |_| ()));
     assert!(matches!(error, Err(TransferError::Part(LayerError::GivenUp { .. }))), "{error:?}");
     // What is there is not forgotten when it is sent again from an earlier place, and that is cut off.
     receive(there.path(), "v", &stream[..stream.len() / 2]).1.unwrap_err();

@@ -80,6 +80,25 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         (Reason::OnDemandNeedsThin { pool: name("p") }, "omit `--provision`, or use a pool on a thin pool"),
         (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` if it is to become smaller"),
         (
+            Reason::ReceiveUnfinished { volume: volume("p/v") },
+            "`bulkhead volume receive p/v --token` says how to go on, `--abort` gives it up",
+        ),
+        (
+            Reason::ResumeOfOther,
+            "name the snapshot that was being sent; if it is gone or was written to, give up what was received (`--abort`)",
+        ),
+        (Reason::ResumeOnOtherBase, "give the same `--from` as before, or none if there was none"),
+        (Reason::ChecksHeldUp, "`bulkhead job ls` shows the step that they are at"),
+        (
+            Reason::JournalSmall { volume: volume("p/v") },
+            "detach it from its tenant, then `bulkhead volume resize p/v --journal auto`",
+        ),
+        (Reason::LayersMany { volume: volume("p/v") }, "`bulkhead volume flatten p/v`"),
+        (
+            Reason::VolumeNotAttached { volume: volume("p/v") },
+            "attach it first: `bulkhead tenant set TENANT --attach p/v`",
+        ),
+        (
             Reason::JournalUnmended { volume: volume("p/v") },
             "`bulkhead volume check --repair p/v`, then `bulkhead volume resize p/v --journal auto`",
         ),
@@ -253,11 +272,7 @@ fn remedies_are_true_of_every_front_end() {
 /// What other crates may say all the same, by file and a part of the line: no remedies, but notes of views.
 const NOTES: &[(&str, &str)] = &[
     ("core/src/isolation.rs", "Use a strict BFQ: `bulkhead device control"),
-    ("core/src/journal.rs", "then `bulkhead volume resize {} --journal auto`"),
     ("engine/src/devices.rs", "`bulkhead device control {}`"),
-    ("engine/src/pools.rs", "--token` says how to go on"),
-    ("engine/src/volumes.rs", "no tenant can have it until `bulkhead volume unmap`"),
-    ("engine/src/volumes.rs", "`bulkhead volume flatten` ends that"),
 ];
 
 #[test]

@@ -76,7 +76,7 @@ mod tests {
     fn what_was_lost_limits_the_figures() {
         let xfs = finding(FindingId::XfsNotObserved, "no such tracepoint");
         let mut seen = Observation { findings: vec![xfs.clone()], ..Observation::default() };
-        assert_eq!(seen.limits(), [xfs.clone()]);
+        assert_eq!(seen.limits(), std::slice::from_ref(&xfs));
         let mut totals = Totals { unseen_commits: 2, ..Totals::default() };
         totals.losses.requests = 7;
         (seen.losses, seen.partial) = (losses(&totals), true);

@@ -14,8 +14,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::MAX_BODY_BYTES;
-use crate::routes::{Body, Nothing, Place, Query, Route, Text};
-use crate::service::Service;
+use super::upgrade::{self, Upgrade};
+use crate::routes::{Body, Nothing, Place, Query, Route, Stream, Text};
+use crate::service::{Reply, Service, Terms};
 
 /// Routes that are answered.
 #[derive(Default)]
@@ -37,6 +38,30 @@ impl Api {
         self.handled(&route, move |State(service): State<Service>, call: Call<A, Q, B>| {
             let answer = operation(service, call);
             async move { answer.await.map(Answer::into_response).map_err(Failure::from) }
+        })
+    }
+
+    /// Has an operation answer a route that is a stream. What is refused, is refused before the connection becomes one.
+    pub(super) fn stream<A, Q, B, R, F, Fut>(self, route: Route<A, Q, B, Stream<R>>, operation: F) -> Self
+    where
+        A: Place,
+        Q: Query<Terms = Terms>,
+        B: Body,
+        R: Serialize + Send + 'static,
+        F: Fn(Service, Call<A, Q, B>) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = Result<Reply<R>, Fault>> + Send + 'static,
+    {
+        self.handled(&route, move |State(service): State<Service>, mut request: Request| async move {
+            let upgrade = Upgrade::of(&mut request);
+            let call = Call::<A, Q, B>::from_request(request, &service).await?;
+            let upgrade = match upgrade {
+                None if !call.terms.dry_run => return Err(upgrade::required()),
+                upgrade => upgrade,
+            };
+            match operation(service, call).await? {
+                Reply::Planned(planned) => Ok(Answer::into_response(planned)),
+                Reply::Stream(begun) => upgrade.map(|upgrade| upgrade.to(begun)).ok_or_else(upgrade::required),
+            }
         })
     }
 

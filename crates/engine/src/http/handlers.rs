@@ -14,6 +14,9 @@ use crate::openapi::document;
 use crate::routes::{self, Nothing};
 use crate::service::Service;
 
+/// How long somebody may wait for the end of a job with one request.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
 pub(super) fn all() -> Api {
     [pools, volumes, tenants, devices, host, metrics].into_iter().fold(Api::default(), |api, add| add(api))
 }
@@ -47,19 +50,18 @@ fn volumes(api: Api) -> Api {
         .on(routes::volume_flatten(), |service, call| async move {
             service.volume_flatten(call.at, call.body, call.terms).await
         })
-        .on(
-            routes::volume_send(),
-            |service, call| async move { service.volume_send(call.at, call.body, call.terms).await },
-        )
-        .on(routes::volume_receive(), |service, call| async move {
+        .stream(routes::volume_send(), |service, call| async move {
+            service.volume_send(call.at, call.body, call.terms).await
+        })
+        .stream(routes::volume_receive(), |service, call| async move {
             service.volume_receive(call.at, call.body, call.terms).await
         })
         .on(routes::volume_receiving(), |service, call| async move { service.volume_receiving(call.at).await })
         .on(routes::volume_receive_abort(), |service, call| async move {
             service.volume_receive_abort(call.at, call.terms).await
         })
-        .on(routes::volume_received(), |service, call| async move {
-            service.volume_received(call.at, call.body, call.terms).await
+        .stream(routes::volume_import(), |service, call| async move {
+            service.volume_import(call.at, call.body, call.terms).await
         })
         .on(routes::volume_check(), |service, call| async move {
             service.volume_check(call.at, call.body, call.terms).await
@@ -95,6 +97,9 @@ fn devices(api: Api) -> Api {
         .on(routes::device_calibrate(), |service, call| async move {
             service.device_calibrated(call.at.0, call.body, call.terms).await
         })
+        .on(routes::device_measure(), |service, call| async move {
+            service.device_measure(call.at.0, call.body, call.terms).await
+        })
         .on(routes::hold_list(), |service, _| async move { Ok(service.hold_list()) })
         .on(routes::hold_start(), |service, call| async move { service.hold_start(call.body, call.terms).await })
         .on(routes::hold_stop(), |service, call| async move { service.hold_stop(call.at.0, call.terms).await })
@@ -102,7 +107,10 @@ fn devices(api: Api) -> Api {
 
 fn host(api: Api) -> Api {
     api.on(routes::job_list(), |service, _| async move { Ok(service.job_list()) })
-        .on(routes::job_inspect(), |service, call| async move { service.job_inspect(call.at) })
+        .on(routes::job_inspect(), |service, call| async move {
+            let limit = Duration::from_secs(call.query.wait_seconds).min(LONGEST_WAIT);
+            service.job_at_end(call.at, limit).await
+        })
         .on(routes::job_cancel(), |service, call| async move { service.job_cancel(call.at) })
         .on(routes::host(), |service, _| async move { service.host().await })
         .on(routes::observation(), |service, call| async move {

@@ -6,6 +6,7 @@
 
 mod api;
 mod handlers;
+mod upgrade;
 
 use std::time::Instant;
 

@@ -1,7 +1,8 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
-//! `act.rs` has the actions, `cgroups.rs` and `image.rs` those on cgroups and images, `apart.rs` those that wait for a tenant's I/O, `faults.rs` what errors mean to an operator, `proof.rs` and
-//! `records.rs` what makes looking again cheap; the look-ups are here.
+//! `act.rs` has the actions, `cgroups.rs` and `image.rs` those on cgroups and images, `apart.rs` those that wait for a tenant's I/O, `worker.rs`
+//! processes for work that is not the daemon's, `faults.rs` what errors mean to an operator, `proof.rs` and `records.rs` what makes looking again
+//! cheap; the look-ups are here.
 
 mod act;
 pub mod apart;
@@ -11,6 +12,7 @@ mod image;
 mod proof;
 mod records;
 mod siblings;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,6 +32,7 @@ use bulkhead_core::stream::PartState;
 use bulkhead_core::tenant::{self, WEIGHT_FILES};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
+use bulkhead_core::work::WorkSpec;
 use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
@@ -44,7 +47,9 @@ use self::act::cgroup_path;
 use self::faults::Classify;
 use self::records::KnownRecords;
 use crate::conditions::Conditions;
-use crate::host::{BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool};
+use crate::host::{
+    BlockFacts, Host, JournalFacts, LogicalVolume, NamedDevice, OpenDevice, Proof, Records, ThinPool, Worker,
+};
 use crate::jobs::Job;
 use crate::observe::containers;
 use crate::servers::Replacing;
@@ -179,6 +184,10 @@ impl Kernel {
 impl Host for Kernel {
     fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
         self.act_for(action, job)
+    }
+
+    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault> {
+        self.worker(spec)
     }
 
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {

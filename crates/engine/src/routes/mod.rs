@@ -14,18 +14,19 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    DeviceControl, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, JobView, LeaseCreate, LeaseReply,
-    PoolCreate, PoolMove, PoolView, ReceiveView, SendView, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck,
-    VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
+    LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, ReceiveView, TenantCreate, TenantSet, TenantView,
+    TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
+    VolumeView,
 };
 use hyper::Method;
 use utoipa::openapi::{OpenApi, Schema};
 use uuid::Uuid;
 
 pub(crate) use self::parts::{
-    Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Sent, Text, Wait, Waits, Write,
+    AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Sent, Stream, Text, Wait, Waits, Write,
 };
-use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, WriteFaults};
+use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, StreamFaults, WriteFaults};
 
 /// A route: what its path names, its query, its body ([`Sent`], or `()` for none), and its answer.
 pub(crate) struct Route<A, Q, B, R> {
@@ -104,6 +105,16 @@ macro_rules! route {
     (text($media_type:tt, $text:tt); $($row:tt)+) => {
         route! { @ [(status = 200, description = $text, content_type = $media_type)] Text; $($row)+ }
     };
+    (stream($answer:ty) $faults:ident; $($row:tt)+) => {
+        route! {
+            @ [
+                (status = 101, description = "The connection is the stream of the job that the header Bulkhead-Job names: its outcome is there",
+                    headers(("Bulkhead-Job" = u64, description = "The job"))),
+                (status = 200, description = "What would be done, in a dry run", body = $answer),
+                $faults
+            ] Stream<$answer>; $($row)+
+        }
+    };
     (@ [$($responses:tt)+] $answer:ty; $(#[doc = $doc:tt])+ $id:ident: $method:ident $path:tt $tag:tt,
         at [$($at:ident)?] query [$($query:ident)?] body [$($body:ident)?]) => {
         $(#[doc = $doc])+
@@ -179,21 +190,24 @@ routes! {
     /// Shows what volumes have read of what they share: from the disk, from the host's page cache, or from a sibling's.
     heatmap: get "/v1/heatmap", "volumes"
         => json(Vec<HeatRow>), ListFaults;
-    /// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.
+    /// Sends a snapshot, after it was made sure that it never changes: the connection is upgraded to `bulkhead-stream`, and has the
+    /// stream until it is closed.
     volume_send: post "/v1/volumes/{pool}/{name}/send", "volumes", at VolumeRef, query Write, body VolumeSend
-        => json(Done<SendView>), WriteFaults;
-    /// Begins to receive a snapshot as a volume, or goes on with it: what comes next is written to the part. Idempotent.
+        => stream(Done<VolumeView>), StreamFaults;
+    /// Receives a snapshot as a volume, or goes on with it: the connection is upgraded to `bulkhead-stream`, and the stream, with its
+    /// header, is what comes next. What was received stays when it breaks off.
     volume_receive: post "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef, query Write, body StreamHeader
-        => json(Done<ReceiveView>), WriteFaults;
+        => stream(Done<ReceiveView>), StreamFaults;
     /// Tells how far the receiving of a volume is.
     volume_receiving: get "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef
         => json(ReceiveView), ObjectFaults;
     /// Gives up what was received of a volume so far. Idempotent.
     volume_receive_abort: delete "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef, query Write
         => json(Done<ReceiveView>), WriteFaults;
-    /// Makes a snapshot of what was received, when all of it was.
-    volume_received: post "/v1/volumes/{pool}/{name}/received", "volumes", at VolumeRef, query Write, body StreamHeader
-        => json(Done<VolumeView>), WriteFaults;
+    /// Imports an image: the connection is upgraded to `bulkhead-stream`, and a tar archive (plain, gzip or zstd), of a tree or of an OCI
+    /// layout, is what comes next. The job ends with the connection.
+    volume_import: post "/v1/volumes/{pool}/{name}/import", "volumes", at VolumeRef, query Write, body ImageImport
+        => stream(Done<ReceiveView>), StreamFaults;
     /// Checks the file system of a volume that is not mounted.
     volume_check: post "/v1/volumes/{pool}/{name}/check", "volumes", at VolumeRef, query Write, body VolumeCheck
         => json(Done<VolumeView>), WriteFaults;
@@ -240,6 +254,10 @@ routes! {
     /// Records a calibration that was measured on the device, and applies it where io.cost is in force.
     device_calibrate: post "/v1/devices/{name}/calibrate", "devices", at Device, query Write, body Calibration
         => json(Done<DeviceView>), WriteFaults;
+    /// Begins to measure an io.cost model of a device, which is recorded, or what the recorded one does: on scratch volumes of a pool, for
+    /// minutes. Returns its job.
+    device_measure: post "/v1/devices/{name}/measure", "devices", at Device, query Wait, body DeviceMeasure
+        => json(JobView), WriteFaults;
     /// Lists the shares that are held.
     hold_list: get "/v1/holds", "hold"
         => json(Vec<HoldView>), ListFaults;
@@ -253,8 +271,8 @@ routes! {
     /// Lists the jobs: operations that are under way, and those that ended lately.
     job_list: get "/v1/jobs", "jobs"
         => json(Vec<JobView>), ListFaults;
-    /// Shows a job.
-    job_inspect: get "/v1/jobs/{id}", "jobs", at u64
+    /// Shows a job, at once or when it has ended.
+    job_inspect: get "/v1/jobs/{id}", "jobs", at u64, query AtEnd
         => json(JobView), ObjectFaults;
     /// Has a job end as soon as all that it did can be undone; at once while it waits. One that has ended, or cannot be undone any more,
     /// is what it is. Idempotent.

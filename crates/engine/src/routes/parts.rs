@@ -237,6 +237,22 @@ pub(crate) struct OfPool {
     pub(crate) pool: Option<Name>,
 }
 
+/// Query of a job.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AtEnd {
+    /// Answer when it has ended, or after so many seconds: at most 3600.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[param(value_type = u64, required = false)]
+    pub(crate) wait_seconds: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
+}
+
 /// Query of the observation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -263,7 +279,7 @@ macro_rules! answered_at_once {
     };
 }
 
-answered_at_once!(NoQuery, OfPool, Waits);
+answered_at_once!(AtEnd, NoQuery, OfPool, Waits);
 
 macro_rules! job {
     ($($query:ident: $dry_run:expr),+) => {
@@ -342,3 +358,6 @@ pub(crate) struct Nothing;
 
 /// An answer that is no JSON.
 pub(crate) struct Text;
+
+/// An answer that is the bytes of a stream; in a dry run, JSON.
+pub(crate) struct Stream<T>(PhantomData<T>);

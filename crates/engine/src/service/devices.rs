@@ -87,6 +87,6 @@ impl Service {
     }
 }
 
-fn device(name: &str) -> Claim {
+pub(super) fn device(name: &str) -> Claim {
     Claim::default().changes(Object::Device(kernel_name(name).to_owned()))
 }

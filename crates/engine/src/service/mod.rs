@@ -6,12 +6,17 @@
 //! Does not: decide anything about pools, volumes, tenants or devices (the engine does), or know who asks.
 
 mod devices;
+mod import;
+mod measure;
 mod pools;
 mod tenants;
+mod transfer;
 mod trim;
 mod volumes;
+mod work;
 
 use std::any::Any;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,12 +24,14 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health::{self, HOST};
 use bulkhead_core::observe::view::Observation;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::wire::{HoldView, HostView, JobView};
 use bulkhead_sys::bpf;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
+pub(crate) use self::work::Begun;
 use crate::conditions::Conditions;
 use crate::engine::Engine;
 use crate::hold::Holder;
@@ -63,6 +70,15 @@ impl Default for Terms {
     }
 }
 
+/// What answers a request for a stream.
+#[derive(Debug)]
+pub(crate) enum Reply<T> {
+    /// What would be done: it was a dry run.
+    Planned(T),
+    /// A job that waits for the stream.
+    Stream(Begun),
+}
+
 /// The daemon's operations. Clones are the same service.
 #[derive(Clone, Debug)]
 pub struct Service(Arc<Inner>);
@@ -72,6 +88,8 @@ struct Inner {
     engine: Engine,
     facts: serde_json::Value,
     observe: Arc<dyn Observe>,
+    /// Where the daemon listens, for its workers.
+    socket: PathBuf,
     holder: Mutex<Holder>,
     /// As they were after the last step: who wants to see them does not wait for one.
     holds: Mutex<Vec<HoldView>>,
@@ -82,9 +100,10 @@ struct Inner {
 }
 
 impl Service {
-    /// On this engine, which should be reconciled. `facts` is what [`Service::host`] tells about the host.
+    /// On this engine, which should be reconciled. `facts` is what [`Service::host`] tells about the host, `socket` where the
+    /// daemon listens.
     #[must_use]
-    pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>) -> Self {
+    pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>, socket: PathBuf) -> Self {
         let holds = engine.holds().unwrap_or_else(|fault| {
             let evidence = format!("holds cannot be taken up again: {fault}");
             let finding = Finding { evidence, ..Finding::of_fault(FindingId::RecordUnreadable, fault) };
@@ -94,7 +113,7 @@ impl Service {
         let holder = Holder::new(holds);
         let (holds, holder) = (Mutex::new(holder.views()), Mutex::new(holder));
         let (questions, checks) = (Arc::new(Semaphore::new(MAX_QUESTIONS)), Mutex::default());
-        Self(Arc::new(Inner { engine, facts, observe, holder, holds, questions, checks }))
+        Self(Arc::new(Inner { engine, facts, observe, socket, holder, holds, questions, checks }))
     }
 
     /// What goes on on the host, with the longest waits of the last `waits`; operations do not hold it up.
@@ -164,7 +183,7 @@ impl Service {
         let n_held_up = self.checks().iter().filter(|began| began.elapsed() >= HELD_UP).count();
         let evidence = format!("{n_held_up} periodic checks have not ended after {} s", HELD_UP.as_secs());
         let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
-        (n_held_up > 0).then(|| finding.advise("`bulkhead job ls` shows the step that they are at"))
+        (n_held_up > 0).then(|| finding.reason(Reason::ChecksHeldUp))
     }
 
     /// The jobs that run, and those that ended lately.
@@ -179,6 +198,14 @@ impl Service {
     /// `NotFound`.
     pub fn job_inspect(&self, id: u64) -> Result<JobView, Fault> {
         self.0.engine.shared.jobs.view(id)
+    }
+
+    /// One job, once it has ended, or `limit` is over.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn job_at_end(&self, id: u64, limit: Duration) -> Result<JobView, Fault> {
+        self.0.engine.shared.jobs.view_at_end(id, limit).await
     }
 
     /// Has a job undone, as soon as that is possible. Idempotent.

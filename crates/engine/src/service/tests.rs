@@ -18,7 +18,7 @@ use crate::sim::{Observed, Sim};
 
 fn service_on(sim: &Sim, observe: Arc<dyn Observe>) -> Service {
     let engine = Engine::new(Dirs::default(), Executor::new(Arc::new(sim.clone()), None));
-    Service::new(engine, serde_json::Value::Null, observe)
+    Service::new(engine, serde_json::Value::Null, observe, "/run/x.sock".into())
 }
 
 fn service() -> Service {

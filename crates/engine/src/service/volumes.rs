@@ -1,12 +1,11 @@
-//! Volumes, and their streams.
+//! Volumes; their streams are in `transfer.rs`.
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
-use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
-    Done, HeatRow, ReceiveView, SendView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
-    VolumeRollback, VolumeSend, VolumeView,
+    Done, HeatRow, ReceiveView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
+    VolumeView,
 };
 
 use super::{Service, Terms};
@@ -117,49 +116,11 @@ impl Service {
             .await
     }
 
-    /// Says what is to be read to send a snapshot, after it was made sure that this never changes.
-    pub async fn volume_send(
-        &self,
-        volume: VolumeRef,
-        request: VolumeSend,
-        terms: Terms,
-    ) -> Result<Done<SendView>, Fault> {
-        let operation = format!("send volume {volume}");
-        let from = request.from.as_ref().map(|name| VolumeRef { pool: volume.pool.clone(), name: name.clone() });
-        let claim = Claim::default().volumes(std::iter::once(&volume).chain(&from));
-        self.change(terms, operation, claim, move |engine| engine.volume_send(&volume, &request, terms.dry_run)).await
-    }
-
-    /// Begins to receive a snapshot as a volume, or goes on with it.
-    pub async fn volume_receive(
-        &self,
-        volume: VolumeRef,
-        header: StreamHeader,
-        terms: Terms,
-    ) -> Result<Done<ReceiveView>, Fault> {
-        let operation = format!("begin to receive volume {volume}");
-        let claim = Claim::default().volume(&volume);
-        self.change(terms, operation, claim, move |engine| engine.volume_receive(&volume, &header, terms.dry_run)).await
-    }
-
     /// Gives up what was received of a volume so far.
     pub async fn volume_receive_abort(&self, volume: VolumeRef, terms: Terms) -> Result<Done<ReceiveView>, Fault> {
         let operation = format!("give up what was received of volume {volume}");
         let claim = Claim::default().volume(&volume);
         self.change(terms, operation, claim, move |engine| engine.volume_receive_abort(&volume, terms.dry_run)).await
-    }
-
-    /// Makes a snapshot of what was received, when all of it was.
-    pub async fn volume_received(
-        &self,
-        volume: VolumeRef,
-        header: StreamHeader,
-        terms: Terms,
-    ) -> Result<Done<VolumeView>, Fault> {
-        let operation = format!("make volume {volume} of what was received");
-        let claim = Claim::default().volume(&volume);
-        self.change(terms, operation, claim, move |engine| engine.volume_received(&volume, &header, terms.dry_run))
-            .await
     }
 
     /// Checks the file system of a volume that is not mounted.

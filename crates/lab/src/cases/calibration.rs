@@ -29,7 +29,7 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
     }
 }
 
-/// Starts a calibration and kills it as soon as both its scratch volumes are mounted: the next one removes what it left.
+/// Starts a calibration and kills its worker as soon as both its scratch volumes are mounted: the next one removes what it left.
 async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
     let process = ctx.machine.spawn(argv, &[]).await?;
     ctx.machine
@@ -40,7 +40,7 @@ async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
             Ok((mounted == 2).then_some(()))
         })
         .await?;
-    process.kill(9).await?;
+    ctx.machine.sh("pkill -9 -f '[b]ulkhead work .*measure'").await?;
     process.wait(Duration::from_secs(60)).await?;
     let left = json(ctx, &["tenant", "ls"]).await?;
     ensure!(left.as_array().is_some_and(|tenants| !tenants.is_empty()), "it was killed too late to leave anything");

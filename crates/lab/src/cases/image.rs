@@ -257,7 +257,7 @@ async fn changed_base(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Kills an import half way; the next one finds nothing in its way, and gives the same base.
+/// Kills the client of an import half way, and then its worker; nothing is left, and the next one gives the same base.
 async fn killed(ctx: &Ctx) -> Result<()> {
     let base = base_of(ctx, "file/layout").await?;
     for name in ["one", "two", "three", "layout"] {
@@ -265,26 +265,32 @@ async fn killed(ctx: &Ctx) -> Result<()> {
     }
     let program = ctx.program("bulkhead");
     let source = format!("{AT}/tree.tar.gz");
-    for (when, reached) in [
-        ("while it is unpacked", format!("ls -d {STAGING}/*/archive/lib")),
-        ("when its part is there", format!("ls {POOL}/base.part")),
-    ] {
+    let unpacked = ("while it is unpacked", format!("ls -d {STAGING}/*/archive/lib"));
+    let part = ("when its part is there", format!("ls {POOL}/base.part"));
+    for ((when, reached), is_worker) in [(&unpacked, false), (&part, false), (&unpacked, true), (&part, true)] {
         let argv = [&program, "image", "import", &source, "file/base", "--staging", STAGING];
         let importing = ctx.machine.spawn(&argv, &[]).await?;
         ctx.machine
             .wait_until(when, Duration::from_secs(100), async || {
-                let asked = ctx.machine.run(&["bash", "-c", &reached]).await?;
+                let asked = ctx.machine.run(&["bash", "-c", reached]).await?;
                 Ok((asked.status == ExitStatus::Code(0)).then_some(()))
             })
             .await?;
-        importing.kill(9).await?;
+        if is_worker {
+            ctx.machine.sh("pkill -9 -f '[b]ulkhead work .*import'").await?;
+        } else {
+            importing.kill(9).await?;
+        }
         importing.wait(Duration::from_secs(60)).await?;
-        ctx.log(format!("killed {when}"));
+        ctx.log(format!("{} killed {when}", if is_worker { "worker" } else { "client" }));
+        ctx.machine
+            .wait_until("nothing", Duration::from_secs(60), async || {
+                let under_way = json(ctx, &["job", "ls"]).await?.to_string().contains("\"running\"");
+                let asked = ctx.machine.run(&["bash", "-c", &format!("! ls {POOL} | grep base.part")]).await?;
+                Ok((!under_way && asked.status == ExitStatus::Code(0)).then_some(()))
+            })
+            .await?;
     }
-    let findings = json(ctx, &["pool", "inspect", "file"]).await?["findings"].clone();
-    let mut all = findings.as_array().into_iter().flatten();
-    let is_told = all.any(|found| found["id"] == "import_unfinished" && found["object"] == "volume file/base");
-    ensure!(is_told, "the pool says {findings}");
     import(ctx, &source, "file/base").await?;
     let again = base_of(ctx, "file/base").await?;
     ensure!(again == base, "the base was {base}, and is {again}");

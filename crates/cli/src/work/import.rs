@@ -1,0 +1,125 @@
+//! Makes a base of the archive in a client's stream, in a part that the daemon makes on the way.
+
+use std::io;
+use std::path::Path;
+
+use bulkhead_blockd::base;
+use bulkhead_blockd::index::{self, IndexFileError};
+use bulkhead_blockd::transfer::TransferError;
+use bulkhead_core::base::IMPORTING;
+use bulkhead_core::cow::BLOCK_BYTES;
+use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::model::FsKind;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Report, Staged};
+use bulkhead_image::{ImportError, Platform, Tree, Wanted, stage};
+use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
+use bulkhead_sys::layer::LayerError;
+use bulkhead_sys::loopdev::LoopError;
+use bulkhead_sys::part::{Part, index_of};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::tool::ToolError;
+use uuid::Uuid;
+
+use super::transfer::io_kind;
+use super::{Daemon, silent};
+
+/// What a base's size is a multiple of when nobody gives it.
+const ROUND_TO: Bytes = Bytes::mib(64);
+
+pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
+    let ImportTask { volume, wanted, staging } = task;
+    let source = wanted.source;
+    let platform = match wanted.platform {
+        None => Platform::of_host(),
+        Some(text) => text.parse::<Platform>().map_err(|error| Fault::new(Code::InvalidArgument, "platform", error))?,
+    };
+    let image = Wanted { platform, reference: wanted.reference };
+    let stream = daemon.stream()?;
+    let tree = stage(stream, &source, &staging, &image, |bytes| daemon.has_come(bytes, None));
+    let tree = tree.map_err(|error| error.fault(format!("source {source}")))?;
+    let whole = |size: Bytes| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size);
+    let size_bytes = wanted.size_bytes.map_or_else(|| size_for(tree.entries(), tree.bytes()), whole);
+    daemon.say(&Report::Staged(Staged { size_bytes, data_bytes: tree.bytes() }))?;
+    let Order::Make { part } = daemon.hear()? else {
+        return Err(silent(&io::ErrorKind::InvalidData.into()));
+    };
+    let made = make(&part, &tree, size_bytes, |bytes| daemon.has_come(bytes, None));
+    let content = made.map_err(|error| error.fault(&format!("volume {volume}")))?;
+    Ok(Outcome::Imported { content, entries: tree.entries() })
+}
+
+/// Why no base could be made.
+#[derive(Debug, thiserror::Error)]
+enum MakeError {
+    #[error(transparent)]
+    Part(#[from] LayerError),
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    #[error(transparent)]
+    Seal(#[from] TransferError),
+    #[error(transparent)]
+    Index(#[from] IndexFileError),
+    #[error(transparent)]
+    Scratch(#[from] ImportError),
+    #[error("cannot {0}")]
+    Io(&'static str, #[source] io::Error),
+}
+
+impl MakeError {
+    /// Whether somebody else uses the part, or has made another of it: it is not given up then.
+    fn is_of_another(&self) -> bool {
+        use LayerError::{GivenUp, OtherPart, PartLocked};
+        matches!(self, Self::Part(PartLocked { .. } | OtherPart { .. } | GivenUp { .. }))
+    }
+
+    fn fault(&self, object: &str) -> Fault {
+        let (code, cure) = match (self, io_kind(self)) {
+            (Self::Scratch(error), _) => return error.fault(object),
+            (_, Some(io::ErrorKind::PermissionDenied)) => {
+                (Code::PermissionDenied, "run it as root, whose the pool's files are")
+            }
+            (_, Some(io::ErrorKind::StorageFull)) => {
+                (Code::NoSpace, "make room in the pool, or in the staging directory")
+            }
+            (Self::Fs(FsError::Tool { source: ToolError::Missing { .. }, .. }), _) => {
+                (Code::Unsupported, "apt-get install e2fsprogs")
+            }
+            (Self::Fs(FsError::TreeTooLarge { .. }), _) => {
+                (Code::NoSpace, "give a larger `--size`, or make room in the pool")
+            }
+            (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {
+                (Code::Unsupported, "`modprobe loop`")
+            }
+            (error, _) if error.is_of_another() => (Code::InUse, "wait for it, or choose another name"),
+            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_cure(),
+            _ => (Code::Internal, "import it again"),
+        };
+        Fault::new(code, object, chain(self)).cure(cure)
+    }
+}
+
+/// Makes a file system of a tree in a part, and completes it.
+fn make(part: &Path, tree: &Tree, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, MakeError> {
+    let scratch = tree.scratch()?;
+    // Opened first, because it locks.
+    let (opened, _) = Part::resume(part, IMPORTING, None, size, Bytes(0))?;
+    // What an import that was cut off left.
+    let emptied = opened.file().set_len(0).and_then(|()| opened.file().set_len(size.0));
+    emptied.map_err(|error| MakeError::Io("empty the part", error))?;
+    let options = TreeOptions { tree: tree.path(), entries: tree.entries(), size, scratch: &scratch };
+    fsutil::make_of_tree(part, &options)?;
+    let content = base::seal(&opened, size, &mut progress)?;
+    index::build(&Roots::host(), part, FsKind::Ext4, content, &index_of(part), |hashed| progress(Bytes(hashed)))?;
+    // Only now it is whole.
+    opened.reached(content, None)?;
+    Ok(content)
+}
+
+/// The size of a base for what is in it: as much again is free.
+fn size_for(entries: u64, bytes: Bytes) -> Bytes {
+    // An inode, a place in a directory, and what of its last block a file does not need.
+    let needed = bytes.0.saturating_add(entries.saturating_mul(4096 + 512));
+    let size = Bytes(needed.saturating_mul(2).max(MIN_BASE_BYTES.0));
+    size.round_up(ROUND_TO).unwrap_or(size)
+}

@@ -1,0 +1,36 @@
+//! Measures a device, with the daemon making what is needed.
+
+use bulkhead_bench::calibrate::{self, Request, Told};
+use bulkhead_bench::cgroup_run::Cancel;
+use bulkhead_core::error::Fault;
+use bulkhead_core::wire::JobSteps;
+use bulkhead_core::work::{MeasureTask, Outcome, Report};
+use bulkhead_engine::client::Client;
+
+use super::Daemon;
+use crate::demo;
+
+/// On the only thread of this process: it waits for loads, which end with it, and asks the daemon in between.
+pub(super) fn run(task: MeasureTask, daemon: &Daemon) -> Result<Outcome, Fault> {
+    let MeasureTask { device, pool, verify, socket } = task;
+    let object = format!("device {device}");
+    let request = Request { device, pool, program: "/proc/self/exe".into(), cancel: Cancel::new() };
+    let fault = |error| demo::fault(&object, error);
+    request.cancel.on_signals().map_err(fault)?;
+    daemon.say(&Report::Ready)?;
+    // Who does not listen any more has this process ended.
+    let mut on_step = |told: Told<'_>| {
+        drop(daemon.say(&match told {
+            Told::Step(done, of, doing) => {
+                Report::Step(JobSteps { done: done as u64, of: of as u64 }, doing.to_owned())
+            }
+            Told::Figure(figure) => Report::Figure(figure.to_owned()),
+        }));
+    };
+    let client = Client::new(socket);
+    match verify {
+        None => calibrate::run(client, &request, &mut on_step).map(Outcome::Calibrated),
+        Some(calibration) => calibrate::verify(client, &request, &calibration, &mut on_step).map(Outcome::Verified),
+    }
+    .map_err(fault)
+}

@@ -1,0 +1,76 @@
+//! What it means to an operator that a snapshot cannot be sent or received.
+
+use std::io;
+
+use bulkhead_blockd::ImageError;
+use bulkhead_blockd::transfer::TransferError;
+use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::model::VolumeRef;
+use bulkhead_core::reason::Reason;
+use bulkhead_core::stream::StreamError;
+use bulkhead_sys::layer::LayerError;
+use bulkhead_sys::thin::ThinError;
+use bulkhead_sys::tool::ToolError;
+
+/// The fault, with this cure where there is none of its own.
+pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
+    let same = cure.to_owned();
+    let (code, cure) = match (error, io_kind(error)) {
+        (_, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)) => {
+            return Fault::new(Code::Cancelled, format!("volume {volume}"), "who asked for it went away").cure(same);
+        }
+        (_, Some(io::ErrorKind::PermissionDenied)) => {
+            (Code::PermissionDenied, "run it as root, whose the pool's files are".to_owned())
+        }
+        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("make room there; {same}")),
+        (TransferError::Stream(StreamError::Version(_)), _) => (
+            Code::Corrupt,
+            "receive it with the version of Bulkhead that sent it; if that is this one, it was changed on its way"
+                .to_owned(),
+        ),
+        (TransferError::Base(_), _) => {
+            (Code::Corrupt, "import the same image where it is needed, or send a snapshot of a clone".to_owned())
+        }
+        (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
+        (
+            TransferError::Part(LayerError::File(_)) | TransferError::Layers(ImageError::Layers(LayerError::File(_))),
+            _,
+        ) => (Code::Internal, same),
+        (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
+        (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
+            let (code, cure) = error.code_and_cure();
+            (code, cure.to_owned())
+        }
+        (TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })), _) => {
+            (Code::Unsupported, format!("apt-get install {package}"))
+        }
+        (TransferError::Thin(ThinError::Delta(_)), _) => {
+            (Code::Unsupported, "copy its files to a new volume, and send a snapshot of that".to_owned())
+        }
+        (TransferError::Thin(ThinError::Reserved { pool, .. }), _) => {
+            let left = format!("dmsetup message {pool} 0 release_metadata_snap");
+            (Code::InUse, format!("send it again when that has ended; what nobody uses goes with `{left}`"))
+        }
+        (TransferError::Writable(device), _) => {
+            (Code::Internal, format!("`lvchange -pr {0}; lvchange --refresh {0}`, and send it again", device.display()))
+        }
+        _ => (Code::Internal, same),
+    };
+    let fault = Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure);
+    match error {
+        TransferError::Part(LayerError::GivenUp { .. }) => {
+            fault.reason(Reason::ReceiveIncomplete { volume: volume.clone() })
+        }
+        TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)) => match error.reason() {
+            Some(reason) => fault.reason(reason),
+            None => fault,
+        },
+        _ => fault,
+    }
+}
+
+/// What the operating system refused, where that is behind an error.
+pub(crate) fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    std::iter::successors(Some(error), |error| error.source())
+        .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()))
+}

@@ -1,0 +1,71 @@
+//! Connections that become streams (RFC 9110, 7.8): the answer is 101, and what comes after it is not HTTP any more. The socket itself is
+//! handed on, so that no byte goes through the daemon, but for those that were read with the request.
+
+use std::io;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONNECTION, UPGRADE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::Response;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::wire::{JOB_HEADER, STREAM_PROTOCOL};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use hyper_util::server::conn::auto;
+use tokio::net::UnixStream;
+
+use super::api::Failure;
+use crate::service::Begun;
+use crate::work::Stream;
+
+/// That a connection can become a stream.
+pub(super) struct Upgrade(OnUpgrade);
+
+impl Upgrade {
+    /// Whether a request asks for that.
+    pub(super) fn of(request: &mut Request) -> Option<Self> {
+        let asks = has(request.headers(), &CONNECTION, "upgrade") && has(request.headers(), &UPGRADE, STREAM_PROTOCOL);
+        request.extensions_mut().remove::<OnUpgrade>().filter(|_| asks).map(Self)
+    }
+
+    /// Switches, and hands the connection to a job.
+    pub(super) fn to(self, begun: Begun) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+        let headers = response.headers_mut();
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static(STREAM_PROTOCOL));
+        headers.insert(HeaderName::from_static(JOB_HEADER), HeaderValue::from(begun.job));
+        tokio::spawn(async move {
+            match self.0.await.map_err(io::Error::other).and_then(stream) {
+                Ok(stream) => begun.stream(stream),
+                Err(error) => tracing::info!(job = begun.job, %error, "the connection did not become a stream"),
+            }
+        });
+        response
+    }
+}
+
+/// Whether a header has a word in its list.
+fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
+}
+
+/// The socket below a connection that was HTTP.
+fn stream(upgraded: Upgraded) -> io::Result<Stream> {
+    let foreign = |_| io::Error::other("it is no connection of this server");
+    let parts = auto::upgrade::downcast::<TokioIo<UnixStream>>(upgraded).map_err(foreign)?;
+    let socket = parts.io.into_inner().into_std()?;
+    // Who gets it waits when it reads.
+    socket.set_nonblocking(false)?;
+    Ok(Stream { socket: socket.into(), ahead: parts.read_buf.to_vec() })
+}
+
+/// What a request is told that needs a stream and does not ask for one.
+pub(super) fn required() -> Failure {
+    let cause = format!("it needs the headers `Connection: Upgrade` and `Upgrade: {STREAM_PROTOCOL}`, or `dry_run`");
+    let fault = Fault::new(Code::InvalidArgument, "request", cause);
+    Failure { status: StatusCode::UPGRADE_REQUIRED, fault }
+}

@@ -1,0 +1,169 @@
+//! Images that workers import, as jobs.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use bulkhead_core::base::{IMPORTING, is_base};
+use bulkhead_core::cow::BLOCK_BYTES;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
+use bulkhead_core::stream::StreamHeader;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::{Done, ImageImport, JobResult, ReceiveView};
+use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Staged, Task};
+
+use super::{Reply, Service, Terms};
+use crate::engine::Engine;
+use crate::locks::Claim;
+use crate::work::Errand;
+
+/// Where archives are unpacked when nothing else is said.
+const STAGING: &str = "/var/tmp";
+
+impl Service {
+    /// Makes a snapshot of an archive.
+    ///
+    /// # Errors
+    /// Those of [`Engine::volume_receive`]; `InvalidArgument` for a directory that is not safe to unpack into.
+    pub(crate) async fn volume_import(
+        &self,
+        volume: VolumeRef,
+        request: ImageImport,
+        terms: Terms,
+    ) -> Result<Reply<Done<ReceiveView>>, Fault> {
+        let errand = Importing { volume, request, header: Mutex::default() };
+        if !terms.dry_run {
+            return self.begin(errand, terms).await.map(Reply::Stream);
+        }
+        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| errand.plan(engine));
+        planned.await.map(Reply::Planned)
+    }
+}
+
+struct Importing {
+    volume: VolumeRef,
+    request: ImageImport,
+    /// What a part was made for.
+    header: Mutex<Option<StreamHeader>>,
+}
+
+impl Importing {
+    /// What would be done, as far as that is known before anything is unpacked.
+    fn plan(&self, engine: &Engine) -> Result<Done<ReceiveView>, Fault> {
+        self.staging(engine)?;
+        let size = self.request.size_bytes.map(|size| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size));
+        engine.volume_receive(&self.volume, &self.header(size.unwrap_or(MIN_BASE_BYTES), Bytes(0)), true)
+    }
+
+    /// What is known of the base before it is made.
+    fn header(&self, size_bytes: Bytes, data_bytes: Bytes) -> StreamHeader {
+        StreamHeader {
+            content: IMPORTING,
+            base: None,
+            size_bytes,
+            start_bytes: Bytes(0),
+            // As much as there is room for is needed at most.
+            data_bytes: data_bytes.min(size_bytes),
+            fs: FsKind::Ext4,
+            snapshot: self.request.source.clone(),
+        }
+    }
+
+    /// Refuses a directory in which others than root could put something in the place of what is unpacked.
+    fn staging(&self, engine: &Engine) -> Result<PathBuf, Fault> {
+        let staging = self.request.staging.clone().unwrap_or_else(|| STAGING.into());
+        let object = || format!("directory {}", staging.display());
+        let is_plain = |path: &Path| path.is_absolute() && !path.components().any(|part| part.as_os_str() == "..");
+        if !is_plain(staging.as_path()) {
+            return Err(
+                Fault::new(Code::InvalidArgument, object(), "it is no absolute path").cure("give its whole path")
+            );
+        }
+        // Of what is made in it: in a sticky directory that is safe.
+        match engine.host().who_can_replace(&staging.join("tree"))? {
+            None => Ok(staging),
+            Some(why) => {
+                let cause = format!("{why}, who could put anything in the place of what is unpacked");
+                Err(Fault::new(Code::InvalidArgument, object(), cause)
+                    .cure("give a directory that only root can write to, or a sticky one, such as /var/tmp"))
+            }
+        }
+    }
+
+    fn made(&self) -> std::sync::MutexGuard<'_, Option<StreamHeader>> {
+        self.header.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Errand for Importing {
+    fn operation(&self) -> String {
+        format!("import volume {}", self.volume)
+    }
+
+    fn claim(&self) -> Claim {
+        Claim::default().volume(&self.volume)
+    }
+
+    fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
+        give_up_interrupted(engine, &self.volume)?;
+        // What is refused in any case is refused before anything is unpacked.
+        self.plan(engine)?;
+        let (volume, wanted, staging) = (self.volume.clone(), self.request.clone(), self.staging(engine)?);
+        Ok((Task::Import(ImportTask { volume, wanted, staging }), None))
+    }
+
+    fn ends_with_client(&self) -> bool {
+        true
+    }
+
+    fn staged(&self, engine: &Engine, staged: &Staged) -> Result<Order, Fault> {
+        let header = self.header(staged.size_bytes, staged.data_bytes);
+        let view = engine.volume_receive(&self.volume, &header, false)?.object;
+        let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "there is no part of it");
+        let part = view.ok_or_else(nothing)?.part;
+        *self.made() = Some(header);
+        Ok(Order::Make { part })
+    }
+
+    fn last_step(&self) -> Option<String> {
+        Some(format!("make volume {} of what was imported", self.volume))
+    }
+
+    fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
+        match (outcome, self.made().clone()) {
+            (Outcome::Imported { content, entries }, Some(header)) => {
+                let done = engine.volume_received(&self.volume, &StreamHeader { content, ..header }, false)?;
+                Ok(JobResult::Imported { done: Box::new(done), content, entries })
+            }
+            (other, _) => Err(other_work(&self.volume, &other)),
+        }
+    }
+
+    fn leaves_something(&self, fault: &Fault) -> bool {
+        // What somebody else uses is theirs.
+        self.made().is_some() && fault.code != Code::InUse
+    }
+
+    fn give_up(&self, engine: &Engine) -> Result<(), Fault> {
+        engine.volume_receive_abort(&self.volume, false).map(drop)
+    }
+}
+
+/// Gives up what an import that was cut off left under the name of this one.
+fn give_up_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault> {
+    match engine.volume_receiving(volume) {
+        Ok(view) if is_base(view.content) => engine.volume_receive_abort(volume, false).map(drop),
+        Ok(view) => {
+            let cause = format!("a snapshot is being received under that name, {}", view.content);
+            Err(Fault::new(Code::InUse, format!("volume {volume}"), cause).reason(Reason::OtherReceived))
+        }
+        Err(fault) if fault.code == Code::NotFound || fault.code == Code::Unsupported => Ok(()),
+        Err(fault) => Err(fault),
+    }
+}
+
+pub(super) fn other_work(volume: &VolumeRef, outcome: &Outcome) -> Fault {
+    Fault::new(Code::Internal, format!("volume {volume}"), format!("a worker did something else ({outcome:?})"))
+}

@@ -1,0 +1,90 @@
+//! Devices that workers measure, as jobs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
+use bulkhead_core::wire::{DeviceMeasure, JobResult, JobView};
+use bulkhead_core::work::{MeasureTask, Outcome, Task};
+
+use super::devices::device;
+use super::{Service, Terms};
+use crate::engine::Engine;
+use crate::locks::Claim;
+use crate::work::Errand;
+
+/// How long a worker may need to end its loads, and to remove the volumes and tenants that it had made.
+const LAST_WORDS: Duration = Duration::from_secs(150);
+
+impl Service {
+    /// Begins to measure a device. What is found is recorded.
+    ///
+    /// # Errors
+    /// `NotFound`, also for a calibration that is to be verified; `InUse` while somebody else has the device.
+    pub(crate) async fn device_measure(
+        &self,
+        name: String,
+        request: DeviceMeasure,
+        terms: Terms,
+    ) -> Result<JobView, Fault> {
+        let errand = Measuring { name, request, socket: self.0.socket.clone() };
+        let begun = self.begin(errand, terms).await?;
+        self.job_inspect(begun.job)
+    }
+}
+
+struct Measuring {
+    name: String,
+    request: DeviceMeasure,
+    socket: PathBuf,
+}
+
+impl Errand for Measuring {
+    fn operation(&self) -> String {
+        let word = if self.request.verify { "verify the calibration of" } else { "calibrate" };
+        format!("{word} device {}", self.name)
+    }
+
+    fn claim(&self) -> Claim {
+        device(&self.name)
+    }
+
+    fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
+        let view = engine.device_inspect(&self.name)?;
+        let missing = || {
+            let cause = "it was never calibrated: there is nothing to verify";
+            Fault::new(Code::NotFound, format!("device {}", self.name), cause)
+                .reason(Reason::Uncalibrated { device: view.name.clone() })
+        };
+        let verify = if self.request.verify { Some(view.calibration.clone().ok_or_else(missing)?) } else { None };
+        let (pool, socket) = (self.request.pool.clone(), self.socket.clone());
+        Ok((Task::Measure(MeasureTask { device: view.name, pool, verify, socket }), None))
+    }
+
+    fn has_stream(&self) -> bool {
+        false
+    }
+
+    fn last_words(&self) -> Duration {
+        LAST_WORDS
+    }
+
+    fn last_step(&self) -> Option<String> {
+        Some(format!("record what was measured on device {}", self.name))
+    }
+
+    fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
+        match outcome {
+            Outcome::Calibrated(calibration) => {
+                engine.device_calibrated(&self.name, calibration, false).map(Box::new).map(JobResult::Calibrated)
+            }
+            Outcome::Verified(verified) => Ok(JobResult::Verified(verified)),
+            other => {
+                let cause = format!("a worker did something else ({other:?})");
+                Err(Fault::new(Code::Internal, format!("device {}", self.name), cause))
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Work that processes of their own do for a job (`bulkhead_core::work`): who pays for it, what is said, and how it ends.
+//!
+//! Owns: the cgroup of work that no tenant pays for, and the daemon's side of the conversation with a worker. All of it is on the thread
+//! that started the worker, which ends with that thread.
+//! Does not: know what a worker does, or how a process is started ([`crate::host::Host::start_worker`]).
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::name::Name;
+use bulkhead_core::tenant;
+use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::JobResult;
+use bulkhead_core::work::{
+    CGROUP, MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec, make_cgroup, remove_cgroup,
+};
+use bulkhead_sys::{packet, worker};
+
+use crate::engine::Engine;
+use crate::host::Worker;
+use crate::jobs::Job;
+use crate::locks::Claim;
+
+/// How long a worker that is to end has for that, before it is killed.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A job that a worker does.
+pub(crate) trait Errand: Send + Sync + 'static {
+    /// As a sentence without a subject.
+    fn operation(&self) -> String;
+
+    /// What is changed before the worker is ready, and after it is done. Meanwhile others may change it.
+    fn claim(&self) -> Claim;
+
+    /// Does what has to be done before, and says what the worker is to do and which tenant pays.
+    ///
+    /// # Errors
+    /// Why it cannot be done at all.
+    fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault>;
+
+    /// Whether a client has a stream for it. Without one, what is claimed stays claimed until its end.
+    fn has_stream(&self) -> bool {
+        true
+    }
+
+    /// How long its worker has for its end, before it is killed.
+    fn last_words(&self) -> Duration {
+        LAST_WORDS
+    }
+
+    /// Whether it ends with its client, also when that has said all.
+    fn ends_with_client(&self) -> bool {
+        false
+    }
+
+    /// Does what has to be done before what is unpacked can be imported.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    fn staged(&self, _engine: &Engine, staged: &Staged) -> Result<Order, Fault> {
+        Err(unexpected(&Report::Staged(*staged)))
+    }
+
+    /// Whether it leaves something that is of no use when it fails in this way.
+    fn leaves_something(&self, _fault: &Fault) -> bool {
+        false
+    }
+
+    /// Gives that up.
+    ///
+    /// # Errors
+    /// Why it cannot be now.
+    fn give_up(&self, _engine: &Engine) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// What is left to do when the worker is done; `None` when that is nothing.
+    fn last_step(&self) -> Option<String>;
+
+    /// Does that.
+    ///
+    /// # Errors
+    /// Those of the operation.
+    fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault>;
+}
+
+/// A client's connection, which is a stream from now on.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) socket: OwnedFd,
+    /// What was read of it before it became one.
+    pub(crate) ahead: Vec<u8>,
+}
+
+/// Who pays for a worker, until this is dropped.
+struct Payer {
+    engine: Engine,
+    cgroup: String,
+    /// Whether it is the cgroup of work that no tenant pays for.
+    is_shared: bool,
+}
+
+impl Engine {
+    /// Has a tenant pay, or nobody.
+    fn payer(&self, tenant: Option<&Name>) -> Result<Payer, Fault> {
+        let engine = self.uncounted();
+        if let Some(tenant) = tenant {
+            return Ok(Payer { engine, cgroup: tenant::server(tenant), is_shared: false });
+        }
+        let mut unpaid = self.shared.unpaid_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        if *unpaid == 0 {
+            engine.executor.run_steps(make_cgroup(&self.host().weight_files()), false)?;
+        }
+        *unpaid += 1;
+        Ok(Payer { engine, cgroup: CGROUP.to_owned(), is_shared: true })
+    }
+
+    /// Removes the cgroup of work that no tenant pays for: a daemon that was killed leaves it.
+    pub(crate) fn remove_unpaid(&self) {
+        let is_last = self.tenants().is_ok_and(|tenants| tenants.is_empty());
+        for action in remove_cgroup(is_last) {
+            // It may still have the process of a worker that is being killed: then the next one finds it.
+            if let Err(fault) = self.host().apply(&action, &Job::nobody()) {
+                tracing::debug!(step = %action, %fault, "not now");
+                break;
+            }
+        }
+    }
+}
+
+impl Drop for Payer {
+    fn drop(&mut self) {
+        if !self.is_shared {
+            return;
+        }
+        let mut unpaid = self.engine.shared.unpaid_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        *unpaid -= 1;
+        if *unpaid == 0 {
+            self.engine.remove_unpaid();
+        }
+    }
+}
+
+/// What a worker comes to.
+pub(crate) enum Event {
+    Staged(Staged),
+    Done(Outcome),
+}
+
+/// A worker at work.
+pub(crate) struct Working<'a> {
+    worker: Box<dyn Worker>,
+    job: &'a Job,
+    /// By which it is stopped: who reads or writes it, comes to its end.
+    stream: Option<OwnedFd>,
+    ends_with_client: bool,
+    last_words: Duration,
+    buffer: Vec<u8>,
+    /// Dropped after the worker.
+    _payer: Payer,
+}
+
+impl<'a> Working<'a> {
+    /// Does what has to be done before, starts the worker, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Those of the errand; what keeps it from its work; the job's when that is not to go on.
+    pub(crate) fn start(engine: &Engine, job: &'a Job, errand: &impl Errand) -> Result<Self, Fault> {
+        let (task, tenant) = errand.prepare(engine)?;
+        let payer = engine.payer(tenant.as_ref())?;
+        let worker = engine.host().start_worker(&WorkSpec { cgroup: payer.cgroup.clone(), task })?;
+        let ends_with_client = errand.ends_with_client();
+        let mut working = Self {
+            worker,
+            job,
+            stream: None,
+            ends_with_client,
+            last_words: errand.last_words(),
+            buffer: vec![0; MAX_MESSAGE_BYTES],
+            _payer: payer,
+        };
+        match working.hear()? {
+            Report::Ready => Ok(working),
+            Report::Failed(fault) => Err(fault),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Gives it its stream.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub(crate) fn hand_over(&mut self, stream: Stream) -> Result<(), Fault> {
+        let order = Order::Stream { ahead_bytes: Bytes(stream.ahead.len() as u64) };
+        let handed = serde_json::to_vec(&order).map_err(std::io::Error::from).and_then(|order| {
+            packet::send(self.worker.control(), &order, Some(stream.socket.as_fd()))?;
+            stream.ahead.chunks(MAX_MESSAGE_BYTES).try_for_each(|part| packet::send(self.worker.control(), part, None))
+        });
+        self.stream = Some(stream.socket);
+        // What it says last, or how it ended, tells more than that it cannot be told anything.
+        handed.or_else(|_| self.next().map(drop))
+    }
+
+    /// Tells it to go on.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub(crate) fn tell(&mut self, order: &Order) -> Result<(), Fault> {
+        let told = serde_json::to_vec(order)
+            .map_err(std::io::Error::from)
+            .and_then(|order| packet::send(self.worker.control(), &order, None));
+        told.or_else(|_| self.next().map(drop))
+    }
+
+    /// Waits until it is done, or asks something.
+    ///
+    /// # Errors
+    /// Its own; the job's when that is not to go on; `Internal` when it ends without a word.
+    pub(crate) fn next(&mut self) -> Result<Event, Fault> {
+        let outcome = loop {
+            match self.hear()? {
+                Report::Progress(progress) => self.job.has_come(progress),
+                Report::Step(steps, doing) => self.job.is_at(steps, doing),
+                Report::Figure(figure) => self.job.measured(figure),
+                Report::Staged(staged) => return Ok(Event::Staged(staged)),
+                Report::Done(outcome) => break Ok(Event::Done(outcome)),
+                Report::Failed(fault) => break Err(fault),
+                other @ Report::Ready => break Err(unexpected(&other)),
+            }
+        };
+        // It has nothing more to do but to end; what has locks must not have them any more when its job has ended.
+        self.worker.ended(LAST_WORDS);
+        outcome
+    }
+
+    fn hear(&mut self) -> Result<Report, Fault> {
+        loop {
+            if let Err(fault) = self.job.goes_on().and_then(|()| self.has_client()) {
+                self.stop();
+                return Err(fault);
+            }
+            match packet::receive(self.worker.control(), &mut self.buffer) {
+                Ok((packet @ [_, ..], _)) => {
+                    return serde_json::from_slice(packet).map_err(|error| {
+                        Fault::new(Code::Internal, "worker", format!("what it says cannot be read ({error})"))
+                    });
+                }
+                Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock) => {}
+                Ok(_) | Err(_) => return Err(self.died()),
+            }
+        }
+    }
+
+    fn has_client(&self) -> Result<(), Fault> {
+        match &self.stream {
+            Some(stream) if self.ends_with_client && worker::is_closed(stream) => Err(went_away(self.job)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has it end: by its stream, so that it notes how far it is, by a signal, and in the end by force.
+    fn stop(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            worker::end_stream(&stream);
+            if self.worker.ended(LAST_WORDS).is_some() {
+                return;
+            }
+        }
+        self.worker.terminate();
+        self.worker.ended(self.last_words);
+    }
+
+    fn died(&mut self) -> Fault {
+        let how = self.worker.ended(LAST_WORDS).unwrap_or_else(|| "it goes on".to_owned());
+        Fault::new(Code::Internal, "worker", format!("the process that did this ended without a word ({how})"))
+            .cure("the daemon's log may say why; try again")
+    }
+}
+
+/// That nobody is there any more for whom it would be done.
+pub(crate) fn went_away(job: &Job) -> Fault {
+    Fault::new(Code::Cancelled, format!("job {}", job.id()), "who asked for it went away")
+}
+
+fn unexpected(report: &Report) -> Fault {
+    Fault::new(Code::Internal, "worker", format!("it said {report:?} out of turn"))
+}

@@ -1,0 +1,346 @@
+//! Sources as archives: a file is one as it is, and a directory is packed as the rest of this crate reads it (POSIX tar with extended
+//! headers): owners, modes, times in seconds, extended attributes, hard links and devices. Sockets are left out, and holes are zeroes,
+//! of which the reading side makes holes again. It is read with the rights of whoever runs this.
+//!
+//! Names are in their order, so that the same directory gives the same archive.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, major, minor, statx};
+use rustix::io::Errno;
+use tar::{EntryType, Header};
+
+use crate::archive::XATTR;
+use crate::error::{DirectoryError, ImportError, failed};
+use crate::unpack::attributes;
+
+/// Bytes of a block.
+const BLOCK: usize = 512;
+
+/// The largest number of a device that a header has room for.
+const MAX_DEVICE: u32 = 0o777_7777;
+
+/// The largest value of an extended attribute (`XATTR_SIZE_MAX`).
+const MAX_XATTR: usize = 64 << 10;
+
+/// What is to be imported, where it is.
+#[derive(Debug)]
+pub enum Source {
+    /// An archive, or a pipe that one comes from.
+    Archive(PathBuf, File),
+    /// A directory.
+    Directory(PathBuf),
+}
+
+impl Source {
+    /// Opens a source. What is unpacked on the way must not lie in it.
+    ///
+    /// # Errors
+    /// [`ImportError`].
+    pub fn open(source: &Path, staging: &Path) -> Result<Self, ImportError> {
+        let found = fs::metadata(source).map_err(failed("find", source))?;
+        if !found.is_dir() {
+            let file = File::open(source).map_err(failed("open", source))?;
+            return Ok(Self::Archive(source.to_owned(), file));
+        }
+        let directory = fs::canonicalize(source).map_err(failed("find", source))?;
+        // Where there is none, its absence is told by who unpacks.
+        if fs::canonicalize(staging).is_ok_and(|staging| staging.starts_with(&directory)) {
+            return Err(ImportError::Directory { path: directory, reason: DirectoryError::HasStaging });
+        }
+        Ok(Self::Directory(directory))
+    }
+
+    /// Writes it as an archive.
+    ///
+    /// # Errors
+    /// [`ImportError`]; [`ImportError::Output`] when it cannot be written.
+    pub fn write_to(self, out: &mut impl Write) -> Result<(), ImportError> {
+        match self {
+            Self::Archive(path, mut file) => copy(&mut file, &path, u64::MAX, out).map(drop),
+            Self::Directory(path) => {
+                let mount = mount_of(&path)?;
+                let mut packing = Packing { root: &path, mount, linked: HashMap::new(), out };
+                packing.directory(Path::new(""))?;
+                packing.put(&[0; 2 * BLOCK])
+            }
+        }
+    }
+}
+
+/// An archive in the making.
+struct Packing<'a, W> {
+    root: &'a Path,
+    mount: u64,
+    /// Names of files that have several, by device and inode.
+    linked: HashMap<(u64, u64), Vec<u8>>,
+    out: &'a mut W,
+}
+
+/// What an entry is, beside its metadata.
+struct Entry<'a> {
+    name: Vec<u8>,
+    kind: EntryType,
+    link: &'a [u8],
+    size: u64,
+}
+
+impl<W: Write> Packing<'_, W> {
+    /// A directory, and all that is in it.
+    fn directory(&mut self, at: &Path) -> Result<(), ImportError> {
+        let path = self.root.join(at);
+        let wrong = |reason| ImportError::Directory { path: path.clone(), reason };
+        if mount_of(&path)? != self.mount {
+            return Err(wrong(DirectoryError::OtherMount));
+        }
+        let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
+        let end: &[u8] = if at.as_os_str().is_empty() { b"" } else { b"/" };
+        let name = [&b"./"[..], at.as_os_str().as_bytes(), end].concat();
+        self.entry(&path, &found, &Entry { name, kind: EntryType::Directory, link: b"", size: 0 })?;
+        let entries = fs::read_dir(&path).map_err(failed("list", &path))?;
+        let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
+        let mut names = names.map_err(failed("list", &path))?;
+        names.sort();
+        for name in names {
+            let below = at.join(name);
+            let path = self.root.join(&below);
+            let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
+            if found.is_dir() {
+                self.directory(&below)?;
+            } else {
+                self.other(&below, &path, &found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// All but a directory.
+    fn other(&mut self, at: &Path, path: &Path, found: &Metadata) -> Result<(), ImportError> {
+        let name = [&b"./"[..], at.as_os_str().as_bytes()].concat();
+        let kind = found.file_type();
+        if kind.is_socket() {
+            return Ok(());
+        }
+        if found.nlink() > 1 {
+            let first = self.linked.entry((found.dev(), found.ino())).or_insert_with(|| name.clone()).clone();
+            if first != name {
+                return self.entry(path, found, &Entry { name, kind: EntryType::Link, link: &first, size: 0 });
+            }
+        }
+        if kind.is_file() {
+            return self.file(name, path, found);
+        }
+        let mut link = Vec::new();
+        let kind = if kind.is_symlink() {
+            link = fs::read_link(path).map_err(failed("read", path))?.as_os_str().as_bytes().to_vec();
+            EntryType::Symlink
+        } else if kind.is_char_device() {
+            EntryType::Char
+        } else if kind.is_block_device() {
+            EntryType::Block
+        } else {
+            EntryType::Fifo
+        };
+        self.entry(path, found, &Entry { name, kind, link: &link, size: 0 })
+    }
+
+    fn file(&mut self, name: Vec<u8>, path: &Path, found: &Metadata) -> Result<(), ImportError> {
+        let changed = || ImportError::Directory { path: path.to_owned(), reason: DirectoryError::Changed };
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let mut file = File::options().read(true).custom_flags(flags).open(path).map_err(failed("open", path))?;
+        let opened = file.metadata().map_err(failed("look at", path))?;
+        if (opened.dev(), opened.ino()) != (found.dev(), found.ino()) {
+            return Err(changed());
+        }
+        let size = opened.len();
+        self.entry(path, &opened, &Entry { name, kind: EntryType::Regular, link: b"", size })?;
+        if copy(&mut file, path, size, self.out)? != size {
+            return Err(changed());
+        }
+        self.fill_up(size)
+    }
+
+    /// The headers of an entry.
+    fn entry(&mut self, path: &Path, found: &Metadata, entry: &Entry<'_>) -> Result<(), ImportError> {
+        let wrong = |what| ImportError::Directory { path: path.to_owned(), reason: DirectoryError::Unpackable(what) };
+        let mut header = Header::new_ustar();
+        header.set_entry_type(entry.kind);
+        header.set_mode(found.mode() & 0o7777);
+        header.set_uid(found.uid().into());
+        header.set_gid(found.gid().into());
+        header.set_size(entry.size);
+        let mut records = Vec::new();
+        let mut text = |word: &[u8], value: &[u8], place: &mut [u8]| match place.get_mut(..value.len()) {
+            Some(place) => place.copy_from_slice(value),
+            None => records.push((word.to_vec(), value.to_vec())),
+        };
+        text(b"path", &entry.name, &mut header.as_old_mut().name);
+        text(b"linkpath", entry.link, &mut header.as_old_mut().linkname);
+        match u64::try_from(found.mtime()) {
+            Ok(mtime) => header.set_mtime(mtime),
+            Err(_) => records.push((b"mtime".to_vec(), found.mtime().to_string().into_bytes())),
+        }
+        if matches!(entry.kind, EntryType::Char | EntryType::Block) {
+            let (major, minor) = (major(found.rdev()), minor(found.rdev()));
+            if major.max(minor) > MAX_DEVICE {
+                return Err(wrong("a device of such a number"));
+            }
+            let set = header.set_device_major(major).and_then(|()| header.set_device_minor(minor));
+            set.map_err(|_| wrong("a device"))?;
+        }
+        // Those of a hard link are its target's.
+        if entry.kind != EntryType::Link {
+            for name in attributes(path).map_err(failed("list the attributes of", path))? {
+                if name.contains(&b'=') {
+                    return Err(wrong("an attribute of such a name"));
+                }
+                if let Some(value) = attribute(path, &name).map_err(failed("read an attribute of", path))? {
+                    records.push(([XATTR, &name[..]].concat(), value));
+                }
+            }
+        }
+        if !records.is_empty() {
+            let text: Vec<u8> = records.iter().flat_map(|(word, value)| record(word, value)).collect();
+            let mut extended = Header::new_ustar();
+            extended.set_entry_type(EntryType::XHeader);
+            extended.as_old_mut().name[..10].copy_from_slice(b"attributes");
+            extended.set_mode(0o644);
+            extended.set_size(text.len() as u64);
+            extended.set_cksum();
+            self.put(extended.as_bytes())?;
+            self.put(&text)?;
+            self.fill_up(text.len() as u64)?;
+        }
+        header.set_cksum();
+        self.put(header.as_bytes())
+    }
+
+    /// To the end of a block.
+    fn fill_up(&mut self, size: u64) -> Result<(), ImportError> {
+        let over = usize::try_from(size % BLOCK as u64).unwrap_or_default();
+        self.put(&[0; BLOCK][..(BLOCK - over) % BLOCK])
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), ImportError> {
+        self.out.write_all(bytes).map_err(ImportError::Output)
+    }
+}
+
+/// A record of an extended header: its length, which counts itself, a word and a value.
+fn record(word: &[u8], value: &[u8]) -> Vec<u8> {
+    let rest = [&b" "[..], word, b"=", value, b"\n"].concat();
+    let mut len = rest.len();
+    while len != rest.len() + len.to_string().len() {
+        len = rest.len() + len.to_string().len();
+    }
+    [len.to_string().as_bytes(), &rest[..]].concat()
+}
+
+/// The value of an extended attribute; `None` when it is gone.
+fn attribute(path: &Path, name: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let mut value = vec![0; MAX_XATTR];
+    match rustix::fs::lgetxattr(path, name, &mut value[..]) {
+        Ok(len) => {
+            value.truncate(len);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Copies at most so many bytes; returns how many.
+fn copy(input: &mut File, path: &Path, at_most: u64, out: &mut impl Write) -> Result<u64, ImportError> {
+    let (mut input, mut buffer, mut copied) = (input.take(at_most), vec![0; 256 << 10], 0);
+    loop {
+        match input.read(&mut buffer) {
+            Ok(0) => return Ok(copied),
+            Ok(n) => {
+                out.write_all(&buffer[..n]).map_err(ImportError::Output)?;
+                copied += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed("read", path)(error)),
+        }
+    }
+}
+
+/// What is mounted where a directory is.
+fn mount_of(path: &Path) -> Result<u64, ImportError> {
+    let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
+    Ok(found.map_err(|errno| failed("look at", path)(errno.into()))?.stx_mnt_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::{Archive, Kind};
+    use std::os::unix::fs::symlink;
+
+    fn packed(source: &Path) -> Result<Vec<u8>, ImportError> {
+        let mut archive = Vec::new();
+        Source::open(source, Path::new("/nonexistent"))?.write_to(&mut archive).map(|()| archive)
+    }
+
+    #[test]
+    fn a_packed_directory_is_read_as_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = "long/".repeat(30);
+        fs::create_dir_all(dir.path().join(&long)).unwrap();
+        fs::write(dir.path().join(&long).join("file"), "x").unwrap();
+        fs::write(dir.path().join("a"), vec![7; 1000]).unwrap();
+        fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        symlink("/nowhere".repeat(20), dir.path().join("c")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("d")).unwrap();
+        let old = rustix::fs::Timespec { tv_sec: -10, tv_nsec: 0 };
+        let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
+        rustix::fs::utimensat(CWD, dir.path().join("a"), &times, AtFlags::empty()).unwrap();
+        let bytes = packed(dir.path()).unwrap();
+        assert_eq!(bytes, packed(dir.path()).unwrap(), "the same again");
+        let mut archive = Archive::new(&bytes[..], "x", false);
+        let mut seen = Vec::new();
+        while let Some(member) = archive.next().unwrap() {
+            let mut data = Vec::new();
+            archive.data().read_to_end(&mut data).unwrap();
+            seen.push((String::from_utf8(member.path).unwrap(), member.kind, member.mtime, data.len()));
+        }
+        let names: Vec<&str> = seen.iter().map(|(name, ..)| name.as_str()).filter(|name| name.len() < 10).collect();
+        assert_eq!(names, ["./", "./a", "./b", "./c", "./long/"], "the socket is left out");
+        assert_eq!((&seen[1].1, seen[1].2, seen[1].3), (&Kind::File, -10, 1000));
+        assert_eq!(seen[2].1, Kind::HardLink(b"./a".to_vec()));
+        assert_eq!(seen[3].1, Kind::Symlink("/nowhere".repeat(20).into_bytes()));
+        let last = seen.last().unwrap();
+        assert_eq!((last.0.as_str(), last.3), (format!("./{long}file").as_str(), 1));
+    }
+
+    #[test]
+    fn the_length_of_a_record_counts_itself() {
+        for len in 0..1100 {
+            let record = record(b"word", &vec![b'x'; len]);
+            let (told, _) = std::str::from_utf8(&record).unwrap().split_once(' ').unwrap();
+            assert_eq!(told.parse::<usize>().unwrap(), record.len());
+        }
+    }
+
+    #[test]
+    fn what_is_mounted_in_it_does_not_come_along() {
+        match packed(Path::new("/dev")) {
+            Err(ImportError::Directory { reason: DirectoryError::OtherMount, .. }) => {}
+            other => panic!("{:?}", other.map(|bytes| bytes.len())),
+        }
+    }
+
+    #[test]
+    fn it_is_not_unpacked_into_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let staging = dir.path().join("deep");
+        fs::create_dir(&staging).unwrap();
+        let error = Source::open(dir.path(), &staging).unwrap_err();
+        assert!(matches!(error, ImportError::Directory { reason: DirectoryError::HasStaging, .. }), "{error}");
+    }
+}
