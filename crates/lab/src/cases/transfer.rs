@@ -29,7 +29,7 @@ const STREAMS: &str = "/run/filepool/streams";
 const TREE: &str = "cd AT; find . -not -path './lost+found*' -printf '%P %M %U %G %s %T@ %l\\n' | sort; find . -type f | sort | xargs md5sum";
 
 /// Damages a stream in the middle, makes it one of another version, and makes something else of it.
-const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=flipped bs=1 seek=20000000 conv=notrunc status=none; \
+const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=flipped bs=1 seek=25000000 conv=notrunc status=none; \
                       cp whole newer; printf '\\002' | dd of=newer bs=1 seek=8 conv=notrunc status=none; \
                       head -c 1000000 /dev/urandom > noise; cat whole noise > longer";
 
