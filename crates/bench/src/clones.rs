@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_api::client::{Client, Removal};
 use bulkhead_core::error::Fault;
 pub(crate) use bulkhead_core::model::Sharing;
 use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
@@ -19,7 +20,6 @@ use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_core::wire::{
     Accounting, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView,
 };
-use bulkhead_engine::client::{Client, Removal};
 use bulkhead_sys::block::{self, Diskstat};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::{LockFile, read_limited};

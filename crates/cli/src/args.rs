@@ -7,12 +7,12 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use bulkhead_api::client::DEFAULT_SOCKET;
 use bulkhead_bench::experiment::Simulated;
 use bulkhead_bench::journal_cost::{self, Features};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::model::{self, Calibration, FsKind, Policy, Provision};
-use bulkhead_engine::client::DEFAULT_SOCKET;
 use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use bulkhead_api::client::Client;
 use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::Fault;
 use bulkhead_core::wire::{DeviceMeasure, JobResult, JobState, Verified};
-use bulkhead_engine::client::Client;
 
 use crate::args::CalibrateArgs;
 use crate::demo;

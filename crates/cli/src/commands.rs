@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_api::client::{Client, Removal};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Server, Sharing, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeFlatten, VolumeResize, VolumeRollback,
 };
-use bulkhead_engine::client::{Client, Removal};
 
 use crate::args::{
     self, Command, DeviceCommand, ImageCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,

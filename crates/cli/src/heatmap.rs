@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use bulkhead_api::client::Client;
 use bulkhead_bench::report::svg::heat_map;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::wire::HeatRow;
-use bulkhead_engine::client::Client;
 use bulkhead_sys::file;
 
 use crate::args::HeatmapArgs;

@@ -3,10 +3,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use bulkhead_api::client::Client;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
-use bulkhead_engine::client::Client;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 

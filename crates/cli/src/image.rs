@@ -3,9 +3,9 @@
 
 use std::path::absolute;
 
+use bulkhead_api::client::{Client, Streamed};
 use bulkhead_core::error::Fault;
 use bulkhead_core::wire::{ImageImport, JobResult};
-use bulkhead_engine::client::{Client, Streamed};
 use bulkhead_image::{ImportError, Platform, Source};
 
 use crate::args::ImageImportArgs;

@@ -2,9 +2,9 @@
 
 use std::sync::Mutex;
 
+use bulkhead_api::client::{Client, Watch};
 use bulkhead_core::error::Fault;
 use bulkhead_core::wire::{JobProgress, JobView};
-use bulkhead_engine::client::{Client, Watch};
 use indicatif::ProgressBar;
 
 use crate::args::JobCommand;

@@ -36,8 +36,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_engine::client::Client;
 use bulkhead_engine::kernel::apart;
 use clap::Parser as _;
 

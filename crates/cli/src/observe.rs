@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::view::Observation;
-use bulkhead_engine::client::Client;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 

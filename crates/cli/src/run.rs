@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
-use bulkhead_engine::client::Client;
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::namespace::{self, Bind, EnterSpec, SuperviseSpec};
 use bulkhead_sys::roots::Roots;

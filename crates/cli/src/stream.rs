@@ -10,9 +10,9 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use bulkhead_api::client::{Client, Stream};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::wire::{JobResult, JobState, JobView};
-use bulkhead_engine::client::{Client, Stream};
 use indicatif::ProgressBar;
 use tokio::sync::oneshot;
 

@@ -6,6 +6,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::{Method, StatusCode};
+use bulkhead_api::client::{Client, Removal};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
 use bulkhead_core::reason::Reason;
@@ -14,13 +16,11 @@ use bulkhead_core::wire::{
     DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
     VolumeCreate, VolumeResize,
 };
-use hyper::{Method, StatusCode};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::client::{Client, Removal};
 use crate::daemon::{DaemonOptions, run_until};
 use crate::engine::Dirs;
 use crate::http::MAX_BODY_BYTES;
@@ -250,7 +250,7 @@ async fn every_documented_path_is_there() {
             assert!(!is_missing, "{method} {path}: {body}");
         }
     }
-    assert_eq!(n_operations, crate::routes::all().len());
+    assert_eq!(n_operations, bulkhead_api::routes::all().len());
     daemon.stop().await.unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! The Bulkhead daemon as a library.
 //!
 //! Owns: the recorded state and its files, carrying out plans (with undo, dry run and fault injection), reconcile, the
-//! HTTP front end and its client. `kernel.rs` is where actions meet `bulkhead-sys`.
+//! HTTP front end. `kernel.rs` is where actions meet `bulkhead-sys`.
 //! Does not: decide what a plan is (`bulkhead-core`), or call the kernel itself (`bulkhead-sys`).
 
 #![forbid(unsafe_code)]
@@ -9,7 +9,6 @@
 mod attach;
 pub mod carry_out;
 mod check;
-pub mod client;
 pub mod conditions;
 pub mod daemon;
 mod devices;
@@ -29,7 +28,6 @@ pub mod metrics;
 #[cfg(test)]
 mod monitoring_tests;
 pub mod observe;
-pub mod openapi;
 mod parallel;
 mod pools;
 mod problems;
@@ -38,7 +36,6 @@ mod release;
 mod repair;
 mod resize;
 mod room;
-mod routes;
 pub mod servers;
 pub mod service;
 #[cfg(any(test, feature = "sim"))]

@@ -16,11 +16,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bulkhead_api::client::Client;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
-use bulkhead_engine::client::Client;
 use bulkhead_sys::iocost::{self, ModelLine};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::find_program;

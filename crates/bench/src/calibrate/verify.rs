@@ -1,9 +1,9 @@
 //! `bulkhead device calibrate --verify`: what the stored calibration does, by the probe of TARGETS.md beside its three neighbours.
 
 use anyhow::{Context, Result};
+use bulkhead_api::client::Client;
 use bulkhead_core::model::{Calibration, QueueSettings};
 use bulkhead_core::wire::Verified;
-use bulkhead_engine::client::Client;
 
 use super::scratch::Scratch;
 use super::{OnStep, Request, Told, queue, supported};

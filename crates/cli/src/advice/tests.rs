@@ -280,7 +280,7 @@ fn nobody_but_the_command_line_speaks_of_its_commands_and_options() {
     let ours = options();
     let mut found = Vec::new();
     let mut unused: BTreeSet<(&str, &str)> = NOTES.iter().copied().collect();
-    for krate in ["core", "sys", "blockd", "image", "engine"] {
+    for krate in ["core", "sys", "blockd", "image", "api", "engine"] {
         for path in sources(&crates().join(krate).join("src")) {
             let source = std::fs::read_to_string(&path).unwrap();
             // What comes after is tests, here as everywhere.

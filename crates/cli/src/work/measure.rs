@@ -1,11 +1,11 @@
 //! Measures a device, with the daemon making what is needed.
 
+use bulkhead_api::client::Client;
 use bulkhead_bench::calibrate::{self, Request, Told};
 use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::Fault;
 use bulkhead_core::wire::JobSteps;
 use bulkhead_core::work::{MeasureTask, Outcome, Report};
-use bulkhead_engine::client::Client;
 
 use super::Daemon;
 use crate::demo;

@@ -8,6 +8,7 @@ use axum::handler::Handler;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use bulkhead_api::routes::{Answer, Body, Place, Query, Route, Stream, Text};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::wire::REQUEST_HEADER;
 use serde::Serialize;
@@ -15,7 +16,6 @@ use uuid::Uuid;
 
 use super::MAX_BODY_BYTES;
 use super::upgrade::{self, Upgrade};
-use crate::routes::{Body, Nothing, Place, Query, Route, Stream, Text};
 use crate::service::{Reply, Service, Terms};
 
 /// Routes that are answered.
@@ -37,7 +37,7 @@ impl Api {
     {
         self.handled(&route, move |State(service): State<Service>, call: Call<A, Q, B>| {
             let answer = operation(service, call);
-            async move { answer.await.map(Answer::into_response).map_err(Failure::from) }
+            async move { answer.await.map(success).map_err(Failure::from) }
         })
     }
 
@@ -59,7 +59,7 @@ impl Api {
                 upgrade => upgrade,
             };
             match operation(service, call).await? {
-                Reply::Planned(planned) => Ok(Answer::into_response(planned)),
+                Reply::Planned(planned) => Ok(success(planned)),
                 Reply::Stream(begun) => upgrade.map(|upgrade| upgrade.to(begun)).ok_or_else(upgrade::required),
             }
         })
@@ -126,20 +126,11 @@ fn requested(headers: &HeaderMap) -> Result<Option<Uuid>, Failure> {
     id.map(Some).ok_or_else(|| invalid(format!("its {REQUEST_HEADER} is not a UUID")))
 }
 
-/// A success.
-pub(super) trait Answer {
-    fn into_response(self) -> Response;
-}
-
-impl<T: Serialize> Answer for T {
-    fn into_response(self) -> Response {
-        IntoResponse::into_response(axum::Json(self))
-    }
-}
-
-impl Answer for Nothing {
-    fn into_response(self) -> Response {
-        IntoResponse::into_response(StatusCode::NO_CONTENT)
+/// A success: 200 with JSON, or 204.
+fn success(answer: impl Answer) -> Response {
+    match answer.content() {
+        Some(content) => axum::Json(content).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
     }
 }
 

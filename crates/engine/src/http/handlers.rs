@@ -6,12 +6,12 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
 use axum::response::IntoResponse;
+use bulkhead_api::openapi::document;
+use bulkhead_api::routes::{self, Nothing};
 use bulkhead_core::error::{Code, Fault};
 
 use super::api::Api;
 use crate::metrics::{Format, render};
-use crate::openapi::document;
-use crate::routes::{self, Nothing};
 use crate::service::Service;
 
 /// How long somebody may wait for the end of a job with one request.

@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
+use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_core::model::Server;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant::server;
@@ -12,7 +13,6 @@ use bulkhead_core::work::CGROUP;
 use uuid::Uuid;
 
 use super::*;
-use crate::client::{Stream, Streamed};
 use crate::sim::worker::{BASE, Play, SENT, calibration};
 
 const LIMIT: Duration = Duration::from_secs(30);

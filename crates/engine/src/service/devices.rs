@@ -2,11 +2,12 @@
 
 use std::sync::PoisonError;
 
+use bulkhead_api::terms::Terms;
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::wire::{DeviceControl, DeviceView, Done, HoldStart, HoldView};
 
-use super::{Service, Terms};
+use super::Service;
 use crate::devices::kernel_name;
 use crate::locks::{Claim, Object};
 

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use bulkhead_api::terms::Terms;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health::{self, HOST};
@@ -29,7 +30,6 @@ use bulkhead_core::wire::{HoldView, HostView, JobView};
 use bulkhead_sys::bpf;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
-use uuid::Uuid;
 
 pub(crate) use self::work::Begun;
 use crate::conditions::Conditions;
@@ -40,9 +40,6 @@ use crate::locks::{Claim, Held};
 use crate::metrics;
 use crate::observe::Observe;
 
-/// How long an operation waits unless it is told otherwise.
-pub const DEFAULT_WAIT: Duration = Duration::from_secs(60);
-
 /// Most questions about what goes on that are answered at a time.
 const MAX_QUESTIONS: usize = 4;
 
@@ -51,24 +48,6 @@ const HELD_UP: Duration = Duration::from_secs(10);
 
 /// Most periodic checks at a time. When all of them are held up, nothing is looked after until one goes on.
 const MAX_CHECKS: usize = 4;
-
-/// How an operation is to be carried out.
-#[derive(Clone, Copy, Debug)]
-pub struct Terms {
-    /// Only say what would be done.
-    pub dry_run: bool,
-    /// How long it may wait for other operations on the same objects, and for a tenant's data to be written, before it has changed
-    /// anything.
-    pub wait: Duration,
-    /// By which its job is found.
-    pub request: Option<Uuid>,
-}
-
-impl Default for Terms {
-    fn default() -> Self {
-        Self { dry_run: false, wait: DEFAULT_WAIT, request: None }
-    }
-}
 
 /// What answers a request for a stream.
 #[derive(Debug)]

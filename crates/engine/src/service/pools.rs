@@ -1,10 +1,11 @@
 //! Pools.
 
+use bulkhead_api::terms::Terms;
 use bulkhead_core::error::Fault;
 use bulkhead_core::name::Name;
 use bulkhead_core::wire::{Done, PoolCreate, PoolMove, PoolView};
 
-use super::{Service, Terms};
+use super::Service;
 use crate::locks::{Claim, Object};
 
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]

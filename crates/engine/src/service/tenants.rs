@@ -1,11 +1,12 @@
 //! Tenants, and the leases by which processes have volumes.
 
+use bulkhead_api::terms::Terms;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::name::Name;
 use bulkhead_core::wire::{Done, LeaseCreate, LeaseReply, TenantCreate, TenantSet, TenantView};
 use uuid::Uuid;
 
-use super::{Service, Terms};
+use super::Service;
 use crate::locks::Claim;
 
 #[expect(clippy::missing_errors_doc, reason = "the engine's methods of the same names say them")]

@@ -1,5 +1,6 @@
 //! Volumes; their streams are in `transfer.rs`.
 
+use bulkhead_api::terms::Terms;
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
@@ -8,7 +9,7 @@ use bulkhead_core::wire::{
     VolumeView,
 };
 
-use super::{Service, Terms};
+use super::Service;
 use crate::locks::Claim;
 use crate::repair::before_repair;
 

@@ -14,10 +14,10 @@ use utoipa::openapi::schema::{KnownFormat, SchemaFormat};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use uuid::Uuid;
 
-use crate::service::{DEFAULT_WAIT, Terms};
+use crate::terms::{DEFAULT_WAIT, Terms};
 
 /// What the variable parts of a path name.
-pub(crate) trait Place: Send + Sized + 'static {
+pub trait Place: Send + Sized + 'static {
     /// The parts as they are found in a path.
     type Parts: DeserializeOwned + Send;
 
@@ -85,7 +85,8 @@ impl Place for VolumeRef {
 }
 
 /// The kernel name of a device; the engine looks it up among those that are there.
-pub(crate) struct Device(pub(crate) String);
+#[derive(Clone, Debug)]
+pub struct Device(pub String);
 
 impl Place for Device {
     type Parts = String;
@@ -154,7 +155,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// The query of a request: a struct of scalars. A request whose query has terms becomes a job.
-pub(crate) trait Query: Serialize + DeserializeOwned + Send + 'static {
+pub trait Query: Serialize + DeserializeOwned + Send + 'static {
     /// How a job is to be carried out; `()` for a request that is answered at once.
     type Terms: Send;
 
@@ -182,70 +183,70 @@ pub(super) fn with_query<Q: Query>(mut target: String, query: &Q) -> String {
 
 /// A query that nobody reads: whatever it has is ignored.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct NoQuery {}
+pub struct NoQuery {}
 
 /// Query of a request that may have to wait.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Wait {
+pub struct Wait {
     /// How long it may wait for other operations, and for data to be written, before it has changed anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = u64, required = false)]
-    pub(crate) wait_seconds: Option<u64>,
+    pub wait_seconds: Option<u64>,
 }
 
 /// Query of a request that writes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Write {
+pub struct Write {
     /// Say what would be done, and do nothing.
     #[serde(default, skip_serializing_if = "Not::not")]
-    pub(crate) dry_run: bool,
+    pub dry_run: bool,
     /// How long it may wait for other operations, and for data to be written, before it has changed anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = u64, required = false)]
-    pub(crate) wait_seconds: Option<u64>,
+    pub wait_seconds: Option<u64>,
 }
 
 /// Query of a removal.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Remove {
+pub struct Remove {
     /// Say what would be done, and do nothing.
     #[serde(default, skip_serializing_if = "Not::not")]
-    pub(crate) dry_run: bool,
+    pub dry_run: bool,
     /// Remove it although it is in use.
     #[serde(default, skip_serializing_if = "Not::not")]
-    pub(crate) force: bool,
+    pub force: bool,
     /// How long it may wait for other operations, and for data to be written, before it has changed anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[param(value_type = u64, required = false)]
-    pub(crate) wait_seconds: Option<u64>,
+    pub wait_seconds: Option<u64>,
 }
 
 /// Query of the list of volumes.
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct OfPool {
+pub struct OfPool {
     /// Only the volumes of this pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
-    pub(crate) pool: Option<Name>,
+    pub pool: Option<Name>,
 }
 
 /// Query of a job.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct AtEnd {
+pub struct AtEnd {
     /// Answer when it has ended, or after so many seconds: at most 3600.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[param(value_type = u64, required = false)]
-    pub(crate) wait_seconds: u64,
+    pub wait_seconds: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -257,10 +258,10 @@ fn is_zero(seconds: &u64) -> bool {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct Waits {
+pub struct Waits {
     /// Add the longest waits of so many seconds; they are remembered for 300 s.
     #[serde(default)]
-    pub(crate) waits_seconds: f64,
+    pub waits_seconds: f64,
 }
 
 macro_rules! answered_at_once {
@@ -305,7 +306,7 @@ macro_rules! job {
 job!(Wait: |_| false, Write: |query| query.dry_run, Remove: |query| query.dry_run);
 
 /// The body of a request.
-pub(crate) trait Body: 'static {
+pub trait Body: 'static {
     /// What is in it.
     type Content: Send;
 
@@ -336,7 +337,8 @@ impl Body for () {
 }
 
 /// A body that is JSON.
-pub(crate) struct Sent<T>(PhantomData<T>);
+#[derive(Debug)]
+pub struct Sent<T>(PhantomData<T>);
 
 impl<T: Serialize + DeserializeOwned + Send + 'static> Body for Sent<T> {
     type Content = T;
@@ -353,11 +355,38 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Body for Sent<T> {
 }
 
 /// An answer that is only its status, 204; where JSON is expected it is `null`.
-#[derive(Deserialize)]
-pub(crate) struct Nothing;
+#[derive(Debug, Deserialize)]
+pub struct Nothing;
 
 /// An answer that is no JSON.
-pub(crate) struct Text;
+#[derive(Debug)]
+pub struct Text;
+
+/// A success.
+pub trait Answer {
+    /// What is in its body, as JSON.
+    type Content: Serialize;
+
+    /// Its body; `None` when there is nothing but the status.
+    fn content(self) -> Option<Self::Content>;
+}
+
+impl<T: Serialize> Answer for T {
+    type Content = T;
+
+    fn content(self) -> Option<T> {
+        Some(self)
+    }
+}
+
+impl Answer for Nothing {
+    type Content = ();
+
+    fn content(self) -> Option<()> {
+        None
+    }
+}
 
 /// An answer that is the bytes of a stream; in a dry run, JSON.
-pub(crate) struct Stream<T>(PhantomData<T>);
+#[derive(Debug)]
+pub struct Stream<T>(PhantomData<T>);

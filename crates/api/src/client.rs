@@ -33,7 +33,7 @@ use uuid::Uuid;
 use crate::routes::{
     self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Wait, Waits, Write,
 };
-use crate::service::Terms;
+use crate::terms::Terms;
 
 /// Where the daemon listens when nothing else is said.
 pub const DEFAULT_SOCKET: &str = "/run/bulkhead/bulkhead.sock";
@@ -486,7 +486,7 @@ impl Client {
     }
 
     /// One request and its answer, as they are.
-    pub(crate) async fn exchange(
+    pub async fn exchange(
         &self,
         method: Method,
         uri: &str,

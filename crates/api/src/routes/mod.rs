@@ -7,6 +7,7 @@
 
 mod parts;
 
+use std::fmt;
 use std::marker::PhantomData;
 
 use bulkhead_core::model::{Calibration, VolumeRef};
@@ -23,16 +24,17 @@ use hyper::Method;
 use utoipa::openapi::{OpenApi, Schema};
 use uuid::Uuid;
 
-pub(crate) use self::parts::{
-    AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Sent, Stream, Text, Wait, Waits, Write,
+pub use self::parts::{
+    Answer, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Sent, Stream, Text, Wait, Waits, Write,
 };
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, StreamFaults, WriteFaults};
 
 /// A route: what its path names, its query, its body ([`Sent`], or `()` for none), and its answer.
-pub(crate) struct Route<A, Q, B, R> {
-    pub(crate) method: Method,
+#[derive(Debug)]
+pub struct Route<A, Q, B, R> {
+    pub method: Method,
     /// With `{name}` for each variable part.
-    pub(crate) path: &'static str,
+    pub path: &'static str,
     types: PhantomData<fn(A, Q, B) -> R>,
 }
 
@@ -42,7 +44,7 @@ impl<A: Place, Q: Query, B: Body, R> Route<A, Q, B, R> {
     }
 
     /// The request target (RFC 9112, 3.2.1).
-    pub(crate) fn target(&self, at: &A, query: &Q) -> String {
+    pub fn target(&self, at: &A, query: &Q) -> String {
         let mut named = at.parts().into_iter();
         let part = |part: &'static str| {
             let name = if part.starts_with('{') { named.next() } else { None };
@@ -59,11 +61,17 @@ impl<A: Place, Q: Query, B: Body, R> Route<A, Q, B, R> {
 }
 
 /// A row of the table, without its types.
-pub(crate) struct Listed {
-    pub(crate) method: Method,
-    pub(crate) path: &'static str,
+pub struct Listed {
+    pub method: Method,
+    pub path: &'static str,
     /// The variable parts of its path.
-    pub(crate) named: Vec<(&'static str, Schema)>,
+    pub named: Vec<(&'static str, Schema)>,
+}
+
+impl fmt::Debug for Listed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listed").field("method", &self.method).field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 /// The first word where there is no second.
@@ -120,7 +128,8 @@ macro_rules! route {
         $(#[doc = $doc])+
         #[utoipa::path($method, path = $path, tag = $tag, $(request_body = $body,)? $(params($query),)?
             responses($($responses)+))]
-        pub(crate) fn $id() -> Route<or!((); $($at)?), or!(NoQuery; $($query)?), or!((); $(Sent<$body>)?), $answer> {
+        #[must_use]
+        pub fn $id() -> Route<or!((); $($at)?), or!(NoQuery; $($query)?), or!((); $(Sent<$body>)?), $answer> {
             Route::new(method!($method), $path)
         }
     };
@@ -136,12 +145,12 @@ macro_rules! routes {
         })+
 
         /// What the rows say in OpenAPI, but for the variable parts of their paths ([`Listed::named`]).
-        #[derive(utoipa::OpenApi)]
+        #[derive(Debug, utoipa::OpenApi)]
         #[openapi(paths($($id),+))]
-        pub(crate) struct Paths;
+        pub struct Paths;
 
         /// All rows, in the order of the table.
-        pub(crate) fn all() -> Vec<Listed> {
+        pub fn all() -> Vec<Listed> {
             vec![$($id().listed()),+]
         }
     };
