@@ -39,6 +39,10 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
 /// The answer about a unit that is not loaded, which is one that is not active.
 const NO_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
+/// The answer to a start while a job of somebody else's stops the unit.
+const CONFLICT: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
+/// How long the end of such a job is waited for: what holds up a check holds up those of other tenants.
+const CONFLICT_LIMIT: Duration = Duration::from_secs(1);
 
 /// `CGROUP_LIMIT_MAX` of systemd: no limit.
 const NO_LIMIT: u64 = u64::MAX;
@@ -157,7 +161,7 @@ impl Manager {
         match job {
             Ok(_) => {}
             Err(error) if is_named(&error, EXISTS) => {
-                let _: OwnedObjectPath = self.call("start", unit, "StartUnit", &(unit, "replace"))?;
+                self.start_known(unit)?;
                 let accounting: Vec<&Pair> = properties.iter().filter(|(name, _)| *name != "Description").collect();
                 let (): () = self.call("change", unit, "SetUnitProperties", &(unit, true, accounting))?;
             }
@@ -166,6 +170,19 @@ impl Manager {
         self.wait_for(unit, "active")?;
         self.known().insert((unit.to_owned(), None));
         Ok(())
+    }
+
+    /// Starts a slice that systemd knows. Somebody who is just stopping it gets what he asked for first: his `systemctl stop` would end with
+    /// "canceled" otherwise.
+    fn start_known(&self, unit: &str) -> Result<(), SystemdError> {
+        let end = Instant::now() + CONFLICT_LIMIT;
+        loop {
+            let job: Result<OwnedObjectPath, _> = self.call("start", unit, "StartUnit", &(unit, "fail"));
+            match job {
+                Err(error) if is_named(&error, CONFLICT) && Instant::now() < end => process::pause(LOOK_PAUSE),
+                job => return job.map(drop),
+            }
+        }
     }
 
     /// Gives a slice a property until it is stopped, unless this process has given it that last.

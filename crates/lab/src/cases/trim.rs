@@ -112,7 +112,8 @@ async fn discarded(ctx: &Ctx, volume: &str) -> Result<u64> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
     let device = view["device"].as_str().context("no device")?;
     let script = format!(
-        "dev=$(cat /sys/class/block/$(basename $(readlink -f {device}))/dev); \
+        "disk=$(readlink -f /sys/class/block/$(basename $(readlink -f {device}))); [ ! -e $disk/partition ] || disk=$disk/..; \
+         dev=$(cat $disk/dev); \
          awk -v dev=$dev '$1 == dev {{ for (i = 2; i <= NF; i++) if (sub(\"dbytes=\", \"\", $i)) n = $i }} END {{ print n + 0 }}' \
          /sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice/io.stat"
     );
