@@ -107,7 +107,7 @@ async fn mounted_at(ctx: &Ctx, volume: &str) -> Result<String> {
     Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
 }
 
-/// How much was discarded on a volume's device by what serves the tenant, in bytes.
+/// How much was discarded on the disk of a volume by the tenant and what serves it, in bytes.
 async fn discarded(ctx: &Ctx, volume: &str) -> Result<u64> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
     let device = view["device"].as_str().context("no device")?;
@@ -115,7 +115,7 @@ async fn discarded(ctx: &Ctx, volume: &str) -> Result<u64> {
         "disk=$(readlink -f /sys/class/block/$(basename $(readlink -f {device}))); [ ! -e $disk/partition ] || disk=$disk/..; \
          dev=$(cat $disk/dev); \
          awk -v dev=$dev '$1 == dev {{ for (i = 2; i <= NF; i++) if (sub(\"dbytes=\", \"\", $i)) n = $i }} END {{ print n + 0 }}' \
-         /sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice/bulkhead-db-server.slice/io.stat"
+         /sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice/io.stat"
     );
     Ok(ctx.machine.sh(&script).await?.trim().parse()?)
 }
