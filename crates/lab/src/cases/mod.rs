@@ -61,7 +61,6 @@ pub fn quick() -> Vec<&'static Case> {
 pub fn all() -> Vec<&'static Case> {
     let topics = [
         lab_self::CASES,
-        // The io controller can only be taken away before much has been charged to cgroups: cached inodes keep theirs for minutes.
         bad_host::CASES,
         volumes::CASES,
         blockd::CASES,
