@@ -3,6 +3,7 @@
 //! Owns: every wording that names them. Does not: decide what is wrong; that comes with the reason, from the daemon or from here.
 
 use bulkhead_core::error::Fault;
+use bulkhead_core::finding::Finding;
 use bulkhead_core::reason::Reason;
 
 /// What to type about a reason.
@@ -84,6 +85,11 @@ pub(crate) fn advice(reason: &Reason) -> String {
 /// What to do about a fault: the advice, where it has a reason; empty when there is nothing sensible to say.
 pub(crate) fn cure(fault: &Fault) -> String {
     fault.reason.as_deref().map_or_else(|| fault.cure.clone(), advice)
+}
+
+/// What to do about a finding: the advice, where it has a reason; `None` when there is nothing sensible to say.
+pub(crate) fn of_finding(finding: &Finding) -> Option<String> {
+    finding.reason.as_deref().map(advice).or_else(|| finding.advice.clone())
 }
 
 /// The device to name, of those that a stacked one lies on.

@@ -81,7 +81,7 @@ impl Output {
     /// What is to be known of what was shown or changed, with what to do about it.
     pub(crate) fn finding(&self, finding: &Finding) {
         self.say(&finding.to_string());
-        finding.advice.iter().for_each(|advice| self.say(&format!("hint: {advice}")));
+        advice::of_finding(finding).iter().for_each(|advice| self.say(&format!("hint: {advice}")));
     }
 
     /// Something that did not work, and does not end the command.
@@ -165,8 +165,7 @@ pub(crate) fn findings(findings: &[Finding]) -> Vec<String> {
     let mut lines = vec!["findings:".to_owned()];
     for finding in findings {
         lines.push(format!("  - {finding}"));
-        let advice = finding.reason.as_deref().map(advice::advice).or_else(|| finding.advice.clone());
-        lines.extend(advice.map(|advice| format!("    hint: {advice}")));
+        lines.extend(advice::of_finding(finding).map(|advice| format!("    hint: {advice}")));
     }
     lines
 }

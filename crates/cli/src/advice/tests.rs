@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::error::Code;
+use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use clap::{CommandFactory as _, Parser as _};
@@ -209,7 +210,12 @@ fn each_reason_is_worded_as_it_is_here() {
         assert_eq!(advice(&reason), wording);
         let fault = Fault::new(Code::Internal, "x", "y").reason(reason);
         assert_eq!(cure(&fault), wording);
+        let finding = Finding::of_fault(FindingId::NotRecovered, fault);
+        assert_eq!(of_finding(&finding).as_deref(), Some(wording));
     }
+    let finding = Finding::new(FindingId::ServerGone, "x", "y");
+    assert_eq!(of_finding(&finding), None);
+    assert_eq!(of_finding(&finding.advise("wait")).as_deref(), Some("wait"));
     assert_eq!(cure(&Fault::new(Code::Internal, "x", "y").cure("wait")), "wait");
 }
 
