@@ -67,25 +67,9 @@ pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Provision, Sharing, VolumeState};
 
-    fn volume(size: Bytes) -> Volume {
-        Volume {
-            pool: "p".parse().unwrap(),
-            name: "v".parse().unwrap(),
-            uuid: uuid::Uuid::from_u128(7),
-            size_bytes: size,
-            fs: FsKind::Ext4,
-            provision: Provision::Full,
-            fast_commit: false,
-            read_only: false,
-            origin: None,
-            layered: false,
-            flatten: false,
-            share: Sharing::Off,
-            domain: None,
-            state: VolumeState::Ready,
-        }
+    fn volume(size_bytes: Bytes) -> Volume {
+        Volume { size_bytes, ..Volume::sample() }
     }
 
     #[test]

@@ -577,6 +577,29 @@ impl fmt::Display for IopsLimit {
 }
 
 #[cfg(test)]
+impl Volume {
+    /// `p/v`, an ext4 of 64 MiB that was written in advance, for tests of what follows from a volume.
+    pub(crate) fn sample() -> Self {
+        Self {
+            pool: "p".parse().unwrap(),
+            name: "v".parse().unwrap(),
+            uuid: Uuid::from_u128(7),
+            size_bytes: Bytes::mib(64),
+            fs: FsKind::Ext4,
+            provision: Provision::Full,
+            fast_commit: false,
+            read_only: false,
+            origin: None,
+            layered: false,
+            flatten: false,
+            share: Sharing::Off,
+            domain: None,
+            state: VolumeState::Ready,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

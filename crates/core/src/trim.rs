@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::backend::backend;
-    use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, VolumeState};
+    use crate::model::{Pool, PoolSource, Provision, Server, Sharing};
 
     fn pool(source: PoolSource) -> Pool {
         Pool { name: "p".parse().unwrap(), uuid: Uuid::nil(), source }
@@ -63,22 +63,7 @@ mod tests {
     }
 
     fn volume(provision: Provision) -> Volume {
-        Volume {
-            pool: "p".parse().unwrap(),
-            name: "v".parse().unwrap(),
-            uuid: Uuid::from_u128(7),
-            size_bytes: Bytes::mib(64),
-            fs: FsKind::Ext4,
-            provision,
-            fast_commit: false,
-            read_only: false,
-            origin: None,
-            layered: false,
-            flatten: false,
-            share: Sharing::Off,
-            domain: None,
-            state: VolumeState::Ready,
-        }
+        Volume { provision, ..Volume::sample() }
     }
 
     fn refusal(pool: &Pool, volume: &Volume) -> Option<String> {

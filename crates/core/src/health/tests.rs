@@ -2,7 +2,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::error::Code;
-use crate::model::{FsKind, Server, Sharing, VolumeState};
+use crate::model::Server;
 use crate::units::Share;
 use crate::wire::LayerView;
 
@@ -21,22 +21,7 @@ fn thin() -> Pool {
 }
 
 fn volume() -> Volume {
-    Volume {
-        pool: "p".parse().unwrap(),
-        name: "v".parse().unwrap(),
-        uuid: Uuid::from_u128(7),
-        size_bytes: Bytes(10 * GIB),
-        fs: FsKind::Ext4,
-        provision: Provision::Full,
-        fast_commit: false,
-        read_only: false,
-        origin: None,
-        layered: true,
-        flatten: false,
-        share: Sharing::Off,
-        domain: None,
-        state: VolumeState::Ready,
-    }
+    Volume { size_bytes: Bytes(10 * GIB), layered: true, ..Volume::sample() }
 }
 
 fn layers(n: usize) -> LayersView {
