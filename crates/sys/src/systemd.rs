@@ -155,33 +155,31 @@ impl Manager {
         let accounting = ["IOAccounting", "MemoryAccounting"].map(|name| (name, OwnedValue::from(true)));
         let description = Value::from("Bulkhead tenant").try_into().map(|text| ("Description", text));
         let properties: Vec<Pair> = accounting.into_iter().chain(description.ok()).collect();
-        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
-        let job: Result<OwnedObjectPath, _> =
-            self.call("start", unit, "StartTransientUnit", &(unit, "replace", &properties, auxiliary));
-        match job {
-            Ok(_) => {}
-            Err(error) if is_named(&error, EXISTS) => {
-                self.start_known(unit)?;
-                let accounting: Vec<&Pair> = properties.iter().filter(|(name, _)| *name != "Description").collect();
-                let (): () = self.call("change", unit, "SetUnitProperties", &(unit, true, accounting))?;
+        let end = Instant::now() + CONFLICT_LIMIT;
+        while let Err(error) = self.try_start(unit, &properties) {
+            if !is_named(&error, CONFLICT) || Instant::now() >= end {
+                return Err(error);
             }
-            Err(error) => return Err(error),
+            process::pause(LOOK_PAUSE);
         }
         self.wait_for(unit, "active")?;
         self.known().insert((unit.to_owned(), None));
         Ok(())
     }
 
-    /// Starts a slice that systemd knows. Somebody who is just stopping it gets what he asked for first: his `systemctl stop` would end with
-    /// "canceled" otherwise.
-    fn start_known(&self, unit: &str) -> Result<(), SystemdError> {
-        let end = Instant::now() + CONFLICT_LIMIT;
-        loop {
-            let job: Result<OwnedObjectPath, _> = self.call("start", unit, "StartUnit", &(unit, "fail"));
-            match job {
-                Err(error) if is_named(&error, CONFLICT) && Instant::now() < end => process::pause(LOOK_PAUSE),
-                job => return job.map(drop),
+    /// Starts a slice, unless somebody is just stopping it or the slice above, which a start would start as well: his `systemctl stop` would
+    /// end with "canceled".
+    fn try_start(&self, unit: &str, properties: &[Pair]) -> Result<(), SystemdError> {
+        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
+        let job: Result<OwnedObjectPath, _> =
+            self.call("start", unit, "StartTransientUnit", &(unit, "fail", properties, auxiliary));
+        match job {
+            Err(error) if is_named(&error, EXISTS) => {
+                let _: OwnedObjectPath = self.call("start", unit, "StartUnit", &(unit, "fail"))?;
+                let accounting: Vec<&Pair> = properties.iter().filter(|(name, _)| *name != "Description").collect();
+                self.call("change", unit, "SetUnitProperties", &(unit, true, accounting))
             }
+            job => job.map(drop),
         }
     }
 

@@ -254,27 +254,36 @@ const SCENARIOS: [(&str, &str); 3] = [
 /// How long each scenario is watched.
 const WATCH_SECONDS: f64 = 15.0;
 
-/// The longest wait has its commit, the needed one last, and its parts; the culprit is the first of those to blame.
+/// Each of the longest waits has its commit, the needed one last, and its parts; the culprit is to blame for most of their time. Not for
+/// each: on a fast disk a wait for a commit of the victim's own can be the longest.
 fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
     let number = |value: &Value| value.as_f64().context("no number");
     let waits = list["waits"].as_array().context("no list of waits")?;
     // One that ended in this time may have begun in the scenario before.
     let is_recent = |wait: &&Value| wait["began_seconds_ago"].as_f64().is_some_and(|seconds| seconds < WATCH_SECONDS);
-    let wait =
-        waits.iter().find(is_recent).with_context(|| format!("{name}: no wait of this time is listed: {list}"))?;
-    let (seconds, mut parts) = (number(&wait["seconds"])?, number(&wait["others"]["seconds"])?);
-    for view in wait["culprits"].as_array().context("no culprits")? {
-        parts += number(&view["seconds"])?;
+    let waits: Vec<&Value> = waits.iter().filter(is_recent).collect();
+    let longest = waits.first().with_context(|| format!("{name}: no wait of this time is listed: {list}"))?;
+    ctx.log(format!("{name}: the longest of {} waits: {}", waits.len(), serde_json::to_string(longest)?));
+    let mut to_blame: BTreeMap<&str, f64> = BTreeMap::new();
+    for wait in &waits {
+        let (seconds, mut parts) = (number(&wait["seconds"])?, number(&wait["others"]["seconds"])?);
+        for view in wait["culprits"].as_array().context("no culprits")? {
+            let part = number(&view["seconds"])?;
+            parts += part;
+            *to_blame.entry(view["culprit"]["name"].as_str().unwrap_or("unknown")).or_default() += part;
+        }
+        ensure!((parts - seconds).abs() < 1e-6, "{name}: the parts of {seconds} s sum to {parts} s");
+        let last = wait["commits"].as_array().and_then(|commits| commits.last()).context("no commit")?;
+        ensure!(last["tid"] == wait["tid"], "{name}: it needed {}, and waited for {}", wait["tid"], last["tid"]);
+        let phases = ["locked_seconds", "flushing_seconds", "logging_seconds"].map(|phase| number(&last[phase]));
+        let sum: f64 = phases.into_iter().sum::<Result<f64>>()?;
+        ensure!((sum - number(&last["seconds"])?).abs() < 1e-6, "{name}: the phases sum to {sum} s");
     }
-    ensure!((parts - seconds).abs() < 1e-6, "{name}: the parts of {seconds} s sum to {parts} s");
-    let last = wait["commits"].as_array().and_then(|commits| commits.last()).context("no commit")?;
-    ctx.log(format!("{name}: the longest wait took {seconds:.2} s, {}", serde_json::to_string(last)?));
-    ensure!(last["tid"] == wait["tid"], "{name}: it needed {}, and waited for {}", wait["tid"], last["tid"]);
-    let phases = ["locked_seconds", "flushing_seconds", "logging_seconds"].map(|phase| number(&last[phase]));
-    let sum: f64 = phases.into_iter().sum::<Result<f64>>()?;
-    ensure!((sum - number(&last["seconds"])?).abs() < 1e-6, "{name}: the phases sum to {sum} s");
-    let first = &wait["culprits"][0]["culprit"]["name"];
-    ensure!(first == "culprit.service", "{name}: {first} is said to have caused the longest wait");
+    let first = to_blame.iter().max_by(|one, other| one.1.total_cmp(other.1)).context("nobody is to blame")?.0;
+    ensure!(
+        *first == "culprit.service",
+        "{name}: {first} is said to have caused most of the longest waits: {to_blame:?}"
+    );
     Ok(())
 }
 

@@ -61,6 +61,9 @@ const WRITTEN: &str = "/run/written";
 /// Appends to a file, syncs each, and says how many there are.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/written; done";
 
+/// Properties of a container that ends only when it is killed: long enough after a stop for several of the daemon's checks.
+const STUBBORN_UNIT: [&str; 2] = ["--property=KillSignal=SIGCONT", "--property=TimeoutStopSec=8"];
+
 /// Installs the package, which starts the service; `None` when there is none.
 pub(super) async fn install(ctx: &Ctx) -> Result<Option<()>> {
     let Some(package) = &ctx.lab.config().package else { return Ok(None) };
@@ -140,7 +143,17 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let at =
         json(ctx, &["volume", "inspect", "file/v"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
     let writer = WRITER.replace("AT", &at);
-    let start = ["systemd-run", "--unit=container", "--slice", SLICE_UNIT, "bash", "-c", &writer];
+    let start = [
+        "systemd-run",
+        "--unit=container",
+        "--slice",
+        SLICE_UNIT,
+        STUBBORN_UNIT[0],
+        STUBBORN_UNIT[1],
+        "bash",
+        "-c",
+        &writer,
+    ];
     ctx.machine.run(&start).await?.success("starting a container")?;
     writes_on(ctx, WRITTEN, MENDED, "the container writes").await?;
     let view = json(ctx, &["tenant", "inspect", "my-db"]).await?;
@@ -181,7 +194,8 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
                  journalctl -u bulkhead-trim -o cat --no-pager | grep 'volumes trimmed: 0; .*: 2'";
     ctx.machine.sh_within(trims, INSTALL).await.context("trimming all volumes")?;
 
-    // All units in a slice are stopped with it; what serves the volumes is none, and goes on.
+    // All units in a slice are stopped with it; what serves the volumes is none, and goes on. Checks that come while the container does not
+    // end start no slice below, which would start this one as well, and have systemd cancel the stop.
     ctx.machine.sh(&format!("systemctl stop '{SLICE_UNIT}'")).await?;
     let ended = ctx.machine.run(&["systemctl", "is-active", "container"]).await?;
     ensure!(ended.status != ExitStatus::Code(0), "{ended:?}");
