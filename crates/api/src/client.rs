@@ -18,9 +18,9 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JOB_HEADER,
-    JobView, LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, STREAM_PROTOCOL,
-    TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
-    VolumeRollback, VolumeSend, VolumeView,
+    JobView, LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, RunStart, RunView,
+    STREAM_PROTOCOL, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate,
+    VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
@@ -31,7 +31,7 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 
 use crate::routes::{
-    self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Wait, Waits, Write,
+    self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Run, Wait, Waits, Write,
 };
 use crate::terms::Terms;
 
@@ -119,6 +119,12 @@ impl Client {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// How long operations may wait for others; as the daemon sees fit when `None`.
+    #[must_use]
+    pub fn wait(&self) -> Option<Duration> {
+        self.wait
     }
 
     /// All pools.
@@ -312,6 +318,16 @@ impl Client {
     /// Gives a lease back.
     pub async fn lease_remove(&self, id: Uuid) -> Result<(), Fault> {
         self.change(routes::lease_remove(), &id, Wait::default(), &()).await.map(|Nothing| ())
+    }
+
+    /// Puts a command into a tenant.
+    pub async fn run_start(&self, tenant: &Name, request: &RunStart) -> Result<RunView, Fault> {
+        self.change(routes::run_start(), tenant, Wait::default(), request).await
+    }
+
+    /// Ends what a command has left running, and gives back what was lent to it.
+    pub async fn run_end(&self, run: &Run) -> Result<(), Fault> {
+        self.change(routes::run_end(), run, Wait::default(), &()).await.map(|Nothing| ())
     }
 
     /// All block devices.

@@ -863,8 +863,11 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct EnterArgs {
-    #[arg(long, allow_hyphen_values = true)]
-    pub(crate) cgroup: PathBuf,
+    #[arg(long)]
+    pub(crate) tenant: String,
+    /// The process that waits for the command
+    #[arg(long)]
+    pub(crate) run: u32,
     #[arg(long, num_args = 3, allow_hyphen_values = true, value_names = ["SOURCE", "TARGET", "MODE"])]
     pub(crate) bind: Vec<OsString>,
     #[arg(required = true, last = true)]

@@ -62,7 +62,7 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
     match cli.command {
         Command::Daemon(args) => daemon::run(args, cli.socket).map(|()| ExitCode::SUCCESS),
         Command::Run(args) => Ok(run::run(&args, &client, output)),
-        Command::Enter(args) => Ok(run::enter(args, output)),
+        Command::Enter(args) => Ok(run::enter(args, &client, output)),
         Command::Demo(args) => demo::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Blockd(args) => blockd::run(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),

@@ -1,9 +1,9 @@
 //! `bulkhead run`: a command in a tenant, with volumes that only it sees.
 //!
-//! Owns: the order of things. Leases first (the daemon mounts the volumes); then a cgroup of this run's own below the tenant's
-//! payload, so that whatever the command leaves behind can be found and ended; then the command, through our own program again
-//! (`__enter`, see `bulkhead_sys::namespace`); at its end the cgroup is emptied, and the leases are given back.
-//! If this process is killed, the daemon ends the leases itself as soon as nothing uses the volumes any more.
+//! Owns: the order of things. Leases first (the daemon mounts the volumes); then our own program again (`__enter`), which has the daemon
+//! put it into a cgroup of this run's own, so that whatever the command leaves behind can be found and ended, and which becomes the
+//! command (see `bulkhead_sys::namespace`); at its end the daemon ends what is left of it, and takes the leases back. If this process is
+//! killed, the daemon does so by itself.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -13,20 +13,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bulkhead_api::client::Client;
+use bulkhead_api::routes::Run;
 use bulkhead_core::error::{Code, Fault, chain};
-use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_core::wire::{LeaseCreate, LeaseView, RunStart};
 use bulkhead_sys::namespace::{self, Bind, EnterSpec, SuperviseSpec};
-use bulkhead_sys::roots::Roots;
 use rustix::process::Signal;
 
 use crate::args::{EnterArgs, RunArgs};
 use crate::output::Output;
 use crate::parse::{self, RunVolume, invalid};
 use crate::{block_on, commands};
-
-/// How long the processes that a command leaves behind may take to die.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long a daemon that is just being restarted may take until it answers again.
 const RESTART: Duration = Duration::from_secs(2);
@@ -54,16 +50,25 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
             ));
         }
     }
+    let run = Run { tenant: tenant.clone(), pid: std::process::id() };
     let reply = block_on(async {
         let mut volumes = Vec::with_capacity(wanted.len());
         for volume in &wanted {
             volumes.push(commands::resolve(client, volume.volume.clone()).await?);
         }
-        client.lease_create(&LeaseCreate { tenant, volumes, pid: std::process::id() }).await
+        client.lease_create(&LeaseCreate { tenant, volumes, pid: run.pid }).await
     })?;
-    let outcome = in_cgroup(&reply, &wanted, &args.command, output);
-    give_back(client, &reply, output);
-    outcome
+    let mut words = enter_args(&run, &wanted, &reply.leases, client, output);
+    words.extend_from_slice(&args.command);
+    let spec = SuperviseSpec {
+        program: PathBuf::from("/proc/self/exe"),
+        arg0: "bulkhead".into(),
+        args: words,
+        death_signal: Some(Signal::TERM),
+    };
+    let outcome = namespace::supervise(&spec).map_err(|error| failed("command", &error));
+    end(client, &run, output);
+    outcome.map(|outcome| ExitCode::from(outcome.code))
 }
 
 fn check_target(target: &Path) -> Result<(), Fault> {
@@ -79,35 +84,20 @@ fn check_target(target: &Path) -> Result<(), Fault> {
     }
 }
 
-fn in_cgroup(
-    reply: &LeaseReply,
-    wanted: &[RunVolume],
-    command: &[OsString],
-    output: &Output,
-) -> Result<ExitCode, Fault> {
-    let roots = Roots::host();
-    let own = format!("{}/run-{}", reply.payload_cgroup, std::process::id());
-    let own: CgroupPath = own.parse().map_err(|error| failed("cgroup", &error))?;
-    cgroup::create(&roots, &own, &[]).map_err(|error| failed(&format!("cgroup {own}"), &error))?;
-    let mut args = enter_args(&own.dir(&roots), wanted, &reply.leases, output);
-    args.extend_from_slice(command);
-    let spec = SuperviseSpec {
-        program: PathBuf::from("/proc/self/exe"),
-        arg0: "bulkhead".into(),
-        args,
-        death_signal: Some(Signal::TERM),
-    };
-    let outcome = namespace::supervise(&spec).map_err(|error| failed("command", &error));
-    if let Err(fault) = clear(&roots, &own) {
-        output.warn(&fault);
-    }
-    outcome.map(|outcome| ExitCode::from(outcome.code))
-}
-
 /// The arguments of `__enter` up to the command. A directory comes before those below it, which it would hide.
-fn enter_args(cgroup: &Path, wanted: &[RunVolume], leases: &[LeaseView], output: &Output) -> Vec<OsString> {
+fn enter_args(
+    run: &Run,
+    wanted: &[RunVolume],
+    leases: &[LeaseView],
+    client: &Client,
+    output: &Output,
+) -> Vec<OsString> {
     let format = if output.is_json() { "json" } else { "table" };
-    let mut args = vec!["__enter".into(), "--output".into(), format.into(), "--cgroup".into(), cgroup.into()];
+    let mut args = vec!["__enter".into(), "--output".into(), format.into(), "--socket".into(), client.socket().into()];
+    if let Some(wait) = client.wait() {
+        args.extend(["--wait".into(), wait.as_secs().to_string().into()]);
+    }
+    args.extend(["--tenant".into(), run.tenant.to_string().into(), "--run".into(), run.pid.to_string().into()]);
     let mut binds: Vec<(&RunVolume, &LeaseView)> = wanted.iter().zip(leases).collect();
     binds.sort_by_key(|(volume, _)| volume.target.components().count());
     for (volume, lease) in binds {
@@ -119,48 +109,39 @@ fn enter_args(cgroup: &Path, wanted: &[RunVolume], leases: &[LeaseView], output:
     args
 }
 
-/// Ends what the command left behind, and removes the cgroup.
-fn clear(roots: &Roots, own: &CgroupPath) -> Result<(), Fault> {
-    let fault = |error: cgroup::CgroupError| failed(&format!("cgroup {own}"), &error);
-    match cgroup::is_populated(roots, own) {
-        // Another version of the daemon has moved it, and looks after it.
-        Err(cgroup::CgroupError::NotFound { .. }) => return Ok(()),
-        populated => {
-            if populated.map_err(fault)? {
-                cgroup::kill_all(roots, own, KILL_LIMIT).map_err(fault)?;
+/// Has the daemon end what the command left behind, and take the leases back. What fails is only a warning: the daemon looks itself
+/// for runs whose processes are gone.
+fn end(client: &Client, run: &Run, output: &Output) {
+    let outcome = block_on(async {
+        match client.run_end(run).await {
+            Err(fault) if fault.code == Code::Unavailable => {
+                tokio::time::sleep(RESTART).await;
+                client.run_end(run).await
             }
+            other => other,
         }
-    }
-    cgroup::remove_tree(roots, own).map(drop).map_err(fault)
-}
-
-/// Gives the leases back. What fails is only a warning: the daemon ends leases of processes that are gone.
-fn give_back(client: &Client, reply: &LeaseReply, output: &Output) {
-    for lease in &reply.leases {
-        let outcome = block_on(async {
-            match client.lease_remove(lease.id).await {
-                Err(fault) if fault.code == Code::Unavailable => {
-                    tokio::time::sleep(RESTART).await;
-                    client.lease_remove(lease.id).await
-                }
-                other => other,
-            }
-        });
-        if let Err(fault) = outcome {
-            let cause = format!("it cannot be given back now, and the daemon will take it back itself ({fault})");
-            output.warn(&Fault::new(fault.code, format!("volume {}", lease.volume), cause));
-        }
+    });
+    if let Err(fault) = outcome {
+        let cause =
+            format!("what is left of the command cannot be ended now, and the daemon will do so itself ({fault})");
+        output.warn(&Fault::new(fault.code, format!("tenant {}", run.tenant), cause));
     }
 }
 
 /// Becomes the command. Returns only when that fails.
-pub(crate) fn enter(args: EnterArgs, output: &Output) -> ExitCode {
+pub(crate) fn enter(args: EnterArgs, client: &Client, output: &Output) -> ExitCode {
+    let started = parse::tenant_name(&args.tenant).and_then(|tenant| {
+        block_on(client.run_start(&tenant, &RunStart { pid: args.run, command_pid: std::process::id() }))
+    });
+    if let Err(fault) = started {
+        output.fail(&fault);
+        return ExitCode::from(NOT_RUN);
+    }
     let bind = |part: &[OsString]| match part {
         [source, target, mode] => Some(Bind { source: source.into(), target: target.into(), readonly: mode == "ro" }),
         _ => None,
     };
     let spec = EnterSpec {
-        cgroup: Some(args.cgroup),
         binds: args.bind.chunks(3).filter_map(bind).collect(),
         cwd: None,
         argv: args.command,
@@ -202,12 +183,14 @@ mod tests {
             let view = serde_json::json!({"id": id, "volume": volume, "mounted_at": format!("/mnt/{name}")});
             serde_json::from_value::<LeaseView>(view).unwrap()
         };
-        let args = enter_args(Path::new("/cg"), &wanted, &["b", "c", "a"].map(lease), &Output::new(Format::Json));
+        let run = Run { tenant: "db".parse().unwrap(), pid: 7 };
+        let client = Client::new("/run/s").with_wait(Duration::from_secs(5));
+        let args = enter_args(&run, &wanted, &["b", "c", "a"].map(lease), &client, &Output::new(Format::Json));
         let words: Vec<&str> = args.iter().map(|arg| arg.to_str().unwrap()).collect();
         assert_eq!(
             words.join(" "),
-            "__enter --output json --cgroup /cg --bind /mnt/a /srv/ rw --bind /mnt/b /srv/sub rw \
-             --bind /mnt/c /srv/sub/deep ro --"
+            "__enter --output json --socket /run/s --wait 5 --tenant db --run 7 --bind /mnt/a /srv/ rw \
+             --bind /mnt/b /srv/sub rw --bind /mnt/c /srv/sub/deep ro --"
         );
     }
 }

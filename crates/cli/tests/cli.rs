@@ -392,12 +392,12 @@ fn run_refuses_before_it_asks_the_daemon() {
     "#]],
     );
     check(
-        &["__enter", "--output", "json", "--cgroup", "/nonexistent", "--", "true"],
+        &["__enter", "--output", "json", "--tenant", "db", "--run", "7", "--", "true"],
         &expect![[r#"
-        exit 125
-        ----- stderr
-        {"code":"internal","object":"command","cause":"cannot join cgroup /nonexistent: No such file or directory (os error 2)"}
-    "#]],
+            exit 125
+            ----- stderr
+            {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
+        "#]],
     );
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bulkhead.slice/bulkhead-db.slice        io.weight, io.bfq.weight, io.max; cpu.weight left at 100
-//!     bulkhead-db-payload.slice           what `bulkhead run` started, each in run-<pid>; cpu.weight left at 100
+//!     bulkhead-db-payload.slice           what `bulkhead run` started, each in a cgroup of its own; cpu.weight left at 100
 //!     bulkhead-db-journal.slice           journal threads of the tenant's volumes; cpu.weight 10000
 //!     bulkhead-db-server.slice            block servers of the tenant's volumes; cpu.weight 10000
 //!     docker-<id>.scope, ...              containers that were started with --cgroup-parent bulkhead-db.slice
@@ -80,10 +80,18 @@ pub fn payload(tenant: &Name) -> String {
     part(tenant, "payload")
 }
 
-/// Where one `bulkhead run`, with this process id, runs its command: what the command leaves behind can be told and ended.
+/// What the cgroup of one run is called, by the process that waits for it: what its command leaves behind can be told and ended. Where
+/// systemd is process 1 it is a scope unit, and named like one.
 #[must_use]
-pub fn run(tenant: &Name, pid: u32) -> String {
-    format!("{}/run-{pid}", payload(tenant))
+pub fn run(pid: u32, by_systemd: bool) -> String {
+    if by_systemd { format!("bulkhead-run-{pid}.scope") } else { format!("run-{pid}") }
+}
+
+/// The run that a cgroup is called by, in either way.
+#[must_use]
+pub fn run_of(cgroup: &str) -> Option<u32> {
+    let scope = || cgroup.strip_prefix("bulkhead-run-")?.strip_suffix(".scope");
+    cgroup.strip_prefix("run-").or_else(scope)?.parse().ok()
 }
 
 /// Where the journal threads of the tenant's volumes run.
@@ -110,7 +118,11 @@ pub fn slice_of_0_1(tenant: &Name) -> Option<(String, String)> {
 /// stay there, with the weights that it has.
 #[must_use]
 pub fn take_over(tenant: &Name, payload_of_0_1: &str, runs: &[u32]) -> Vec<Action> {
-    let of_run = |pid: &u32| (format!("{payload_of_0_1}/run-{pid}"), run(tenant, *pid));
+    // Without units: systemd has no way to learn of them.
+    let of_run = |pid: &u32| {
+        let name = run(*pid, false);
+        (format!("{payload_of_0_1}/{name}"), format!("{}/{name}", payload(tenant)))
+    };
     let all = std::iter::once((payload_of_0_1.to_owned(), payload(tenant))).chain(runs.iter().map(of_run));
     all.map(|(from, to)| Action::MoveProcesses { from, to }).collect()
 }
@@ -218,6 +230,16 @@ pub fn mark_removing(record_path: PathBuf, tenant: &Tenant) -> Action {
 mod tests {
     use super::*;
     use expect_test::expect;
+
+    #[test]
+    fn a_run_is_told_by_its_cgroup() {
+        for by_systemd in [false, true] {
+            assert_eq!(run_of(&run(7, by_systemd)), Some(7));
+        }
+        for other in ["run-", "run-x", "run-7.scope", "bulkhead-run-7", "bulkhead-run-.scope", "container"] {
+            assert_eq!(run_of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn the_steps_that_make_a_tenant() {

@@ -623,13 +623,28 @@ pub struct LeaseView {
     pub mounted_at: PathBuf,
 }
 
-/// What is needed to start a process in a tenant.
+/// Where leased volumes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseReply {
-    /// The tenant's payload cgroup, relative to the cgroup root.
-    pub payload_cgroup: String,
     /// One for each volume asked for, in that order.
     pub leases: Vec<LeaseView>,
+}
+
+/// Puts a command into a tenant, until it or what waits for it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RunStart {
+    /// The process that waits for the command, and has the leases; the run is called by it.
+    pub pid: u32,
+    /// The command's first process, a child of that.
+    pub command_pid: u32,
+}
+
+/// Where a command runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunView {
+    /// Its cgroup, relative to the cgroup root; below it are all processes that it starts.
+    pub cgroup: String,
 }
 
 /// A block device as it is.

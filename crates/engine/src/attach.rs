@@ -8,7 +8,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, Plan, mount_point};
-use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView};
+use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located, Watched};
@@ -45,7 +45,7 @@ impl Engine {
                 }
             }
         }
-        Ok(LeaseReply { payload_cgroup: tenant::payload(&request.tenant), leases })
+        Ok(LeaseReply { leases })
     }
 
     /// Gives a lease back, and unmounts its volume when nothing else holds it. Idempotent.
@@ -61,6 +61,48 @@ impl Engine {
         }
         self.executor.run_steps(vec![Action::RemoveRecord { path: self.dirs.lease_record(&lease) }], false)?;
         Ok(())
+    }
+
+    /// Puts a command into a tenant, in a cgroup of its own. Both processes are children of whoever asks, or that itself.
+    ///
+    /// # Errors
+    /// `NotFound` without such a tenant or process, `InvalidArgument` when the command is not a child of the one that waits for it.
+    pub fn run_start(&self, tenant: &Name, request: &RunStart) -> Result<RunView, Fault> {
+        let tenant = self.tenant(tenant)?;
+        self.restore_cgroups(&tenant)?;
+        let cgroup = self.host().start_run(&tenant::payload(&tenant.name), request.pid, request.command_pid)?;
+        Ok(RunView { cgroup })
+    }
+
+    /// Ends what a command has left running, and gives back the leases of the process that waited for it. Idempotent.
+    ///
+    /// # Errors
+    /// When something does not end, and those of [`Engine::lease_remove`]: the daemon tries again once that process has ended.
+    pub fn run_end(&self, tenant: &Name, pid: u32) -> Result<(), Fault> {
+        let cgroups = self.kill_run(tenant, pid)?;
+        for lease in self.leases_of_run(tenant, pid)? {
+            self.lease_remove(lease.id)?;
+        }
+        self.executor.run_steps(cgroups, false).map(drop)
+    }
+
+    /// What is lent to a process for a tenant.
+    pub(crate) fn leases_of_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Lease>, Fault> {
+        Ok(self.leases()?.into_iter().filter(|lease| lease.tenant == *tenant && lease.pid == pid).collect())
+    }
+
+    /// Ends what a run has left running; what is returned removes its cgroup.
+    pub(crate) fn kill_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Action>, Fault> {
+        let mut left = Vec::new();
+        for (_, cgroup) in self.host().runs(&tenant::payload(tenant)).into_iter().filter(|(run, _)| *run == pid) {
+            let processes = self.host().processes(&cgroup);
+            if !processes.is_empty() {
+                tracing::info!(%tenant, pid, n = processes.len(), "ending what a run left behind");
+                self.host().kill_all(&cgroup)?;
+            }
+            left.push(Action::RemoveCgroup { cgroup });
+        }
+        Ok(left)
     }
 
     /// Refuses a volume that another tenant has, or that cannot be mounted now.

@@ -311,8 +311,14 @@ pub trait Host: Send + Sync {
     /// Bytes that a cgroup, and what is below it, has read and written on a device.
     fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64;
 
-    /// The process ids of the `bulkhead run`s that have a cgroup below this `payload`.
-    fn runs(&self, payload: &str) -> Vec<u32>;
+    /// The runs that have a cgroup below this `payload`, by the processes that wait for their commands, with their cgroups.
+    fn runs(&self, payload: &str) -> Vec<(u32, String)>;
+
+    /// Puts a command's first process into a cgroup of its own below this `payload`, which is returned; `pid` waits for it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such process, `InvalidArgument` when it is not a child of `pid`, and those of cgroups or systemd.
+    fn start_run(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault>;
 
     /// Processes in a cgroup and below it.
     fn processes(&self, cgroup: &str) -> Vec<u32>;

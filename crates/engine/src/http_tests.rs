@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::routes::Run;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, RunStart, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
     VolumeCreate, VolumeResize,
 };
 use tempfile::TempDir;
@@ -144,13 +145,20 @@ async fn every_operation_goes_through_the_socket() {
     sim.set_process(77, Some(1));
     let lease = LeaseCreate { tenant: tenant.name.clone(), volumes: vec![volume("fast/copy")], pid: 77 };
     let reply = client.lease_create(&lease).await.unwrap();
-    assert_eq!(reply.payload_cgroup, "bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice");
     let mounts = sim.leftovers().mounts;
     assert!(mounts.contains(&reply.leases[0].mounted_at), "{mounts:?}");
     for _ in 0..2 {
         client.lease_remove(reply.leases[0].id).await.unwrap();
     }
     assert!(!sim.leftovers().mounts.contains(&reply.leases[0].mounted_at));
+    let reply = client.lease_create(&lease).await.unwrap();
+    let run = client.run_start(&tenant.name, &RunStart { pid: 77, command_pid: 78 }).await.unwrap();
+    assert_eq!(run.cgroup, "bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice/bulkhead-run-77.scope");
+    for _ in 0..2 {
+        client.run_end(&Run { tenant: tenant.name.clone(), pid: 77 }).await.unwrap();
+    }
+    let left = sim.leftovers();
+    assert!(!left.mounts.contains(&reply.leases[0].mounted_at) && !left.cgroups.contains(&run.cgroup));
 
     assert_eq!(client.device_list().await.unwrap()[0], client.device_inspect("sda").await.unwrap());
     let bfq = DeviceControl { policy: Some(Policy::Bfq) };

@@ -251,9 +251,8 @@ impl Engine {
 
     /// Ends what runs left behind that died without a lease, because they had no volume.
     fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
-        for pid in self.host().runs(&tenant::payload(&tenant.name)) {
+        for (pid, cgroup) in self.host().runs(&tenant::payload(&tenant.name)) {
             if self.host().start_time(pid).is_none() {
-                let cgroup = tenant::run(&tenant.name, pid);
                 tracing::info!(tenant = %tenant.name, pid, "ending what a run left behind");
                 self.host().kill_all(&cgroup)?;
                 self.executor.run_steps(vec![Action::RemoveCgroup { cgroup }], false)?;
@@ -264,16 +263,9 @@ impl Engine {
 
     /// Takes back what a `bulkhead run` that died held: what its command left running is ended, so that the volume can go.
     fn end_lease(&self, lease: &Lease, kill: bool) -> Result<(), Fault> {
-        let cgroup = tenant::run(&lease.tenant, lease.pid);
-        if kill && !self.host().processes(&cgroup).is_empty() {
-            tracing::info!(volume = %lease.volume, pid = lease.pid, "ending what a run left behind");
-            self.host().kill_all(&cgroup)?;
-        }
+        let cgroups = if kill { self.kill_run(&lease.tenant, lease.pid)? } else { Vec::new() };
         self.lease_remove(lease.id)?;
-        if kill {
-            self.executor.run_steps(vec![Action::RemoveCgroup { cgroup }], false)?;
-        }
-        Ok(())
+        self.executor.run_steps(cgroups, false).map(drop)
     }
 
     /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps. Does nothing while a

@@ -348,11 +348,11 @@ impl Sim {
         self.world().images.insert(path.into(), (Bytes(Bytes::GIB), None));
     }
 
-    /// The cgroup of a `bulkhead run` with this process id.
-    pub(crate) fn put_run(&self, tenant: &str, pid: u32) {
+    /// The cgroup of a `bulkhead run`.
+    pub(crate) fn put_run(&self, tenant: &str, name: &str) {
         self.world()
             .cgroups
-            .entry(format!("bulkhead.slice/bulkhead-{tenant}.slice/bulkhead-{tenant}-payload.slice/run-{pid}"))
+            .entry(format!("bulkhead.slice/bulkhead-{tenant}.slice/bulkhead-{tenant}-payload.slice/{name}"))
             .or_default();
     }
 
@@ -1395,9 +1395,15 @@ impl Host for Sim {
         if cgroup.contains("journal:") { ms } else { 3 * ms }
     }
 
-    fn runs(&self, payload: &str) -> Vec<u32> {
-        let prefix = format!("{payload}/run-");
-        self.world().cgroups.keys().filter_map(|path| path.strip_prefix(&prefix)?.parse().ok()).collect()
+    fn runs(&self, payload: &str) -> Vec<(u32, String)> {
+        let run = |path: &String| Some((tenant::run_of(path.strip_prefix(payload)?.strip_prefix('/')?)?, path.clone()));
+        self.world().cgroups.keys().filter_map(run).collect()
+    }
+
+    fn start_run(&self, payload: &str, pid: u32, _command_pid: u32) -> Result<String, Fault> {
+        let cgroup = format!("{payload}/{}", tenant::run(pid, true));
+        self.world().cgroups.entry(cgroup.clone()).or_default();
+        Ok(cgroup)
     }
 
     fn processes(&self, _cgroup: &str) -> Vec<u32> {

@@ -213,7 +213,8 @@ impl Engine {
     /// Moves what version 0.1 started into the tenant's slice of today. Its journal threads and servers move with the volumes.
     fn take_over(&self, name: &Name) -> Result<Vec<Applied>, Fault> {
         let Some((slice, payload)) = tenant::slice_of_0_1(name) else { return Ok(Vec::new()) };
-        let mut plan = tenant::take_over(name, &payload, &self.host().runs(&payload));
+        let runs: Vec<u32> = self.host().runs(&payload).into_iter().map(|(pid, _)| pid).collect();
+        let mut plan = tenant::take_over(name, &payload, &runs);
         if self.host().processes(&slice).is_empty() {
             plan.push(Action::RemoveCgroup { cgroup: slice });
         }

@@ -1365,11 +1365,11 @@ fn what_a_run_without_volumes_left_behind_is_ended() {
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     run(&engine, &Op::Tenant("db", "file/v")).unwrap();
     sim.set_process(42, Some(1));
-    sim.put_run("db", 42);
-    sim.put_run("db", 43);
+    for name in ["run-42", "run-43", "bulkhead-run-44.scope"] {
+        sim.put_run("db", name);
+    }
     engine.tick();
-    let runs =
-        |sim: &Sim| sim.leftovers().cgroups.into_iter().filter(|path| path.contains("/run-")).collect::<Vec<_>>();
+    let runs = |sim: &Sim| sim.leftovers().cgroups.into_iter().filter(|path| path.contains("run-")).collect::<Vec<_>>();
     assert_eq!(runs(&sim), ["bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice/run-42"]);
     sim.set_process(42, None);
     engine.tick();

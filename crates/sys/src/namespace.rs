@@ -1,4 +1,4 @@
-//! For `bulkhead run`: a process in a cgroup, with volumes bound into its own mount namespace, and its supervisor.
+//! For `bulkhead run`: a process with volumes bound into its own mount namespace, and its supervisor.
 //!
 //! Owns the two halves: [`supervise`] runs in the process that the user started; it spawns our own program again, whose hidden
 //! subcommand calls [`enter_and_exec`] and so becomes the payload. Does not choose the cgroup or the volumes.
@@ -22,7 +22,6 @@
 
 use std::convert::Infallible;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -59,8 +58,6 @@ pub struct Bind {
 /// What the payload is and where it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnterSpec {
-    /// Directory of the cgroup to join; `None` stays where it is.
-    pub cgroup: Option<PathBuf>,
     /// Bind mounts, done in this order. When there are none the mount namespace is not unshared.
     pub binds: Vec<Bind>,
     /// Working directory, looked up after the binds; `None` keeps the path of the present one.
@@ -77,15 +74,6 @@ pub enum EnterError {
     /// There is no program to run.
     #[error("no command to run")]
     NoCommand,
-    /// The cgroup could not be joined.
-    #[error("cannot join cgroup {dir}")]
-    Join {
-        /// Directory of the cgroup.
-        dir: PathBuf,
-        /// The operating system's reason.
-        #[source]
-        source: io::Error,
-    },
     /// No mount namespace of our own.
     #[error("cannot unshare the mount namespace")]
     Unshare {
@@ -189,7 +177,7 @@ pub enum SuperviseError {
     },
 }
 
-/// Becomes the payload: joins the cgroup, makes a mount namespace whose mounts do not spread to the host (while the host's
+/// Becomes the payload: makes a mount namespace whose mounts do not spread to the host (while the host's
 /// still arrive), binds, and executes. On success it does not return.
 ///
 /// For a fresh process with a single thread: after an error the process is half way there and must exit.
@@ -198,9 +186,6 @@ pub enum SuperviseError {
 /// [`EnterError`]; its [`EnterError::exit_code`] is the code to exit with.
 pub fn enter_and_exec(spec: &EnterSpec) -> Result<Infallible, EnterError> {
     let (program, args) = spec.argv.split_first().ok_or(EnterError::NoCommand)?;
-    if let Some(dir) = &spec.cgroup {
-        join_cgroup(dir)?;
-    }
     // Entered again below, because a bind may have covered it. One that has been deleted is kept as it is.
     let cwd = spec.cwd.clone().or_else(|| std::env::current_dir().ok());
     if !spec.binds.is_empty() {
@@ -247,15 +232,6 @@ pub fn supervise(spec: &SuperviseSpec) -> Result<ExitOutcome, SuperviseError> {
     while matches!(read_signal(incoming.as_fd()), Ok(Some(_))) {}
     old_mask.install().map_err(signals_error)?;
     outcome
-}
-
-fn join_cgroup(dir: &Path) -> Result<(), EnterError> {
-    // 0 means the writing process (cgroup_procs_write_start), in any PID namespace.
-    let written = fs::OpenOptions::new()
-        .write(true)
-        .open(dir.join("cgroup.procs"))
-        .and_then(|mut file| io::Write::write_all(&mut file, b"0"));
-    written.map_err(|source| EnterError::Join { dir: dir.to_owned(), source })
 }
 
 #[expect(clippy::disallowed_methods, reason = "becomes the user's program, which is no helper program")]
@@ -377,6 +353,7 @@ fn outcome(status: ExitStatus) -> ExitOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::io::{BufRead, BufReader};
     use std::process::Stdio;
 
@@ -409,7 +386,6 @@ mod tests {
             "enter" => {
                 let base = Path::new(argument);
                 let error = enter_and_exec(&EnterSpec {
-                    cgroup: Some(base.join("cgroup")),
                     binds: vec![Bind { source: base.join("volume"), target: base.join("view"), readonly: true }],
                     cwd: Some(base.join("view")),
                     argv: ["sh", "-c", "echo; pwd; cat file; echo $GREETING; touch x || echo read-only; env | wc -l"]
@@ -531,10 +507,9 @@ mod tests {
     #[test]
     fn root_the_payload_sees_its_volume_and_only_its_environment() {
         let base = tempfile::tempdir().unwrap();
-        for dir in ["cgroup", "volume", "view"] {
+        for dir in ["volume", "view"] {
             fs::create_dir(base.path().join(dir)).unwrap();
         }
-        fs::write(base.path().join("cgroup/cgroup.procs"), "").unwrap();
         fs::write(base.path().join("volume/file"), "content\n").unwrap();
         let mut child = run_helper(&format!("enter {}", base.path().display()));
         let lines: Vec<String> = lines_of(&mut child).collect();
@@ -547,7 +522,6 @@ mod tests {
         assert_eq!(lines[start + 1..start + 4], ["content", "hello", "read-only"]);
         // GREETING, PATH, and PWD, OLDPWD or _ that the shell itself may add.
         assert!(lines[start + 4].trim().parse::<u32>().unwrap() <= 5, "{lines:?}");
-        assert_eq!(fs::read(base.path().join("cgroup/cgroup.procs")).unwrap(), b"0");
         // Nothing of it is seen outside.
         assert!(fs::read_dir(base.path().join("view")).unwrap().next().is_none());
     }
@@ -560,8 +534,5 @@ mod tests {
         assert_eq!(exec("/etc").exit_code(), 126);
         let error = enter_and_exec(&EnterSpec::default()).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string().as_str()), (125, "no command to run"));
-        let spec = EnterSpec { cgroup: Some("/nonexistent".into()), argv: vec!["true".into()], ..EnterSpec::default() };
-        let error = enter_and_exec(&spec).unwrap_err();
-        assert_eq!(error.to_string(), "cannot join cgroup /nonexistent");
     }
 }

@@ -24,6 +24,13 @@ pub fn start_time(roots: &Roots, pid: u32) -> Option<u64> {
     parse_start_time(&stat)
 }
 
+/// The process that has started a process, or has inherited it; `None` when there is no such process, or it is a zombie.
+#[must_use]
+pub fn parent(roots: &Roots, pid: u32) -> Option<u32> {
+    let stat = fs::read(roots.proc.join(pid.to_string()).join("stat")).ok()?;
+    field(&stat, 4)?.parse().ok()
+}
+
 /// The files that a process has open, as `/proc/PID/fd` names them; none when it is gone.
 ///
 /// # Errors
@@ -160,13 +167,18 @@ pub fn is_ignored(roots: &Roots, signal: i32) -> bool {
 
 /// Field 22. The name in parentheses may itself contain parentheses and spaces, so the fields are counted from the last one.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
+    field(stat, 22)?.parse().ok()
+}
+
+/// A field of `/proc/PID/stat`, by its number in proc_pid_stat(5), from 4 on; none of a zombie.
+fn field(stat: &[u8], number: usize) -> Option<&str> {
+    // The name of the program, which comes before, may have spaces and parentheses.
     let end = stat.iter().rposition(|&byte| byte == b')')?;
-    let rest = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    let mut fields = rest.split_ascii_whitespace();
+    let mut fields = std::str::from_utf8(stat.get(end + 1..)?).ok()?.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.nth(number.checked_sub(4)?)
 }
 
 #[cfg(test)]
@@ -223,5 +235,7 @@ mod tests {
         let roots = Roots::host();
         assert!(start_time(&roots, std::process::id()).is_some());
         assert_eq!(start_time(&roots, u32::MAX), None);
+        assert_eq!(parent(&roots, std::process::id()), Some(std::os::unix::process::parent_id()));
+        assert_eq!(parent(&roots, u32::MAX), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Slice units of systemd (org.freedesktop.systemd1(5), systemd.slice(5)): start, properties, stop.
+//! Slice and scope units of systemd (org.freedesktop.systemd1(5), systemd.slice(5), systemd.scope(5)): start, properties, stop.
 //!
 //! Where systemd is process 1 it owns the cgroups at the top of the hierarchy: runtimes name a slice as the parent of their containers,
 //! and a controller is on below a slice only while a unit in it asks for that. What is done to a unit outlives the caller, but not
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::units::DevNo;
 use zbus::blocking::Connection;
 use zbus::blocking::connection::Builder;
-use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value};
+use zbus::zvariant::{self, OwnedObjectPath, OwnedValue, Value};
 
 use crate::cgroup::CgroupPath;
 use crate::process;
@@ -28,6 +28,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(5);
 
 /// The suffix of slice units.
 const SLICE: &str = ".slice";
+
+/// The suffix of scope units.
+const SCOPE: &str = ".scope";
 
 const DESTINATION: &str = "org.freedesktop.systemd1";
 const MANAGER_PATH: &str = "/org/freedesktop/systemd1";
@@ -134,6 +137,14 @@ pub fn slice_of(cgroup: &CgroupPath) -> Option<&str> {
     fits.then_some(unit)
 }
 
+/// The scope unit that a cgroup directly in a slice is called by.
+#[must_use]
+pub fn scope_of(cgroup: &CgroupPath) -> Option<&str> {
+    let unit = cgroup.name();
+    let is_one = unit.ends_with(SCOPE) && cgroup.parent().is_some_and(|above| slice_of(&above).is_some());
+    is_one.then_some(unit)
+}
+
 /// systemd as process 1.
 #[derive(Debug, Default)]
 pub struct Manager {
@@ -183,6 +194,27 @@ impl Manager {
         }
     }
 
+    /// Puts a process into a scope of its own in a slice. What it starts there is its own affair (`Delegate`); systemd forgets the scope
+    /// when its last process has ended.
+    ///
+    /// # Errors
+    /// [`SystemdError`]: also when there is no such process, or a scope of this name.
+    pub fn start_scope(&self, unit: &str, slice: &str, pid: u32) -> Result<(), SystemdError> {
+        let refused = |source: zvariant::Error| refused("start", unit, source.into());
+        let texts = [("Slice", slice), ("Description", "Bulkhead run"), ("CollectMode", "inactive-or-failed")];
+        let mut properties = vec![
+            ("PIDs", OwnedValue::try_from(Value::from(vec![pid])).map_err(refused)?),
+            ("Delegate", OwnedValue::from(true)),
+        ];
+        for (name, text) in texts {
+            properties.push((name, OwnedValue::try_from(Value::from(text)).map_err(refused)?));
+        }
+        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
+        let _: OwnedObjectPath =
+            self.call("start", unit, "StartTransientUnit", &(unit, "fail", properties, auxiliary))?;
+        self.wait_for(unit, "active")
+    }
+
     /// Gives a slice a property until it is stopped, unless this process has given it that last.
     ///
     /// # Errors
@@ -206,7 +238,7 @@ impl Manager {
         self.known().retain(|(known, _)| known != unit);
     }
 
-    /// Stops a slice, with all units in it; it has to be empty, or their processes are ended. Its properties are gone with it.
+    /// Stops a unit, and a slice with all units in it. What runs in it is ended, so that it should be empty. Its properties are gone with it.
     ///
     /// # Errors
     /// [`SystemdError`].
@@ -337,6 +369,15 @@ mod tests {
         }
         // The cgroup of a journal thread beside its owner's.
         assert_eq!(unit("a.slice/bulkhead-journal:a-b.slice"), None);
+    }
+
+    #[test]
+    fn a_scope_lies_in_a_slice() {
+        let unit = |path: &str| scope_of(&path.parse().unwrap()).map(str::to_owned);
+        assert_eq!(unit("a.slice/a-b.slice/bulkhead-run-7.scope").as_deref(), Some("bulkhead-run-7.scope"));
+        for other in ["a.slice/a-b.slice/run-7", "a.slice/a-b.slice", "a.slice/container/x.scope", "x.scope", "/"] {
+            assert_eq!(unit(other), None, "{other}");
+        }
     }
 
     #[test]

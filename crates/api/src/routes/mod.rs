@@ -16,16 +16,17 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{
     DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
-    LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, ReceiveView, TenantCreate, TenantSet, TenantView,
-    TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend,
-    VolumeView,
+    LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView, TenantCreate, TenantSet,
+    TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
+    VolumeSend, VolumeView,
 };
 use hyper::Method;
 use utoipa::openapi::{OpenApi, Schema};
 use uuid::Uuid;
 
 pub use self::parts::{
-    Answer, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Sent, Stream, Text, Wait, Waits, Write,
+    Answer, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Run, Sent, Stream, Text, Wait, Waits,
+    Write,
 };
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, StreamFaults, WriteFaults};
 
@@ -251,6 +252,12 @@ routes! {
     /// Gives a lease back. Idempotent.
     lease_remove: delete "/v1/leases/{id}", "leases", at Uuid, query Wait
         => nothing("There is no such lease any more"), WriteFaults;
+    /// Puts a command into a tenant, in a cgroup of its own; below a tenant that is a unit of systemd's, a scope.
+    run_start: post "/v1/tenants/{name}/runs", "tenants", at Name, query Wait, body RunStart
+        => json(RunView), WriteFaults;
+    /// Ends what a command has left running, and gives back the leases of the process that waited for it. Idempotent.
+    run_end: delete "/v1/tenants/{name}/runs/{pid}", "tenants", at Run, query Wait
+        => nothing("Nothing of it is left"), WriteFaults;
     /// Lists the block devices: physical ones, and those stacked on them.
     device_list: get "/v1/devices", "devices"
         => json(Vec<DeviceView>), ListFaults;

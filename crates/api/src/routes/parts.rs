@@ -121,6 +121,35 @@ impl Place for Uuid {
     }
 }
 
+/// A run: what it is called by in its tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    pub tenant: Name,
+    /// The process that waits for the command.
+    pub pid: u32,
+}
+
+impl Place for Run {
+    type Parts = (String, String);
+
+    fn from_parts((tenant, pid): (String, String)) -> Result<Self, String> {
+        let pid = pid.parse().map_err(|error| format!("{pid:?} is not the id of a process ({error})"))?;
+        Ok(Self { tenant: Name::from_parts(tenant)?, pid })
+    }
+
+    fn parts(&self) -> Vec<String> {
+        vec![self.tenant.to_string(), self.pid.to_string()]
+    }
+
+    fn schemas() -> Vec<Schema> {
+        let pid = match u32::schema() {
+            RefOr::T(schema) => schema,
+            RefOr::Ref(_) => text(),
+        };
+        vec![text(), pid]
+    }
+}
+
 impl Place for u64 {
     type Parts = String;
 

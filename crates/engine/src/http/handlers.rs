@@ -86,6 +86,11 @@ fn tenants(api: Api) -> Api {
         .on(routes::lease_remove(), |service, call| async move {
             service.lease_remove(call.at, call.terms).await.map(|()| Nothing)
         })
+        .on(routes::run_start(), |service, call| async move { service.run_start(call.at, call.body, call.terms).await })
+        .on(
+            routes::run_end(),
+            |service, call| async move { service.run_end(call.at, call.terms).await.map(|()| Nothing) },
+        )
 }
 
 fn devices(api: Api) -> Api {

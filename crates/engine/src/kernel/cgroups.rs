@@ -1,10 +1,11 @@
 //! Actions on cgroups. Where systemd is process 1, those whose path is that of a slice unit are units as well: it is asked to start and
 //! stop them, and is told their weights and limits, or it would set its own the next time that somebody changes the unit.
 
-use bulkhead_core::error::Fault;
-use bulkhead_core::tenant::ROOT_SLICE;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::tenant::{self, ROOT_SLICE};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
+use bulkhead_sys::process;
 use bulkhead_sys::systemd::{self, Manager, Property};
 
 use super::Kernel;
@@ -35,6 +36,30 @@ impl Kernel {
         Ok(Outcome::changed(created || started))
     }
 
+    /// See [`Host::start_run`](crate::host::Host::start_run).
+    pub(super) fn start_run_in(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault> {
+        let object = || format!("process {command_pid}");
+        match process::parent(&self.roots, command_pid) {
+            None => return Err(Fault::new(Code::NotFound, object(), "there is no such process")),
+            Some(parent) if parent != pid => {
+                let cause = format!("it is a child of process {parent}, not of process {pid}, which is to wait for it");
+                return Err(Fault::new(Code::InvalidArgument, object(), cause));
+            }
+            Some(_) => {}
+        }
+        let above = cgroup_path(payload)?;
+        if let Some((systemd, slice)) = self.unit_of(&above) {
+            let unit = tenant::run(pid, true);
+            systemd.start_scope(&unit, slice, command_pid).map_err(|e| e.fault(format!("unit {unit}")))?;
+            return Ok(format!("{payload}/{unit}"));
+        }
+        let cgroup = format!("{payload}/{}", tenant::run(pid, false));
+        let path = cgroup_path(&cgroup)?;
+        cgroup::create(&self.roots, &path, &[]).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        cgroup::move_pid(&self.roots, command_pid, &path).map_err(|e| e.fault(object()))?;
+        Ok(cgroup)
+    }
+
     pub(super) fn remove_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
         // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
@@ -47,7 +72,8 @@ impl Kernel {
         }
         // systemd would end what runs in it.
         if self.processes(cgroup).is_empty()
-            && let Some((systemd, unit)) = self.unit_of(&path)
+            && let Some((systemd, unit)) =
+                self.unit_of(&path).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(&path)))
         {
             systemd.stop(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
         }

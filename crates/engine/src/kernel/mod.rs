@@ -513,10 +513,14 @@ impl Host for Kernel {
         self.io_of(cgroup, dev).map_or(0, |io| io.rbytes.saturating_add(io.wbytes))
     }
 
-    fn runs(&self, payload: &str) -> Vec<u32> {
+    fn runs(&self, payload: &str) -> Vec<(u32, String)> {
         let children = cgroup_path(payload).ok().and_then(|path| cgroup::children(&self.roots, &path).ok());
-        let pid = |path: &CgroupPath| path.to_string().rsplit_once("/run-")?.1.parse().ok();
-        children.unwrap_or_default().iter().filter_map(pid).collect()
+        let run = |path: &CgroupPath| Some((tenant::run_of(path.name())?, path.to_string()));
+        children.unwrap_or_default().iter().filter_map(run).collect()
+    }
+
+    fn start_run(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault> {
+        self.start_run_in(payload, pid, command_pid)
     }
 
     fn processes(&self, cgroup: &str) -> Vec<u32> {

@@ -1,9 +1,11 @@
 //! Tenants, and the leases by which processes have volumes.
 
+use bulkhead_api::routes::Run;
 use bulkhead_api::terms::Terms;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::{Done, LeaseCreate, LeaseReply, TenantCreate, TenantSet, TenantView};
+use bulkhead_core::wire::{Done, LeaseCreate, LeaseReply, RunStart, RunView, TenantCreate, TenantSet, TenantView};
 use uuid::Uuid;
 
 use super::Service;
@@ -69,5 +71,24 @@ impl Service {
             Ok(lease.map_or_else(Claim::default, |lease| Claim::default().tenant(&lease.tenant).volume(&lease.volume)))
         };
         self.change_found(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+    }
+
+    /// Puts a command into a tenant.
+    pub async fn run_start(&self, tenant: Name, request: RunStart, terms: Terms) -> Result<RunView, Fault> {
+        let operation = format!("start process {} in tenant {tenant}", request.command_pid);
+        let claim = Claim::default().tenant(&tenant);
+        self.change(terms, operation, claim, move |engine| engine.run_start(&tenant, &request)).await
+    }
+
+    /// Ends what a command has left running, and gives back what was lent to it.
+    pub async fn run_end(&self, run: Run, terms: Terms) -> Result<(), Fault> {
+        let Run { tenant, pid } = run.clone();
+        let find = move |engine: &crate::engine::Engine| {
+            let leases = engine.leases_of_run(&run.tenant, run.pid)?;
+            let volumes: Vec<VolumeRef> = leases.into_iter().map(|lease| lease.volume).collect();
+            Ok(Claim::default().tenant(&run.tenant).volumes(&volumes))
+        };
+        let operation = format!("end run {pid} in tenant {tenant}");
+        self.change_found(terms, operation, find, move |engine| engine.run_end(&tenant, pid)).await
     }
 }

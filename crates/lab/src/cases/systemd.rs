@@ -23,7 +23,7 @@ const SLICES: Case = Case {
             mended by the next check while a container in it writes on; tenants of 0.1 are taken over with their processes",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
-    limit: Duration::from_secs(400),
+    limit: Duration::from_secs(600),
     run: |ctx| Box::pin(slices(ctx)),
 };
 
@@ -61,8 +61,13 @@ const WRITTEN: &str = "/run/written";
 /// Appends to a file, syncs each, and says how many there are.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/written; done";
 
-/// Properties of a container that ends only when it is killed: long enough after a stop for several of the daemon's checks.
-const STUBBORN_UNIT: [&str; 2] = ["--property=KillSignal=SIGCONT", "--property=TimeoutStopSec=8"];
+/// Options for a container that ends only when it is killed: long enough after a stop for several of the daemon's checks. A unit that has
+/// failed is forgotten, or it would keep its slice.
+const STUBBORN_UNIT: [&str; 3] = ["--property=KillSignal=SIGCONT", "--property=TimeoutStopSec=8", "--collect"];
+
+/// A run's command: writes down its cgroup, its unit's slice and whether that is delegated to it, in this order; leaves a process behind.
+const SCOPED: &str = "own=$(sed -n 's/^0:://p' /proc/self/cgroup); (echo $own; systemctl daemon-reload; \
+                      systemctl show --value -p Slice -p Delegate ${own##*/}) > /run/scoped; sleep 1000 > /dev/null 2>&1 &";
 
 /// Installs the package, which starts the service; `None` when there is none.
 pub(super) async fn install(ctx: &Ctx) -> Result<Option<()>> {
@@ -143,21 +148,23 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let at =
         json(ctx, &["volume", "inspect", "file/v"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
     let writer = WRITER.replace("AT", &at);
-    let start = [
-        "systemd-run",
-        "--unit=container",
-        "--slice",
-        SLICE_UNIT,
-        STUBBORN_UNIT[0],
-        STUBBORN_UNIT[1],
-        "bash",
-        "-c",
-        &writer,
-    ];
-    ctx.machine.run(&start).await?.success("starting a container")?;
+    let start =
+        [&["systemd-run", "--unit=container", "--slice", SLICE_UNIT], &STUBBORN_UNIT[..], &["bash", "-c", &writer]];
+    ctx.machine.run(&start.concat()).await?.success("starting a container")?;
     writes_on(ctx, WRITTEN, MENDED, "the container writes").await?;
     let view = json(ctx, &["tenant", "inspect", "my-db"]).await?;
     ensure!(view["n_processes"].as_u64() > Some(0), "{view}");
+
+    // A run is a scope below the tenant's slice. What its command leaves behind ends with it.
+    let payload = SLICE_UNIT.replace(".slice", "-payload.slice");
+    let run = ["bulkhead", "run", "--tenant", "my-db", "--volume", "file/v:/mnt", "--", "bash", "-c", SCOPED];
+    ctx.machine.run(&run).await?.success("a run that looks at its unit")?;
+    let seen = ctx.machine.read_text("/run/scoped").await?;
+    let wanted = format!("{SLICE}/{payload}/bulkhead-run-").replace("/sys/fs/cgroup", "");
+    ensure!(seen.starts_with(&wanted) && seen.ends_with(&format!("{payload}\nyes\n")), "{seen}");
+    let left = "systemctl list-units --all --plain --no-legend 'bulkhead-run-*'";
+    let left = ctx.machine.sh(left).await?;
+    ensure!(left.is_empty(), "the run leaves behind: {left}");
 
     ctx.machine.sh("for i in $(seq 8); do systemctl daemon-reload; done").await?;
     mended(ctx, "nothing is lost by reloads").await?;
@@ -227,7 +234,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     }
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx).await?;
-    ctx.machine.sh("rm /run/written /run/old").await?;
+    ctx.machine.sh("rm /run/written /run/old /run/scoped").await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
 }
