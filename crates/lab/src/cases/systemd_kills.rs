@@ -74,11 +74,16 @@ while :; do
 done > /dev/null 2>> /var/acked/refusals
 "#;
 
-/// Kills the daemon, a block server, or both at once, as often as it is told: half of the time while the daemon starts, or soon after.
+/// Kills the daemon, a block server, or both at once, as often as it is told: a quarter of the time while the daemon starts, otherwise within
+/// twice as long after its start as a restart and an operation take on this machine.
 const KILLER: &str = r#"
+before=$(date +%s%N)
+systemctl restart bulkhead
+bulkhead volume create file/y --size 32M > /dev/null && bulkhead volume rm file/y > /dev/null
+took=$(($(date +%s%N) - before))
 for i in $(seq KILLS); do
-    [ $((RANDOM % 2)) = 0 ] || systemctl start bulkhead || true
-    python3 -c 'import time, random; time.sleep(random.random() * 3)'
+    [ $((RANDOM % 4)) = 0 ] || systemctl start bulkhead || true
+    python3 -c "import time, random; time.sleep(random.random() * 2 * $took / 1e9)"
     server=$(cat /sys/fs/cgroup/bulkhead.slice/*/*-server.slice/cgroup.procs | shuf -n 1)
     case $((RANDOM % 3)) in
         0) systemctl kill -s KILL --kill-whom=main bulkhead || true ;;
@@ -117,16 +122,13 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
         ctx.machine.write_file("/run/operator.sh", OPERATOR.as_bytes()).await?;
         ctx.machine.sh("systemd-run --quiet --collect --unit=operator bash /run/operator.sh").await?;
         let kills = KILLS_A_CUT.min(n_kills - done);
-        ctx.machine.sh_within(&KILLER.replace("KILLS", &(kills - 1).to_string()), LIMIT * 2).await?;
+        ctx.machine.sh_within(&KILLER.replace("KILLS", &(kills - 1).to_string()), LIMIT * 6).await?;
         ctx.crash_and_reboot().await?;
         done += kills;
         settled(ctx, &format!("after {done} kills")).await?;
-        let counts = "wc -l < /var/acked/operations; cat /var/acked/a /var/acked/b /var/acked/c | tr '\\n' ' '";
+        let counts = "cd /var/acked; touch operations; echo $(wc -l < operations): $(for name in a b c; do echo $(cat $name); done)";
         let counts = ctx.machine.sh(counts).await?;
-        ctx.log(format!(
-            "{done} kills; operations, and numbers that were synced: {}",
-            counts.trim().replace('\n', " ")
-        ));
+        ctx.log(format!("{done} kills; operations: numbers that were synced: {}", counts.trim()));
     }
 
     let n_done: usize = ctx.machine.sh("wc -l < /var/acked/operations").await?.trim().parse()?;
