@@ -72,6 +72,11 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::ControlOnPhysical { physical } => format!("control the physical device, for example `bulkhead device control {} --policy iocost`", first(physical)),
         Reason::Uncalibrated { device } => format!("`bulkhead device calibrate {device}` measures one"),
         Reason::NoController { device } => format!("set one up: `bulkhead device control {device} --policy iocost`, or bfq"),
+        Reason::StrictBfqNeeded { device, tunables } => format!(
+            "`bulkhead device control {device} --policy bfq`, then {} in /sys/block/{device}/queue/iosched; if its write cache is on, switch \
+             that off first (`hdparm -W 0 /dev/{device}`): a flush waits for all that is in it",
+            tunables.join(", ")
+        ),
         Reason::IocostMissing => "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST".to_owned(),
         Reason::UblkMissing => "`modprobe ublk_drv`, or `--server loop` for the pool".to_owned(),
         Reason::NoDeviceToHold => "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` sets one up".to_owned(),

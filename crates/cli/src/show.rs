@@ -327,8 +327,11 @@ impl Show for DeviceView {
         } else {
             fields.push(("calibrated", "no".to_owned()));
         }
-        fields.extend(self.advice.clone().map(|advice| ("advice", advice)));
         fields
+    }
+
+    fn findings(&self) -> &[Finding] {
+        &self.findings
     }
 
     /// How it was calibrated: what was measured and tried.

@@ -892,6 +892,8 @@ fn a_day_with_the_daemon() {
             ----- stderr
             device sda: calibrated
             note: given on the command line, not measured
+            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted and have no effect
+            hint: set one up: `bulkhead device control sda --policy iocost`, or bfq
         "#]],
     );
     check(
@@ -931,6 +933,8 @@ fn a_day_with_the_daemon() {
             ----- stderr
             device sda: changed
             note: given on the command line, not measured
+            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted and have no effect
+            hint: set one up: `bulkhead device control sda --policy iocost`, or bfq
         "#]],
     );
     check(

@@ -157,6 +157,10 @@ ids! {
     CpuControllerRefused "cpu_controller_refused" Warning
         "The kernel refuses a tenant the cpu controller. Its journal threads and block servers are scheduled like its processes.";
 
+    NoController "no_controller" Warning
+        "Neither io.cost nor BFQ is enabled on a device. Shares of tenants have no effect there.";
+    DeviceNotIsolated "device_not_isolated" Warning
+        "The calibration of a device found no speed at which io.cost isolates it. An fsync waits for what other tenants write.";
     HoldFailed "hold_failed" Warning
         "Shares are not held on a device, because the last step failed. The next one tries again.";
 

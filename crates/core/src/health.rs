@@ -1,4 +1,4 @@
-//! What follows from facts about pools, volumes and tenants: their findings.
+//! What follows from facts about pools, volumes, tenants and devices: their findings.
 //!
 //! Owns: the thresholds, and what is said and advised. Does not: look for the facts; the engine does, as far as they are wanted.
 
@@ -268,6 +268,13 @@ pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
         findings.push(Finding { advice: (!fault.cure.is_empty()).then(|| fault.cure.clone()), ..finding });
     }
     findings
+}
+
+/// A physical device on which weights have no effect.
+#[must_use]
+pub fn no_controller(device: &str, evidence: impl fmt::Display) -> Finding {
+    Finding::new(FindingId::NoController, format!("device {device}"), evidence)
+        .reason(Reason::NoController { device: device.to_owned() })
 }
 
 /// The state of a hold whose last step failed.

@@ -1,4 +1,4 @@
-//! Whether io.cost isolates a device as it was calibrated, and what to do where it does not.
+//! Whether io.cost isolates a device as it was calibrated, and what is to be known where it does not.
 //!
 //! A calibration chooses the best of what it tried, which may still be bad: a drive that serves a stream before all else, or whose
 //! write cache is full of somebody's data, keeps a small fsync waiting at every speed (docs/EVIDENCE.md).
@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::control::strictness::STRICT;
+use crate::finding::{Finding, FindingId};
+use crate::reason::Reason;
 
 /// From how many times as long on an fsync is not isolated. On the lab's disks it takes 2 to 9.4 times as long where io.cost is
 /// the best of all controllers, and 18 to 116 times where the drive's queue or cache is what it waits for.
@@ -37,26 +39,23 @@ impl Isolation {
         self.alone_us == 0 || self.beside_us / FAR < self.alone_us
     }
 
-    /// What to do about a device that is not isolated; `None` for one that is. On hard disks BFQ with one request in the drive at
-    /// a time isolates instead; for others that was not measured.
+    /// The finding about a device that is not isolated; `None` for one that is. On hard disks BFQ with one request in the drive at
+    /// a time isolates instead; for others that was not measured, so that nothing is advised.
     #[must_use]
-    pub fn advice(self, device: &str, is_rotational: bool) -> Option<String> {
+    pub fn finding(self, device: &str, is_rotational: bool) -> Option<Finding> {
         if self.is_isolated() {
             return None;
         }
         let times = self.beside_us / self.alone_us.max(1);
-        let found = format!(
+        let evidence = format!(
             "io.cost does not isolate it: at the best speed found, an fsync beside writers takes {times} times as long as alone"
         );
+        let finding = Finding::new(FindingId::DeviceNotIsolated, format!("device {device}"), evidence);
         if !is_rotational {
-            return Some(found);
+            return Some(finding);
         }
-        let tunables = STRICT.map(|(tunable, value)| format!("{tunable}={value}")).join(", ");
-        Some(format!(
-            "{found}. Use a strict BFQ: `bulkhead device control {device} --policy bfq`, then {tunables} in \
-             /sys/block/{device}/queue/iosched. If its write cache is on, switch that off first (`hdparm -W 0 /dev/{device}`): a \
-             flush waits for all that is in it"
-        ))
+        let tunables = STRICT.map(|(tunable, value)| format!("{tunable}={value}")).into();
+        Some(finding.reason(Reason::StrictBfqNeeded { device: device.to_owned(), tunables }))
     }
 }
 
@@ -72,28 +71,31 @@ mod tests {
 
     #[test]
     fn a_strict_bfq_is_advised_on_disks_that_no_speed_isolates() {
-        let advice = isolation(25, 2250).advice("sda", true).unwrap();
-        assert!(advice.contains("takes 90 times as long as alone. Use a strict BFQ"), "{advice}");
-        assert!(advice.contains("strict_guarantees=1, low_latency=0, slice_idle=20 in /sys/block/sda/"), "{advice}");
-        let flash = isolation(1, 116).advice("nvme0n1", false).unwrap();
-        assert!(flash.contains("116 times") && !flash.to_lowercase().contains("bfq"), "{flash}");
+        let disk = isolation(25, 2250).finding("sda", true).unwrap();
+        assert_eq!((disk.id, disk.object.as_str()), (FindingId::DeviceNotIsolated, "device sda"));
+        assert!(disk.evidence.ends_with("takes 90 times as long as alone"), "{}", disk.evidence);
+        let tunables = ["strict_guarantees=1", "low_latency=0", "slice_idle=20"].map(str::to_owned).into();
+        assert_eq!(disk.reason, Some(Box::new(Reason::StrictBfqNeeded { device: "sda".to_owned(), tunables })));
+        let flash = isolation(1, 116).finding("nvme0n1", false).unwrap();
+        assert!(flash.evidence.contains("116 times"), "{}", flash.evidence);
+        assert_eq!((flash.advice, flash.reason), (None, None), "what was not measured is not advised");
     }
 
     #[test]
-    fn what_isolates_as_far_as_the_device_lets_it_needs_no_advice() {
+    fn what_isolates_as_far_as_the_device_lets_it_is_no_finding() {
         // ssd, nvme-slow and the spinning disk of the lab.
         for measured in [isolation(26, 80), Isolation { alone_us: 4500, beside_us: 42_300 }, isolation(15, 30)] {
-            assert_eq!(measured.advice("sda", true), None, "{measured:?}");
+            assert_eq!(measured.finding("sda", true), None, "{measured:?}");
         }
         assert!(isolation(0, 1000).is_isolated(), "nothing to compare with");
     }
 
     proptest! {
         #[test]
-        fn there_is_advice_exactly_where_fsyncs_are_far(alone_us: u64, beside_us: u64, is_rotational: bool) {
+        fn there_is_a_finding_exactly_where_fsyncs_are_far(alone_us: u64, beside_us: u64, is_rotational: bool) {
             let measured = Isolation { alone_us, beside_us };
             let is_far = alone_us > 0 && u128::from(beside_us) >= 10 * u128::from(alone_us);
-            prop_assert_eq!(measured.advice("sda", is_rotational).is_some(), is_far);
+            prop_assert_eq!(measured.finding("sda", is_rotational).is_some(), is_far);
         }
     }
 }

@@ -279,6 +279,13 @@ pub enum Reason {
         /// The device.
         device: String,
     },
+    /// io.cost isolates a hard disk at no speed, and a strict BFQ does.
+    StrictBfqNeeded {
+        /// The device.
+        device: String,
+        /// What makes BFQ strict: its tunables as they have to be, `name=value`.
+        tunables: Vec<String>,
+    },
     /// The kernel has no io.cost.
     IocostMissing,
     /// The kernel has no ublk, or one that lacks what block servers need.

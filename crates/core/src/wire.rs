@@ -674,9 +674,8 @@ pub struct DeviceView {
     pub cost_qos: Option<String>,
     /// The calibration stored for this device, if it was calibrated.
     pub calibration: Option<Calibration>,
-    /// What to do where the calibration found that io.cost does not isolate this device; absent otherwise.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub advice: Option<String>,
+    /// What weakens isolation on it, or on the physical devices below it.
+    pub findings: Vec<Finding>,
 }
 
 /// Puts a controller in force, or the one from before Bulkhead back.

@@ -6,12 +6,15 @@ use std::path::PathBuf;
 
 use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::finding::{Finding, in_order};
+use bulkhead_core::health;
 use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
 use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
 
 use crate::engine::Engine;
+use crate::findings::lookup_failed;
 use crate::host::BlockFacts;
 
 impl Engine {
@@ -164,23 +167,26 @@ impl Engine {
         let calibration = self.device_record(&facts)?.calibration;
         let policy = facts.policy();
         let is_physical = facts.physical == [facts.name.clone()];
-        let (shares_work, reason) = if is_physical {
-            judge(&facts, policy)
+        let (shares_work, reason, findings) = if is_physical {
+            let (works, reason) = judge(&facts, policy);
+            (works, reason, device_findings(&facts, calibration.as_ref()))
         } else if facts.physical.is_empty() {
-            (false, "it is not on a block device (tmpfs, network or overlay below)".to_owned())
+            (false, "it is not on a block device (tmpfs, network or overlay below)".to_owned(), Vec::new())
         } else {
-            let below: Vec<BlockFacts> = self.host().block_devices()?;
-            let judged: Vec<(bool, String)> = below
-                .iter()
-                .filter(|other| facts.physical.contains(&other.name))
-                .map(|other| judge(other, other.policy()))
-                .collect();
-            let works = !judged.is_empty() && judged.iter().all(|(works, _)| *works);
-            let reasons: Vec<String> = judged.into_iter().map(|(_, reason)| reason).collect();
-            (works, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")))
+            let mut below: Vec<BlockFacts> = self.host().block_devices()?;
+            below.retain(|other| facts.physical.contains(&other.name));
+            let (works, reasons): (Vec<bool>, Vec<String>) =
+                below.iter().map(|other| judge(other, other.policy())).unzip();
+            let mut findings = Vec::new();
+            for other in &below {
+                let record = self.device_record(other);
+                let calibration = record.as_ref().ok().and_then(|record| record.calibration.as_ref());
+                findings.extend(device_findings(other, calibration));
+                findings.extend(record.as_ref().err().cloned().map(lookup_failed));
+            }
+            let shares_work = !works.is_empty() && works.iter().all(|works| *works);
+            (shares_work, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")), findings)
         };
-        let isolation = calibration.as_ref().and_then(|calibration| calibration.isolation);
-        let advice = isolation.and_then(|isolation| isolation.advice(&facts.name, facts.rotational));
         Ok(DeviceView {
             name: facts.name,
             dev: facts.dev.to_string(),
@@ -194,7 +200,7 @@ impl Engine {
             cost_model: facts.cost_model,
             cost_qos: facts.cost_qos,
             calibration,
-            advice,
+            findings: in_order(findings),
         })
     }
 }
@@ -218,6 +224,15 @@ impl BlockFacts {
     }
 }
 
+/// What weakens isolation on a physical device.
+fn device_findings(facts: &BlockFacts, calibration: Option<&Calibration>) -> Vec<Finding> {
+    let (works, why) = judge(facts, facts.policy());
+    let no_controller = (!works).then(|| health::no_controller(&facts.name, why));
+    let isolation = calibration.and_then(|calibration| calibration.isolation);
+    let not_isolated = isolation.and_then(|isolation| isolation.finding(&facts.name, facts.rotational));
+    no_controller.into_iter().chain(not_isolated).collect()
+}
+
 fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
     match policy {
         Policy::Iocost => {
@@ -235,9 +250,7 @@ fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
             (
                 false,
                 format!(
-                    "neither io.cost nor bfq is active (scheduler {scheduler}): weights are accepted and have no effect; \
-                     `bulkhead device control {}`",
-                    facts.name
+                    "neither io.cost nor bfq is active (scheduler {scheduler}): weights are accepted and have no effect"
                 ),
             )
         }

@@ -1151,19 +1151,31 @@ fn calibration(isolation: Option<Isolation>) -> Calibration {
 }
 
 #[test]
-fn a_device_that_no_speed_isolates_is_inspected_with_advice() {
+fn what_weakens_isolation_on_a_device_is_found_on_it_and_on_what_is_stacked_on_it() {
     let sim = Sim::default();
     let engine = engine(&sim);
-    let advice = |isolation: Option<Isolation>| {
-        engine.device_calibrated("sda", calibration(isolation), false).unwrap();
-        engine.device_inspect("sda").unwrap().advice
+    let ids = |name: &str| -> Vec<String> {
+        let findings = engine.device_inspect(name).unwrap().findings;
+        assert!(findings.iter().all(|finding| finding.object == "device sda"), "{findings:?}");
+        findings.iter().map(|finding| finding.id.to_string()).collect()
     };
-    assert_eq!((advice(None), engine.device_inspect("dm-0").unwrap().advice), (None, None));
-    assert_eq!(advice(Some(Isolation { alone_us: 26_000, beside_us: 80_000 })), None);
-    let far = advice(Some(Isolation { alone_us: 25_000, beside_us: 2_250_000 })).unwrap();
-    assert!(far.contains("90 times") && far.contains("bulkhead device control sda --policy bfq"), "{far}");
+    let calibrate = |isolation: Option<Isolation>| {
+        engine.device_calibrated("sda", calibration(isolation), false).unwrap();
+    };
+    assert_eq!((ids("sda"), ids("dm-0")), (vec!["no_controller".to_owned()], vec!["no_controller".to_owned()]));
+    calibrate(None);
+    engine.device_control("sda", &DeviceControl { policy: Some(Policy::Iocost) }, false).unwrap();
+    assert_eq!((ids("sda"), ids("dm-0")), (vec![], vec![]));
+    calibrate(Some(Isolation { alone_us: 26_000, beside_us: 80_000 }));
+    assert_eq!(ids("sda"), [""; 0]);
+    calibrate(Some(Isolation { alone_us: 25_000, beside_us: 2_250_000 }));
+    assert_eq!(
+        (ids("sda"), ids("dm-0")),
+        (vec!["device_not_isolated".to_owned()], vec!["device_not_isolated".to_owned()])
+    );
     // It is recorded.
-    assert_eq!(self::engine(&sim).device_inspect("sda").unwrap().advice, Some(far));
+    let view = self::engine(&sim).device_inspect("sda").unwrap();
+    assert!(view.findings[0].evidence.contains("90 times"), "{}", view.findings[0]);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::isolation::Isolation;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_sys::iocost::{self, ModelLine};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::find_program;
@@ -106,8 +107,9 @@ fn millis(ms: f64) -> Duration {
 fn supported(device: &str) -> Result<()> {
     if !iocost::is_supported(&Roots::host()) {
         let cause = "the kernel has no io.cost (CONFIG_BLK_CGROUP_IOCOST), so there is nothing to calibrate";
-        let bfq = format!("use bfq instead: `bulkhead device control {device} --policy bfq`");
-        return Err(Fault::new(Code::Unsupported, format!("device {device}"), cause).cure(bfq).into());
+        return Err(Fault::new(Code::Unsupported, format!("device {device}"), cause)
+            .reason(Reason::IocostMissing)
+            .into());
     }
     Ok(())
 }

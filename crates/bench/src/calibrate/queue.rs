@@ -120,7 +120,7 @@ mod tests {
             cost_model: model.map(str::to_owned),
             cost_qos: qos.map(str::to_owned),
             calibration: None,
-            advice: None,
+            findings: Vec::new(),
         };
         (dir, roots, view)
     }

@@ -71,6 +71,11 @@ impl Reason {
             Self::ControlOnPhysical { physical } => format!("control the physical device: {}", physical.join(", ")),
             Self::Uncalibrated { device } => format!("calibrate {device}"),
             Self::NoController { device } => format!("set a controller up on {device}: iocost or bfq"),
+            Self::StrictBfqNeeded { device, tunables } => format!(
+                "set bfq up on {device}, then {} in /sys/block/{device}/queue/iosched; if its write cache is on, switch that off first \
+                 (`hdparm -W 0 /dev/{device}`): a flush waits for all that is in it",
+                tunables.join(", ")
+            ),
             Self::IocostMissing => "use bfq, or a kernel with CONFIG_BLK_CGROUP_IOCOST".to_owned(),
             Self::UblkMissing => "`modprobe ublk_drv`, or make the pool with loop devices".to_owned(),
             Self::NoDeviceToHold => "set a controller up on a device: iocost or bfq".to_owned(),
