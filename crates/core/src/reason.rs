@@ -35,6 +35,12 @@ pub enum Reason {
         #[schema(value_type = String)]
         socket: PathBuf,
     },
+    /// A state file is cut, altered, or not under its own name.
+    RecordDamaged {
+        /// Its path.
+        #[schema(value_type = String)]
+        path: PathBuf,
+    },
     /// Periodic checks do not end.
     ChecksHeldUp,
     /// An operation waited for others, or for data to be written, as long as it was given.
@@ -57,6 +63,13 @@ pub enum Reason {
     PoolNotThere {
         /// The pool.
         pool: Name,
+    },
+    /// The volume group of a pool is not there, or is another one.
+    PoolGroupNotThere {
+        /// The pool.
+        pool: Name,
+        /// The name of its volume group.
+        vg: String,
     },
     /// A directory holds a pool that is recorded at another place, or was asked for by another name.
     PoolMoved {

@@ -3,21 +3,39 @@
 //! What a look at an object finds is in [`crate::problems`], or is worked out again for each question.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::finding::{Finding, FindingId, Severity};
 
+/// What lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) finding: Finding,
+    /// The image that it is about, where whoever notices it does not know the volume.
+    pub(crate) image: Option<PathBuf>,
+}
+
 /// The conditions that last now, by id and object.
 #[derive(Debug, Default)]
-pub struct Conditions(Mutex<BTreeMap<(FindingId, String), Finding>>);
+pub struct Conditions(Mutex<BTreeMap<(FindingId, String), Condition>>);
 
 impl Conditions {
     /// It is so, from now on or still; what was not known yet is logged.
     pub fn set(&self, finding: Finding) {
-        let key = (finding.id.clone(), finding.object.clone());
-        let before = self.lock().insert(key, finding.clone());
-        if before.as_ref() != Some(&finding) {
-            log(&finding);
+        self.note(Condition { finding, image: None });
+    }
+
+    /// The same of the volume that has this image.
+    pub(crate) fn set_of_image(&self, image: &Path, finding: Finding) {
+        self.note(Condition { finding, image: Some(image.to_owned()) });
+    }
+
+    fn note(&self, condition: Condition) {
+        let Finding { id, object, .. } = &condition.finding;
+        let before = self.lock().insert((id.clone(), object.clone()), condition.clone());
+        if before.as_ref() != Some(&condition) {
+            log(&condition.finding);
         }
     }
 
@@ -26,9 +44,9 @@ impl Conditions {
         self.lock().remove(&(id, object.to_owned()));
     }
 
-    /// Of these ids, only those about these objects are left.
-    pub(crate) fn keep(&self, id: &FindingId, is_kept: impl Fn(&str) -> bool) {
-        self.lock().retain(|(of, object), _| of != id || is_kept(object));
+    /// Of this id, only those about these images are left.
+    pub(crate) fn keep_of_images(&self, id: &FindingId, is_kept: impl Fn(&Path) -> bool) {
+        self.lock().retain(|(of, _), condition| of != id || condition.image.as_deref().is_some_and(&is_kept));
     }
 
     /// It is so, or it is not.
@@ -39,11 +57,11 @@ impl Conditions {
         }
     }
 
-    pub(crate) fn all(&self) -> Vec<Finding> {
+    pub(crate) fn all(&self) -> Vec<Condition> {
         self.lock().values().cloned().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(FindingId, String), Finding>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(FindingId, String), Condition>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,16 +86,26 @@ mod tests {
     fn a_condition_lasts_until_it_is_over_and_is_there_once() {
         let finding = |object: &str, evidence: &str| Finding::new(FindingId::ServerGone, object, evidence);
         let conditions = Conditions::default();
+        let all = || -> Vec<Finding> { conditions.all().into_iter().map(|condition| condition.finding).collect() };
         conditions.set(finding("volume p/a", "no memory"));
         conditions.set(finding("volume p/a", "no disk"));
         conditions.set(finding("volume p/b", "no memory"));
-        assert_eq!(conditions.all(), [finding("volume p/a", "no disk"), finding("volume p/b", "no memory")]);
+        assert_eq!(all(), [finding("volume p/a", "no disk"), finding("volume p/b", "no memory")]);
         conditions.is(FindingId::ServerGone, "volume p/b", None);
         conditions.clear(FindingId::LayersMany, "volume p/a");
-        assert_eq!(conditions.all(), [finding("volume p/a", "no disk")]);
-        conditions.keep(&FindingId::LayersMany, |_| false);
-        assert_eq!(conditions.all().len(), 1);
-        conditions.keep(&FindingId::ServerGone, |object| object != "volume p/a");
-        assert_eq!(conditions.all(), []);
+        assert_eq!(all(), [finding("volume p/a", "no disk")]);
+    }
+
+    #[test]
+    fn conditions_of_images_last_as_long_as_they_are_named() {
+        let conditions = Conditions::default();
+        let images = || -> Vec<PathBuf> { conditions.all().into_iter().filter_map(|found| found.image).collect() };
+        for image in ["/srv/a.img", "/srv/b.img"] {
+            conditions.set_of_image(Path::new(image), Finding::new(FindingId::ServerGone, image, "no memory"));
+        }
+        conditions.keep_of_images(&FindingId::LayersMany, |_| false);
+        assert_eq!(images().len(), 2);
+        conditions.keep_of_images(&FindingId::ServerGone, |image| image != Path::new("/srv/a.img"));
+        assert_eq!(images(), [PathBuf::from("/srv/b.img")]);
     }
 }

@@ -101,13 +101,13 @@ impl Engine {
     }
 
     /// Puts recorded policies in force again, after a reboot or when another program changed them. A device that is not there
-    /// does not keep the others from it.
-    pub(crate) fn restore_devices(&self, problems: &mut Vec<Fault>) {
+    /// does not keep the others from it. Returns what could not be put back.
+    pub(crate) fn restore_devices(&self) -> Vec<Fault> {
         match self.host().records(&self.devices_dir(), "") {
-            Err(fault) => problems.push(fault),
+            Err(fault) => vec![fault],
             Ok(records) => {
                 let outcomes = records.into_iter().map(|(_, record)| self.restore_device(record?));
-                problems.extend(outcomes.filter_map(Result::err));
+                outcomes.filter_map(Result::err).collect()
             }
         }
     }

@@ -28,6 +28,7 @@ use crate::locks::Locks;
 use crate::merge::Merging;
 use crate::problems::Problems;
 use crate::room::PoolRoom;
+use crate::store;
 
 /// Where the daemon keeps its own files.
 #[derive(Clone, Debug)]
@@ -247,7 +248,7 @@ impl Engine {
                 let tags = self.host().vg_tags(vg)?;
                 let is_it = tags.is_some_and(|tags| tags.contains(&pool_uuid_tag(pool)));
                 let fault = fault(format!("volume group {vg}"));
-                (is_it, fault.cure("`vgs -o+vg_tags` shows the volume groups that are there"))
+                (is_it, fault.reason(group_not_there(pool, vg)))
             }
         };
         if is_it { Ok(()) } else { Err(fault) }
@@ -271,7 +272,7 @@ impl Engine {
     fn group_volumes(&self, pool: &Pool, vg: &str) -> Result<Vec<(String, Found)>, Fault> {
         let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
             // A volume of a group that is not there may well exist.
-            Code::NotFound => Fault { code: Code::Corrupt, ..fault },
+            Code::NotFound => Fault { code: Code::Corrupt, ..fault }.reason(group_not_there(pool, vg)),
             _ => fault,
         })?;
         let read = |lv: LogicalVolume| {
@@ -367,6 +368,10 @@ impl Engine {
     }
 }
 
+fn group_not_there(pool: &Pool, vg: &str) -> Reason {
+    Reason::PoolGroupNotThere { pool: pool.name.clone(), vg: vg.to_owned() }
+}
+
 fn read_pool(path: &Path, record: Result<Record, Fault>) -> Result<Pool, Fault> {
     match record? {
         Record::Pool(pool) if path.ends_with(pool.name.as_str()) => Ok(pool),
@@ -382,7 +387,8 @@ fn read_tenant(path: &Path, record: Result<Record, Fault>) -> Result<Tenant, Fau
 }
 
 fn wrong_record(path: &Path) -> Fault {
-    let cause = "its content belongs to an object of another name or kind";
-    Fault::new(Code::Corrupt, format!("state file {}", path.display()), cause)
-        .cure("it was probably copied or renamed by hand: put it back under its own name, or move it away")
+    store::damaged(
+        path,
+        "its content belongs to an object of another name or kind: it was probably copied or renamed by hand",
+    )
 }

@@ -13,6 +13,7 @@ use bulkhead_core::health::{self, Space};
 use bulkhead_core::model::{Pool, PoolSource, VolumeRef};
 use bulkhead_core::wire::ReceiveView;
 
+use crate::conditions::Condition;
 use crate::engine::{Engine, Found};
 
 impl Engine {
@@ -20,7 +21,7 @@ impl Engine {
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let pools: Vec<Pool> = self.pools().unwrap_or_default().into_iter().filter_map(Result::ok).collect();
         let mut findings = self.problems();
-        findings.extend(self.host().conditions().all().into_iter().map(|finding| about_volume(&pools, finding)));
+        findings.extend(self.host().conditions().all().into_iter().map(|condition| about_volume(&pools, condition)));
         // Records that cannot be read are problems already.
         let tenants = self.tenants().unwrap_or_default().into_iter().filter_map(Result::ok);
         let on_host = self.tenant_facts();
@@ -49,10 +50,9 @@ impl Engine {
     }
 }
 
-/// The same finding about the volume whose image it is about: whoever looks after block servers does not know volumes.
-fn about_volume(pools: &[Pool], finding: Finding) -> Finding {
-    let image = finding.object.strip_prefix("image ").map(Path::new);
-    let volume = image.and_then(|image| pools.iter().find_map(|pool| volume_at(pool, image)));
+/// The finding of a condition, about the volume whose image it is about: whoever looks after block servers does not know volumes.
+fn about_volume(pools: &[Pool], Condition { finding, image }: Condition) -> Finding {
+    let volume = image.and_then(|image| pools.iter().find_map(|pool| volume_at(pool, &image)));
     match volume {
         Some(volume) => Finding { object: format!("volume {volume}"), ..finding },
         None => finding,
@@ -101,6 +101,7 @@ pub(crate) fn lookup_failed(fault: Fault) -> Finding {
 mod tests {
     use bulkhead_core::error::Code;
     use bulkhead_core::model::Server;
+    use std::path::PathBuf;
     use uuid::Uuid;
 
     use super::*;
@@ -115,11 +116,16 @@ mod tests {
 
     #[test]
     fn what_is_noticed_of_an_image_is_told_of_its_volume() {
-        let of = |object: &str| about_volume(&pools(), health::server_gone(object, "no memory")).object;
-        assert_eq!(of("image /srv/pool/data.img"), "volume files/data");
-        assert_eq!(of("image /dev/vg/data"), "volume fast/data");
-        for other in ["image /srv/other/data.img", "image /srv/pool/below/data.img", "image /dev/other/data", "host"] {
-            assert_eq!(of(other), other);
+        let of = |image: Option<&str>| {
+            let finding = health::server_gone("as it was noticed", "no memory");
+            about_volume(&pools(), Condition { finding, image: image.map(PathBuf::from) }).object
+        };
+        assert_eq!(of(Some("/srv/pool/data.img")), "volume files/data");
+        assert_eq!(of(Some("/dev/vg/data")), "volume fast/data");
+        for other in
+            ["/srv/other/data.img", "/srv/pool/below/data.img", "/dev/other/data"].map(Some).into_iter().chain([None])
+        {
+            assert_eq!(of(other), "as it was noticed", "{other:?}");
         }
     }
 

@@ -6,6 +6,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use uuid::Uuid;
 
 use crate::conditions;
@@ -23,7 +24,9 @@ pub(crate) enum Place {
     Flattening(VolumeRef),
     /// What could not be closed at the start.
     InUse(VolumeRef),
-    /// What is looked at only when the daemon starts.
+    /// The controllers that are put back on devices when the daemon starts.
+    Devices,
+    /// What else is looked at only when the daemon starts.
     Start,
 }
 
@@ -37,26 +40,24 @@ impl Place {
             Self::Lease(_) => "lease",
             Self::Flattening(_) => "flattening",
             Self::InUse(_) => "in_use",
-            Self::Start => "start",
+            Self::Devices | Self::Start => "start",
         }
     }
 
     /// What a fault there means as long as it lasts.
     fn finding(&self, fault: Fault) -> Finding {
-        let is_about = |kind: &str| fault.object.starts_with(kind);
-        let id = match (self, fault.code) {
-            (Self::Records, _) => FindingId::RecordUnreadable,
-            (_, Code::Corrupt) if is_about("state file ") => FindingId::RecordUnreadable,
-            (_, Code::Corrupt | Code::NotFound) if is_about("pool ") || is_about("volume group ") => {
+        let id = match (self, fault.reason.as_deref()) {
+            (Self::Records, _) | (_, Some(Reason::RecordDamaged { .. })) => FindingId::RecordUnreadable,
+            (_, Some(Reason::NoSuchPool { .. } | Reason::PoolNotThere { .. } | Reason::PoolGroupNotThere { .. })) => {
                 FindingId::PoolUnreachable
             }
             (Self::Tenant(_), _) => FindingId::TenantNotAsRecorded,
-            (Self::Volume(_), Code::Corrupt) => FindingId::VolumeDamaged,
+            (Self::Volume(_), _) if fault.code == Code::Corrupt => FindingId::VolumeDamaged,
             (Self::Volume(_), _) => FindingId::VolumeNotMounted,
             (Self::Lease(_), _) => FindingId::LeaseNotEnded,
             (Self::Flattening(_), _) => FindingId::FlatteningNotEnded,
             (Self::InUse(_), _) => FindingId::VolumeStillInUse,
-            (Self::Start, _) if is_about("device ") => FindingId::DeviceNotRestored,
+            (Self::Devices, _) => FindingId::DeviceNotRestored,
             (Self::Start, _) => FindingId::NotRecovered,
         };
         Finding::of_fault(id, fault)
@@ -94,7 +95,7 @@ impl Problems {
     /// Forgets what nobody looks at any more.
     pub(crate) fn keep(&mut self, looked_at: &BTreeSet<Place>) {
         self.0.retain(|place, _| match place {
-            Place::Records | Place::InUse(_) | Place::Start => true,
+            Place::Records | Place::InUse(_) | Place::Devices | Place::Start => true,
             _ => looked_at.contains(place),
         });
     }
@@ -160,30 +161,40 @@ mod tests {
     }
 
     #[test]
-    fn what_a_fault_means_follows_from_the_place_and_what_it_is_about() {
-        let id = |place: Place, code, object: &str| {
-            let finding = place.finding(Fault::new(code, object, "why").cure("what to do"));
-            assert_eq!((finding.severity, finding.advice.as_deref()), (Severity::Critical, Some("what to do")));
-            finding.id
+    fn what_a_fault_means_follows_from_the_place_its_reason_and_its_code() {
+        // What it is called has no part in it.
+        let id = |place: &Place, fault: &Fault| {
+            let ids = ["state file /x", "pool p", "volume group vg", "device sda", "x"].map(|object| {
+                let finding = place.finding(Fault { object: object.to_owned(), ..fault.clone() });
+                assert_eq!((finding.severity, finding.advice.as_deref()), (Severity::Critical, Some(&*fault.cure)));
+                finding.id
+            });
+            assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+            ids[0].clone()
         };
-        let db = || Place::Tenant("db".parse().unwrap());
-        for (place, code, object, expected) in [
-            (Place::Records, Code::Internal, "directory /var/lib/bulkhead/pools", FindingId::RecordUnreadable),
-            (place(), Code::Corrupt, "state file /srv/pool/v.volume", FindingId::RecordUnreadable),
-            (place(), Code::Corrupt, "pool p", FindingId::PoolUnreachable),
-            (Place::Start, Code::Corrupt, "volume group vg", FindingId::PoolUnreachable),
-            (place(), Code::NotFound, "pool p", FindingId::PoolUnreachable),
-            (place(), Code::Corrupt, "volume p/v", FindingId::VolumeDamaged),
-            (place(), Code::NoSpace, "pool p", FindingId::VolumeNotMounted),
-            (place(), Code::Unsupported, "volume p/v", FindingId::VolumeNotMounted),
-            (db(), Code::NotFound, "device /dev/sdz", FindingId::TenantNotAsRecorded),
-            (Place::Lease(Uuid::nil()), Code::InUse, "volume p/v", FindingId::LeaseNotEnded),
-            (Place::Flattening("p/v".parse().unwrap()), Code::Internal, "volume p/v", FindingId::FlatteningNotEnded),
-            (Place::InUse("p/v".parse().unwrap()), Code::InUse, "volume p/v", FindingId::VolumeStillInUse),
-            (Place::Start, Code::NotFound, "device sdz", FindingId::DeviceNotRestored),
-            (Place::Start, Code::Internal, "volume p/v", FindingId::NotRecovered),
+        let plain = |code| Fault::new(code, "x", "why").cure("what to do");
+        let because = |reason| Fault::new(Code::Corrupt, "x", "why").reason(reason);
+        let (db, pool) = (Place::Tenant("db".parse().unwrap()), "p".parse::<Name>().unwrap());
+        let damaged = || because(Reason::RecordDamaged { path: "/srv/pool/v.volume".into() });
+        let no_group = || because(Reason::PoolGroupNotThere { pool: pool.clone(), vg: "vg".to_owned() });
+        for (place, fault, expected) in [
+            (Place::Records, plain(Code::Internal), FindingId::RecordUnreadable),
+            (place(), damaged(), FindingId::RecordUnreadable),
+            (Place::Devices, damaged(), FindingId::RecordUnreadable),
+            (place(), because(Reason::PoolNotThere { pool: pool.clone() }), FindingId::PoolUnreachable),
+            (Place::Start, no_group(), FindingId::PoolUnreachable),
+            (db.clone(), because(Reason::NoSuchPool { pool: pool.clone() }), FindingId::PoolUnreachable),
+            (place(), plain(Code::Corrupt), FindingId::VolumeDamaged),
+            (place(), plain(Code::NoSpace), FindingId::VolumeNotMounted),
+            (place(), plain(Code::Unsupported), FindingId::VolumeNotMounted),
+            (db, plain(Code::NotFound), FindingId::TenantNotAsRecorded),
+            (Place::Lease(Uuid::nil()), plain(Code::InUse), FindingId::LeaseNotEnded),
+            (Place::Flattening("p/v".parse().unwrap()), plain(Code::Internal), FindingId::FlatteningNotEnded),
+            (Place::InUse("p/v".parse().unwrap()), plain(Code::InUse), FindingId::VolumeStillInUse),
+            (Place::Devices, plain(Code::NotFound), FindingId::DeviceNotRestored),
+            (Place::Start, plain(Code::NotFound), FindingId::NotRecovered),
         ] {
-            assert_eq!(id(place, code, object), expected, "{code} {object}");
+            assert_eq!(id(&place, &fault), expected, "{place:?}: {fault:?}");
         }
     }
 }

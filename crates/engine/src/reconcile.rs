@@ -42,7 +42,7 @@ impl Engine {
                 at_start.push(fault);
             }
         }
-        engine.restore_devices(&mut at_start);
+        engine.found(Place::Devices, engine.restore_devices());
         let looked_at = engine.settle_tenants(of_records, true);
         engine.forget_others(&looked_at);
         engine.remove_unpaid();

@@ -295,12 +295,12 @@ impl Servers {
         });
         let finding = |(device, tried): (&Device, &Try)| {
             let evidence = format!("its block server is gone and has no successor: {}", tried.why);
-            health::server_gone(format!("image {}", device.image.display()), evidence)
+            (device.image.clone(), health::server_gone(format!("image {}", device.image.display()), evidence))
         };
-        let findings: Vec<Finding> = devices.map(finding).collect();
+        let findings: BTreeMap<PathBuf, Finding> = devices.map(finding).collect();
         let conditions = self.starter.kernel.conditions();
-        conditions.keep(&FindingId::ServerGone, |object| findings.iter().any(|finding| finding.object == object));
-        findings.into_iter().for_each(|finding| conditions.set(finding));
+        conditions.keep_of_images(&FindingId::ServerGone, |image| findings.contains_key(image));
+        findings.into_iter().for_each(|(image, finding)| conditions.set_of_image(&image, finding));
     }
 
     fn start(&self, spec: ServeSpec) {

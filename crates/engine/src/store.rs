@@ -8,6 +8,7 @@
 
 use bulkhead_core::action::Record;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::reason::Reason;
 use std::path::Path;
 
 /// The version of the format that is written, and the only one that is read.
@@ -33,15 +34,19 @@ pub fn encode(record: &Record) -> Vec<u8> {
     format!("bulkhead {} {VERSION} crc32 {crc:08x}\n{body}\n", record.kind()).into_bytes()
 }
 
+/// That a state file is not what was written there.
+#[must_use]
+pub fn damaged(path: &Path, cause: impl std::fmt::Display) -> Fault {
+    Fault::new(Code::Corrupt, format!("state file {}", path.display()), cause)
+        .reason(Reason::RecordDamaged { path: path.to_owned() })
+}
+
 /// Reads a record back.
 ///
 /// # Errors
 /// `Corrupt` for a file that is cut, altered or not ours; `Unsupported` for one from a newer version.
 pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
-    let corrupt = |cause: &str| {
-        Fault::new(Code::Corrupt, format!("state file {}", path.display()), cause)
-            .cure("restore it from a backup, or move it away: what it describes is left untouched")
-    };
+    let corrupt = |cause: &str| damaged(path, cause);
     let text = std::str::from_utf8(content).map_err(|_| corrupt("it is not text"))?;
     let (header, body) = text.split_once('\n').ok_or_else(|| corrupt("it is cut off in its first line"))?;
     let words: Vec<&str> = header.split(' ').collect();

@@ -30,6 +30,10 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (Reason::SocketTaken { socket: "/run/b.sock".into() }, "remove it, or choose another path with `--socket`"),
         (
+            Reason::RecordDamaged { path: "/var/lib/bulkhead/pools/p".into() },
+            "restore it from a backup, put it back under its own name, or move it away: what it describes is left untouched",
+        ),
+        (
             Reason::WaitEnded { seconds: 7 },
             "`bulkhead job ls` shows what goes on; give it more time with `--wait`, or try again later",
         ),
@@ -41,6 +45,10 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         (
             Reason::PoolNotThere { pool: name("p") },
             "mount the file system that the pool is on; if it is mounted elsewhere now: `bulkhead pool move p --dir DIRECTORY`",
+        ),
+        (
+            Reason::PoolGroupNotThere { pool: name("p"), vg: "vg0".to_owned() },
+            "`vgs -o+vg_tags` shows the volume groups that are there",
         ),
         (
             Reason::PoolMoved { pool: name("p"), directory: "/mnt/p".into() },

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::backend::image_path;
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
@@ -200,6 +200,7 @@ impl Host for Kernel {
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {
         let content = match file::read_limited(path, Bytes(store::MAX_BYTES)) {
             Err(error) if error.is_not_found() => return None,
+            Err(error @ file::FileError::TooLarge { .. }) => Err(store::damaged(path, chain(&error))),
             content => content.map_err(|e| e.fault(format!("state file {}", path.display()))),
         };
         Some(content.and_then(|content| store::decode(path, &content)))
