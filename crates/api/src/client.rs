@@ -31,7 +31,7 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 
 use crate::routes::{
-    self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Route, Run, Wait, Waits, Write,
+    self, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Receive, Remove, Route, Run, Wait, Waits, Write,
 };
 use crate::terms::Terms;
 
@@ -230,14 +230,16 @@ impl Client {
         self.stream(routes::volume_send(), volume, write(dry_run), request).await
     }
 
-    /// Receives a snapshot, or goes on with it: what is written to the stream.
+    /// Receives a snapshot, or goes on with it: what is written to the stream. `tenant` pays, if one is named.
     pub async fn volume_receive(
         &self,
         volume: &VolumeRef,
         header: &StreamHeader,
+        tenant: Option<&Name>,
         dry_run: bool,
     ) -> Result<Streamed<Done<ReceiveView>>, Fault> {
-        self.stream(routes::volume_receive(), volume, write(dry_run), header).await
+        let query = Receive { dry_run, tenant: tenant.cloned(), wait_seconds: None };
+        self.stream(routes::volume_receive(), volume, query, header).await
     }
 
     /// How far the receiving of a volume is.

@@ -693,6 +693,10 @@ pub(crate) struct ImageImportArgs {
     /// Where archives are unpacked on the way
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
+    /// The tenant that pays for the daemon's part of the work, at its share; else the work comes after all tenants. The snapshot is not
+    /// attached to it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
     #[command(flatten)]
     pub(crate) write: Write,
 }
@@ -721,6 +725,10 @@ pub(crate) struct ReceiveArgs {
     /// Give up what was received of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
+    /// The tenant that pays for the work, at its share; else that whose volume lies on the base of the stream, or the work comes after
+    /// all tenants. The snapshot is not attached to it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
+    pub(crate) tenant: Option<String>,
     #[command(flatten)]
     pub(crate) write: Write,
 }

@@ -27,6 +27,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
         platform.parse::<Platform>().map_err(|error| parse::invalid("--platform", error))?;
     }
     let staging = absolute(&args.staging).map_err(|error| invalid("--staging", error))?;
+    let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
     let name = args.source.display().to_string();
     let request = ImageImport {
         source: name.clone(),
@@ -34,6 +35,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
         platform: args.platform,
         reference: args.reference,
         staging: Some(staging.clone()),
+        tenant,
     };
     let stream = match client.volume_import(&volume, &request, args.write.dry_run).await? {
         Streamed::Planned(done) => return show::steps(output, &object, "", &done),

@@ -79,6 +79,7 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
         let done = client.volume_receive_abort(&volume, args.write.dry_run).await?;
         return show::steps(output, &object, "what was received is given up", &done);
     }
+    let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
     if io::stdin().is_terminal() {
         return Err(invalid("standard input", "a stream does not come from a terminal")
             .cure("redirect it from a file, or pipe it from `bulkhead volume send`"));
@@ -86,7 +87,7 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
     let mut input = stream::file(io::stdin(), "standard input")?;
     let anew = "none of it was taken in: send it anew, and look at what it passes through on its way";
     let (header, start) = read_header(&mut input).map_err(|error| fault(&error, &volume, anew))?;
-    let stream = match client.volume_receive(&volume, &header, args.write.dry_run).await? {
+    let stream = match client.volume_receive(&volume, &header, tenant.as_ref(), args.write.dry_run).await? {
         Streamed::Planned(done) => return show::steps(output, &object, "", &done),
         Streamed::Stream(stream) => stream,
     };

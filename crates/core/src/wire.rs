@@ -281,6 +281,10 @@ pub struct ImageImport {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub staging: Option<PathBuf>,
+    /// The tenant that pays for the work; without one, nobody does, and it comes after what somebody pays for. The snapshot does not
+    /// become one of its volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<Name>,
 }
 
 /// Where an interrupted transfer goes on.

@@ -79,6 +79,12 @@ impl Claim {
         self.changes(Object::Tenant(name.clone()))
     }
 
+    /// With a tenant that has to stay.
+    pub(crate) fn tenant_stays(mut self, name: &Name) -> Self {
+        self.0.entry(Object::Tenant(name.clone())).or_insert(Mode::Shared);
+        self
+    }
+
     /// What it changes, as words.
     pub(crate) fn words(&self) -> Vec<String> {
         let changed = self.0.iter().filter(|(_, mode)| **mode == Mode::Exclusive);

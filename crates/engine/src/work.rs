@@ -103,6 +103,19 @@ struct Payer {
 }
 
 impl Engine {
+    /// Refuses a tenant that was named to pay for work and cannot.
+    ///
+    /// # Errors
+    /// `NotFound`; `InUse` for one that is being removed.
+    pub(crate) fn check_can_pay(&self, named: Option<&Name>) -> Result<(), Fault> {
+        let Some(name) = named else { return Ok(()) };
+        if self.tenant(name)?.removing {
+            return Err(Fault::new(Code::InUse, format!("tenant {name}"), "it is being removed")
+                .cure("name another tenant, or none"));
+        }
+        Ok(())
+    }
+
     /// Has a tenant pay, or nobody.
     fn payer(&self, tenant: Option<&Name>) -> Result<Payer, Fault> {
         let engine = self.uncounted();

@@ -25,8 +25,8 @@ use utoipa::openapi::{OpenApi, Schema};
 use uuid::Uuid;
 
 pub use self::parts::{
-    Answer, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Remove, Run, Sent, Stream, Text, Wait, Waits,
-    Write,
+    Answer, AtEnd, Body, Device, NoQuery, Nothing, OfPool, Place, Query, Receive, Remove, Run, Sent, Stream, Text,
+    Wait, Waits, Write,
 };
 use crate::openapi::{ListFaults, ObjectFaults, ObserveFaults, StreamFaults, WriteFaults};
 
@@ -206,7 +206,7 @@ routes! {
         => stream(Done<VolumeView>), StreamFaults;
     /// Receives a snapshot as a volume, or goes on with it: the connection is upgraded to `bulkhead-stream`, and the stream, with its
     /// header, is what comes next. What was received stays when it breaks off.
-    volume_receive: post "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef, query Write, body StreamHeader
+    volume_receive: post "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef, query Receive, body StreamHeader
         => stream(Done<ReceiveView>), StreamFaults;
     /// Tells how far the receiving of a volume is.
     volume_receiving: get "/v1/volumes/{pool}/{name}/receive", "volumes", at VolumeRef

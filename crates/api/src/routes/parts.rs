@@ -239,6 +239,25 @@ pub struct Write {
     pub wait_seconds: Option<u64>,
 }
 
+/// Query of a snapshot that is received.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct Receive {
+    /// Say what would be done, and do nothing.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub dry_run: bool,
+    /// The tenant that pays for the work; without one, that whose volume lies on what the stream is based on, else nobody. The snapshot
+    /// does not become one of its volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>)]
+    pub tenant: Option<Name>,
+    /// How long it may wait for other operations, and for data to be written, before it has changed anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = u64, required = false)]
+    pub wait_seconds: Option<u64>,
+}
+
 /// Query of a removal.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -332,7 +351,7 @@ macro_rules! job {
     };
 }
 
-job!(Wait: |_| false, Write: |query| query.dry_run, Remove: |query| query.dry_run);
+job!(Wait: |_| false, Write: |query| query.dry_run, Receive: |query| query.dry_run, Remove: |query| query.dry_run);
 
 /// The body of a request.
 pub trait Body: 'static {

@@ -54,7 +54,7 @@ fn volumes(api: Api) -> Api {
             service.volume_send(call.at, call.body, call.terms).await
         })
         .stream(routes::volume_receive(), |service, call| async move {
-            service.volume_receive(call.at, call.body, call.terms).await
+            service.volume_receive(call.at, call.body, call.query.tenant, call.terms).await
         })
         .on(routes::volume_receiving(), |service, call| async move { service.volume_receiving(call.at).await })
         .on(routes::volume_receive_abort(), |service, call| async move {

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_core::model::Server;
+use bulkhead_core::name::Name;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::tenant::server;
 use bulkhead_core::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
@@ -190,7 +191,7 @@ fn header() -> StreamHeader {
 }
 
 async fn receive(daemon: &Daemon) -> Result<Stream, Fault> {
-    match daemon.client.volume_receive(&volume("files/r"), &header(), false).await? {
+    match daemon.client.volume_receive(&volume("files/r"), &header(), None, false).await? {
         Streamed::Stream(stream) => Ok(stream),
         Streamed::Planned(done) => panic!("a dry run: {done:?}"),
     }
@@ -200,9 +201,9 @@ async fn receive(daemon: &Daemon) -> Result<Stream, Fault> {
 async fn what_a_worker_has_received_becomes_a_volume() {
     let (dir, sim) = (dir(), sim());
     let daemon = with_file_pool(&dir, &sim).await;
-    let planned = daemon.client.volume_receive(&volume("files/r"), &header(), true).await.unwrap();
+    let planned = daemon.client.volume_receive(&volume("files/r"), &header(), None, true).await.unwrap();
     assert!(matches!(planned, Streamed::Planned(done) if done.dry_run && !done.steps.is_empty()));
-    let elsewhere = daemon.client.volume_receive(&volume("none/r"), &header(), false).await;
+    let elsewhere = daemon.client.volume_receive(&volume("none/r"), &header(), None, false).await;
     assert_eq!(elsewhere.unwrap_err().code, Code::NotFound);
 
     // One that fails leaves what it has received, and the next one goes on with it.
@@ -230,11 +231,14 @@ async fn what_a_worker_has_received_becomes_a_volume() {
     daemon.stop().await.unwrap();
 }
 
+fn archive() -> ImageImport {
+    let source = "tree.tar".to_owned();
+    ImageImport { source, size_bytes: None, platform: None, reference: None, staging: None, tenant: None }
+}
+
 async fn import(daemon: &Daemon, staging: Option<&str>) -> Result<Stream, Fault> {
     let staging = staging.map(PathBuf::from);
-    let request =
-        ImageImport { source: "tree.tar".to_owned(), size_bytes: None, platform: None, reference: None, staging };
-    match daemon.client.volume_import(&volume("files/base"), &request, false).await? {
+    match daemon.client.volume_import(&volume("files/base"), &ImageImport { staging, ..archive() }, false).await? {
         Streamed::Stream(stream) => Ok(stream),
         Streamed::Planned(done) => panic!("a dry run: {done:?}"),
     }
@@ -287,6 +291,46 @@ async fn an_import_that_does_not_come_to_its_end_leaves_nothing() {
     let Some(JobResult::Imported { done, content, entries }) = view.result.clone() else { panic!("{view:?}") };
     assert_eq!((content, entries, sim.came()), (BASE, 7, b"an archive".to_vec()));
     assert!(done.object.unwrap().read_only);
+    daemon.stop().await.unwrap();
+}
+
+/// A tenant that is named pays for what is received and imported, and gets nothing of it.
+#[tokio::test]
+async fn a_tenant_that_is_named_pays_for_what_comes_in() {
+    let (dir, sim) = (dir(), sim());
+    let daemon = with_file_pool(&dir, &sim).await;
+    let (client, db): (_, Name) = (&daemon.client, "db".parse().unwrap());
+    let (receiver, base) = (volume("files/r"), volume("files/base"));
+    let import = ImageImport { tenant: Some(db.clone()), ..archive() };
+    // One that is not there is refused with what to do about it, before anything is made.
+    let before = sim.leftovers();
+    for dry_run in [false, true] {
+        let faults = [
+            client.volume_receive(&receiver, &header(), Some(&db), dry_run).await.unwrap_err(),
+            client.volume_import(&base, &import, dry_run).await.unwrap_err(),
+        ];
+        for fault in faults {
+            let reason = Some(Reason::NoSuchTenant { tenant: db.clone() });
+            assert_eq!((fault.code, fault.reason.map(|reason| *reason)), (Code::NotFound, reason));
+        }
+    }
+    assert_eq!((sim.leftovers(), sim.started()), (before, vec![]));
+
+    let tenant = TenantCreate { name: db.clone(), share: Share::DEFAULT, limits: Vec::new(), volumes: Vec::new() };
+    client.tenant_create(&tenant, false).await.unwrap();
+    for begun in [
+        client.volume_receive(&receiver, &header(), Some(&db), false).await.unwrap(),
+        client.volume_import(&base, &import, false).await.unwrap(),
+    ] {
+        let Streamed::Stream(stream) = begun else { panic!("a dry run") };
+        write_all(&stream);
+        assert_eq!(ended(&daemon, stream.job).await.state, JobState::Done);
+    }
+    assert!(sim.started().iter().all(|spec| spec.cgroup == server(&db)), "{:?}", sim.started());
+    for name in [receiver, base] {
+        assert_eq!(client.volume_inspect(&name).await.unwrap().tenant, None);
+    }
+    assert!(client.tenant_inspect(&db).await.unwrap().volumes.is_empty());
     daemon.stop().await.unwrap();
 }
 

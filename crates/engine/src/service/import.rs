@@ -26,7 +26,7 @@ impl Service {
     /// Makes a snapshot of an archive.
     ///
     /// # Errors
-    /// Those of [`Engine::volume_receive`]; `InvalidArgument` for a directory that is not safe to unpack into.
+    /// Those of [`Engine::volume_receive`] and [`Engine::check_can_pay`]; `InvalidArgument` for a directory that is not safe to unpack into.
     pub(crate) async fn volume_import(
         &self,
         volume: VolumeRef,
@@ -52,6 +52,7 @@ struct Importing {
 impl Importing {
     /// What would be done, as far as that is known before anything is unpacked.
     fn plan(&self, engine: &Engine) -> Result<Done<ReceiveView>, Fault> {
+        engine.check_can_pay(self.request.tenant.as_ref())?;
         self.staging(engine)?;
         let size = self.request.size_bytes.map(|size| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size));
         engine.volume_receive(&self.volume, &self.header(size.unwrap_or(MIN_BASE_BYTES), Bytes(0)), true)
@@ -103,15 +104,17 @@ impl Errand for Importing {
     }
 
     fn claim(&self) -> Claim {
-        Claim::default().volume(&self.volume)
+        self.request.tenant.iter().fold(Claim::default().volume(&self.volume), Claim::tenant_stays)
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
+        engine.check_can_pay(self.request.tenant.as_ref())?;
         give_up_interrupted(engine, &self.volume)?;
         // What is refused in any case is refused before anything is unpacked.
         self.plan(engine)?;
         let (volume, wanted, staging) = (self.volume.clone(), self.request.clone(), self.staging(engine)?);
-        Ok((Task::Import(ImportTask { volume, wanted, staging }), None))
+        let tenant = wanted.tenant.clone();
+        Ok((Task::Import(ImportTask { volume, wanted, staging }), tenant))
     }
 
     fn ends_with_client(&self) -> bool {

@@ -35,21 +35,23 @@ impl Service {
         planned.await.map(Reply::Planned)
     }
 
-    /// Receives a snapshot as a volume, or goes on with it.
+    /// Receives a snapshot as a volume, or goes on with it. `tenant` pays, if one is named.
     ///
     /// # Errors
-    /// Those of [`Engine::volume_receive`].
+    /// Those of [`Engine::volume_receive`] and [`Engine::check_can_pay`].
     pub(crate) async fn volume_receive(
         &self,
         volume: VolumeRef,
         header: StreamHeader,
+        tenant: Option<Name>,
         terms: Terms,
     ) -> Result<Reply<Done<ReceiveView>>, Fault> {
-        let errand = Receiving { volume, header };
+        let errand = Receiving { volume, header, tenant };
         if !terms.dry_run {
             return self.begin(errand, terms).await.map(Reply::Stream);
         }
         let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
+            engine.check_can_pay(errand.tenant.as_ref())?;
             engine.volume_receive(&errand.volume, &errand.header, true)
         });
         planned.await.map(Reply::Planned)
@@ -95,6 +97,8 @@ impl Errand for Sending {
 struct Receiving {
     volume: VolumeRef,
     header: StreamHeader,
+    /// The tenant that was named to pay.
+    tenant: Option<Name>,
 }
 
 impl Errand for Receiving {
@@ -103,14 +107,18 @@ impl Errand for Receiving {
     }
 
     fn claim(&self) -> Claim {
-        Claim::default().volume(&self.volume)
+        self.tenant.iter().fold(Claim::default().volume(&self.volume), Claim::tenant_stays)
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
+        engine.check_can_pay(self.tenant.as_ref())?;
         let view = engine.volume_receive(&self.volume, &self.header, false)?.object;
         let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "there is no part of it");
         let part = view.ok_or_else(nothing)?.part;
-        let tenant = engine.receiver_pays(&self.volume, &self.header)?;
+        let tenant = match &self.tenant {
+            Some(named) => Some(named.clone()),
+            None => engine.receiver_pays(&self.volume, &self.header)?,
+        };
         Ok((Task::Receive(ReceiveTask { volume: self.volume.clone(), header: self.header.clone(), part }), tenant))
     }
 
