@@ -149,8 +149,9 @@ pub enum Action {
     RemoveVg { vg: String, owner_tag: String, thin_pool: Option<String>, device: String },
     /// Makes a logical volume with its tags in one metadata change.
     CreateLv { vg: String, lv: String, thin_pool: Option<String>, size_bytes: Bytes, tags: Vec<String> },
-    /// Writes every block of a thin logical volume once, so that later writes need no thin-pool metadata.
-    FillLv { vg: String, lv: String },
+    /// Writes every block of a thin logical volume once, from an offset on or from where its file system ends, if that is later: so that
+    /// later writes need no thin-pool metadata.
+    FillLv { vg: String, lv: String, from_bytes: Bytes },
     /// Makes a thin snapshot with its tags in one metadata change.
     SnapshotLv { vg: String, origin: String, lv: String, tags: Vec<String> },
     /// Makes a logical volume read-only, for good.
@@ -284,7 +285,8 @@ impl fmt::Display for Action {
                 Some(pool) => write!(f, "create thin volume {vg}/{lv} of {size_bytes} in {vg}/{pool}"),
                 None => write!(f, "create logical volume {vg}/{lv} of {size_bytes}"),
             },
-            A::FillLv { vg, lv } => write!(f, "write all blocks of {vg}/{lv}"),
+            A::FillLv { vg, lv, from_bytes: Bytes(0) } => write!(f, "write all blocks of {vg}/{lv}"),
+            A::FillLv { vg, lv, from_bytes } => write!(f, "write all blocks of {vg}/{lv} from {from_bytes} on"),
             A::SnapshotLv { vg, origin, lv, .. } => write!(f, "create thin snapshot {vg}/{lv} of {vg}/{origin}"),
             A::ProtectLv { vg, lv } => write!(f, "make {vg}/{lv} read-only"),
             A::ActivateLv { vg, lv } => write!(f, "activate {vg}/{lv}"),

@@ -29,6 +29,9 @@ pub trait Backend {
     fn close(&self, volume: &Volume) -> Vec<Action>;
     /// Makes the device larger, never smaller; it may be open.
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
+    /// Takes from the pool what of a volume's device begins at `from`, where its file system ends, or before: `None` where the device has
+    /// all of it from when it is made, or takes it with the first write.
+    fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action>;
     /// Makes the device smaller; it is closed, and its file system is already smaller.
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action>;
     /// Removes device and record, whatever of them is there.
@@ -186,6 +189,10 @@ impl Backend for FileBackend {
         ]
     }
 
+    fn fill(&self, _volume: &Volume, _from: Bytes) -> Option<Action> {
+        None
+    }
+
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         vec![Action::ShrinkImage { path: self.image(volume), size_bytes: to }]
     }
@@ -301,8 +308,7 @@ impl Backend for LvmBackend {
 
     fn create(&self, volume: &Volume) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        let fill = (self.thin_pool.is_some() && volume.provision == Provision::Full)
-            .then(|| Action::FillLv { vg: vg.clone(), lv: lv.clone() });
+        let fill = self.fill(volume, Bytes(0));
         let create = Action::CreateLv {
             vg,
             lv,
@@ -342,6 +348,12 @@ impl Backend for LvmBackend {
         let image = self.node(&volume.name);
         let refresh = self.below(volume).map(|_| Action::RefreshImage { image, volume: volume.uuid, size_bytes: to });
         std::iter::once(Action::GrowLv { vg, lv, size_bytes: to }).chain(refresh).collect()
+    }
+
+    fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action> {
+        let (vg, lv) = self.lv(volume);
+        let is_taken_late = self.thin_pool.is_some() && volume.provision == Provision::Full;
+        is_taken_late.then_some(Action::FillLv { vg, lv, from_bytes: from })
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
@@ -467,6 +479,9 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     if let Some(origin) = &volume.origin {
         tags.push(format!("{TAG_PREFIX}origin={origin}"));
     }
+    if let Some(from) = volume.unfilled_from_bytes {
+        tags.push(format!("{TAG_PREFIX}unfilled={}", from.0));
+    }
     if volume.share != Sharing::Off {
         tags.push(format!("{TAG_PREFIX}share={}", volume.share));
     }
@@ -529,6 +544,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         origin: value("origin").map(str::parse).transpose().map_err(|_| corrupt("origin"))?,
         layered: false,
         flatten: false,
+        unfilled_from_bytes: value("unfilled").map(str::parse).transpose().map_err(|_| corrupt("unfilled"))?.map(Bytes),
         share: value("share").map_or(Ok(Sharing::Off), str::parse).map_err(|_| corrupt("share"))?,
         domain: None,
         state,
@@ -570,8 +586,10 @@ mod tests {
             (0u64..1 << 50).prop_map(|n| VolumeState::Resizing { to_bytes: Bytes(n) }),
             (0u64..1 << 50).prop_map(|n| VolumeState::ReplacingJournal { to_bytes: Bytes(n) }),
         ];
-        (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), proptest::option::of("[a-z][a-z0-9]{0,8}"), state)
-            .prop_map(|(uuid, (xfs, full, fast_commit, read_only, shared), origin, state)| Volume {
+        let unfilled = proptest::option::of((0u64..1 << 50).prop_map(Bytes));
+        let origin = proptest::option::of("[a-z][a-z0-9]{0,8}");
+        (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, state).prop_map(
+            |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, state)| Volume {
                 pool: "p".parse().expect("a valid name"),
                 name: "v".parse().expect("a valid name"),
                 uuid: Uuid::from_u128(uuid),
@@ -583,10 +601,12 @@ mod tests {
                 origin: origin.map(|o| o.parse().expect("a valid name")),
                 layered: false,
                 flatten: false,
+                unfilled_from_bytes: unfilled,
                 share: if shared { Sharing::Base } else { Sharing::Off },
                 domain: None,
                 state,
-            })
+            },
+        )
     }
 
     proptest! {
@@ -617,7 +637,7 @@ mod tests {
     #[test]
     fn tags_of_version_1_are_read() {
         let text = "bulkhead.volume=00000000-0000-0000-0000-000000000007 bulkhead.fs=xfs bulkhead.provision=on_demand \
-            bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.share=base";
+            bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.unfilled=4096 bulkhead.share=base";
         let tags: Vec<String> = text.split(' ').map(str::to_owned).collect();
         let volume = volume_from_tags(&"p".parse().unwrap(), "v", Bytes(4096), &tags).unwrap().unwrap();
         let expected = Volume {
@@ -632,6 +652,7 @@ mod tests {
             origin: Some("o".parse().unwrap()),
             layered: false,
             flatten: false,
+            unfilled_from_bytes: Some(Bytes(4096)),
             share: Sharing::Base,
             domain: None,
             state: VolumeState::Resizing { to_bytes: Bytes(8192) },

@@ -205,7 +205,7 @@ pub struct Pool {
 ///                        │        ▲   │           ▲
 ///      crash: rolled back└────────┼───┼───────────┘ crash: rolled forward
 ///                                 │   ▼ resize
-///                                Resizing    crash: rolled forward
+///                                Resizing    crash: rolled forward, unless its room has yet to be taken
 /// ```
 ///
 /// `ReplacingJournal` is entered from `Ready` and left to it as `Resizing` is.
@@ -216,7 +216,8 @@ pub enum VolumeState {
     Creating,
     /// Usable.
     Ready,
-    /// Being resized. Found after a crash, the resize is completed.
+    /// Being resized. Found after a crash, the resize is completed; while it has [`Volume::unfilled_from_bytes`], which takes long, it is
+    /// left to who asks for it again.
     Resizing {
         /// The size it will have.
         to_bytes: Bytes,
@@ -261,6 +262,11 @@ pub struct Volume {
     /// What lies below its image is being copied into it while it is in use, so that it depends on no layer any more.
     #[serde(default)]
     pub flatten: bool,
+    /// On a thin pool and provisioned in full: from where on its blocks have yet to be taken from the pool, after a growth that was cut
+    /// off. Its file system ends there, or before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub unfilled_from_bytes: Option<Bytes>,
     /// From where it reads what it shares with others.
     #[serde(default)]
     pub share: Sharing,
@@ -592,6 +598,7 @@ impl Volume {
             origin: None,
             layered: false,
             flatten: false,
+            unfilled_from_bytes: None,
             share: Sharing::Off,
             domain: None,
             state: VolumeState::Ready,

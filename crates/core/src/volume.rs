@@ -136,6 +136,9 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
 /// `mounted_at` is where it is mounted, `scratch` an empty place to mount an XFS that
 /// is not (xfs_growfs works on mounted file systems only).
 ///
+/// Of one that was provisioned in full, the new part is taken from the pool before the file system has it. Until that is done, the record
+/// says from where on: what is written there is nobody's.
+///
 /// # Errors
 /// `Unsupported` for shrinking XFS, `InUse` for shrinking a mounted volume.
 pub fn resize(
@@ -146,11 +149,21 @@ pub fn resize(
     scratch: &Path,
 ) -> Result<Plan, Fault> {
     let device = backend.device(volume);
-    let marked = volume.with_state(VolumeState::Resizing { to_bytes: to });
-    let done = Volume { size_bytes: to, ..volume.with_state(VolumeState::Ready) };
+    let unfilled = volume.unfilled_from_bytes.filter(|from| *from < volume.size_bytes);
+    let from = unfilled.unwrap_or(volume.size_bytes);
+    let is_growth = to >= volume.size_bytes;
+    let fill = backend.fill(volume, from).filter(|_| is_growth && to > from);
+    let marked = Volume {
+        unfilled_from_bytes: if is_growth { fill.as_ref().map(|_| from) } else { unfilled },
+        ..volume.with_state(VolumeState::Resizing { to_bytes: to })
+    };
+    let mut last = marked.clone();
     let mut steps = vec![backend.record(volume, &marked)];
     let mut on_failure = Vec::new();
-    if to >= volume.size_bytes {
+    if is_growth {
+        last.unfilled_from_bytes = None;
+        let filled = fill.into_iter().flat_map(|fill| [fill, backend.record(&marked, &last)]);
+        let enlarge: Vec<Action> = backend.grow(volume, to).into_iter().chain(filled).collect();
         let grow = |at: Option<&Path>| Action::GrowFs {
             device: device.clone(),
             fs: volume.fs,
@@ -158,12 +171,12 @@ pub fn resize(
         };
         match (mounted_at, volume.fs) {
             (Some(at), _) => {
-                steps.extend(backend.grow(volume, to));
+                steps.extend(enlarge);
                 steps.push(grow(Some(at)));
             }
             (None, FsKind::Ext4) => {
                 steps.extend(backend.open(volume, None));
-                steps.extend(backend.grow(volume, to));
+                steps.extend(enlarge);
                 steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
                 steps.push(grow(None));
                 steps.extend(backend.close(volume));
@@ -171,7 +184,7 @@ pub fn resize(
             }
             (None, FsKind::Xfs) => {
                 steps.extend(backend.open(volume, None));
-                steps.extend(backend.grow(volume, to));
+                steps.extend(enlarge);
                 steps.extend(mount_steps(backend, volume, scratch));
                 steps.push(grow(Some(scratch)));
                 steps.extend(unmount(backend, volume, scratch));
@@ -197,8 +210,13 @@ pub fn resize(
     }
     // A device larger than its file system is harmless, so a failed resize goes back to the old record: also one that was
     // interrupted and fails when it is completed, or nothing could be done with the volume any more.
-    on_failure.push(backend.record(&marked, &volume.with_state(VolumeState::Ready)));
-    steps.push(backend.record(&marked, &done));
+    on_failure.push(backend.record(&marked, &marked.with_state(VolumeState::Ready)));
+    let done = Volume {
+        size_bytes: to,
+        unfilled_from_bytes: last.unfilled_from_bytes.filter(|from| *from < to),
+        ..last.with_state(VolumeState::Ready)
+    };
+    steps.push(backend.record(&last, &done));
     Ok(Plan { steps, on_failure, can_be_undone: false })
 }
 
@@ -339,6 +357,10 @@ pub fn recover(
     Ok(match volume.state {
         VolumeState::Ready => None,
         VolumeState::Creating | VolumeState::Removing => Some(Plan::steps(backend.remove(volume))),
+        // What takes as long as the new part is large is not for the start of the daemon: who asked for it asks again.
+        VolumeState::Resizing { .. } if volume.unfilled_from_bytes.is_some() => {
+            Some(Plan::steps(vec![backend.record(volume, &volume.with_state(VolumeState::Ready))]))
+        }
         VolumeState::Resizing { to_bytes } => {
             // An interrupted offline growth of XFS may have left it mounted at the scratch place.
             let mut plan = resize(backend, volume, to_bytes, mounted_at, scratch)?;

@@ -64,6 +64,7 @@ impl Engine {
             provision: Provision::OnDemand,
             layered: matches!(pool.source, PoolSource::File { .. }),
             flatten: false,
+            unfilled_from_bytes: None,
             share: Sharing::Off,
             state: VolumeState::Creating,
             ..volume.clone()

@@ -81,7 +81,7 @@ impl Engine {
         Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
         let _room = match volume.provision {
             Provision::Full => {
-                // What a tenant writes to one that lies on layers, or to the new part of a thin one, takes room as well.
+                // What a tenant writes to one that lies on layers, or to a thin one that has snapshots, takes room as well.
                 let others_take = volume.layered || is_thin(pool);
                 let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
                 Some(self.reserve(pool, more, takes, &object)?)

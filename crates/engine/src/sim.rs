@@ -135,6 +135,8 @@ struct World {
     busy: BTreeSet<PathBuf>,
     /// Images and nodes whose blocks were all written in advance.
     written: BTreeSet<PathBuf>,
+    /// From where on nodes of those have grown since.
+    unfilled: BTreeMap<PathBuf, Bytes>,
     /// The size of each pool, if it is not as usual.
     total: Option<Bytes>,
     /// What is free in each pool, if it is not as usual, when nothing is allocated but what was when that was set.
@@ -683,10 +685,10 @@ impl World {
             }
             Action::GrowLv { vg, lv, size_bytes } => {
                 let path = node(vg, lv);
-                let is_thick = self.allocated.contains_key(&path);
+                let is_thick = self.allocated.contains_key(&path) && !self.written.contains(&path);
                 is_thick.then_some((path, *size_bytes))
             }
-            Action::FillLv { vg, lv } => {
+            Action::FillLv { vg, lv, .. } => {
                 let (volume, _) = &self.volumes[&(vg.clone(), lv.clone())];
                 Some((node(vg, lv), volume.size))
             }
@@ -897,15 +899,22 @@ impl World {
                 Self::tags(&mut volume.tags, add, remove)
             }
             A::GrowLv { vg, lv, size_bytes } => {
+                let path = node(vg, lv);
                 let (volume, _) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
                 let larger = volume.size.max(*size_bytes);
-                std::mem::replace(&mut volume.size, larger) < *size_bytes
+                let before = std::mem::replace(&mut volume.size, larger);
+                if before < *size_bytes && self.written.contains(&path) {
+                    self.unfilled.entry(path).or_insert(before);
+                }
+                before < *size_bytes
             }
             A::ShrinkLv { vg, lv, size_bytes } => {
                 let (volume, fs) = self.volumes.get_mut(&(vg.clone(), lv.clone())).expect("the volume is there");
                 Self::resize_under(fs.as_ref(), *size_bytes);
                 let smaller = volume.size.min(*size_bytes);
-                std::mem::replace(&mut volume.size, smaller) > *size_bytes
+                let changed = std::mem::replace(&mut volume.size, smaller) > *size_bytes;
+                self.unfilled.retain(|path, from| *path != node(vg, lv) || *from < *size_bytes);
+                changed
             }
             A::RemoveLv { vg, lv, owner_tag } => {
                 let key = (vg.clone(), lv.clone());
@@ -922,6 +931,7 @@ impl World {
                     return Err(Fault::new(Code::InUse, lv, "a program has it open"));
                 }
                 self.written.remove(Path::new(&node));
+                self.unfilled.remove(Path::new(&node));
                 self.volumes.remove(&key).is_some()
             }
             A::Mkfs { device, fs, .. } => {
@@ -947,6 +957,10 @@ impl World {
             A::GrowFs { device, fs, mounted_at } => {
                 assert_eq!(self.is_mounted(device), mounted_at.is_some());
                 assert!(*fs == FsKind::Ext4 || mounted_at.is_some(), "XFS was grown unmounted");
+                if let DeviceRef::Lv { vg, lv } = device {
+                    let is_unfilled = self.unfilled.contains_key(&node(vg, lv));
+                    assert!(!is_unfilled, "a file system grew into what had yet to be taken from the pool");
+                }
                 let (slot, size) = self.fs(device)?;
                 let fs = slot.as_mut().expect("there is a file system");
                 std::mem::replace(&mut fs.size, size) != size
@@ -1096,8 +1110,16 @@ impl World {
                 !std::mem::replace(&mut volume.read_only, true)
             }
             A::ActivateLv { .. } => true,
-            A::FillLv { vg, lv } => {
-                self.written.insert(node(vg, lv));
+            A::FillLv { vg, lv, from_bytes } => {
+                let (_, fs) = &self.volumes[&(vg.clone(), lv.clone())];
+                assert!(
+                    fs.as_ref().is_none_or(|fs| fs.size <= *from_bytes),
+                    "a file system was written over: data lost"
+                );
+                let path = node(vg, lv);
+                assert!(self.unfilled.get(&path).is_none_or(|from| from_bytes <= from), "a part was left out");
+                self.unfilled.remove(&path);
+                self.written.insert(path);
                 true
             }
             A::SetScheduler { scheduler: value, .. } => self.set_queue("scheduler", value),

@@ -52,6 +52,7 @@ enum Op {
     Lease(&'static str, &'static str),
     /// Of one that was provisioned on demand.
     CreateOnDemand(&'static str),
+    CreateFull(&'static str, FsKind),
     Trim(&'static str),
 }
 
@@ -150,12 +151,17 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             let request = LeaseCreate { tenant: tenant.parse().unwrap(), volumes: vec![volume(name)], pid: 42 };
             engine.lease_create(&request).map(drop)
         }
-        Op::CreateOnDemand(name) => {
+        Op::CreateOnDemand(name) | Op::CreateFull(name, _) => {
+            let (provision, fs, mib) = match op {
+                Op::CreateFull(_, FsKind::Xfs) => (Provision::Full, FsKind::Xfs, 320),
+                Op::CreateFull(..) => (Provision::Full, FsKind::Ext4, 64),
+                _ => (Provision::OnDemand, FsKind::Ext4, 64),
+            };
             let request = VolumeCreate {
                 volume: volume(name),
-                size_bytes: Bytes::mib(64),
-                fs: FsKind::Ext4,
-                provision: Some(Provision::OnDemand),
+                size_bytes: Bytes::mib(mib),
+                fs,
+                provision: Some(provision),
                 fast_commit: false,
             };
             engine.volume_create(&request, false).map(drop)
@@ -262,7 +268,13 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
             Op::Remove("thin/s"),
             Op::Remove("thin/c"),
         ];
-        for story in stories.into_iter().chain(clones).chain(trims).chain([rollback, receive, share]) {
+        let full = [(Ext4, 96, 32), (Xfs, 400, 400)].map(|(fs, larger, then)| {
+            let resized = [Op::Resize("thin/v", larger), Op::Resize("thin/v", then), Op::Resize("thin/v", 480)];
+            let tenant = [Op::Tenant("db", "thin/v"), Op::Resize("thin/v", 500), Op::Detach("db", "thin/v")];
+            std::iter::once(Op::CreateFull("thin/v", fs)).chain(resized).chain(tenant).collect()
+        });
+        let stories = stories.into_iter().chain(clones).chain(trims).chain(full);
+        for story in stories.chain([rollback, receive, share]) {
             for cut_op in 0..story.len() {
                 for cut_step in 0.. {
                     let sim = with_pools();
@@ -294,6 +306,43 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
         }
     }
     assert!(cuts > 150, "only {cuts} cuts were tried");
+}
+
+/// What fills the new part of a full thin volume may take long: the daemon that starts does not wait for it, and the next try begins
+/// where the first one did.
+#[test]
+fn a_growth_of_a_full_thin_volume_that_was_cut_off_goes_on_where_it_began() {
+    let fills = |engine: &Engine, mib| -> Vec<String> {
+        let request = VolumeResize { size_bytes: Some(Bytes::mib(mib)), shrink: true, journal: None };
+        let steps = engine.volume_resize(&volume("thin/v"), &request, false).unwrap().steps;
+        let all = steps.iter().map(|step| step.action.to_string());
+        all.filter(|step| step.starts_with("write all blocks")).collect()
+    };
+    let from = |mib| vec![format!("write all blocks of tvg/v from {mib} MiB on")];
+    for is_mounted in [false, true] {
+        let sim = with_pools();
+        let first = engine(&sim);
+        run(&first, &Op::CreateFull("thin/v", FsKind::Ext4)).unwrap();
+        if is_mounted {
+            run(&first, &Op::Tenant("db", "thin/v")).unwrap();
+        }
+        // Recorded, activated where it is not mounted, grown.
+        sim.crash_after(Some(if is_mounted { 2 } else { 3 }));
+        run(&first, &Op::Resize("thin/v", 128)).unwrap_err();
+        sim.crash_after(None);
+        let next = engine(&sim);
+        assert_eq!(next.volume_inspect(&volume("thin/v")).unwrap().size_bytes, Bytes::mib(128));
+        assert_settled(&sim, &next, "cut off");
+        if is_mounted {
+            assert_eq!(fills(&next, 160), from(64));
+        } else {
+            // As large as it was, it has nothing that is not filled.
+            assert_eq!(fills(&next, 64), [""; 0]);
+            assert_eq!(fills(&next, 160), from(64));
+        }
+        assert_eq!(sim.allocated_to("/dev/tvg/v"), Bytes::mib(160));
+        assert_eq!(fills(&engine(&sim), 200), from(160));
+    }
 }
 
 #[test]

@@ -365,6 +365,7 @@ fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) 
         origin: None,
         layered: true,
         flatten: false,
+        unfilled_from_bytes: None,
         share: Sharing::default(),
         domain: None,
         state: VolumeState::Creating,

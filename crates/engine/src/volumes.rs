@@ -48,6 +48,7 @@ impl Engine {
             origin: None,
             layered: false,
             flatten: false,
+            unfilled_from_bytes: None,
             share: default_sharing(&pool),
             domain: None,
             state: VolumeState::Creating,
@@ -202,6 +203,7 @@ impl Engine {
             provision: Provision::OnDemand,
             layered: matches!(pool.source, PoolSource::File { .. }),
             flatten: false,
+            unfilled_from_bytes: None,
             share: request.share.unwrap_or(match &pool.source {
                 PoolSource::File { .. } => origin.share,
                 PoolSource::Lvm { .. } => default_sharing(&pool),

@@ -427,6 +427,23 @@ pub fn info(device: &Path) -> Result<FsInfo, FsError> {
     }
 }
 
+/// Where the file system on a device ends, also that of an XFS that is mounted at `mounted_at`: behind that the device is nobody's.
+///
+/// # Errors
+/// As [`info`]; [`FsError::Device`] when what is mounted there cannot be looked at.
+pub fn end(device: &Path, mounted_at: Option<&Path>) -> Result<Bytes, FsError> {
+    let found = info(device)?;
+    let Some(mounted_at) = mounted_at.filter(|_| found.kind == FsKind::Xfs) else { return Ok(found.size) };
+    let counted = rustix::fs::statvfs(mounted_at).map_err(|errno| FsError::Device {
+        device: device.to_owned(),
+        source: Box::new(BlockError::Read { path: mounted_at.to_owned(), source: errno.into() }),
+    })?;
+    // It does not count its log (kernel `xfs_statvfs_data`).
+    let counted = counted.f_blocks.saturating_mul(counted.f_frsize);
+    let log = found.journal_bytes.unwrap_or_default();
+    Ok(found.size.max(Bytes(counted.saturating_add(log.0))))
+}
+
 fn mkfs_tool(device: &Path, options: &MkfsOptions, size: Bytes) -> Result<Tool, FsError> {
     let MkfsOptions { kind, uuid, label, .. } = options;
     let bad =

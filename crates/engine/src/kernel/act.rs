@@ -124,7 +124,6 @@ impl Kernel {
             | A::TagVg { .. }
             | A::RemoveVg { .. }
             | A::CreateLv { .. }
-            | A::FillLv { .. }
             | A::SnapshotLv { .. }
             | A::ProtectLv { .. }
             | A::ActivateLv { .. }
@@ -132,6 +131,7 @@ impl Kernel {
             | A::GrowLv { .. }
             | A::ShrinkLv { .. }
             | A::RemoveLv { .. } => act_on_lvm(action),
+            A::FillLv { vg, lv, from_bytes } => self.fill_lv(vg, lv, *from_bytes),
             A::StampFsUuid { image, uuid, otherwise } => {
                 if !fsutil::stamp_uuid(image, *uuid).map_err(|e| e.fault(file_object(image)))? {
                     otherwise.iter().try_for_each(|step| self.act(step).map(drop))?;
@@ -402,6 +402,20 @@ impl Kernel {
         })
     }
 
+    /// Never over a file system: after a growth that was cut off, somebody may have made it larger by hand.
+    fn fill_lv(&self, vg: &str, lv: &str, from: Bytes) -> Result<Outcome, Fault> {
+        let (node, object) = (lvm::node(vg, lv), format!("logical volume {vg}/{lv}"));
+        let mut from = from;
+        if from > Bytes(0) {
+            let dev = block::devno_of(&node).map_err(|e| e.fault(&object))?;
+            let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(&object))?;
+            let mounted_at = mounts.iter().find(|mount| mount.dev == dev).map(|mount| mount.mount_point.as_path());
+            from = from.max(fsutil::end(&node, mounted_at).map_err(|e| e.fault(&object))?);
+        }
+        fsutil::write_zeroes(&node, from).map_err(|e| e.fault(&object))?;
+        Ok(Outcome::DONE)
+    }
+
     fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
         let (_, name) = self.kernel_name(device)?;
@@ -456,10 +470,6 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
                 None => lvm::create_linear(vg, lv, *size_bytes, &tags),
             }
             .map_err(|e| e.fault(of_lv(vg, lv)))?;
-            true
-        }
-        A::FillLv { vg, lv } => {
-            fsutil::write_zeroes(&lvm::node(vg, lv)).map_err(|e| e.fault(of_lv(vg, lv)))?;
             true
         }
         A::SnapshotLv { vg, origin, lv, tags } => {

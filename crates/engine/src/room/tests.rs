@@ -103,6 +103,21 @@ fn what_a_growth_has_taken_is_not_counted_twice() {
 }
 
 #[test]
+fn what_a_full_thin_volume_grows_by_is_taken_at_once() {
+    let sim = sim();
+    let engine = with_pools(&sim);
+    create(&engine, "thin/a", 64).unwrap();
+    sim.set_free(Bytes::mib(100));
+    assert_eq!(resize(&engine, "thin/a", 168).unwrap_err().code, Code::NoSpace);
+    resize(&engine, "thin/a", 160).unwrap();
+    let pool = engine.pool(&"thin".parse().unwrap()).unwrap();
+    assert_eq!(
+        (sim.allocated_to("/dev/tvg/a"), engine.host().space(&pool.source).unwrap().free),
+        (Bytes::mib(160), Bytes::mib(4))
+    );
+}
+
+#[test]
 fn of_two_of_which_one_fits_exactly_one_is_accepted() {
     for round in 0..50 {
         let sim = sim();

@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
+use bulkhead_core::units::Bytes;
 use rustix::fs::OFlags;
 
 use super::{FsError, device_size, refuse_in_use, run};
@@ -25,12 +26,15 @@ pub fn wipe(device: &Path) -> Result<(), FsError> {
     run("erase", device, tool).map(drop)
 }
 
-/// Writes zeroes over a whole device that nothing uses, past the page cache.
+/// Writes zeroes over a device from `from` on, rounded up to 4 KiB, past the page cache. From its beginning on it does so only when
+/// nothing uses the device; otherwise the file system on it has to end before `from`, and may be mounted.
 ///
 /// # Errors
 /// [`FsError::InUse`], [`FsError::Write`].
-pub fn write_zeroes(device: &Path) -> Result<(), FsError> {
-    refuse_in_use("fill", device)?;
+pub fn write_zeroes(device: &Path, from: Bytes) -> Result<(), FsError> {
+    if from == Bytes(0) {
+        refuse_in_use("fill", device)?;
+    }
     let size = device_size(device)?.0;
     let error = |source| FsError::Write { device: device.to_owned(), source };
     let direct = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
@@ -38,11 +42,36 @@ pub fn write_zeroes(device: &Path) -> Result<(), FsError> {
     let buffer = vec![0u8; CHUNK_BYTES + ALIGN_BYTES];
     let start = buffer.as_ptr().align_offset(ALIGN_BYTES);
     let zeroes = buffer.get(start..start + CHUNK_BYTES).unwrap_or(&buffer[..0]);
-    let mut at = 0;
+    let mut at = from.0.next_multiple_of(ALIGN_BYTES as u64);
     while at < size {
         let length = usize::try_from(size - at).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
         file.write_all_at(&zeroes[..length], at).map_err(error)?;
         at += length as u64;
     }
     file.sync_all().map_err(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io};
+
+    use super::*;
+
+    #[test]
+    fn only_what_lies_behind_the_offset_is_written_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("device");
+        fs::write(&path, vec![7; 2 * CHUNK_BYTES + ALIGN_BYTES]).unwrap();
+        match write_zeroes(&path, Bytes(CHUNK_BYTES as u64 - 1)) {
+            Err(FsError::Write { source, .. }) if source.kind() == io::ErrorKind::InvalidInput => {
+                println!("skipped: there is no direct I/O here");
+                return;
+            }
+            outcome => outcome.unwrap(),
+        }
+        let bytes = fs::read(&path).unwrap();
+        let (kept, filled) = bytes.split_at(CHUNK_BYTES);
+        assert_eq!(bytes.len(), 2 * CHUNK_BYTES + ALIGN_BYTES);
+        assert!(kept.iter().all(|byte| *byte == 7) && filled.iter().all(|byte| *byte == 0));
+    }
 }
