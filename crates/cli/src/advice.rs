@@ -47,6 +47,7 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::WouldLoseChanges { volume } => format!("add `--lose-changes`, or keep it as a snapshot first: `bulkhead volume snapshot {volume} NAME`"),
         Reason::NoSnapshotsInPool => "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`".to_owned(),
         Reason::TooManyLayers => "`bulkhead volume flatten POOL/VOLUME`, and use it until it depends on no layer".to_owned(),
+        Reason::FlatteningNeedsRoom { volume } => format!("make room in the pool, wait until it is flattened, or cancel that: `bulkhead volume flatten {volume} --cancel`"),
         Reason::SharingFixed => "omit `--share` and `--domain`, or make it in a pool in a directory".to_owned(),
         Reason::DomainNeedsDrr => "give it `--share drr` or `--share off`".to_owned(),
         Reason::SiblingsNeedIndex => "give it `--share base`, or make it in a pool in a directory".to_owned(),

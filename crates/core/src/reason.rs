@@ -198,6 +198,11 @@ pub enum Reason {
     NoSnapshotsInPool,
     /// A volume lies on as many layers as it can.
     TooManyLayers,
+    /// A volume that is being flattened was to be copied, and there is no room for what its flattening would take in addition.
+    FlatteningNeedsRoom {
+        /// The volume.
+        volume: VolumeRef,
+    },
     /// A way to share was asked for where volumes have no block server of their own.
     SharingFixed,
     /// A sharing domain was asked for with the host's page cache, which knows none.

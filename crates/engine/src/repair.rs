@@ -80,6 +80,7 @@ impl Engine {
                 .reason(Reason::EarlierRepairKept { kept }));
         }
         self.check_unclaimed(pool, &copy.name)?;
+        let _room = self.reserve_for_copy(pool, backend, volume)?;
         match self.executor.run(&plan, dry_run) {
             // A kernel without ublk has volumes on loop devices, of which no copies are made.
             Err(fault) if fault.code == Code::Unsupported => Ok(Vec::new()),

@@ -7,11 +7,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bulkhead_core::backend;
+use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health::Space;
 use bulkhead_core::model::{Pool, PoolSource, Volume};
 use bulkhead_core::name::Name;
+use bulkhead_core::reason::Reason;
 use bulkhead_core::room::{Reservation, Verdict, judge};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::LayersView;
@@ -90,6 +91,33 @@ impl Engine {
         reservations.insert(id, (takes, Reservation { needed, before }));
         drop(reservations);
         Ok(Reserved { room: Arc::clone(&room), id })
+    }
+
+    /// Reserves what the flattening of a volume takes in addition when it is copied, or sent for the first time: what is its own becomes a
+    /// layer, and has to be copied as well. For as long as that takes; from then on it is promised. `None` for one that is not flattened.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn reserve_for_copy(
+        &self,
+        pool: &Pool,
+        backend: &dyn Backend,
+        volume: &Volume,
+    ) -> Result<Option<Reserved>, Fault> {
+        if !volume.flatten {
+            return Ok(None);
+        }
+        let own = self.host().layers(&backend.device(volume))?.map_or(Bytes(0), |layers| layers.own_bytes);
+        let object = format!("volume {}", volume.reference());
+        match self.reserve(pool, own, Takes::Unseen, &object) {
+            Err(fault) if fault.code == Code::NoSpace => {
+                let cause =
+                    format!("it is being flattened, which would have to copy what is its own too: {}", fault.cause);
+                let reason = Reason::FlatteningNeedsRoom { volume: volume.reference() };
+                Err(Fault::new(Code::NoSpace, object, cause).reason(reason))
+            }
+            reserved => reserved.map(Some),
+        }
     }
 
     fn room_of(&self, pool: &Pool) -> Arc<PoolRoom> {

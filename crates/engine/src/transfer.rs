@@ -75,6 +75,7 @@ impl Engine {
         if let (Some(from), Some([])) = (from, base.as_deref()) {
             return Err(never_sent(&reference, &from.volume.reference()));
         }
+        let _room = self.reserve_for_copy(&snapshot.pool, snapshot.backend.as_ref(), &snapshot.volume)?;
         let steps = self.executor.run_steps(freeze, dry_run)?;
         if dry_run {
             return Ok((None, steps));

@@ -187,7 +187,7 @@ impl Engine {
     /// Makes a snapshot (read-only) or a clone, where the pool can. The origin may be mounted. Idempotent.
     ///
     /// # Errors
-    /// `Unsupported` on thick pools and on loop devices, `AlreadyExists`.
+    /// `Unsupported` on thick pools and on loop devices, `AlreadyExists`; `NoSpace` for one that is being flattened.
     pub fn volume_copy(
         &self,
         reference: &VolumeRef,
@@ -228,6 +228,7 @@ impl Engine {
         self.check_metadata(&pool, &copy)?;
         let mounted_at = self.mounted_at(&origin)?;
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
+        let _room = self.reserve_for_copy(&pool, backend.as_ref(), &origin)?;
         let steps = self.executor.run(&plan, dry_run)?;
         self.look_at_layers(&pool);
         // It is to be kept by its new record.

@@ -133,6 +133,10 @@ fn wordings() -> Vec<(Reason, &'static str)> {
             "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`",
         ),
         (Reason::TooManyLayers, "`bulkhead volume flatten POOL/VOLUME`, and use it until it depends on no layer"),
+        (
+            Reason::FlatteningNeedsRoom { volume: volume("p/v") },
+            "make room in the pool, wait until it is flattened, or cancel that: `bulkhead volume flatten p/v --cancel`",
+        ),
         (Reason::SharingFixed, "omit `--share` and `--domain`, or make it in a pool in a directory"),
         (Reason::DomainNeedsDrr, "give it `--share drr` or `--share off`"),
         (Reason::SiblingsNeedIndex, "give it `--share base`, or make it in a pool in a directory"),

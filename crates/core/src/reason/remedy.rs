@@ -46,6 +46,7 @@ impl Reason {
             Self::WouldLoseChanges { .. } => "confirm that what was written since may be lost, or keep it as a snapshot first".to_owned(),
             Self::NoSnapshotsInPool => "use a pool on an LVM thin pool, or one in a directory with block servers".to_owned(),
             Self::TooManyLayers => "flatten the volume, and use it until it depends on no layer".to_owned(),
+            Self::FlatteningNeedsRoom { volume } => format!("make room in the pool, wait until {volume} is flattened, or cancel that"),
             Self::SharingFixed => "do not choose how it shares, or make it in a pool in a directory".to_owned(),
             Self::DomainNeedsDrr => "share from the memory of siblings (drr), or not at all".to_owned(),
             Self::SiblingsNeedIndex => "share through the host's page cache (base), or make it in a pool in a directory".to_owned(),

@@ -3,7 +3,9 @@
 use std::thread;
 
 use bulkhead_core::model::{FsKind, Provision, Server};
-use bulkhead_core::wire::{NewPoolSource, PoolCreate, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize};
+use bulkhead_core::wire::{
+    NewPoolSource, PoolCreate, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeSend,
+};
 
 use super::*;
 use crate::carry_out::Executor;
@@ -178,4 +180,50 @@ fn what_is_promised_and_reserved_counts_once() {
     assert_eq!((left(94), left(95)), (Ok(()), Err(Code::NoSpace)));
     drop((reserved, growth));
     assert_eq!(left(98), Ok(()));
+}
+
+/// A volume of the simulated host has 1 MiB of its own, and each layer has 2 MiB.
+#[test]
+fn a_copy_adds_to_what_a_flattening_takes() {
+    let flattened = |name: &str| {
+        let sim = sim();
+        let engine = with_pools(&sim);
+        create(&engine, "file/v", 64).unwrap();
+        copy(&engine, "s").unwrap();
+        engine.volume_flatten(&name.parse().unwrap(), &VolumeFlatten::default(), false).unwrap();
+        (sim, engine)
+    };
+    let reason = |volume: &str| Some(Box::new(Reason::FlatteningNeedsRoom { volume: volume.parse().unwrap() }));
+    let (sim, engine) = flattened("file/v");
+    sim.write("/srv/pool/v.img");
+    // What is promised, and less than what is its own.
+    sim.set_free(Bytes(Bytes::mib(3).0 - 4096));
+    let before = sim.leftovers();
+    let fault = copy(&engine, "t").unwrap_err();
+    assert_eq!((fault.code, &fault.reason), (Code::NoSpace, &reason("file/v")), "{fault}");
+    let check = VolumeCheck { repair: false, full: true };
+    let fault = engine.volume_check(&"file/v".parse().unwrap(), &check, false).unwrap_err();
+    assert_eq!((fault.code, fault.reason), (Code::NoSpace, reason("file/v")));
+    assert_eq!(sim.leftovers(), before);
+    sim.set_free(Bytes::mib(3));
+    copy(&engine, "t").unwrap();
+    // From now on it is promised: two layers.
+    sim.set_free(Bytes::mib(5));
+    let pool = engine.pool(&"file".parse().unwrap()).unwrap();
+    let left =
+        |mib| engine.reserve(&pool, Bytes::mib(mib), Takes::Unseen, "volume").map(drop).map_err(|fault| fault.code);
+    assert_eq!((left(1), left(2)), (Ok(()), Err(Code::NoSpace)));
+
+    let (sim, engine) = flattened("file/s");
+    let send = || engine.volume_send(&"file/s".parse().unwrap(), &VolumeSend::default(), false);
+    sim.set_free(Bytes::mib(2));
+    let fault = send().unwrap_err();
+    assert_eq!((fault.code, fault.reason), (Code::NoSpace, reason("file/s")));
+    sim.set_free(Bytes::mib(3));
+    send().unwrap();
+}
+
+fn copy(engine: &Engine, name: &str) -> Result<(), Fault> {
+    let request = VolumeCopy { name: name.parse().unwrap(), read_only: true, share: None, domain: None };
+    engine.volume_copy(&"file/v".parse().unwrap(), &request, false).map(drop)
 }
