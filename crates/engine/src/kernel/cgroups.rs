@@ -1,11 +1,14 @@
 //! Actions on cgroups. Where systemd is process 1, those whose path is that of a slice unit are units as well: it is asked to start and
 //! stop them, and is told their weights and limits, or it would set its own the next time that somebody changes the unit.
 
+use std::sync::{PoisonError, RwLock};
+
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::tenant::{self, ROOT_SLICE};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::process;
+use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager, Property};
 
 use super::Kernel;
@@ -20,9 +23,28 @@ const CONTROLLERS: [&str; 2] = ["io", "memory"];
 /// How often the processes of a cgroup are moved, of which new ones may come meanwhile.
 const MAX_MOVES: usize = 100;
 
+/// The slice above all tenants, which goes with the last one. Nobody makes anything in it meanwhile: between the look and the removal
+/// somebody's first cgroup would come to be in it, which would then be in the way, and systemd stops with a slice all that is in it.
+#[derive(Debug, Default)]
+pub(super) struct RootSlice(RwLock<()>);
+
+impl RootSlice {
+    /// It stays until what is returned is dropped, if it is there.
+    fn stays(&self) -> impl Drop + '_ {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes it, if nothing is in it.
+    fn remove_if_empty<T>(&self, is_empty: impl FnOnce() -> bool, remove: impl FnOnce() -> T) -> Option<T> {
+        let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        is_empty().then(remove)
+    }
+}
+
 impl Kernel {
     pub(super) fn create_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
+        let _stays = self.root_slice.stays();
         let mut started = false;
         if let Some((systemd, unit)) = self.unit_of(&path) {
             if !cgroup::exists(&self.roots, &path) {
@@ -62,23 +84,32 @@ impl Kernel {
 
     pub(super) fn remove_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
-        // The slice above all tenants may hold those of another daemon: it goes only when it is empty.
-        let is_shared = cgroup == ROOT_SLICE;
-        if is_shared && !cgroup::children(&self.roots, &path).unwrap_or_default().is_empty() {
-            return Ok(Outcome::UNCHANGED);
+        if cgroup == ROOT_SLICE {
+            // It may hold the cgroups of another daemon.
+            let is_empty = || cgroup::children(&self.roots, &path).unwrap_or_default().is_empty();
+            let removed = self.root_slice.remove_if_empty(is_empty, || self.remove(cgroup, &path, cgroup::remove));
+            return removed.unwrap_or(Ok(Outcome::UNCHANGED));
         }
-        if !cgroup::exists(&self.roots, &path) {
+        self.remove(cgroup, &path, cgroup::remove_tree)
+    }
+
+    fn remove(
+        &self,
+        cgroup: &str,
+        path: &CgroupPath,
+        remove: impl FnOnce(&Roots, &CgroupPath) -> Result<bool, CgroupError>,
+    ) -> Result<Outcome, Fault> {
+        if !cgroup::exists(&self.roots, path) {
             return Ok(Outcome::UNCHANGED);
         }
         // systemd would end what runs in it.
         if self.processes(cgroup).is_empty()
             && let Some((systemd, unit)) =
-                self.unit_of(&path).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(&path)))
+                self.unit_of(path).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(path)))
         {
             systemd.stop(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
         }
-        let remove = if is_shared { cgroup::remove } else { cgroup::remove_tree };
-        remove(&self.roots, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        remove(&self.roots, path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome::DONE)
     }
 
@@ -155,6 +186,9 @@ fn property(file: &str, value: &str) -> Option<Property> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{fs, io, thread};
+
     use super::*;
 
     #[test]
@@ -171,6 +205,40 @@ mod tests {
         ] {
             assert_eq!(property(file, value), None, "{file} {value}");
         }
+    }
+
+    /// Removed as systemd does it: with all that is in it.
+    #[test]
+    fn what_is_made_in_the_slice_above_all_tenants_is_not_removed_with_it() {
+        let base = tempfile::tempdir().unwrap();
+        let (root, slice) = (base.path().join(ROOT_SLICE), RootSlice::default());
+        let is_empty = || fs::read_dir(&root).is_ok_and(|mut found| found.next().is_none());
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let remover = scope.spawn(|| {
+                let mut n_removed = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    n_removed +=
+                        usize::from(slice.remove_if_empty(is_empty, || fs::remove_dir_all(&root).unwrap()).is_some());
+                }
+                n_removed
+            });
+            let make = |n: usize| {
+                let first = root.join(n.to_string());
+                {
+                    let _stays = slice.stays();
+                    fs::create_dir_all(&root).and_then(|()| fs::create_dir(&first))?;
+                }
+                // It is there, and keeps what it is in from being removed.
+                thread::yield_now();
+                fs::remove_dir(&first)
+            };
+            let made: io::Result<()> = (0..200).try_for_each(make);
+            is_done.store(true, Ordering::Relaxed);
+            let n_removed = remover.join().unwrap();
+            made.unwrap();
+            assert!(n_removed > 0);
+        });
     }
 
     #[test]

@@ -44,6 +44,7 @@ use bulkhead_sys::{file, fsutil, iocost, iosched, jbd2, layer, merge, part, proc
 use uuid::Uuid;
 
 use self::act::cgroup_path;
+use self::cgroups::RootSlice;
 use self::faults::Classify;
 use self::records::KnownRecords;
 use crate::conditions::Conditions;
@@ -70,6 +71,7 @@ pub struct Kernel {
     pub(super) has_processes: bool,
     /// Taken by who makes layers, and exclusively by who removes those that nothing lies on.
     pub(super) layers: RwLock<()>,
+    root_slice: RootSlice,
     /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
     pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
     /// Images that are being made to take the place of others.
@@ -95,6 +97,7 @@ impl Kernel {
             requests: bulkhead_sys::ublk::service::REQUESTS,
             has_processes: false,
             layers: RwLock::default(),
+            root_slice: RootSlice::default(),
             unswept: Mutex::default(),
             being_made: Mutex::default(),
             replacing: Replacing::default(),
