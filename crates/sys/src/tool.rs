@@ -76,6 +76,9 @@ pub struct ToolOutput {
     pub stderr: String,
 }
 
+/// How long a program that was killed has for its end, where that matters: what it has open, others cannot unmount meanwhile.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
 /// How often it is asked whether a program is still waited for.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -241,7 +244,8 @@ impl Tool {
     }
 
     /// Runs the program to its end, unless `goes_on` says that nobody waits for it any more: asked about ten times a second. The
-    /// program is killed then, and not waited for: it may be in a system call that no signal ends.
+    /// program is killed then, and not waited for: it may be in a system call that no signal ends. One that [ends with us](Self::ends_with_us)
+    /// has 2 s for that.
     ///
     /// # Errors
     /// What `goes_on` says; within it, those of [`Tool::run`] but for the limit, which this has not.
@@ -259,6 +263,12 @@ impl Tool {
             if let Err(why) = goes_on() {
                 // Fails only when it has ended meanwhile.
                 let _ = started.child.kill();
+                if self.ends_with_us
+                    && let Ok(true) = process::wait_until_ended(Pid::from_child(&started.child), END_LIMIT)
+                {
+                    let _ = started.child.wait();
+                    return Err(why);
+                }
                 // Whoever ends last reaps it: this thread, or init after this process.
                 thread::spawn(move || started.child.wait());
                 return Err(why);
@@ -409,6 +419,20 @@ mod tests {
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
         let ended = Tool::new("printf").arg("x").run_while(|| Ok::<(), ()>(())).unwrap();
         assert_eq!(ended.unwrap().stdout, "x");
+    }
+
+    #[test]
+    fn who_ends_with_us_has_ended_when_nobody_waits_for_it_any_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let tool = Tool::new("sh").arg("-c").arg(format!("echo $$ > {}; exec sleep 60", path.display())).ends_with_us();
+        for _ in 0..20 {
+            let pid = || std::fs::read_to_string(&path).ok().filter(|text| text.ends_with('\n'));
+            let goes_on = || pid().map_or(Ok(()), Err);
+            let pid = tool.run_while(goes_on).unwrap_err();
+            assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid}");
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]
