@@ -34,6 +34,11 @@ pub(crate) trait Errand: Send + Sync + 'static {
     /// What is changed before the worker is ready, and after it is done. Meanwhile others may change it.
     fn claim(&self) -> Claim;
 
+    /// The tenant that was named to pay, which has to stay until the worker is ready.
+    fn payer(&self) -> Option<&Name> {
+        None
+    }
+
     /// Does what has to be done before, and says what the worker is to do and which tenant pays.
     ///
     /// # Errors

@@ -104,7 +104,11 @@ impl Errand for Importing {
     }
 
     fn claim(&self) -> Claim {
-        self.request.tenant.iter().fold(Claim::default().volume(&self.volume), Claim::tenant_stays)
+        Claim::default().volume(&self.volume)
+    }
+
+    fn payer(&self) -> Option<&Name> {
+        self.request.tenant.as_ref()
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {

@@ -107,7 +107,11 @@ impl Errand for Receiving {
     }
 
     fn claim(&self) -> Claim {
-        self.tenant.iter().fold(Claim::default().volume(&self.volume), Claim::tenant_stays)
+        Claim::default().volume(&self.volume)
+    }
+
+    fn payer(&self) -> Option<&Name> {
+        self.tenant.as_ref()
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {

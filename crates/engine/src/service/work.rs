@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::{Service, Terms};
 use crate::engine::Engine;
 use crate::jobs::{Asked, Running};
-use crate::locks::Held;
+use crate::locks::{Claim, Held};
 use crate::work::{Errand, Event, Stream, Working, went_away};
 
 /// How long a client may take to take the answer that its connection is a stream now.
@@ -50,7 +50,8 @@ impl Service {
         let asked = Asked { operation: errand.operation(), request: terms.request, patience: Some(terms.wait) };
         let running = self.0.engine.shared.jobs.begin(asked)?;
         let engine = self.0.engine.for_job(running.job());
-        let held = match self.claim_for(&running, &engine, &errand).await {
+        let claim = errand.payer().into_iter().fold(errand.claim(), Claim::tenant_stays);
+        let held = match self.claim_now(&running, &engine, claim).await {
             Ok(held) => held,
             Err(fault) => {
                 running.end::<()>(&Err(fault.clone()));
@@ -113,7 +114,7 @@ impl Service {
             }
         });
         if outcome.as_ref().is_err_and(|fault| errand.leaves_something(fault)) {
-            let held = runtime.block_on(self.claim_for(running, engine, errand));
+            let held = runtime.block_on(self.claim_now(running, engine, errand.claim()));
             if let Err(fault) = held.and_then(|_held| errand.give_up(engine)) {
                 tracing::warn!(job = job.id(), %fault, "what it left is given up later");
             }
@@ -156,11 +157,10 @@ impl Service {
         // What was moved is a change, and what follows has its own time to wait.
         job.has_changed();
         job.begin_step(&step, false)?;
-        self.claim_for(running, engine, errand).await
+        self.claim_now(running, engine, errand.claim()).await
     }
 
-    async fn claim_for(&self, running: &Running, engine: &Engine, errand: &impl Errand) -> Result<Held, Fault> {
-        let claim = errand.claim();
+    async fn claim_now(&self, running: &Running, engine: &Engine, claim: Claim) -> Result<Held, Fault> {
         self.claim(running, engine, Arc::new(move |_: &Engine| Ok(claim.clone()))).await
     }
 }
