@@ -77,7 +77,12 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::WouldShrink { volume: volume.reference() }));
         }
-        let more = Bytes(to.0.saturating_sub(volume.size_bytes.0));
+        let has = match volume.unfilled_from_bytes.filter(|from| *from < volume.size_bytes) {
+            // An earlier growth was cut off: what that has yet to take is taken now, and what it took is not taken again.
+            Some(from) => from.max(self.host().allocated(&pool.source, &volume.name)?),
+            None => volume.size_bytes,
+        };
+        let more = Bytes(to.0.saturating_sub(has.0));
         Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
         let _room = match volume.provision {
             Provision::Full => {

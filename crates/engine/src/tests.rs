@@ -333,6 +333,11 @@ fn a_growth_of_a_full_thin_volume_that_was_cut_off_goes_on_where_it_began() {
         let next = engine(&sim);
         assert_eq!(next.volume_inspect(&volume("thin/v")).unwrap().size_bytes, Bytes::mib(128));
         assert_settled(&sim, &next, "cut off");
+        // What it has yet to take is reserved again.
+        sim.set_free(Bytes::mib(60));
+        let fault = run(&next, &Op::Resize("thin/v", 128)).unwrap_err();
+        assert_eq!(fault.code, Code::NoSpace, "{fault}");
+        sim.set_free(Bytes::mib(512));
         if is_mounted {
             assert_eq!(fills(&next, 160), from(64));
         } else {
