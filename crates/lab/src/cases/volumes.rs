@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::host::{PROFILE, cli, has_ublk, json, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
@@ -44,8 +44,9 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
         let (small, large) = if fs == "ext4" { ("64M", "128M") } else { ("320M", "400M") };
         let volume = format!("{kind}/v-{fs}");
         ctx.log(&volume);
-        json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
-        let again = json(ctx, &["volume", "create", &volume, "--size", small, "--fs", fs]).await?;
+        let create = ["volume", "create", &volume, "--size", small, "--fs", fs, "--provision", "full"];
+        json(ctx, &create).await?;
+        let again = json(ctx, &create).await?;
         ensure!(again["steps"].as_array().is_some_and(Vec::is_empty), "not idempotent: {again}");
         json(ctx, &["volume", "check", &volume]).await?;
         // Offline growth, then online growth with data in it.
@@ -70,6 +71,12 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
         ensure!(says_small == (fs == "ext4"), "its journal stayed small: {grown}");
         let free = ctx.machine.sh(&format!("df -B1M --output=size {at} | tail -1")).await?;
         ensure!(free.trim().parse::<u32>()? > 420, "the file system did not grow: {free} MiB");
+        if kind == "thin" {
+            // It has the room that it was promised, also where it is mounted and grows.
+            let device = view["device"].as_str().context("no device")?;
+            let taken = ctx.machine.sh(&format!("lvs --noheadings -o data_percent {device}")).await?;
+            ensure!(taken.trim() == "100.00", "of a volume that is provisioned in full the pool has given {taken} %");
+        }
         let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {at}")).await?;
         for option in ["nosuid", "nodev", "noatime"] {
             ensure!(options.contains(option), "mounted without {option}: {options}");
