@@ -332,7 +332,7 @@ impl Engine {
     /// Where a volume is mounted, `None` when it is not.
     pub(crate) fn mounted_at(&self, volume: &Volume) -> Result<Option<PathBuf>, Fault> {
         let target = mount_point(&self.dirs.run, volume);
-        Ok(self.host().mount_points()?.contains(&target).then_some(target))
+        Ok(self.host().is_mounted(&target)?.then_some(target))
     }
 
     /// What all volumes have in common to be shown, looked at once for all of them.

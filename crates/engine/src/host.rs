@@ -284,6 +284,13 @@ pub trait Host: Send + Sync {
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
 
     /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
+    /// Whether something is mounted at this very path, in the daemon's own mount namespace. What it costs does not grow with the number of
+    /// mounts.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
+
     ///
     /// # Errors
     /// When the mount table cannot be read.

@@ -1361,6 +1361,10 @@ impl Host for Sim {
 
     fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
         // Here nobody holds one, and no time passes.
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
+        Ok(self.world().mounts.contains_key(target))
+    }
+
         Ok(for_at_least.is_zero() && self.world().parts.contains_key(path))
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use bulkhead_core::units::DevNo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, open, syncfs};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, open, statx, syncfs};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -128,8 +128,8 @@ impl MountPoints {
         let mut text = Vec::new();
         let read = self.file.rewind().and_then(|()| self.file.read_to_end(&mut text));
         read.map_err(|source| MountError::Read { path: self.path.clone(), source })?;
-        let mounts = parse_mountinfo(&text).map_err(|line| MountError::Parse { path: self.path.clone(), line })?;
-        let points = Arc::new(mounts.into_iter().map(|mount| mount.mount_point).collect());
+        let points = parse_mount_points(&text).map_err(|line| MountError::Parse { path: self.path.clone(), line })?;
+        let points = Arc::new(points);
         Ok(Arc::clone(self.points.insert(points)))
     }
 }
@@ -336,6 +336,27 @@ fn make(
     fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags.attributes()).map_err(|errno| fail("fsmount", errno))
 }
 
+/// The `st_dev` of what is mounted at `target` itself (its topmost mount); `None` when nothing is, or there is no such file. One system
+/// call, however many mounts there are. Does not follow a symbolic link, trigger an automount, or wait for I/O.
+///
+/// # Errors
+/// Those of [`mountinfo`], which is read where the file system does not answer: one that was shut down.
+pub fn mounted_at(roots: &Roots, target: &Path) -> Result<Option<DevNo>, MountError> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    match statx(CWD, target, flags, StatxFlags::empty()) {
+        // Kernels tell since 5.8, which is older than any that is supported.
+        Ok(found) => {
+            let is_mount = found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
+            Ok(is_mount.then(|| DevNo::new(found.stx_dev_major, found.stx_dev_minor)))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(_) => {
+            let mounts = mountinfo(roots)?;
+            Ok(mounts.iter().rfind(|mount| mount.mount_point == target).map(|mount| mount.dev))
+        }
+    }
+}
+
 /// Unmounts what is mounted at `target` (its topmost mount). Never lazily: after success the file system is not in use
 /// through this mount.
 ///
@@ -467,6 +488,16 @@ pub fn mounts_of_device(roots: &Roots, dev: DevNo) -> Result<DeviceUsers, MountE
 pub fn parse_mountinfo(text: &[u8]) -> Result<Vec<MountInfo>, String> {
     let lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
     lines.map(|line| parse_line(line).ok_or_else(|| String::from_utf8_lossy(line).into_owned())).collect()
+}
+
+/// The mount points alone: a table of a thousand mounts is read at each change.
+fn parse_mount_points(text: &[u8]) -> Result<BTreeSet<PathBuf>, String> {
+    let point = |line: &[u8]| {
+        let field = line.split(|&byte| byte == b' ').nth(4).filter(|field| field.starts_with(b"/"));
+        let point = field.map(|field| PathBuf::from(OsString::from_vec(unescape(field))));
+        point.ok_or_else(|| String::from_utf8_lossy(line).into_owned())
+    };
+    text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()).map(point).collect()
 }
 
 /// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
@@ -705,12 +736,16 @@ mod tests {
             let flags = MountFlags { nosuid: true, nodev: true, noatime: true, ..MountFlags::default() };
             mount(Path::new("none"), "tmpfs", &volume, flags, &[("size", Some("1M"))]).unwrap();
             let info = mount_at(&volume).unwrap();
+            let dev_at = |path: &Path| mounted_at(&Roots::host(), path).unwrap();
+            assert_eq!((dev_at(&volume), dev_at(&view), dev_at(&base.join("none"))), (Some(info.dev), None, None));
             assert_eq!((info.options.as_str(), info.fs_type.as_str()), ("rw,nosuid,nodev,noatime", "tmpfs"));
             assert!(info.super_options.contains("size=1024k"), "{info:?}");
 
             fs::write(volume.join("file"), "x").unwrap();
             bind(&volume, &view, true).unwrap();
             let view_info = mount_at(&view).unwrap();
+            std::os::unix::fs::symlink(&view, base.join("link")).unwrap();
+            assert_eq!((dev_at(&view), dev_at(&base.join("link"))), (Some(info.dev), None));
             // The flags of the source stay, and read-only is added.
             assert_eq!(view_info.options, "ro,nosuid,nodev,noatime");
             assert_eq!(view_info.dev, info.dev);

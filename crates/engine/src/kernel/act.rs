@@ -333,12 +333,12 @@ impl Kernel {
         nouuid: bool,
     ) -> Result<Outcome, Fault> {
         let (dev, _) = self.kernel_name(device)?;
-        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
-        if let Some(found) = mounts.iter().rev().find(|mount| mount.mount_point == target) {
-            if found.dev == dev {
+        if let Some(found) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? {
+            if found == dev {
                 return Ok(Outcome::UNCHANGED);
             }
-            let cause = format!("something else is mounted there ({})", found.source.display());
+            let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
+            let cause = format!("something else is mounted there ({other})");
             return Err(Fault::new(Code::InUse, target.display(), cause).cure("unmount it"));
         }
         if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {

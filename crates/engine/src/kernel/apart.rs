@@ -38,7 +38,7 @@ impl Kernel {
             return self.act(action);
         }
         if let Action::Unmount { target } = action
-            && self.mount_points()?.contains(target)
+            && self.is_mounted(target)?
         {
             // Unmounting cannot be given up half-way, and writing can: what is dirty is written before. What cannot be written, for
             // example to a full disk, does not keep a volume from being unmounted.

@@ -36,7 +36,7 @@ use bulkhead_core::work::WorkSpec;
 use bulkhead_sys::block::{self, BlockDevice, Holder};
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::lvm::{self, LvKind};
-use bulkhead_sys::mount::MountPoints;
+use bulkhead_sys::mount::{self, MountPoints};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager};
 use bulkhead_sys::ublk::{Owners, service};
@@ -395,6 +395,11 @@ impl Host for Kernel {
         names.sort();
         names.dedup();
         (names, unknown)
+    }
+
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
+        let found = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))?;
+        Ok(found.is_some())
     }
 
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
