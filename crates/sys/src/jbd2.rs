@@ -172,22 +172,43 @@ pub fn place_kthread(roots: &Roots, prefix: &str, dev_name: &str, cgroup: &Cgrou
     place_with(roots, prefix, dev_name, cgroup, |pid| cgroup::move_pid(roots, pid, cgroup))
 }
 
-/// Waits until a device has no journal thread any more: neither jbd2's nor XFS's. Returns whether it came to that in time.
-///
-/// # Errors
-/// [`Jbd2Error::List`].
-pub fn wait_until_gone(roots: &Roots, dev_name: &str, limit: Duration) -> Result<bool, Jbd2Error> {
-    let deadline = Instant::now() + limit;
-    loop {
-        if find_thread(roots, dev_name)?.is_none() && find_xfsaild(roots, dev_name)?.is_none() {
-            return Ok(true);
+/// The thread that writes the log of a mounted file system, to be waited for once that is unmounted: then nothing but a search through all
+/// processes would find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogThread {
+    pid: u32,
+    prefix: &'static str,
+    dev_name: String,
+}
+
+impl LogThread {
+    /// That of the file system on a device, ext4 or XFS; `None` when it has none.
+    ///
+    /// # Errors
+    /// [`Jbd2Error::List`].
+    pub fn find(roots: &Roots, dev_name: &str) -> Result<Option<Self>, Jbd2Error> {
+        let thread = |prefix| move |pid| Self { pid, prefix, dev_name: dev_name.to_owned() };
+        match find_thread(roots, dev_name)? {
+            Some(pid) => Ok(Some(thread("jbd2")(pid))),
+            None => Ok(find_xfsaild(roots, dev_name)?.map(thread("xfsaild"))),
         }
-        if Instant::now() >= deadline {
-            return Ok(false);
+    }
+
+    /// Waits until it has ended. Returns whether it came to that in time.
+    #[must_use]
+    pub fn wait_until_gone(&self, roots: &Roots, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            if !is_kthread_of(roots, self.pid, self.prefix, &self.dev_name) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            // There is no event for the end of a kernel thread: look again after a pause, until the deadline.
+            let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            let _ = poll(&mut [], Some(&pause));
         }
-        // There is no event for the end of a kernel thread: look again after a pause, until the deadline.
-        let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-        let _ = poll(&mut [], Some(&pause));
     }
 }
 
@@ -335,6 +356,19 @@ mod tests {
         assert_eq!(find_thread(&roots, "dm-2").unwrap(), None);
         assert_eq!(find_xfsaild(&roots, "dm-2").unwrap(), Some(50));
         assert!(matches!(find_thread(&Roots::under("/nonexistent".as_ref()), "dm-0"), Err(Jbd2Error::List { .. })));
+    }
+
+    #[test]
+    fn a_thread_is_waited_for_by_its_name_as_well() {
+        let (_base, roots) = fake(&[(40, "jbd2/dm-0-8", KERNEL, "/"), (50, "xfsaild/dm-2", KERNEL, "/")]);
+        let find = |dev: &str| LogThread::find(&roots, dev).unwrap();
+        let (ext4, xfs) = (find("dm-0").unwrap(), find("dm-2").unwrap());
+        assert_eq!((ext4.pid, xfs.pid, find("dm-1")), (40, 50, None));
+        assert!(!ext4.wait_until_gone(&roots, Duration::ZERO) && !xfs.wait_until_gone(&roots, Duration::ZERO));
+        // Another process has its number now.
+        fs::write(roots.proc.join("40/comm"), "bash\n").unwrap();
+        fs::remove_dir_all(roots.proc.join("50")).unwrap();
+        assert!(ext4.wait_until_gone(&roots, Duration::ZERO) && xfs.wait_until_gone(&roots, Duration::ZERO));
     }
 
     #[test]

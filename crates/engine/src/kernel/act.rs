@@ -16,7 +16,7 @@ use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::file;
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
 use bulkhead_sys::iocost::{ModelLine, QosLine};
-use bulkhead_sys::jbd2::Jbd2Error;
+use bulkhead_sys::jbd2::{Jbd2Error, LogThread};
 use bulkhead_sys::lvm::LvKind;
 use bulkhead_sys::mount::MountFlags;
 use bulkhead_sys::roots::Roots;
@@ -359,20 +359,18 @@ impl Kernel {
             return Ok(Outcome::UNCHANGED);
         };
         let (dev, source) = (found.dev, found.source.display().to_string());
+        // What is on no block device has no such thread.
+        let thread = match block::name_of(&self.roots, dev) {
+            Ok(name) => LogThread::find(&self.roots, &name).map_err(|e| e.fault(&name))?,
+            Err(_) => None,
+        };
         mount::unmount(target).map_err(|e| {
             let fault = e.fault(format!("mount {}", target.display()));
             Fault { cause: format!("{}{}", fault.cause, self.users_of(dev)), ..fault }
         })?;
-        self.wait_for_release(dev, target)?;
-        Ok(Outcome { old: Some(source), changed: true })
-    }
-
-    /// The file system ends when its last mount in any namespace does; only then is its journal thread gone.
-    fn wait_for_release(&self, dev: DevNo, target: &Path) -> Result<(), Fault> {
-        let name = block::name_of(&self.roots, dev).map_err(|e| e.fault(target.display()))?;
-        let ended = jbd2::wait_until_gone(&self.roots, &name, THREAD_END_LIMIT).map_err(|e| e.fault(&name))?;
-        if ended {
-            return Ok(());
+        // The file system ends when its last mount in any namespace does; only then is its journal thread gone.
+        if thread.is_none_or(|thread| thread.wait_until_gone(&self.roots, THREAD_END_LIMIT)) {
+            return Ok(Outcome { old: Some(source), changed: true });
         }
         let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
         Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
