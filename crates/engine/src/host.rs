@@ -296,7 +296,8 @@ pub trait Host: Send + Sync {
     /// When the mount table cannot be read.
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault>;
 
-    /// What tells later, with a system call or two, whether a mounted volume is still kept as these actions keep it. `None` when it is
+    /// What tells later, with a system call or two, whether a mounted volume is still kept as these actions keep it, or with less than ten,
+    /// whether a tenant's cgroups are as these actions leave them. `None` when it is
     /// not so now, or nothing could tell: then only the actions themselves find out.
     fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>>;
 

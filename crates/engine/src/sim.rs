@@ -1162,6 +1162,11 @@ impl Host for Sim {
                 std::thread::yield_now();
             }
         }
+            Action::CreateCgroup { cgroup } => world.cgroups.contains_key(cgroup),
+            Action::EnableController { cgroup, .. } => world.cpu_below.contains(cgroup),
+            Action::WriteCgroup { cgroup, file, value } => {
+                world.cgroups.get(cgroup).and_then(|files| files.get(file)) == Some(value)
+            }
         let mut world = self.world();
         world.n_steps += 1;
         if let Some(left) = &mut world.steps_left {

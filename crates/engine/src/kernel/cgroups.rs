@@ -18,7 +18,7 @@ use crate::host::Host as _;
 
 /// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
 /// Controller cpu is enabled by actions of its own, each of which may be refused.
-const CONTROLLERS: [&str; 2] = ["io", "memory"];
+pub(super) const CONTROLLERS: [&str; 2] = ["io", "memory"];
 
 /// How often the processes of a cgroup are moved, of which new ones may come meanwhile.
 const MAX_MOVES: usize = 100;

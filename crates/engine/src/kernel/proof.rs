@@ -1,4 +1,5 @@
 //! That a mounted volume is still kept as it was: where its journal thread and its block server are, and that its siblings can read from it.
+//! And that a tenant's cgroups are as they were left: their controllers, weights and limits.
 //!
 //! All other things that keep a volume cannot be lost while it is mounted: its device, its partition and its logical volume are in use. What a
 //! server told of it can, and is seen only when the volume is looked at in full.
@@ -8,13 +9,14 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, DeviceRef};
 use bulkhead_core::model::FsKind;
-use bulkhead_sys::cgroup::Membership;
+use bulkhead_sys::cgroup::{Membership, Said};
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::ublk::service;
 use bulkhead_sys::{jbd2, packet};
 
 use super::Kernel;
 use super::act::cgroup_path;
+use super::cgroups::CONTROLLERS;
 use super::image::{Attached, server_of};
 use crate::host::Proof;
 
@@ -24,12 +26,15 @@ struct Kept {
     members: Vec<Membership>,
     /// Who reads from the volume for its siblings: a later one knows nothing of it.
     reader: Option<Handle>,
+    files: Vec<Said>,
 }
 
 impl Proof for Kept {
     fn holds(&self) -> bool {
         let is_alive = |process: &Handle| matches!(process.wait_until_ended(Duration::ZERO), Ok(false));
-        self.members.iter().all(Membership::holds) && self.reader.as_ref().is_none_or(is_alive)
+        self.members.iter().all(Membership::holds)
+            && self.files.iter().all(Said::holds)
+            && self.reader.as_ref().is_none_or(is_alive)
     }
 }
 
@@ -59,6 +64,20 @@ impl Kernel {
                     }
                 }
                 Action::ActivateLv { .. } => {}
+                // A cgroup that is there has those above it, and has no controller that they do not have.
+                Action::CreateCgroup { cgroup } | Action::EnableController { cgroup, .. }
+                    if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
+                Action::CreateCgroup { cgroup } => {
+                    let path = cgroup_path(cgroup).ok()?;
+                    proof.files.push(Said::words(&self.roots, &path, "cgroup.controllers", &CONTROLLERS).ok()?);
+                }
+                Action::EnableController { cgroup, controller } => {
+                    let path = cgroup_path(cgroup).ok()?;
+                    proof.files.push(Said::words(&self.roots, &path, "cgroup.subtree_control", &[controller]).ok()?);
+                }
+                Action::WriteCgroup { cgroup, file, value } => {
+                    proof.files.push(Said::line(&self.roots, &cgroup_path(cgroup).ok()?, file, value).ok()?);
+                }
                 _ => return None,
             }
         }
@@ -67,5 +86,49 @@ impl Kernel {
 
     fn member(&self, pid: u32, cgroup: &str) -> Option<Membership> {
         Membership::of(&self.roots, pid, &cgroup_path(cgroup).ok()?).ok()
+    }
+}
+
+/// Whether an action does below a cgroup what another one does to it.
+fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
+    let below = match (action, other) {
+        (Action::CreateCgroup { cgroup: below }, Action::CreateCgroup { .. }) => below,
+        (Action::EnableController { cgroup: below, controller }, Action::EnableController { controller: same, .. })
+            if controller == same =>
+        {
+            below
+        }
+        _ => return false,
+    };
+    below != cgroup && (cgroup == "/" || below.strip_prefix(cgroup).is_some_and(|rest| rest.starts_with('/')))
+}
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_core::tenant;
+
+    use super::*;
+
+    #[test]
+    fn only_the_lowest_cgroups_are_asked() {
+        let tenant = "db".parse().unwrap();
+        let mut steps: Vec<Action> = [tenant::slice(&tenant), tenant::payload(&tenant), tenant::journal(&tenant)]
+            .map(|cgroup| Action::CreateCgroup { cgroup })
+            .into();
+        steps.extend(tenant::serve_first(&tenant));
+        let is_asked = |action: &&Action| match action {
+            Action::CreateCgroup { cgroup } | Action::EnableController { cgroup, .. } => {
+                !steps.iter().any(|other| is_below(other, action, cgroup))
+            }
+            _ => false,
+        };
+        let asked: Vec<String> = steps.iter().filter(is_asked).map(ToString::to_string).collect();
+        let slice = "bulkhead.slice/bulkhead-db.slice";
+        let expected = [
+            format!("create cgroup {slice}/bulkhead-db-payload.slice"),
+            format!("create cgroup {slice}/bulkhead-db-journal.slice"),
+            format!("enable controller cpu below cgroup {slice}"),
+        ];
+        assert_eq!(asked, expected);
     }
 }

@@ -349,3 +349,25 @@ fn a_process_that_has_ended_is_in_no_cgroup() {
     drop(child);
     assert!(!membership.holds());
 }
+
+#[test]
+fn what_a_file_says_is_asked_again_and_again() {
+    let (_base, roots) = fake(&["a"]);
+    put(&roots, "a", "io.weight", "default 100\n8:0 300\n");
+    let a = path("a");
+    let weight = Said::line(&roots, &a, "io.weight", "default 100").unwrap();
+    let controllers = Said::words(&roots, &a, "cgroup.controllers", &["io", "memory"]).unwrap();
+    assert!(weight.holds() && weight.holds() && controllers.holds());
+    assert!(!Said::line(&roots, &a, "io.weight", "default 10").unwrap().holds());
+    assert!(!Said::words(&roots, &a, "cgroup.controllers", &["io", "mem"]).unwrap().holds());
+    put(&roots, "a", "io.weight", "default 1000\n");
+    put(&roots, "a", "cgroup.controllers", "cpu memory pids\n");
+    assert!(!weight.holds() && !controllers.holds());
+    // Nothing, as of a cgroup that is gone, or more than what is looked at.
+    put(&roots, "a", "io.weight", "");
+    assert!(!weight.holds());
+    put(&roots, "a", "io.weight", &format!("{}default 100\n", "8:0 300\n".repeat(SAID_BYTES / 8)));
+    assert!(!weight.holds());
+    assert!(matches!(Said::line(&roots, &a, "io.max", "x"), Err(CgroupError::NoFile { .. })));
+    assert!(matches!(Said::line(&roots, &path("b"), "io.max", "x"), Err(CgroupError::NotFound { .. })));
+}
