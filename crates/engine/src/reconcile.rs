@@ -275,10 +275,10 @@ impl Engine {
             return Ok(());
         }
         let backend = backend::backend(pool);
-        let mounts = self.host().mount_points()?;
-        // When they cannot be read, that is one problem, not one for each volume.
-        self.leases()?;
-        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok) {
+        // Listed once for all volumes: of a thousand, nearly all are held. And what cannot be listed is one problem, not one for each.
+        let Seen { holders, mounts, .. } = self.seen()?;
+        let is_unheld = |volume: &Volume| !holders.contains_key(&volume.reference());
+        for volume in self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(is_unheld) {
             match self.close_if_unheld(backend.as_ref(), &volume, &mounts) {
                 Err(fault) if fault.code == Code::InUse => {
                     self.found(Place::InUse(volume.reference()), vec![fault]);
