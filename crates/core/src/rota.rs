@@ -1,14 +1,40 @@
 //! Whose turn it is when a periodic check looks at so many things each time, however many there are.
 
-use std::collections::BTreeSet;
-
-/// Goes round and round through a set that may change between two turns. It remembers where it was by name, not by number: what comes
+/// Goes round and round through a list that may change between two turns. It remembers where it was by name, not by number: what comes
 /// and goes moves nobody else's turn by more than one place.
 #[derive(Debug)]
 pub struct Rota<K> {
     at_a_time: usize,
     /// The last one that had its turn.
     last: Option<K>,
+}
+
+/// Those of a list whose turn it is, by their places in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    start: usize,
+    count: usize,
+    /// Of how many.
+    of: usize,
+}
+
+impl Turn {
+    /// All of a list of so many.
+    #[must_use]
+    pub const fn all(of: usize) -> Self {
+        Self { start: 0, count: of, of }
+    }
+
+    /// Whether it is the turn of the one at this place.
+    #[must_use]
+    pub const fn contains(&self, place: usize) -> bool {
+        place < self.of && (place + self.of - self.start) % self.of < self.count
+    }
+
+    /// Their places, in the order of their turns.
+    pub fn places(self) -> impl Iterator<Item = usize> {
+        (self.start..self.start + self.count).map(move |place| place % self.of)
+    }
 }
 
 impl<K: Ord + Clone> Rota<K> {
@@ -18,30 +44,32 @@ impl<K: Ord + Clone> Rota<K> {
         Self { at_a_time, last: None }
     }
 
-    /// Those whose turn it is, of a sorted list without duplicates: the next ones after the last turn, and the first ones again after the
-    /// last of all. Each that stays in a list of `n` is in one of any `n / at_a_time` turns, rounded up.
-    pub fn next<'a>(&mut self, sorted: &[&'a K]) -> BTreeSet<&'a K> {
-        let start = self.last.as_ref().map_or(0, |last| sorted.partition_point(|key| *key <= last));
-        let (before, after) = sorted.split_at(start);
-        let turn = || after.iter().chain(before).take(self.at_a_time.max(1)).copied();
-        let last = turn().last().cloned();
-        let turn = turn().collect();
-        self.last = last;
+    /// Those whose turn it is, of a list without duplicates that is sorted by its keys: the next ones after the last turn, and the first
+    /// ones again after the last of all. Each that stays in a list of `n` is in one of any `n / at_a_time` turns, rounded up. What this
+    /// costs does not grow with the list but for a binary search.
+    pub fn next<T>(&mut self, sorted: &[T], key: impl Fn(&T) -> &K) -> Turn {
+        let of = sorted.len();
+        let after = self.last.as_ref().map_or(0, |last| sorted.partition_point(|one| key(one) <= last));
+        let turn = Turn { start: if after < of { after } else { 0 }, count: self.at_a_time.max(1).min(of), of };
+        self.last = turn.places().last().map(|place| key(&sorted[place]).clone());
         turn
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
 
     use super::*;
 
     fn turns(rota: &mut Rota<u32>, all: &[u32]) -> Vec<u32> {
-        let all: Vec<&u32> = all.iter().collect();
-        rota.next(&all).into_iter().copied().collect()
+        let turn = rota.next(all, |key| key);
+        let mut keys: Vec<u32> = turn.places().map(|place| all[place]).collect();
+        assert!((0..all.len() + 2).all(|place| turn.contains(place) == turn.places().any(|other| other == place)));
+        keys.sort_unstable();
+        keys
     }
 
     #[test]

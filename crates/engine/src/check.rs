@@ -1,21 +1,31 @@
-//! What a periodic check looks at: what it costs grows little with the number of tenants and volumes, and each has its turn within a bound
-//! that SPECIFICATION.md has.
+//! What a periodic check looks at: what it costs does not grow with the number of tenants and volumes while nothing changes, but for a look
+//! at the dates of the tenants' records, and each has its turn within a bound that SPECIFICATION.md has.
 //!
-//! Owns: how many have their turn, and how far a volume is looked at. Whose turn it is decides [`Rota`], what is done about it
-//! `reconcile.rs`.
+//! Owns: how many have their turn, how far a volume is looked at, and when all have to be looked at because something has changed. Whose
+//! turn it is decides [`Rota`], what is done about it `reconcile.rs`.
 
-use std::collections::BTreeSet;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{Tenant, VolumeRef};
+use bulkhead_core::model::{Lease, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::rota::Rota;
+use bulkhead_core::rota::{Rota, Turn};
+use uuid::Uuid;
 
 use crate::engine::{Engine, Watched};
+use crate::host::Proof;
+use crate::roster::{Roster, Slot};
 
-/// How many tenants have their cgroups, weights and limits brought to what is recorded: about 50 system calls each.
+/// How many tenants have their cgroups, weights and limits proved to be as they were: about 15 system calls each.
 const TENANTS: usize = 16;
+
+/// How many have them brought to what is recorded, proof or none, because a proof does not see everything: about 90 system calls each.
+const TENANTS_IN_FULL: usize = 2;
+
+/// Of how many leases it is looked whether their processes are there: three system calls each.
+const LEASES: usize = 128;
 
 /// How many mounted volumes are proved to be as they were: two or three system calls each.
 const PROVED: usize = 128;
@@ -23,26 +33,119 @@ const PROVED: usize = 128;
 /// How many mounted volumes are kept in full, proof or none, because a proof does not see everything: about 100 system calls each.
 const IN_FULL: usize = 4;
 
-/// Whose turn it is next.
+/// Whose turn it is next, and what is known of all.
 #[derive(Debug)]
 pub(crate) struct Turns {
     tenants: Rota<Name>,
-    proved: Rota<VolumeRef>,
-    in_full: Rota<VolumeRef>,
+    tenants_in_full: Rota<Name>,
+    leases: Rota<Uuid>,
+    proved: Rota<Slot>,
+    in_full: Rota<Slot>,
+    /// The leases whose processes are gone, until they are ended.
+    gone: BTreeSet<Uuid>,
+    /// What there was when all volumes were found mounted: as long as it is the same, they are.
+    all_mounted: Option<Standing>,
+    proofs: TenantProofs,
+}
+
+/// That the cgroups of tenants are as they were left.
+#[derive(Debug, Default)]
+struct TenantProofs {
+    /// By which records.
+    roster: Arc<Roster>,
+    /// With which weights: the load of a module adds some.
+    weight_files: Vec<&'static str>,
+    of: BTreeMap<Name, Arc<dyn Proof>>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
-        Self { tenants: Rota::new(TENANTS), proved: Rota::new(PROVED), in_full: Rota::new(IN_FULL) }
+        Self {
+            tenants: Rota::new(TENANTS),
+            tenants_in_full: Rota::new(TENANTS_IN_FULL),
+            leases: Rota::new(LEASES),
+            proved: Rota::new(PROVED),
+            in_full: Rota::new(IN_FULL),
+            gone: BTreeSet::new(),
+            all_mounted: None,
+            proofs: TenantProofs::default(),
+        }
     }
 }
 
-/// How far a volume is looked at.
+/// All that says whether volumes are mounted for those who are to have them.
+#[derive(Clone, Debug)]
+pub(crate) struct Standing {
+    pub(crate) roster: Arc<Roster>,
+    pub(crate) mounts: Arc<BTreeSet<PathBuf>>,
+    /// [`Watching::changes`].
+    pub(crate) changes: u64,
+}
+
+impl PartialEq for Standing {
+    fn eq(&self, other: &Self) -> bool {
+        self.changes == other.changes
+            && Arc::ptr_eq(&self.roster, &other.roster)
+            && (Arc::ptr_eq(&self.mounts, &other.mounts) || self.mounts == other.mounts)
+    }
+}
+
+/// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    volumes: BTreeMap<VolumeRef, Watched>,
+    flattening: BTreeSet<VolumeRef>,
+    changes: u64,
+}
+
+impl Watching {
+    pub(crate) fn get(&self, volume: &VolumeRef) -> Option<&Watched> {
+        self.volumes.get(volume)
+    }
+
+    pub(crate) fn insert(&mut self, volume: VolumeRef, watched: Watched) {
+        self.changes += 1;
+        if watched.flatten {
+            self.flattening.insert(volume.clone());
+        } else {
+            self.flattening.remove(&volume);
+        }
+        self.volumes.insert(volume, watched);
+    }
+
+    pub(crate) fn remove(&mut self, volume: &VolumeRef) -> Option<Watched> {
+        self.changes += 1;
+        self.flattening.remove(volume);
+        self.volumes.remove(volume)
+    }
+
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = &VolumeRef> {
+        self.volumes.keys()
+    }
+
+    /// Those that are being flattened.
+    pub(crate) const fn flattening(&self) -> &BTreeSet<VolumeRef> {
+        &self.flattening
+    }
+
+    /// How often one came or went.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn set_proof(&mut self, volume: &VolumeRef, proof: Option<Arc<dyn Proof>>) {
+        if let Some(watched) = self.volumes.get_mut(volume) {
+            watched.proof = proof;
+        }
+    }
+}
+
+/// How far a volume or a tenant is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// Whether it is mounted.
     Mounted,
-    /// Whether what serves it, and what writes its journal, is where it was.
+    /// Whether what serves it, and what writes its journal, is where it was; whether its cgroups are as they were.
     Proved,
     /// All that it takes to keep it is done.
     Full,
@@ -50,46 +153,123 @@ pub(crate) enum Depth {
 
 /// What one check looks at.
 #[derive(Debug)]
-pub(crate) enum Look<'a> {
-    /// All tenants and volumes, in full.
-    All,
-    /// Those whose turn it is; of all others, whether volumes are mounted.
-    Turn { tenants: BTreeSet<&'a Name>, proved: BTreeSet<&'a VolumeRef>, in_full: BTreeSet<&'a VolumeRef> },
+pub(crate) struct Look<'a> {
+    /// The tenants whose cgroups are looked at.
+    pub(crate) tenants: Vec<(&'a Name, Depth)>,
+    /// The leases whose processes are looked for.
+    pub(crate) leases: Vec<&'a Lease>,
+    pub(crate) slots: Vec<(&'a Slot, Depth)>,
+    /// Whether every slot is among them.
+    pub(crate) has_all_slots: bool,
 }
 
-impl Look<'_> {
-    /// Whether the cgroups of a tenant are looked at.
-    pub(crate) fn is_at(&self, tenant: &Name) -> bool {
-        match self {
-            Self::All => true,
-            Self::Turn { tenants, .. } => tenants.contains(tenant),
+impl<'a> Look<'a> {
+    /// At all that there is, in full.
+    pub(crate) fn all(roster: &'a Roster) -> Self {
+        Self {
+            tenants: roster.tenants.iter().map(|name| (name, Depth::Full)).collect(),
+            leases: roster.leases.iter().collect(),
+            slots: roster.slots.iter().map(|slot| (slot, Depth::Full)).collect(),
+            has_all_slots: true,
         }
     }
+}
 
-    pub(crate) fn depth(&self, volume: &VolumeRef) -> Depth {
-        match self {
-            Self::All => Depth::Full,
-            Self::Turn { in_full, .. } if in_full.contains(volume) => Depth::Full,
-            Self::Turn { proved, .. } if proved.contains(volume) => Depth::Proved,
-            Self::Turn { .. } => Depth::Mounted,
+impl Turns {
+    /// What has its turn now. As long as all volumes are known to be mounted, none of the others is looked at.
+    fn next<'a>(&mut self, now: &'a Standing) -> Look<'a> {
+        let roster = &*now.roster;
+        self.gone.retain(|id| roster.has_lease(id));
+        let leases = self.leases.next(&roster.leases, |lease| &lease.id);
+        let is_looked_for = |(place, lease): &(usize, &Lease)| leases.contains(*place) || self.gone.contains(&lease.id);
+        let leases = match self.gone.is_empty() {
+            true => leases.places().map(|place| &roster.leases[place]).collect(),
+            false => roster.leases.iter().enumerate().filter(is_looked_for).map(|(_, lease)| lease).collect(),
+        };
+        let proved = self.proved.next(&roster.slots, |slot| slot);
+        let in_full = self.in_full.next(&roster.slots, |slot| slot);
+        let has_all_slots = self.all_mounted.as_ref() != Some(now);
+        let places: Vec<usize> =
+            if has_all_slots { (0..roster.slots.len()).collect() } else { either(in_full, proved).collect() };
+        let slot = |place| (&roster.slots[place], depth(place, in_full, proved));
+        let tenants = self.tenants.next(&roster.tenants, |name| name);
+        let tenants_in_full = self.tenants_in_full.next(&roster.tenants, |name| name);
+        let tenant = |place| (&roster.tenants[place], depth(place, tenants_in_full, tenants));
+        Look {
+            tenants: either(tenants_in_full, tenants).map(tenant).collect(),
+            leases,
+            slots: places.into_iter().map(slot).collect(),
+            has_all_slots,
         }
+    }
+}
+
+/// Those whose turn either is, each once.
+fn either(in_full: Turn, proved: Turn) -> impl Iterator<Item = usize> {
+    in_full.places().chain(proved.places().filter(move |place| !in_full.contains(*place)))
+}
+
+fn depth(place: usize, in_full: Turn, proved: Turn) -> Depth {
+    match () {
+        () if in_full.contains(place) => Depth::Full,
+        () if proved.contains(place) => Depth::Proved,
+        () => Depth::Mounted,
     }
 }
 
 impl Engine {
-    /// Whose turn it is now, of these tenants and the volumes that are kept for them or lent to them.
-    pub(crate) fn turn<'a>(&self, tenants: &[&'a Tenant], lent: impl Iterator<Item = &'a VolumeRef>) -> Look<'a> {
-        let mut names: Vec<&Name> = tenants.iter().map(|tenant| &tenant.name).collect();
-        let mut volumes: Vec<&VolumeRef> = tenants.iter().flat_map(|tenant| &tenant.volumes).chain(lent).collect();
-        names.sort_unstable();
-        volumes.sort_unstable();
-        volumes.dedup();
-        let mut turns = self.shared.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        Look::Turn {
-            tenants: turns.tenants.next(&names),
-            proved: turns.proved.next(&volumes),
-            in_full: turns.in_full.next(&volumes),
+    /// What has its turn now.
+    pub(crate) fn turn<'a>(&self, now: &'a Standing) -> Look<'a> {
+        self.turns().next(now)
+    }
+
+    /// Notes what there was when all volumes were looked at, and whether all of them were mounted.
+    pub(crate) fn were_all_mounted(&self, then: Standing, all_mounted: bool) {
+        self.turns().all_mounted = Some(then).filter(|_| all_mounted);
+    }
+
+    /// Notes whether the process of a lease is gone.
+    pub(crate) fn is_gone(&self, lease: Uuid, is_gone: bool) {
+        let mut turns = self.turns();
+        if is_gone {
+            turns.gone.insert(lease);
+        } else {
+            turns.gone.remove(&lease);
         }
+    }
+
+    /// Whether the process of a lease is known to be gone.
+    pub(crate) fn is_known_gone(&self, lease: Uuid) -> bool {
+        self.turns().gone.contains(&lease)
+    }
+
+    /// Forgets the proofs of tenants that were left as other records had it, or without weights that there are now.
+    pub(crate) fn drop_old_proofs(&self, roster: &Arc<Roster>) {
+        let weight_files = self.host().weight_files();
+        let mut turns = self.turns();
+        let proofs = &mut turns.proofs;
+        if !Arc::ptr_eq(&proofs.roster, roster) || proofs.weight_files != weight_files {
+            *proofs = TenantProofs { roster: Arc::clone(roster), weight_files, of: BTreeMap::new() };
+        }
+    }
+
+    /// The proof that a tenant's cgroups are as they were left, if it holds.
+    pub(crate) fn tenant_proof(&self, name: &Name) -> Option<Arc<dyn Proof>> {
+        let proof = self.turns().proofs.of.get(name).cloned();
+        proof.filter(|proof| proof.holds())
+    }
+
+    /// Notes how it can be told the next time whether a tenant's cgroups are as they were left.
+    pub(crate) fn set_tenant_proof(&self, name: &Name, proof: Option<Arc<dyn Proof>>) {
+        let of = &mut self.turns().proofs.of;
+        match proof {
+            Some(proof) => drop(of.insert(name.clone(), proof)),
+            None => drop(of.remove(name)),
+        }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.shared.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does all that keeps a mounted volume as it is, and notes how that can be told the next time. The volume is claimed.
@@ -100,9 +280,7 @@ impl Engine {
             Ok(_) => proof.filter(|proof| proof.holds()).or_else(|| self.host().proof(&keep)),
             Err(_) => None,
         };
-        if let Some(now) = self.watched().get_mut(reference) {
-            now.proof = proof;
-        }
+        self.watched().set_proof(reference, proof);
         kept.map(drop)
     }
 }

@@ -106,7 +106,7 @@ impl Engine {
         match self.host().records(&self.devices_dir(), "") {
             Err(fault) => vec![fault],
             Ok(records) => {
-                let outcomes = records.into_iter().map(|(_, record)| self.restore_device(record?));
+                let outcomes = records.iter().map(|(_, record)| self.restore_device(record.clone()?));
                 outcomes.filter_map(Result::err).collect()
             }
         }
@@ -141,9 +141,9 @@ impl Engine {
     /// What is recorded of a device; a record of another device that had this name is not used.
     fn device_record(&self, facts: &BlockFacts) -> Result<DeviceRecord, Fault> {
         let path = self.devices_dir().join(&facts.name);
-        for (found, record) in self.host().records(&self.devices_dir(), "")? {
-            if found == path
-                && let Record::Device(record) = record?
+        for (found, record) in self.host().records(&self.devices_dir(), "")?.iter() {
+            if *found == path
+                && let Record::Device(record) = record.clone()?
                 && record.identity == facts.identity
             {
                 return Ok(record);

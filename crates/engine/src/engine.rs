@@ -21,13 +21,14 @@ use bulkhead_core::volume::mount_point;
 use uuid::Uuid;
 
 use crate::carry_out::Executor;
-use crate::check::Turns;
+use crate::check::{Turns, Watching};
 use crate::host::{Host, LogicalVolume, Proof};
 use crate::jobs::{Job, Jobs};
 use crate::locks::Locks;
 use crate::merge::Merging;
 use crate::problems::Problems;
 use crate::room::PoolRoom;
+use crate::roster::Roster;
 use crate::store;
 
 /// Where the daemon keeps its own files.
@@ -79,8 +80,9 @@ pub(crate) struct Shared {
     pub(crate) problems: Mutex<Problems>,
     /// What nobody held at the start and was in use all the same.
     pub(crate) in_use_at_start: Mutex<Vec<InUse>>,
-    /// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
-    watched: Mutex<BTreeMap<VolumeRef, Watched>>,
+    watched: Mutex<Watching>,
+    /// What the records said when they were listed last.
+    pub(crate) roster: Mutex<Arc<Roster>>,
     /// What operations that are under way are going to take of pools, by their UUIDs.
     pub(crate) reserved: Mutex<BTreeMap<Uuid, Arc<PoolRoom>>>,
     /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
@@ -164,7 +166,7 @@ impl Engine {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).counts()
     }
 
-    pub(crate) fn watched(&self) -> MutexGuard<'_, BTreeMap<VolumeRef, Watched>> {
+    pub(crate) fn watched(&self) -> MutexGuard<'_, Watching> {
         self.shared.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,23 +198,23 @@ impl Engine {
         read: impl Fn(&Path, Result<Record, Fault>) -> Result<T, Fault>,
     ) -> Result<Vec<Result<T, Fault>>, Fault> {
         let records = self.host().records(&self.dirs.state.join(kind), "")?;
-        Ok(records.into_iter().map(|(path, record)| read(&path, record)).collect())
+        Ok(records.iter().map(|(path, record)| read(path, record.clone())).collect())
     }
 
     /// All leases with a readable record. Leases do not survive a reboot: a damaged one is a problem, and keeps nothing from going on.
     pub(crate) fn leases(&self) -> Result<Vec<Lease>, Fault> {
         let records = self.host().records(&self.dirs.run.join("leases"), "")?;
-        let lease = |(_, record)| match record {
-            Ok(Record::Lease(lease)) => Some(lease),
+        let lease = |(_, record): &(PathBuf, Result<Record, Fault>)| match record {
+            Ok(Record::Lease(lease)) => Some(lease.clone()),
             _ => None,
         };
-        Ok(records.into_iter().filter_map(lease).collect())
+        Ok(records.iter().filter_map(lease).collect())
     }
 
-    /// Why records of leases and holds cannot be read.
-    pub(crate) fn damaged_at_run_time(&self) -> Vec<Fault> {
-        let of = |kind| self.host().records(&self.dirs.run.join(kind), "").unwrap_or_default();
-        ["leases", "holds"].into_iter().flat_map(of).filter_map(|(_, record)| record.err()).collect()
+    /// Why records of holds cannot be read.
+    pub(crate) fn damaged_holds(&self) -> Vec<Fault> {
+        let holds = self.host().records(&self.dirs.run.join("holds"), "").unwrap_or_default();
+        holds.iter().filter_map(|(_, record)| record.as_ref().err().cloned()).collect()
     }
 
     pub(crate) fn pool(&self, name: &Name) -> Result<Pool, Fault> {
@@ -260,7 +262,10 @@ impl Engine {
             PoolSource::File { directory, .. } => {
                 self.check_identity(pool)?;
                 let records = self.host().records(directory, &format!(".{VOLUME_RECORD_SUFFIX}"))?;
-                Ok(records.into_iter().map(|(path, record)| self.read_volume(pool, directory, &path, record)).collect())
+                let read = |(path, record): &(PathBuf, Result<Record, Fault>)| {
+                    self.read_volume(pool, directory, path, record.clone())
+                };
+                Ok(records.iter().map(read).collect())
             }
             PoolSource::Lvm { vg, .. } => {
                 Ok(self.group_volumes(pool, vg)?.into_iter().map(|(_, found)| found).collect())
@@ -346,7 +351,7 @@ impl Engine {
         }
         let mounts = self.host().mount_points()?;
         let mapped =
-            self.host().records(&self.dirs.run.join("mappings"), "")?.into_iter().map(|(path, _)| path).collect();
+            self.host().records(&self.dirs.run.join("mappings"), "")?.iter().map(|(path, _)| path.clone()).collect();
         Ok(Seen { holders, mounts, mapped })
     }
 
@@ -379,7 +384,7 @@ fn read_pool(path: &Path, record: Result<Record, Fault>) -> Result<Pool, Fault> 
     }
 }
 
-fn read_tenant(path: &Path, record: Result<Record, Fault>) -> Result<Tenant, Fault> {
+pub(crate) fn read_tenant(path: &Path, record: Result<Record, Fault>) -> Result<Tenant, Fault> {
     match record? {
         Record::Tenant(tenant) if path.ends_with(tenant.name.as_str()) => Ok(tenant),
         _ => Err(wrong_record(path)),

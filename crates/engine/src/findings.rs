@@ -33,7 +33,7 @@ impl Engine {
             }
         }
         let mappings = self.host().records(&self.dirs.run.join("mappings"), "").unwrap_or_default();
-        findings.extend(mappings.into_iter().filter_map(|(_, record)| match record {
+        findings.extend(mappings.iter().filter_map(|(_, record)| match record {
             Ok(Record::Mapping(mapping)) => Some(health::of_mapping(&mapping.volume)),
             _ => None,
         }));

@@ -43,8 +43,8 @@ impl Engine {
     /// When the records cannot be listed.
     pub fn holds(&self) -> Result<Vec<Hold>, Fault> {
         let records = self.host().records(&self.dirs.run.join("holds"), "")?;
-        let holds = records.into_iter().filter_map(|(path, record)| match record {
-            Ok(Record::Hold(hold)) if path == self.hold_record(&hold.device) => Some(hold),
+        let holds = records.iter().filter_map(|(path, record)| match record {
+            Ok(Record::Hold(hold)) if *path == self.hold_record(&hold.device) => Some(hold.clone()),
             _ => None,
         });
         Ok(holds.collect())

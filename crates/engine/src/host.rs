@@ -121,8 +121,9 @@ pub trait Worker {
 /// How long receiving from a worker waits, before it is looked whether its job is to go on.
 pub const WORKER_LOOK: Duration = Duration::from_millis(200);
 
-/// State files with their paths; each is whole, or damaged for itself.
-pub type Records = Vec<(PathBuf, Result<Record, Fault>)>;
+/// State files with their paths, by name; each is whole, or damaged for itself. The same value twice while nothing changes, so that whoever
+/// works something out of them can tell that it is still so.
+pub type Records = Arc<Vec<(PathBuf, Result<Record, Fault>)>>;
 
 /// Tells whether something is still as it was found.
 pub trait Proof: fmt::Debug + Send + Sync {
@@ -283,7 +284,6 @@ pub trait Host: Send + Sync {
     /// Names of the physical devices below a pool, and where and why there may be others that are not known.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
 
-    /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
     /// Whether something is mounted at this very path, in the daemon's own mount namespace. What it costs does not grow with the number of
     /// mounts.
     ///
@@ -291,6 +291,7 @@ pub trait Host: Send + Sync {
     /// When that cannot be told.
     fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
 
+    /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
     ///
     /// # Errors
     /// When the mount table cannot be read.

@@ -36,6 +36,7 @@ mod release;
 mod repair;
 mod resize;
 mod room;
+mod roster;
 pub mod servers;
 pub mod service;
 #[cfg(any(test, feature = "sim"))]

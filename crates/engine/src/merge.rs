@@ -142,7 +142,7 @@ impl Engine {
     /// earlier daemon merged is not recorded.
     pub(crate) fn look_at_all_layers(&self, pools: &[Pool]) {
         pools.iter().for_each(|pool| self.look_at_layers(pool));
-        let watched: Vec<VolumeRef> = self.watched().keys().cloned().collect();
+        let watched: Vec<VolumeRef> = self.watched().volumes().cloned().collect();
         let mut state = self.shared.merging.state();
         let has_layers: Vec<VolumeRef> =
             watched.into_iter().filter(|volume| state.pools.contains(&volume.pool)).collect();

@@ -159,7 +159,7 @@ impl Engine {
             found => Some(found?),
         };
         let found =
-            self.host().records(path, POOL_RECORD)?.into_iter().find(|(found, _)| *found == path.join(POOL_RECORD));
+            self.host().records(path, POOL_RECORD)?.iter().find(|(found, _)| *found == path.join(POOL_RECORD)).cloned();
         let (marker, found) = match found {
             Some((marker, Ok(Record::Pool(pool)))) if pool.name == *name => (marker, pool),
             Some((_, Ok(Record::Pool(pool)))) => {
@@ -216,7 +216,7 @@ impl Engine {
             && entries.iter().any(|entry| entry == POOL_RECORD)
         {
             // The pool describes itself: the host's record was lost, or the pool came from another host.
-            let found = self.host().records(path, POOL_RECORD)?.pop();
+            let found = self.host().records(path, POOL_RECORD)?.last().cloned();
             return match found {
                 Some((_, Ok(Record::Pool(pool)))) if pool.name == *name && is_directory(&pool, path) => {
                     Ok((pool, plan))

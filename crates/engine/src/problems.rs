@@ -1,6 +1,6 @@
 //! What is wrong on the host, by what was looked at: the next look at the same thing replaces what the last one found.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
@@ -93,11 +93,8 @@ impl Problems {
     }
 
     /// Forgets what nobody looks at any more.
-    pub(crate) fn keep(&mut self, looked_at: &BTreeSet<Place>) {
-        self.0.retain(|place, _| match place {
-            Place::Records | Place::InUse(_) | Place::Devices | Place::Start => true,
-            _ => looked_at.contains(place),
-        });
+    pub(crate) fn keep(&mut self, is_looked_at: impl Fn(&Place) -> bool) {
+        self.0.retain(|place, _| is_looked_at(place));
     }
 
     /// How many there are at each kind of place.
@@ -154,9 +151,9 @@ mod tests {
         problems.found(place(), vec![fault("gone")]);
         assert_eq!(problems.all(), [of_volume("gone"), at_start("torn")]);
         assert_eq!((problems.counts()["volume"], problems.counts()["start"], problems.counts()["lease"]), (1, 1, 0));
-        problems.keep(&BTreeSet::from([place()]));
+        problems.keep(|kept| *kept == place() || *kept == Place::Start);
         assert_eq!(problems.all().len(), 2);
-        problems.keep(&BTreeSet::new());
+        problems.keep(|kept| *kept == Place::Start);
         assert_eq!(problems.all(), [at_start("torn")]);
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::action::Action;
@@ -17,12 +17,13 @@ use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::check::{Depth, Look};
+use crate::check::{Depth, Look, Standing};
 use crate::engine::{Engine, InUse, Located, Seen, Watched};
 use crate::findings::lookup_failed;
 use crate::locks::Claim;
 use crate::parallel;
 use crate::problems::Place;
+use crate::roster::{Roster, Slot};
 
 /// How many tenants, and then volumes, are brought to what is recorded of them at a time when the daemon starts, and volumes unmounted when
 /// the host goes down.
@@ -43,8 +44,8 @@ impl Engine {
             }
         }
         engine.found(Place::Devices, engine.restore_devices());
-        let looked_at = engine.settle_tenants(of_records, true);
-        engine.forget_others(&looked_at);
+        let roster = engine.settle_tenants(of_records, true);
+        engine.forget_others(&roster);
         engine.remove_unpaid();
         for pool in &pools {
             if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
@@ -64,21 +65,17 @@ impl Engine {
         let engine = self.uncounted();
         let mut of_records = Vec::new();
         collect(engine.pools(), &mut of_records);
-        let mut looked_at = engine.settle_tenants(of_records, false);
+        let roster = engine.settle_tenants(of_records, false);
         engine.close_what_was_in_use();
-        let flattened: Vec<VolumeRef> = {
-            let watched = engine.watched();
-            watched.iter().filter(|(_, watched)| watched.flatten).map(|(reference, _)| reference.clone()).collect()
-        };
+        let flattened = engine.watched().flattening().clone();
         for reference in &flattened {
             let place = Place::Flattening(reference.clone());
-            looked_at.insert(place.clone());
             let ended = engine.unless_busy(Claim::default().volume(reference), || engine.end_flattening(reference));
             if let Some(ended) = ended {
                 engine.found(place, ended.err().into_iter().collect());
             }
         }
-        engine.forget_others(&looked_at);
+        engine.forget_others(&roster);
         engine.renew_servers();
     }
 
@@ -96,8 +93,17 @@ impl Engine {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).found(place, faults);
     }
 
-    fn forget_others(&self, looked_at: &BTreeSet<Place>) {
-        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).keep(looked_at);
+    /// Forgets what was wrong with what is there no longer, or is no longer looked after.
+    fn forget_others(&self, roster: &Roster) {
+        let flattening = self.watched().flattening().clone();
+        let is_looked_at = |place: &Place| match place {
+            Place::Records | Place::InUse(_) | Place::Devices | Place::Start => true,
+            Place::Tenant(name) => roster.has_tenant(name),
+            Place::Volume(volume) => roster.has_volume(volume),
+            Place::Lease(id) => roster.has_lease(id),
+            Place::Flattening(volume) => flattening.contains(volume),
+        };
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).keep(is_looked_at);
     }
 
     fn recover_pool(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
@@ -120,61 +126,58 @@ impl Engine {
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    /// Brings all tenants to what is recorded of them, all of them or those whose turn it is, and ends the leases of processes that are
-    /// gone. Returns what was looked at.
-    fn settle_tenants(&self, mut of_records: Vec<Fault>, all_in_detail: bool) -> BTreeSet<Place> {
-        let tenants = collect(self.tenants(), &mut of_records);
-        let leases = self.leases().unwrap_or_else(|fault| {
-            of_records.push(fault);
-            Vec::new()
-        });
-        of_records.extend(self.damaged_at_run_time());
-        let alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
-        let (held, gone): (Vec<Lease>, Vec<Lease>) = leases.into_iter().partition(alive);
+    /// Brings tenants to what is recorded of them, all of them or those whose turn it is, and ends the leases of processes that are
+    /// gone. Returns what the records say.
+    fn settle_tenants(&self, mut of_records: Vec<Fault>, all_in_detail: bool) -> Arc<Roster> {
+        let roster = self.roster(&mut of_records);
+        of_records.extend(self.damaged_holds());
         self.found(Place::Records, of_records);
-        let mut looked_at = BTreeSet::new();
-        for tenant in tenants.iter().filter(|tenant| tenant.removing) {
-            let place = Place::Tenant(tenant.name.clone());
-            looked_at.insert(place.clone());
-            if let Some(removed) = self.settle_removal(&tenant.name) {
-                self.found(place, removed.err().into_iter().collect());
+        for name in &roster.removing {
+            if let Some(removed) = self.settle_removal(name) {
+                self.found(Place::Tenant(name.clone()), removed.err().into_iter().collect());
             }
         }
-        for lease in &gone {
-            let place = Place::Lease(lease.id);
-            looked_at.insert(place.clone());
-            // A pid that was given to another run is not taken for the one that ended.
-            let reused = held.iter().any(|other| other.pid == lease.pid);
-            let claim = Claim::default().tenant(&lease.tenant).volume(&lease.volume);
-            if let Some(ended) = self.unless_busy(claim, || self.end_lease(lease, !reused)) {
-                self.found(place, ended.err().into_iter().collect());
-            }
-        }
+        // Before the mount table: what comes or goes from here on is seen by the next check.
+        let changes = self.watched().changes();
         let mounts = self.host().mount_points();
         let unreadable = mounts.as_ref().err().cloned().map(lookup_failed);
         self.host().conditions().is(FindingId::LookupFailed, "mount table", unreadable);
         // Without it, all volumes are looked at one by one, and say so.
-        let seen = Seen { mounts: mounts.unwrap_or_default(), ..Seen::default() };
-        let present: Vec<&Tenant> = tenants.iter().filter(|tenant| !tenant.removing).collect();
-        let look = if all_in_detail { Look::All } else { self.turn(&present, held.iter().map(|lease| &lease.volume)) };
+        let now = Standing { roster: Arc::clone(&roster), mounts: mounts.unwrap_or_default(), changes };
+        let look = if all_in_detail { Look::all(&roster) } else { self.turn(&now) };
+        for lease in &look.leases {
+            self.settle_lease(lease, &roster.leases);
+        }
         // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.
         let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
-        let are_there =
-            parallel::each(&present, n_threads, |_, tenant| self.settle_cgroups(tenant, &look).then_some(*tenant));
-        looked_at.extend(present.iter().map(|tenant| Place::Tenant(tenant.name.clone())));
-        let mut volumes: BTreeSet<(&Name, &VolumeRef)> = BTreeSet::new();
-        let names: BTreeSet<&Name> = are_there.into_iter().flatten().map(|tenant| &tenant.name).collect();
-        for tenant in present.iter().filter(|tenant| names.contains(&tenant.name)) {
-            volumes.extend(tenant.volumes.iter().map(|volume| (&tenant.name, volume)));
-        }
-        let lent = held.iter().filter(|lease| names.contains(&lease.tenant));
-        volumes.extend(lent.map(|lease| (&lease.tenant, &lease.volume)));
-        let volumes: Vec<(&Name, &VolumeRef)> = volumes.into_iter().collect();
-        parallel::each(&volumes, n_threads, |_, (name, volume)| {
-            self.settle_volume(name, volume, &held, &seen, &look);
+        self.drop_old_proofs(&roster);
+        let settled = parallel::each(&look.tenants, n_threads, |_, (name, depth)| {
+            (!self.settle_cgroups(name, *depth)).then_some(*name)
         });
-        looked_at.extend(volumes.into_iter().map(|(_, volume)| Place::Volume(volume.clone())));
-        looked_at
+        let gone: BTreeSet<&Name> = settled.into_iter().flatten().collect();
+        let were_mounted = parallel::each(&look.slots, n_threads, |_, (slot, depth)| {
+            !gone.contains(&slot.tenant) && self.settle_volume(slot, &now, *depth)
+        });
+        if look.has_all_slots {
+            self.were_all_mounted(now.clone(), were_mounted.into_iter().all(|was_mounted| was_mounted));
+        }
+        roster
+    }
+
+    /// Ends a lease whose process is gone.
+    fn settle_lease(&self, lease: &Lease, all: &[Lease]) {
+        let is_alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
+        let is_gone = !is_alive(lease);
+        self.is_gone(lease.id, is_gone);
+        if !is_gone {
+            return;
+        }
+        // A pid that was given to another run is not taken for the one that ended.
+        let reused = all.iter().any(|other| other.pid == lease.pid && is_alive(other));
+        let claim = Claim::default().tenant(&lease.tenant).volume(&lease.volume);
+        if let Some(ended) = self.unless_busy(claim, || self.end_lease(lease, !reused)) {
+            self.found(Place::Lease(lease.id), ended.err().into_iter().collect());
+        }
     }
 
     /// Completes a removal whose processes have ended; `None` when somebody works on the tenant or on one of its volumes.
@@ -195,17 +198,24 @@ impl Engine {
         }
     }
 
-    /// Brings the cgroups of a tenant to what is recorded of it, when it has its turn. Whether the tenant is there.
-    fn settle_cgroups(&self, tenant: &Tenant, look: &Look<'_>) -> bool {
-        let name = &tenant.name;
-        if !look.is_at(name) {
+    /// Brings the cgroups of a tenant to what is recorded of it, as far as its turn has it. Whether the tenant is there.
+    fn settle_cgroups(&self, name: &Name, depth: Depth) -> bool {
+        // What a run left behind is no part of what is proved.
+        let has_runs = || !self.host().runs(&tenant::payload(name)).is_empty();
+        if depth == Depth::Proved && self.tenant_proof(name).is_some() && !has_runs() {
+            self.found(Place::Tenant(name.clone()), Vec::new());
             return true;
         }
         let settle = || -> Result<Vec<Fault>, Fault> {
             // As it is now.
             let tenant = self.tenant(name)?;
-            let faults = [self.end_runs(&tenant).err(), self.restore_cgroups(&tenant).err()];
-            Ok(faults.into_iter().flatten().collect())
+            let (ended, restored) = (self.end_runs(&tenant).err(), self.restore_cgroups(&tenant));
+            let proof = restored.as_ref().ok().filter(|_| ended.is_none()).and_then(|steps| {
+                let kept: Vec<Action> = steps.iter().map(|step| step.action.clone()).collect();
+                self.tenant_proof(name).or_else(|| self.host().proof(&kept))
+            });
+            self.set_tenant_proof(name, proof);
+            Ok([ended, restored.err()].into_iter().flatten().collect())
         };
         match self.unless_busy(Claim::default().tenant(name), settle) {
             Some(Err(fault)) if fault.code == Code::NotFound => return false,
@@ -219,21 +229,28 @@ impl Engine {
 
     /// Brings a volume of a tenant, its own or one that is lent to it by a lease, to what is recorded of it: by itself, so that one that
     /// somebody works on, or that cannot be mounted, does not keep the others from being looked after. What is mounted is looked at as far
-    /// as its turn has it.
-    fn settle_volume(&self, name: &Name, reference: &VolumeRef, leases: &[Lease], seen: &Seen, look: &Look<'_>) {
+    /// as its turn has it. Returns whether it was mounted before.
+    fn settle_volume(&self, slot: &Slot, now: &Standing, depth: Depth) -> bool {
+        let Slot { volume: reference, tenant: name } = slot;
         let place = Place::Volume(reference.clone());
-        let is_mounted = |watched: &&Watched| watched.tenant == *name && seen.mounts.contains(&watched.target);
+        let is_mounted = |watched: &&Watched| watched.tenant == *name && now.mounts.contains(&watched.target);
         let mounted = self.watched().get(reference).filter(is_mounted).map(|watched| watched.proof.clone());
-        match (&mounted, look.depth(reference)) {
-            (Some(_), Depth::Mounted) => return,
-            (Some(Some(proof)), Depth::Proved) if proof.holds() => return self.found(place, Vec::new()),
+        match (&mounted, depth) {
+            (Some(_), Depth::Mounted) => return true,
+            (Some(Some(proof)), Depth::Proved) if proof.holds() => {
+                self.found(place, Vec::new());
+                return true;
+            }
             _ => {}
         }
         let keep = || {
             // It may have been taken from the tenant since the records were read.
             let is_kept = self.tenant(name).is_ok_and(|tenant| tenant.volumes.contains(reference));
-            let mut leased = leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
-            let is_lent = leased.any(|lease| self.host().record(&self.dirs.lease_record(lease)).is_some());
+            let mut leased =
+                now.roster.leases.iter().filter(|lease| lease.tenant == *name && lease.volume == *reference);
+            let is_lent = leased.any(|lease| {
+                !self.is_known_gone(lease.id) && self.host().record(&self.dirs.lease_record(lease)).is_some()
+            });
             if !is_kept && !is_lent {
                 return Ok(());
             }
@@ -247,6 +264,7 @@ impl Engine {
         if let Some(kept) = self.unless_busy(Claim::default().volume(reference), keep) {
             self.found(place, kept.err().into_iter().collect());
         }
+        mounted.is_some()
     }
 
     /// Ends what runs left behind that died without a lease, because they had no volume.

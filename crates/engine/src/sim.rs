@@ -160,6 +160,8 @@ struct World {
     steps_left: Option<usize>,
     /// How many steps were asked for.
     n_steps: usize,
+    /// The directory whose records cannot be listed.
+    unlistable: Option<PathBuf>,
     /// How workers behave.
     play: Play,
     /// What workers were started for.
@@ -454,6 +456,11 @@ impl Sim {
     }
 
     /// The kernel made the journal thread anew, in the root cgroup (after a remount).
+    /// Has no records listed in a directory, or all again.
+    pub(crate) fn set_unlistable(&self, dir: Option<&str>) {
+        self.world().unlistable = dir.map(PathBuf::from);
+    }
+
     pub(crate) fn lose_journals(&self) {
         self.world().journals.clear();
     }
@@ -486,6 +493,12 @@ impl Sim {
 
     pub(crate) fn cgroup_file(&self, cgroup: &str, file: &str) -> Option<String> {
         self.world().cgroups.get(cgroup)?.get(file).cloned()
+    }
+
+    /// Another program writes to a file of a cgroup.
+    pub(crate) fn set_cgroup_file(&self, cgroup: &str, file: &str, value: &str) {
+        let mut world = self.world();
+        world.cgroups.get_mut(cgroup).expect("the cgroup is there").insert(file.to_owned(), value.to_owned());
     }
 
     pub(crate) fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -1149,6 +1162,11 @@ impl Proof for Kept {
                 target.and_then(|target| world.journals.get(target)) == Some(cgroup)
             }
             Action::AttachSibling { volume, target, .. } => world.siblings.get(volume) == Some(target),
+            Action::CreateCgroup { cgroup } => world.cgroups.contains_key(cgroup),
+            Action::EnableController { cgroup, .. } => world.cpu_below.contains(cgroup),
+            Action::WriteCgroup { cgroup, file, value } => {
+                world.cgroups.get(cgroup).and_then(|files| files.get(file)) == Some(value)
+            }
             _ => true,
         })
     }
@@ -1162,11 +1180,6 @@ impl Host for Sim {
                 std::thread::yield_now();
             }
         }
-            Action::CreateCgroup { cgroup } => world.cgroups.contains_key(cgroup),
-            Action::EnableController { cgroup, .. } => world.cpu_below.contains(cgroup),
-            Action::WriteCgroup { cgroup, file, value } => {
-                world.cgroups.get(cgroup).and_then(|files| files.get(file)) == Some(value)
-            }
         let mut world = self.world();
         world.n_steps += 1;
         if let Some(left) = &mut world.steps_left {
@@ -1201,11 +1214,14 @@ impl Host for Sim {
 
     fn records(&self, dir: &Path, suffix: &str) -> Result<Records, Fault> {
         let world = self.world();
+        if world.unlistable.as_deref() == Some(dir) {
+            return Err(Fault::new(Code::Internal, format!("directory {}", dir.display()), "cannot list it (EIO)"));
+        }
         let here = world
             .files
             .iter()
             .filter(|(path, _)| path.parent() == Some(dir) && path.to_string_lossy().ends_with(suffix));
-        Ok(here.map(|(path, content)| (path.clone(), store::decode(path, content))).collect())
+        Ok(Arc::new(here.map(|(path, content)| (path.clone(), store::decode(path, content))).collect()))
     }
 
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>> {
@@ -1351,6 +1367,10 @@ impl Host for Sim {
         (vec!["sda".to_owned()], vec![])
     }
 
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
+        Ok(self.world().mounts.contains_key(target))
+    }
+
     fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
         Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
     }
@@ -1366,10 +1386,6 @@ impl Host for Sim {
 
     fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault> {
         // Here nobody holds one, and no time passes.
-    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
-        Ok(self.world().mounts.contains_key(target))
-    }
-
         Ok(for_at_least.is_zero() && self.world().parts.contains_key(path))
     }
 

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{FsKind, Server};
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCreate};
+use bulkhead_core::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 
 use super::*;
 use crate::carry_out::Executor;
@@ -94,6 +95,122 @@ fn many_volumes_take_turns_in_the_periodic_check() {
     assert!((PROVED..targets.len()).contains(&n_placed(&sim, &targets)));
     (1..bound).for_each(|_| engine.tick());
     assert_eq!(n_placed(&sim, &targets), targets.len());
+    assert!(engine.problems().is_empty());
+}
+
+/// How many volumes a check would look at now, and whether those are all that there are.
+fn would_look_at(engine: &Engine) -> (usize, bool) {
+    let roster = engine.roster(&mut Vec::new());
+    let (mounts, changes) = (engine.host().mount_points().unwrap(), engine.watched().changes());
+    let now = Standing { roster, mounts, changes };
+    let look = engine.turn(&now);
+    (look.slots.len(), look.has_all_slots)
+}
+
+#[test]
+fn all_volumes_are_looked_at_only_when_something_has_changed() {
+    let (sim, engine) = with_pool();
+    let targets = with_volumes(&engine, "a", 2 * PROVED);
+    let settle = || {
+        // By the first one all are mounted, and by the second one nothing is changed.
+        (0..2).for_each(|_| engine.tick());
+        let (n, all) = would_look_at(&engine);
+        assert!(n <= PROVED + IN_FULL && !all, "{n}");
+    };
+    settle();
+    let n_all = targets.len();
+    sim.unmount(&targets[7]);
+    assert_eq!(would_look_at(&engine), (n_all, true));
+    settle();
+    assert!(engine.host().is_mounted(&targets[7]).unwrap());
+    engine.watched().remove(&"p/a9".parse().unwrap());
+    assert_eq!(would_look_at(&engine), (n_all, true));
+    settle();
+    let detach = TenantSet { detach: vec!["p/a11".parse().unwrap()], ..TenantSet::default() };
+    engine.tenant_set(&"a".parse().unwrap(), &detach, false).unwrap();
+    assert_eq!(would_look_at(&engine), (n_all - 1, true));
+    settle();
+}
+
+#[test]
+fn what_cannot_be_listed_is_looked_after_as_before() {
+    let (sim, engine) = with_pool();
+    let targets = with_volumes(&engine, "a", 10);
+    engine.tick();
+    for dir in ["/var/lib/bulkhead/tenants", "/run/bulkhead/leases", "/var/lib/bulkhead/pools"] {
+        sim.set_unlistable(Some(dir));
+        sim.lose_journals();
+        sim.unmount(&targets[3]);
+        engine.tick();
+        assert_eq!(n_placed(&sim, &targets), targets.len(), "{dir}");
+        let found = engine.problems();
+        assert!(matches!(&found[..], [one] if one.id == FindingId::RecordUnreadable), "{dir}: {found:?}");
+        sim.set_unlistable(None);
+        engine.tick();
+        assert!(engine.problems().is_empty());
+    }
+}
+
+#[test]
+fn many_leases_take_turns_and_one_that_does_not_end_is_tried_each_time() {
+    let (sim, engine) = with_pool();
+    let n_leases = 3 * LEASES;
+    let targets = with_volumes(&engine, "a", n_leases);
+    let volumes: Vec<VolumeRef> = (0..n_leases).map(|n| format!("p/a{n}").parse().unwrap()).collect();
+    let tenant: Name = "a".parse().unwrap();
+    let detach = TenantSet { detach: volumes.clone(), ..TenantSet::default() };
+    engine.tenant_set(&tenant, &detach, false).unwrap();
+    for (pid, volume) in (1000..).zip(&volumes) {
+        sim.set_process(pid, Some(7));
+        let request = LeaseCreate { tenant: tenant.clone(), volumes: vec![volume.clone()], pid };
+        engine.lease_create(&request).unwrap();
+    }
+    let n_mounted = || targets.iter().filter(|target| engine.host().is_mounted(target).unwrap()).count();
+    engine.tick();
+    assert_eq!((n_mounted(), engine.leases().unwrap().len()), (n_leases, n_leases));
+    sim.set_process(1000, None);
+    sim.set_busy(&targets[0], true);
+    let is_noticed = (0..n_leases.div_ceil(LEASES)).any(|_| {
+        engine.tick();
+        !engine.problems().is_empty()
+    });
+    assert!(is_noticed);
+    // It has just had its turn, and two thirds of the others come before its next one.
+    sim.set_busy(&targets[0], false);
+    engine.tick();
+    assert_eq!((n_mounted(), engine.leases().unwrap().len()), (n_leases - 1, n_leases - 1));
+    assert!(engine.problems().is_empty());
+    (1000..).zip(&volumes).for_each(|(pid, _)| sim.set_process(pid, None));
+    engine.tick();
+    assert_eq!(n_mounted(), n_leases - 1 - LEASES);
+    (0..2).for_each(|_| engine.tick());
+    assert_eq!((n_mounted(), engine.leases().unwrap().len()), (0, 0));
+    assert!(engine.problems().is_empty());
+}
+
+#[test]
+fn a_tenant_that_is_as_it_was_costs_no_step() {
+    let (sim, engine) = with_pool();
+    let names: Vec<Name> = (0..TENANTS).map(|n| format!("t{n:02}").parse().unwrap()).collect();
+    names.iter().for_each(|name| drop(with_volumes(&engine, name.as_str(), 0)));
+    let steps_of_a_check = || {
+        let before = sim.n_steps();
+        engine.tick();
+        sim.n_steps() - before
+    };
+    let of_all = steps_of_a_check();
+    let of_those_in_full = steps_of_a_check();
+    assert_eq!(of_those_in_full * TENANTS, of_all * TENANTS_IN_FULL);
+    // Not one of the two whose turn it is then.
+    let (slice, of_io) = (tenant::slice(&names[TENANTS - 1]), "io.weight");
+    let before = sim.cgroup_file(&slice, of_io).unwrap();
+    sim.set_cgroup_file(&slice, of_io, "default 1");
+    assert!(steps_of_a_check() > of_those_in_full);
+    assert_eq!(sim.cgroup_file(&slice, of_io).unwrap(), before);
+    assert_eq!(steps_of_a_check(), of_those_in_full);
+    // Other records: perhaps of what was written.
+    with_volumes(&engine, "other", 0);
+    assert!(steps_of_a_check() >= of_all);
     assert!(engine.problems().is_empty());
 }
 

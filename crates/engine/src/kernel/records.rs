@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use bulkhead_core::action::Record;
@@ -14,16 +14,21 @@ use bulkhead_sys::file::Stamp;
 
 use crate::host::Records;
 
-/// The records of one kind in a directory, by their files.
-type Known = BTreeMap<PathBuf, (Stamp, Record)>;
+/// The records of one kind in a directory as they were listed last, and what told then of each whether it would change.
+#[derive(Debug, Default)]
+struct Known {
+    /// `None` where a change would not be seen: the record is read again.
+    stamps: Vec<Option<Stamp>>,
+    all: Records,
+}
 
 /// What was read before, by directory and by how the names of the files end.
 #[derive(Debug, Default)]
-pub(super) struct KnownRecords(Mutex<BTreeMap<(PathBuf, String), Known>>);
+pub(super) struct KnownRecords(Mutex<BTreeMap<(PathBuf, String), Arc<Known>>>);
 
 impl KnownRecords {
-    /// The records in these files, which are all of their kind in `dir`; `read` reads those that are not known, and gives `None` for one
-    /// that is gone. What is damaged is read each time.
+    /// The records in these files, which are all of their kind in `dir`, sorted by name; `read` reads those that are not known, and gives
+    /// `None` for one that is gone. What is damaged is read each time. While nothing changes, the same value is returned.
     pub(super) fn all(
         &self,
         dir: &Path,
@@ -32,27 +37,46 @@ impl KnownRecords {
         read: impl Fn(&Path) -> Option<Result<Record, Fault>>,
     ) -> Records {
         let key = (dir.to_owned(), suffix.to_owned());
-        // Not locked meanwhile: who lists the same at the same time reads it all.
-        let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&key).unwrap_or_default();
-        let (mut known, mut all) = (Known::new(), Records::new());
-        let now = SystemTime::now();
-        for path in paths {
-            // Before it is read: what changes then is seen the next time.
+        // Not locked meanwhile: who lists the same at the same time does so by itself.
+        let before = self.known().get(&key).cloned().unwrap_or_default();
+        // Before they are read: what changes then is seen the next time.
+        let stamped = |path: PathBuf| {
             let stamp = Stamp::of(&path);
-            let record = match before.remove(&path) {
-                Some((as_before, record)) if stamp == Some(as_before) => Ok(record),
-                _ => match read(&path) {
+            (path, stamp)
+        };
+        let files: Vec<(PathBuf, Option<Stamp>)> = paths.map(stamped).collect();
+        let mut known_before = before.all.iter().zip(&before.stamps).peekable();
+        let is_as_before = |(path, stamp): &(PathBuf, Option<Stamp>), known: &PathBuf, as_before: &Option<Stamp>| {
+            known == path && as_before.is_some() && as_before == stamp
+        };
+        let mut pairs = files.iter().zip(known_before.clone());
+        if files.len() == before.all.len() && pairs.all(|(file, ((known, _), stamp))| is_as_before(file, known, stamp))
+        {
+            return Arc::clone(&before.all);
+        }
+        let (mut stamps, mut all, now) = (Vec::new(), Vec::new(), SystemTime::now());
+        for file in files {
+            while known_before.next_if(|((known, _), _)| known.as_os_str() < file.0.as_os_str()).is_some() {}
+            let known = known_before.next_if(|((known, _), _)| *known == file.0);
+            let as_before = known.filter(|((known, _), stamp)| is_as_before(&file, known, stamp));
+            let (path, stamp) = file;
+            let record = match as_before {
+                Some(((_, record), _)) => record.clone(),
+                None => match read(&path) {
                     None => continue,
                     Some(record) => record,
                 },
             };
-            if let (Some(stamp), Ok(record)) = (stamp.filter(|stamp| stamp.is_settled(now)), &record) {
-                known.insert(path.clone(), (stamp, record.clone()));
-            }
+            stamps.push(stamp.filter(|stamp| record.is_ok() && stamp.is_settled(now)));
             all.push((path, record));
         }
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, known);
+        let all = Arc::new(all);
+        self.known().insert(key, Arc::new(Known { stamps, all: Arc::clone(&all) }));
         all
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<(PathBuf, String), Arc<Known>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -101,14 +125,23 @@ mod tests {
         }
         let names = ["a", "b", "gone"];
         let (all, were_read) = list(&known, dir.path(), &names);
-        assert_eq!(all, [(path("a"), Ok(record("a"))), (path("b"), Ok(record("b")))]);
+        assert_eq!(*all, [(path("a"), Ok(record("a"))), (path("b"), Ok(record("b")))]);
         assert_eq!(were_read, names);
         // A change in the same tick of the clock might not be seen.
         assert_eq!(list(&known, dir.path(), &names).1, names);
         settled();
         assert_eq!(list(&known, dir.path(), &names[..2]).1, ["a", "b"]);
-        let (again, were_read) = list(&known, dir.path(), &names[..2]);
-        assert_eq!((again, were_read), (all, Vec::new()));
+        let (settled_all, were_read) = list(&known, dir.path(), &names[..2]);
+        assert_eq!((&settled_all, were_read), (&all, Vec::new()));
+        assert!(Arc::ptr_eq(&settled_all, &list(&known, dir.path(), &names[..2]).0), "nothing has changed");
+        // One that comes before, between or after the others, and goes, changes none of them.
+        for name in ["0", "aa", "z"] {
+            fs::write(path(name), store::encode(&record(name))).unwrap();
+            let mut with = vec![name, "a", "b"];
+            with.sort_unstable();
+            assert_eq!(list(&known, dir.path(), &with).1, [name]);
+            assert_eq!(list(&known, dir.path(), &names[..2]), (Arc::clone(&all), Vec::new()));
+        }
         // As long as before, and made to look as old.
         let old = fs::metadata(path("a")).unwrap().modified().unwrap();
         fs::write(path("a"), store::encode(&record("c"))).unwrap();
