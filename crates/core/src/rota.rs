@@ -19,12 +19,6 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// All of a list of so many.
-    #[must_use]
-    pub const fn all(of: usize) -> Self {
-        Self { start: 0, count: of, of }
-    }
-
     /// Whether it is the turn of the one at this place.
     #[must_use]
     pub const fn contains(&self, place: usize) -> bool {

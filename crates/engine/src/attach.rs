@@ -63,7 +63,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a command into a tenant, in a cgroup of its own. Both processes are children of whoever asks, or that itself.
+    /// Puts a command into a tenant, in a cgroup of its own.
     ///
     /// # Errors
     /// `NotFound` without such a tenant or process, `InvalidArgument` when the command is not a child of the one that waits for it.
@@ -93,16 +93,18 @@ impl Engine {
 
     /// Ends what a run has left running; what is returned removes its cgroup.
     pub(crate) fn kill_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Action>, Fault> {
-        let mut left = Vec::new();
-        for (_, cgroup) in self.host().runs(&tenant::payload(tenant)).into_iter().filter(|(run, _)| *run == pid) {
-            let processes = self.host().processes(&cgroup);
-            if !processes.is_empty() {
-                tracing::info!(%tenant, pid, n = processes.len(), "ending what a run left behind");
-                self.host().kill_all(&cgroup)?;
-            }
-            left.push(Action::RemoveCgroup { cgroup });
+        let runs = self.host().runs(&tenant::payload(tenant)).into_iter().filter(|(run, _)| *run == pid);
+        runs.map(|(_, cgroup)| self.kill_left(tenant, pid, cgroup)).collect()
+    }
+
+    /// The same in one cgroup.
+    pub(crate) fn kill_left(&self, tenant: &Name, pid: u32, cgroup: String) -> Result<Action, Fault> {
+        let processes = self.host().processes(&cgroup);
+        if !processes.is_empty() {
+            tracing::info!(%tenant, pid, n = processes.len(), "ending what a run left behind");
+            self.host().kill_all(&cgroup)?;
         }
-        Ok(left)
+        Ok(Action::RemoveCgroup { cgroup })
     }
 
     /// Refuses a volume that another tenant has, or that cannot be mounted now.

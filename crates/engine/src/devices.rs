@@ -169,22 +169,23 @@ impl Engine {
         let is_physical = facts.physical == [facts.name.clone()];
         let (shares_work, reason, findings) = if is_physical {
             let (works, reason) = judge(&facts, policy);
-            (works, reason, device_findings(&facts, calibration.as_ref()))
+            let findings = device_findings(&facts, (works, &reason), calibration.as_ref());
+            (works, reason, findings)
         } else if facts.physical.is_empty() {
             (false, "it is not on a block device (tmpfs, network or overlay below)".to_owned(), Vec::new())
         } else {
             let mut below: Vec<BlockFacts> = self.host().block_devices()?;
             below.retain(|other| facts.physical.contains(&other.name));
-            let (works, reasons): (Vec<bool>, Vec<String>) =
-                below.iter().map(|other| judge(other, other.policy())).unzip();
+            let judged: Vec<(bool, String)> = below.iter().map(|other| judge(other, other.policy())).collect();
             let mut findings = Vec::new();
-            for other in &below {
+            for (other, (works, reason)) in below.iter().zip(&judged) {
                 let record = self.device_record(other);
                 let calibration = record.as_ref().ok().and_then(|record| record.calibration.as_ref());
-                findings.extend(device_findings(other, calibration));
+                findings.extend(device_findings(other, (*works, reason), calibration));
                 findings.extend(record.as_ref().err().cloned().map(lookup_failed));
             }
-            let shares_work = !works.is_empty() && works.iter().all(|works| *works);
+            let shares_work = !judged.is_empty() && judged.iter().all(|(works, _)| *works);
+            let reasons: Vec<String> = judged.into_iter().map(|(_, reason)| reason).collect();
             (shares_work, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")), findings)
         };
         Ok(DeviceView {
@@ -224,9 +225,8 @@ impl BlockFacts {
     }
 }
 
-/// What weakens isolation on a physical device.
-fn device_findings(facts: &BlockFacts, calibration: Option<&Calibration>) -> Vec<Finding> {
-    let (works, why) = judge(facts, facts.policy());
+/// What weakens isolation on a physical device, of which is known whether weights work there, and why.
+fn device_findings(facts: &BlockFacts, (works, why): (bool, &str), calibration: Option<&Calibration>) -> Vec<Finding> {
     let no_controller = (!works).then(|| health::no_controller(&facts.name, why));
     let isolation = calibration.and_then(|calibration| calibration.isolation);
     let not_isolated = isolation.and_then(|isolation| isolation.finding(&facts.name, facts.rotational));

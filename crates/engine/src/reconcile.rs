@@ -271,9 +271,8 @@ impl Engine {
     fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
         for (pid, cgroup) in self.host().runs(&tenant::payload(&tenant.name)) {
             if self.host().start_time(pid).is_none() {
-                tracing::info!(tenant = %tenant.name, pid, "ending what a run left behind");
-                self.host().kill_all(&cgroup)?;
-                self.executor.run_steps(vec![Action::RemoveCgroup { cgroup }], false)?;
+                let remove = self.kill_left(&tenant.name, pid, cgroup)?;
+                self.executor.run_steps(vec![remove], false)?;
             }
         }
         Ok(())

@@ -360,7 +360,6 @@ impl Sim {
             .or_default();
     }
 
-    /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
     /// The file system that a directory was on is mounted elsewhere.
     pub(crate) fn move_dir(&self, from: &Path, to: &Path) {
         let mut world = self.world();
@@ -433,6 +432,7 @@ impl Sim {
         }
     }
 
+    /// Makes unmounting a directory, or letting go of an image or logical volume, fail as a process that has it open does.
     pub(crate) fn set_busy(&self, target: &Path, busy: bool) {
         if busy {
             self.world().busy.insert(target.to_owned());
@@ -455,12 +455,12 @@ impl Sim {
         world.files.retain(|path, _| !path.starts_with("/run"));
     }
 
-    /// The kernel made the journal thread anew, in the root cgroup (after a remount).
     /// Has no records listed in a directory, or all again.
     pub(crate) fn set_unlistable(&self, dir: Option<&str>) {
         self.world().unlistable = dir.map(PathBuf::from);
     }
 
+    /// The kernel made the journal thread anew, in the root cgroup (after a remount).
     pub(crate) fn lose_journals(&self) {
         self.world().journals.clear();
     }

@@ -186,6 +186,7 @@ impl<'a> Working<'a> {
     /// # Errors
     /// Those of the errand; what keeps it from its work; the job's when that is not to go on.
     pub(crate) fn start(engine: &Engine, job: &'a Job, errand: &impl Errand) -> Result<Self, Fault> {
+        engine.check_can_pay(errand.payer())?;
         let (task, tenant) = errand.prepare(engine)?;
         let payer = engine.payer(tenant.as_ref())?;
         let worker = engine.host().start_worker(&WorkSpec { cgroup: payer.cgroup.clone(), task })?;

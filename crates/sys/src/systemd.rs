@@ -181,17 +181,22 @@ impl Manager {
     /// Starts a slice, unless somebody is just stopping it or the slice above, which a start would start as well: his `systemctl stop` would
     /// end with "canceled".
     fn try_start(&self, unit: &str, properties: &[Pair]) -> Result<(), SystemdError> {
-        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
-        let job: Result<OwnedObjectPath, _> =
-            self.call("start", unit, "StartTransientUnit", &(unit, "fail", properties, auxiliary));
-        match job {
+        match self.start_transient(unit, properties) {
             Err(error) if is_named(&error, EXISTS) => {
                 let _: OwnedObjectPath = self.call("start", unit, "StartUnit", &(unit, "fail"))?;
                 let accounting: Vec<&Pair> = properties.iter().filter(|(name, _)| *name != "Description").collect();
                 self.call("change", unit, "SetUnitProperties", &(unit, true, accounting))
             }
-            job => job.map(drop),
+            started => started,
         }
+    }
+
+    /// Starts a unit that has no file, if nobody else's job is in the way.
+    fn start_transient(&self, unit: &str, properties: &[Pair]) -> Result<(), SystemdError> {
+        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
+        let job: Result<OwnedObjectPath, _> =
+            self.call("start", unit, "StartTransientUnit", &(unit, "fail", properties, auxiliary));
+        job.map(drop)
     }
 
     /// Puts a process into a scope of its own in a slice. What it starts there is its own affair (`Delegate`); systemd forgets the scope
@@ -209,9 +214,7 @@ impl Manager {
         for (name, text) in texts {
             properties.push((name, OwnedValue::try_from(Value::from(text)).map_err(refused)?));
         }
-        let auxiliary: Vec<(&str, Vec<Pair>)> = Vec::new();
-        let _: OwnedObjectPath =
-            self.call("start", unit, "StartTransientUnit", &(unit, "fail", properties, auxiliary))?;
+        self.start_transient(unit, &properties)?;
         self.wait_for(unit, "active")
     }
 

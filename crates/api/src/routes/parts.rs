@@ -9,7 +9,7 @@ use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use utoipa::PartialSchema as _;
+use utoipa::PartialSchema;
 use utoipa::openapi::schema::{KnownFormat, SchemaFormat};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use uuid::Uuid;
@@ -34,6 +34,14 @@ pub trait Place: Send + Sized + 'static {
 
 fn text() -> Schema {
     ObjectBuilder::new().schema_type(Type::String).into()
+}
+
+/// That of a type that has one of its own, as numbers have.
+fn schema_of<T: PartialSchema>() -> Schema {
+    match T::schema() {
+        RefOr::T(schema) => schema,
+        RefOr::Ref(_) => text(),
+    }
 }
 
 impl Place for () {
@@ -142,11 +150,7 @@ impl Place for Run {
     }
 
     fn schemas() -> Vec<Schema> {
-        let pid = match u32::schema() {
-            RefOr::T(schema) => schema,
-            RefOr::Ref(_) => text(),
-        };
-        vec![text(), pid]
+        vec![text(), schema_of::<u32>()]
     }
 }
 
@@ -162,10 +166,7 @@ impl Place for u64 {
     }
 
     fn schemas() -> Vec<Schema> {
-        match u64::schema() {
-            RefOr::T(schema) => vec![schema],
-            RefOr::Ref(_) => vec![text()],
-        }
+        vec![schema_of::<u64>()]
     }
 }
 

@@ -37,7 +37,10 @@ impl Service {
         if !terms.dry_run {
             return self.begin(errand, terms).await.map(Reply::Stream);
         }
-        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| errand.plan(engine));
+        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
+            engine.check_can_pay(errand.payer())?;
+            errand.plan(engine)
+        });
         planned.await.map(Reply::Planned)
     }
 }
@@ -52,7 +55,6 @@ struct Importing {
 impl Importing {
     /// What would be done, as far as that is known before anything is unpacked.
     fn plan(&self, engine: &Engine) -> Result<Done<ReceiveView>, Fault> {
-        engine.check_can_pay(self.request.tenant.as_ref())?;
         self.staging(engine)?;
         let size = self.request.size_bytes.map(|size| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size));
         engine.volume_receive(&self.volume, &self.header(size.unwrap_or(MIN_BASE_BYTES), Bytes(0)), true)
@@ -112,7 +114,6 @@ impl Errand for Importing {
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
-        engine.check_can_pay(self.request.tenant.as_ref())?;
         give_up_interrupted(engine, &self.volume)?;
         // What is refused in any case is refused before anything is unpacked.
         self.plan(engine)?;

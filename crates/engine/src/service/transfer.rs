@@ -51,7 +51,7 @@ impl Service {
             return self.begin(errand, terms).await.map(Reply::Stream);
         }
         let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
-            engine.check_can_pay(errand.tenant.as_ref())?;
+            engine.check_can_pay(errand.payer())?;
             engine.volume_receive(&errand.volume, &errand.header, true)
         });
         planned.await.map(Reply::Planned)
@@ -115,7 +115,6 @@ impl Errand for Receiving {
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
-        engine.check_can_pay(self.tenant.as_ref())?;
         let view = engine.volume_receive(&self.volume, &self.header, false)?.object;
         let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "there is no part of it");
         let part = view.ok_or_else(nothing)?.part;

@@ -126,9 +126,9 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
         ctx.crash_and_reboot().await?;
         done += kills;
         settled(ctx, &format!("after {done} kills")).await?;
-        let counts = "cd /var/acked; touch operations; echo $(wc -l < operations): $(for name in a b c; do echo $(cat $name); done)";
+        let counts = "cd /var/acked; touch operations; echo $(wc -l < operations) operations, synced up to $(for name in a b c; do echo $(cat $name); done)";
         let counts = ctx.machine.sh(counts).await?;
-        ctx.log(format!("{done} kills; operations: numbers that were synced: {}", counts.trim()));
+        ctx.log(format!("{done} kills, {}", counts.trim()));
     }
 
     let n_done: usize = ctx.machine.sh("wc -l < /var/acked/operations").await?.trim().parse()?;
