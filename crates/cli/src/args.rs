@@ -693,8 +693,7 @@ pub(crate) struct ImageImportArgs {
     /// Where archives are unpacked on the way
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
-    /// The tenant that pays for the daemon's part of the work, at its share; else the work comes after all tenants. The snapshot is not
-    /// attached to it
+    /// Tenant that is charged for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]
@@ -725,8 +724,8 @@ pub(crate) struct ReceiveArgs {
     /// Give up what was received of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
-    /// The tenant that pays for the work, at its share; else that whose volume lies on the base of the stream, or the work comes after
-    /// all tenants. The snapshot is not attached to it
+    /// Tenant that is charged for the work [default: that of a volume with the same base, or none, at the lowest priority]; the snapshot is
+    /// not attached to it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]

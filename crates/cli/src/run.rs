@@ -122,8 +122,7 @@ fn end(client: &Client, run: &Run, output: &Output) {
         }
     });
     if let Err(fault) = outcome {
-        let cause =
-            format!("what is left of the command cannot be ended now, and the daemon will do so itself ({fault})");
+        let cause = format!("cleaning up after the command failed; the daemon will try again ({fault})");
         output.warn(&Fault::new(fault.code, format!("tenant {}", run.tenant), cause));
     }
 }

@@ -281,8 +281,7 @@ pub struct ImageImport {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub staging: Option<PathBuf>,
-    /// The tenant that pays for the work; without one, nobody does, and it comes after what somebody pays for. The snapshot does not
-    /// become one of its volumes.
+    /// The tenant that is charged for the work; without one, nobody is, and it has the lowest priority. The snapshot is not attached to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
 }

@@ -111,8 +111,7 @@ impl Engine {
         let object = format!("volume {}", volume.reference());
         match self.reserve(pool, own, Takes::Unseen, &object) {
             Err(fault) if fault.code == Code::NoSpace => {
-                let cause =
-                    format!("it is being flattened, which would have to copy what is its own too: {}", fault.cause);
+                let cause = format!("it is being flattened, and a copy adds its own blocks to that: {}", fault.cause);
                 let reason = Reason::FlatteningNeedsRoom { volume: volume.reference() };
                 Err(Fault::new(Code::NoSpace, object, cause).reason(reason))
             }

@@ -248,8 +248,8 @@ pub struct Receive {
     /// Say what would be done, and do nothing.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub dry_run: bool,
-    /// The tenant that pays for the work; without one, that whose volume lies on what the stream is based on, else nobody. The snapshot
-    /// does not become one of its volumes.
+    /// The tenant that is charged for the work; without one, that of a volume with the same base, or nobody, at the lowest priority. The
+    /// snapshot is not attached to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(value_type = Option<String>)]
     pub tenant: Option<Name>,
