@@ -40,9 +40,9 @@ const DOCKERD: &str = "--bridge=none --iptables=false --ip6tables=false --storag
 /// Longest that an emulated Docker may take for one thing.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Appends to a file in the volume, syncs each, and says how many there are.
-const WRITER: &str =
-    "i=0; while :; do i=$((i + 1)); echo $i >> /data/log; fsync /data/log; echo $i > /data/written; done";
+/// Appends to a file in the volume, syncs each, and publishes the count by rename, so that a reader never finds half of it.
+const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> /data/log; fsync /data/log; echo $i > /data/written.new; \
+                      mv /data/written.new /data/written; done";
 
 struct Docker {
     path: String,
@@ -76,7 +76,7 @@ async fn import_box(ctx: &Ctx, docker: &Docker, busybox: &str) -> Result<()> {
     ctx.machine
         .sh(&format!(
             "mkdir -p /tmp/root/bin /tmp/root/usr /tmp/root/etc /tmp/root/tmp; cp {busybox} /tmp/root/bin; \
-             for n in sh cat sleep fsync; do ln -s busybox /tmp/root/bin/$n; done; ln -s usr/lib usr/lib64 /tmp/root"
+             for n in sh cat sleep fsync mv; do ln -s busybox /tmp/root/bin/$n; done; ln -s usr/lib usr/lib64 /tmp/root"
         ))
         .await?;
     let import = format!("PATH={}:$PATH; tar -C /tmp/root -c . | docker import - box; rm -r /tmp/root", docker.path);

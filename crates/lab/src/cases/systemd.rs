@@ -58,8 +58,9 @@ const SLICE_UNIT: &str = "bulkhead-my\\x2ddb.slice";
 /// Where the container says how many lines it has synced.
 const WRITTEN: &str = "/run/written";
 
-/// Appends to a file, syncs each, and says how many there are.
-const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/written; done";
+/// Appends to a file, syncs each, and publishes the count by rename.
+const WRITER: &str =
+    "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/new; mv /run/new /run/written; done";
 
 /// Options for a container that ends only when it is killed: long enough after a stop for several of the daemon's checks. A unit that has
 /// failed is forgotten, or it would keep its slice.
@@ -118,9 +119,8 @@ async fn mended(ctx: &Ctx, what: &str) -> Result<()> {
 
 /// Waits until a container has written more, by the number in a file.
 pub(super) async fn writes_on(ctx: &Ctx, file: &str, limit: Duration, what: &str) -> Result<()> {
-    let written = async || -> Result<u64> {
-        Ok(ctx.machine.sh(&format!("cat {file} || true")).await?.trim().parse().unwrap_or_default())
-    };
+    let written =
+        async || -> Result<u64> { Ok(ctx.machine.sh(&format!("cat {file} || echo 0")).await?.trim().parse()?) };
     let before = written().await?;
     ctx.machine.wait_until(what, limit, async || Ok((written().await? > before + 1).then_some(()))).await
 }
@@ -234,7 +234,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     }
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx).await?;
-    ctx.machine.sh("rm /run/written /run/old /run/scoped").await?;
+    ctx.machine.sh("rm -f /run/new; rm /run/written /run/old /run/scoped").await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)
 }

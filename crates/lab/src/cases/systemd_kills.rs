@@ -62,7 +62,7 @@ const OPERATOR: &str = r#"
 n=$(cat /var/acked/n 2> /dev/null || echo 0)
 while :; do
     n=$((n + 1))
-    echo $n > /var/acked/n
+    echo $n > /var/acked/n.new; mv /var/acked/n.new /var/acked/n
     systemctl start bulkhead || true
     case $((RANDOM % 6)) in
         0 | 1) bulkhead volume snapshot file/a s$n && for old in $(seq $((n - 40)) $((n - 12))); do bulkhead volume rm file/s$old; done ;;
