@@ -34,6 +34,7 @@ install: needs
 		packaging/bulkhead-trim.service packaging/bulkhead-trim.timer
 	install -D -m 644 -t $(DESTDIR)/usr/lib/systemd/system/run-bulkhead-mnt-.mount.d packaging/run-bulkhead-mnt-.mount.d/50-bulkhead.conf
 	install -D -m 644 packaging/bulkhead.sysusers $(DESTDIR)/usr/lib/sysusers.d/bulkhead.conf
+	install -D -m 644 -t $(DESTDIR)/usr/lib/udev/rules.d packaging/60-bulkhead.rules
 	install -D -m 644 packaging/bulkhead.tmpfiles $(DESTDIR)/usr/lib/tmpfiles.d/bulkhead.conf
 	install -D -m 644 -t $(DESTDIR)/usr/share/man/man1 docs/cli/man/*.1
 	install -d $(DESTDIR)/usr/share/bash-completion/completions

@@ -242,6 +242,7 @@ fn serve(
         .map_err(BlockdError::from)
         .and_then(|node| prepare(roots, spec, &device, node, image, thin::PATIENCE))
         .and_then(|ready| {
+            service::mark_unprobed(roots, &device).map_err(UblkError::from)?;
             control.start(device.id)?;
             let exposed = expose(roots, spec, &device, ready.size, false)?;
             Ok((ready, exposed))

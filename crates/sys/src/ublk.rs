@@ -476,6 +476,8 @@ impl Control {
         let stopped = self.command(uapi::STOP_DEV, device.id, 0);
         drop(exclusive);
         unless_gone(stopped)?;
+        // Before the number is free for a device that is not ours.
+        service::unmark(roots, device)?;
         unless_gone(self.command(uapi::DEL_DEV_ASYNC, device.id, 0))?;
         service::forget(roots, device)?;
         if server.map_or(Ok(true), |server| server.wait_until_ended(SERVER_END_LIMIT)).map_err(failed)? {

@@ -115,6 +115,9 @@ def remove():
 print(json.dumps(globals()[sys.argv[1]]()))
 "#;
 
+/// As the package installs it.
+const UDEV_RULES: &str = include_str!("../../../../packaging/60-bulkhead.rules");
+
 /// Longest that anything may take.
 const LIMIT: Duration = Duration::from_secs(14_400);
 
@@ -131,6 +134,9 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let argv = [program.as_str(), "daemon", "--volume-requests", "8"];
     let daemon = start_daemon_within(ctx, &argv, &[], LIMIT).await?;
     make_file_pool(ctx).await?;
+    ctx.machine.sh("mkdir -p /run/udev/rules.d").await?;
+    ctx.machine.write_file("/run/udev/rules.d/60-bulkhead.rules", UDEV_RULES.as_bytes()).await?;
+    ctx.machine.sh("udevadm control --reload").await?;
     ctx.machine.write_file("/run/ask.py", ASK.as_bytes()).await?;
     let ask = async |step: &str, daemon: u32| -> Result<Value> {
         let script = format!("python3 /run/ask.py {step} {n} {daemon}");
@@ -163,7 +169,7 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     for step in ["detach", "remove"] {
         ask(step, 0).await?;
     }
-    ctx.machine.sh("rm /run/ask.py").await?;
+    ctx.machine.sh("rm -r /run/ask.py /run/udev/rules.d").await?;
     kernel_is_silent(ctx).await?;
     unmake_file_pool(ctx).await?;
     daemon.stop().await?;

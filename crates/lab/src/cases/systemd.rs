@@ -125,6 +125,19 @@ pub(super) async fn writes_on(ctx: &Ctx, file: &str, limit: Duration, what: &str
     ctx.machine.wait_until(what, limit, async || Ok((written().await? > before + 1).then_some(()))).await
 }
 
+/// Nothing in `/dev/disk` is named by what is in a volume; udev would do so without the mark of the volume's server.
+async fn is_unprobed(ctx: &Ctx, volume: &str) -> Result<()> {
+    let view = json(ctx, &["volume", "inspect", volume]).await?;
+    let device = view["device"].as_str().context("it has no device")?;
+    let known = format!("udevadm settle; udevadm info --query=property {device}");
+    let unprobed = ctx.machine.sh(&known).await?;
+    ensure!(unprobed.contains("DEVTYPE=") && !unprobed.contains("ID_FS_"), "udev has probed {device}: {unprobed}");
+    ctx.machine.sh(&format!("rm /run/bulkhead/blockd/unprobed/ublkb*; udevadm trigger --settle {device}")).await?;
+    let probed = ctx.machine.sh(&known).await?;
+    ensure!(probed.contains("ID_FS_TYPE=ext4"), "udev probes nothing here: {probed}");
+    Ok(())
+}
+
 async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     if install(ctx).await?.is_none() {
@@ -143,6 +156,8 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(property(ctx, "IOWeight").await? == "300");
     let limits = property(ctx, "IOWriteBandwidthMax").await?;
     ensure!(limits.ends_with(" 52428800"), "{limits}");
+
+    is_unprobed(ctx, "file/v").await?;
 
     // As a runtime with the systemd driver starts a container with `--cgroup-parent`.
     let at =

@@ -31,6 +31,9 @@ pub const SIBLINGS_SOCKET: &str = "siblings.sock";
 /// The directory below that of servers in which they tell what they read from where.
 const HEAT_DIR: &str = "heat";
 
+/// The directory below that of servers whose files name the disks that udev must not probe (`packaging/60-bulkhead.rules`).
+const UNPROBED_DIR: &str = "unprobed";
+
 /// How many requests a volume can have under way, if nothing else is said: what two layers of usual devices keep busy.
 pub const REQUESTS: u16 = 64;
 
@@ -308,6 +311,32 @@ impl Watch {
 /// The number of the device of which a file of this name tells.
 fn device_of(name: &str) -> Option<u32> {
     name.strip_prefix("ublkb")?.parse().ok()
+}
+
+/// Marks a device that was added and has no disk yet, so that udev does not probe its disk.
+///
+/// # Errors
+/// [`FileError`].
+pub fn mark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
+    let path = unprobed(roots, device);
+    let failed = |operation| {
+        let path = path.clone();
+        move |source| FileError::Io { operation, path, source }
+    };
+    fs::create_dir_all(dir(roots).join(UNPROBED_DIR)).map_err(failed("make the directory of"))?;
+    fs::write(&path, b"").map_err(failed("write"))
+}
+
+/// Takes the mark of [`mark_unprobed`] away: before the device is deleted, since its number may be another's afterwards.
+///
+/// # Errors
+/// [`FileError`].
+pub(super) fn unmark(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
+    file::remove_durable(&unprobed(roots, device)).map(drop)
+}
+
+fn unprobed(roots: &Roots, device: &DeviceInfo) -> PathBuf {
+    dir(roots).join(UNPROBED_DIR).join(device.name())
 }
 
 /// Forgets what was told of a device.
