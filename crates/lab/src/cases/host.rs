@@ -54,24 +54,41 @@ pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daem
 
 /// Starts the daemon by this command, and waits until it answers.
 pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str)]) -> Result<Daemon> {
-    start_daemon_within(ctx, argv, env, COMMAND_LIMIT).await
-}
-
-/// The same where it has much to do before it answers.
-pub(super) async fn start_daemon_within(
-    ctx: &Ctx,
-    argv: &[&str],
-    env: &[(&str, &str)],
-    limit: Duration,
-) -> Result<Daemon> {
     let process = ctx.machine.spawn(argv, env).await?;
     ctx.machine
-        .wait_until("the daemon answers", limit, async || {
+        .wait_until("the daemon answers", COMMAND_LIMIT, async || {
             let answer = cli(ctx, &["host"]).await?;
             Ok((answer.status == ExitStatus::Code(0)).then_some(()))
         })
         .await?;
     Ok(Daemon { process })
+}
+
+/// Prints the time since boot at which a daemon says that it is ready (`sd_notify(3)`).
+const SUPERVISOR: &str = r"
+import socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind('/run/supervisor')
+while 'READY=1' not in s.recv(4096).decode():
+    pass
+print(open('/proc/uptime').read().split()[0])
+";
+
+/// Starts a daemon that may have much to do, and waits until it says that it is ready. Nobody asks it meanwhile, which would take time from it.
+/// Returns how many seconds it took as well, on the guest's clock.
+pub(super) async fn start_daemon_timed(ctx: &Ctx, argv: &[&str], limit: Duration) -> Result<(Daemon, f64)> {
+    let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
+    ctx.machine
+        .wait_until("the supervisor listens", COMMAND_LIMIT, async || {
+            let found = ctx.machine.run(&["test", "-S", "/run/supervisor"]).await?;
+            Ok(found.status.success().then_some(()))
+        })
+        .await?;
+    let before: f64 = ctx.machine.sh("cut -d' ' -f1 /proc/uptime").await?.trim().parse()?;
+    let process = ctx.machine.spawn(argv, &[("NOTIFY_SOCKET", "/run/supervisor")]).await?;
+    let ready = supervisor.wait(limit).await?.success("waiting for the daemon")?;
+    ctx.machine.sh("rm /run/supervisor").await?;
+    Ok((Daemon { process }, ready.stdout.trim().parse::<f64>()? - before))
 }
 
 impl Daemon {

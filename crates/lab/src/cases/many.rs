@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::host::{
-    PROFILE, kernel_is_silent, make_file_pool, nothing_is_critical, start_daemon_within, unmake_file_pool,
+    PROFILE, kernel_is_silent, make_file_pool, nothing_is_critical, start_daemon_timed, unmake_file_pool,
 };
 use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
@@ -132,7 +132,7 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let program = ctx.program("bulkhead");
     // Each request of a volume is memory that is locked.
     let argv = [program.as_str(), "daemon", "--volume-requests", "8"];
-    let daemon = start_daemon_within(ctx, &argv, &[], LIMIT).await?;
+    let (daemon, _) = start_daemon_timed(ctx, &argv, LIMIT).await?;
     make_file_pool(ctx).await?;
     ctx.machine.sh("mkdir -p /run/udev/rules.d").await?;
     ctx.machine.write_file("/run/udev/rules.d/60-bulkhead.rules", UDEV_RULES.as_bytes()).await?;
@@ -152,15 +152,15 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let storm = ask("storm", 0).await?;
 
     daemon.kill().await?;
-    let (daemon, again) = started(ctx, &argv).await?;
-    ctx.log(format!("{n} volumes: another daemon answers after {again:.1} s"));
+    let (daemon, again) = start_daemon_timed(ctx, &argv, LIMIT).await?;
+    ctx.log(format!("{n} volumes: another daemon is ready after {again:.1} s"));
 
     // A boot: all is recorded, and nothing is there.
     ctx.machine.sh("cp -a /var/lib/bulkhead /run/recorded").await?;
     ask("detach", 0).await?;
     daemon.stop().await?;
     ctx.machine.sh("rm -r /var/lib/bulkhead; mv /run/recorded /var/lib/bulkhead").await?;
-    let (daemon, boot) = started(ctx, &argv).await?;
+    let (daemon, boot) = start_daemon_timed(ctx, &argv, LIMIT).await?;
     let mounted = ctx.machine.sh("grep -c ' /run/bulkhead/mnt/' /proc/self/mountinfo").await?;
     ensure!(mounted.trim() == n.to_string(), "{mounted} of {n} volumes are mounted after a boot");
     nothing_is_critical(ctx, "after a boot").await?;
@@ -185,15 +185,4 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     .collect();
     ensure!(missed.is_empty(), "with {n} volumes: {}", missed.join(", "));
     Ok(Outcome::Passed)
-}
-
-/// Starts a daemon, and says how long it took until it answered, on the guest's clock.
-async fn started(ctx: &Ctx, argv: &[&str]) -> Result<(super::host::Daemon, f64)> {
-    let now = async || -> Result<f64> {
-        let uptime = ctx.machine.read_text("/proc/uptime").await?;
-        Ok(uptime.split(' ').next().unwrap_or_default().parse()?)
-    };
-    let before = now().await?;
-    let daemon = start_daemon_within(ctx, argv, &[], LIMIT).await?;
-    Ok((daemon, now().await? - before))
 }
