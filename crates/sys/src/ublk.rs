@@ -476,7 +476,7 @@ impl Control {
         let stopped = self.command(uapi::STOP_DEV, device.id, 0);
         drop(exclusive);
         unless_gone(stopped)?;
-        // Before the number is free for a device that is not ours.
+        // Its number is free after the next command.
         service::unmark(roots, device)?;
         unless_gone(self.command(uapi::DEL_DEV_ASYNC, device.id, 0))?;
         service::forget(roots, device)?;

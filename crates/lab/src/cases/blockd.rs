@@ -71,9 +71,12 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
         closed["device"].is_null() && served(ctx).await?.is_empty(),
         "a server of a closed volume is left: {closed}"
     );
+    let marks = async || ctx.machine.sh("ls /run/bulkhead/blockd/unprobed").await;
+    ensure!(marks().await?.is_empty(), "the mark of a closed device is left");
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());
+    ensure!(marks().await?.lines().count() == 1, "an open device has no mark for udev");
     let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
     let threads = ctx.machine.sh(&format!("cat {slice}/bulkhead-db-server.slice/cgroup.procs")).await?;
     ensure!(threads.trim() == pid.to_string(), "the server cgroup has {threads:?}, the server is {pid}");

@@ -64,7 +64,7 @@ pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str
     Ok(Daemon { process })
 }
 
-/// Prints the time since boot at which a daemon says that it is ready (`sd_notify(3)`).
+/// Prints the uptime at which a daemon reports readiness (`sd_notify(3)`).
 const SUPERVISOR: &str = r"
 import socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -74,21 +74,26 @@ while 'READY=1' not in s.recv(4096).decode():
 print(open('/proc/uptime').read().split()[0])
 ";
 
-/// Starts a daemon that may have much to do, and waits until it says that it is ready. Nobody asks it meanwhile, which would take time from it.
-/// Returns how many seconds it took as well, on the guest's clock.
+/// Starts the daemon and waits until it reports readiness to a supervisor: polling would slow the start down. Returns the seconds that the start
+/// took, too, on the guest's clock.
 pub(super) async fn start_daemon_timed(ctx: &Ctx, argv: &[&str], limit: Duration) -> Result<(Daemon, f64)> {
     let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
-    ctx.machine
-        .wait_until("the supervisor listens", COMMAND_LIMIT, async || {
-            let found = ctx.machine.run(&["test", "-S", "/run/supervisor"]).await?;
-            Ok(found.status.success().then_some(()))
-        })
-        .await?;
+    listens_at(ctx, "/run/supervisor").await?;
     let before: f64 = ctx.machine.sh("cut -d' ' -f1 /proc/uptime").await?.trim().parse()?;
     let process = ctx.machine.spawn(argv, &[("NOTIFY_SOCKET", "/run/supervisor")]).await?;
     let ready = supervisor.wait(limit).await?.success("waiting for the daemon")?;
     ctx.machine.sh("rm /run/supervisor").await?;
     Ok((Daemon { process }, ready.stdout.trim().parse::<f64>()? - before))
+}
+
+/// Waits until a supervisor has its socket.
+pub(super) async fn listens_at(ctx: &Ctx, socket: &str) -> Result<()> {
+    ctx.machine
+        .wait_until("the supervisor listens", Duration::from_secs(60), async || {
+            let found = ctx.machine.run(&["test", "-S", socket]).await?;
+            Ok(found.status.success().then_some(()))
+        })
+        .await
 }
 
 impl Daemon {

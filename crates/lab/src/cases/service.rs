@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, json, listens_at, make_pools, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -40,12 +40,7 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
             })
             .await
     };
-    ctx.machine
-        .wait_until("the supervisor listens", Duration::from_secs(60), async || {
-            let found = ctx.machine.run(&["test", "-S", "/run/notify"]).await?;
-            Ok(found.status.success().then_some(()))
-        })
-        .await?;
+    listens_at(ctx, "/run/notify").await?;
     // Half of the watchdog's time is between two signs of life.
     let daemon = start_daemon(ctx, &[("NOTIFY_SOCKET", "/run/notify"), ("WATCHDOG_USEC", "1000000")]).await?;
     said("READY=1").await?;

@@ -125,7 +125,7 @@ pub(super) async fn writes_on(ctx: &Ctx, file: &str, limit: Duration, what: &str
     ctx.machine.wait_until(what, limit, async || Ok((written().await? > before + 1).then_some(()))).await
 }
 
-/// Nothing in `/dev/disk` is named by what is in a volume; udev would do so without the mark of the volume's server.
+/// Checks that udev does not probe a volume's device, and as a control that it does without the server's mark.
 async fn is_unprobed(ctx: &Ctx, volume: &str) -> Result<()> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
     let device = view["device"].as_str().context("it has no device")?;

@@ -313,21 +313,21 @@ fn device_of(name: &str) -> Option<u32> {
     name.strip_prefix("ublkb")?.parse().ok()
 }
 
-/// Marks a device that was added and has no disk yet, so that udev does not probe its disk.
+/// Excludes the disk of a device from udev's probing. To be called before the disk exists, and with it udev's first event.
 ///
 /// # Errors
 /// [`FileError`].
 pub fn mark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
     let path = unprobed(roots, device);
-    let failed = |operation| {
-        let path = path.clone();
-        move |source| FileError::Io { operation, path, source }
-    };
-    fs::create_dir_all(dir(roots).join(UNPROBED_DIR)).map_err(failed("make the directory of"))?;
-    fs::write(&path, b"").map_err(failed("write"))
+    fs::create_dir_all(dir(roots).join(UNPROBED_DIR)).map_err(|source| FileError::Io {
+        operation: "make the directory of",
+        path: path.clone(),
+        source,
+    })?;
+    file::write_atomic(&path, b"")
 }
 
-/// Takes the mark of [`mark_unprobed`] away: before the device is deleted, since its number may be another's afterwards.
+/// Undoes [`mark_unprobed`]. To be called before the device is deleted, which frees its number for devices that are not ours.
 ///
 /// # Errors
 /// [`FileError`].
