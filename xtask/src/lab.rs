@@ -290,7 +290,7 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
         (Clock::Wall, true) => "KVM",
         (Clock::Wall, false) => "emulated",
     };
-    say::progress(format!("booted {kernel} in {seconds:.1} s ({cpu})"));
+    say::progress(format!("booted {kernel} after {seconds:.1} s of the host's time ({cpu})"));
     for (index, disk) in spec.disks.iter().enumerate() {
         let node = machine.disk(index).await?;
         say::progress(format!("disk {index}: {node}, {} {} MiB", disk.model, disk.size_mib));
