@@ -197,7 +197,9 @@ fn serve(
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(spec.volume);
-    let found = control.find(roots, owner, &mut Owners::default())?;
+    // The daemon announces what it finds.
+    let found =
+        if successor { control.find(roots, owner, &Owners::default()) } else { control.find_announced(roots, owner) }?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
         if let Some(other) = service::other_image(roots, &device.name(), &spec.image) {
             return Err(BlockdError::OfAnother { image: spec.image.clone(), device: device.node(roots), other });
@@ -234,7 +236,11 @@ fn serve(
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     let queues = queues.min(MAX_QUEUES).min(requests);
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
-    let device = control.add(&wanted, features)?;
+    service::announce(roots, owner)?;
+    let device = control.add(&wanted, features).inspect_err(|_| {
+        // What is announced in vain makes somebody ask all devices.
+        let _ = service::renounce(roots, owner);
+    })?;
     let params = image.params(sized::disk_size(features, image.size()), spec.discards);
     let started = control
         .set_params(&device, &params)

@@ -10,13 +10,13 @@ pub mod service;
 pub mod sized;
 mod uapi;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::mem;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirEntryExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::units::Bytes;
@@ -230,45 +230,54 @@ pub struct Params {
 }
 
 /// The owners of devices, by what `/sys` numbers them with: a device never changes its owner, and its number in `/sys` (unlike its own) is
-/// not given to another. `None`: it is not told.
-#[derive(Clone, Debug, Default)]
-pub struct Owners(BTreeMap<u64, Option<u64>>);
+/// not given to another. `None`: it is not told. For any number of threads, of which none waits for a device that another asks.
+#[derive(Debug, Default)]
+pub struct Owners(Mutex<BTreeMap<u64, Option<u64>>>);
 
 impl Owners {
     /// The device of an owner among all that there are, by their numbers in `/sys` and their own; asks those of which it is not known that
     /// they are somebody else's. Forgets those that are gone.
     fn find(
-        &mut self,
+        &self,
         devices: &[(u64, u32)],
         owner: u64,
         mut ask: impl FnMut(u32) -> Result<Option<DeviceInfo>, UblkError>,
     ) -> Result<Option<DeviceInfo>, UblkError> {
-        let mut before = mem::take(&mut self.0);
-        for (number, id) in devices {
-            if let Some(other) = before.remove(number).filter(|other| *other != Some(owner)) {
-                self.0.insert(*number, other);
-                continue;
-            }
-            match ask(*id) {
-                Ok(Some(info)) => {
-                    self.0.insert(*number, Some(info.owner));
-                    if info.owner == owner {
-                        // Of those that were not looked at, nothing new is known.
-                        self.0.append(&mut before);
-                        return Ok(Some(info));
-                    }
+        for (number, id) in self.perhaps(devices, owner) {
+            let of = match ask(id) {
+                Ok(Some(info)) if info.owner == owner => {
+                    self.known().insert(number, Some(owner));
+                    return Ok(Some(info));
                 }
-                Ok(None) => {}
+                Ok(Some(info)) => Some(info.owner),
+                Ok(None) => continue,
                 // Of a device that somebody without privileges made, nobody else is told.
                 Err(UblkError::Command { source, .. })
                     if [Errno::INVAL, Errno::PERM, Errno::ACCESS].iter().any(|errno| is(&source, *errno)) =>
                 {
-                    self.0.insert(*number, None);
+                    None
                 }
                 Err(error) => return Err(error),
-            }
+            };
+            self.known().insert(number, of);
         }
         Ok(None)
+    }
+
+    /// Those of the devices that are not known to be somebody else's.
+    fn perhaps(&self, devices: &[(u64, u32)], owner: u64) -> Vec<(u64, u32)> {
+        let mut known = self.known();
+        // Some are gone; of those that came instead, the next one forgets the rest.
+        if known.len() > devices.len() {
+            let there: HashSet<u64> = devices.iter().map(|(number, _)| *number).collect();
+            known.retain(|number, _| there.contains(number));
+        }
+        let is_others = |number: &u64| known.get(number).is_some_and(|other| *other != Some(owner));
+        devices.iter().filter(|(number, _)| !is_others(number)).copied().collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<u64, Option<u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -350,7 +359,7 @@ impl Control {
     ///
     /// # Errors
     /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
-    pub fn find(&mut self, roots: &Roots, owner: u64, known: &mut Owners) -> Result<Option<DeviceInfo>, UblkError> {
+    pub fn find(&mut self, roots: &Roots, owner: u64, known: &Owners) -> Result<Option<DeviceInfo>, UblkError> {
         if let Some(probable) = service::probable(roots, owner).map(|id| self.info(id)).transpose()?.flatten()
             && probable.owner == owner
         {
@@ -369,6 +378,15 @@ impl Control {
             devices.extend(id.map(|id| (entry.ino(), id)));
         }
         known.find(&devices, owner, |id| self.info(id))
+    }
+
+    /// The same for a process that knows of no device, and is not to ask hundreds of them: `None` where none of this owner was
+    /// [announced](service::announce).
+    ///
+    /// # Errors
+    /// Those of [`Self::find`].
+    pub fn find_announced(&mut self, roots: &Roots, owner: u64) -> Result<Option<DeviceInfo>, UblkError> {
+        if service::is_announced(roots, owner) { self.find(roots, owner, &Owners::default()) } else { Ok(None) }
     }
 
     /// Makes a device, not started yet. The process that calls this is to serve it.

@@ -354,15 +354,16 @@ impl Kernel {
     }
 
     fn unmount(&self, target: &Path) -> Result<Outcome, Fault> {
-        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
-        let Some(found) = mounts.iter().find(|mount| mount.mount_point == target) else {
+        let Some(dev) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? else {
             return Ok(Outcome::UNCHANGED);
         };
-        let (dev, source) = (found.dev, found.source.display().to_string());
         // What is on no block device has no such thread.
-        let thread = match block::name_of(&self.roots, dev) {
-            Ok(name) => LogThread::find(&self.roots, &name).map_err(|e| e.fault(&name))?,
-            Err(_) => None,
+        let (source, thread) = match block::name_of(&self.roots, dev) {
+            Ok(name) => {
+                let thread = LogThread::find(&self.roots, &name).map_err(|e| e.fault(&name))?;
+                (self.roots.dev.join(name).display().to_string(), thread)
+            }
+            Err(_) => (dev.to_string(), None),
         };
         mount::unmount(target).map_err(|e| {
             let fault = e.fault(format!("mount {}", target.display()));
@@ -429,8 +430,7 @@ impl Kernel {
 /// Where nothing is mounted, the directory belongs to another file system, which is not ours to trim.
 fn trim_fs(roots: &Roots, target: &Path, start: Bytes, length: Bytes) -> Result<Bytes, Fault> {
     let object = || format!("mount point {}", target.display());
-    let mounts = mount::mountinfo(roots).map_err(|e| e.fault(object()))?;
-    if !mounts.iter().any(|mount| mount.mount_point == target) {
+    if mount::mounted_at(roots, target).map_err(|e| e.fault(object()))?.is_none() {
         return Err(Fault::new(Code::NotFound, object(), "nothing is mounted there any more"));
     }
     trim::trim(target, start, length).map_err(|e| e.fault(object()))

@@ -27,7 +27,7 @@ use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 use bulkhead_sys::ublk::service;
-use bulkhead_sys::ublk::{Control, DeviceInfo, Owners, UblkError, sized};
+use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
 use bulkhead_sys::{block, file, image, layer, lvm, process};
 use uuid::Uuid;
 
@@ -395,19 +395,18 @@ impl Kernel {
     fn device_of(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { .. }) => return Ok(None),
-            Err(UblkError::Lacks { .. }) if !service::is_told(&self.roots, volume) => return Ok(None),
+            Err(UblkError::Lacks { .. }) if !service::is_announced(&self.roots, device_owner(volume)) => {
+                return Ok(None);
+            }
             opened => opened.map_err(|e| e.fault(file_object(image)))?,
         };
-        // Not locked meanwhile: a device that does not answer keeps nobody from another.
-        let mut known = self.owners().clone();
-        let found = control.find(&self.roots, device_owner(volume), &mut known);
-        *self.owners() = known;
-        let found = found.map_err(|e| e.fault(file_object(image)))?;
+        let owner = device_owner(volume);
+        let found = control.find(&self.roots, owner, &self.owners).map_err(|e| e.fault(file_object(image)))?;
+        if found.is_some() && !service::is_announced(&self.roots, owner) {
+            // Made by an earlier version, or what was said of it has been removed by hand.
+            service::announce(&self.roots, owner).map_err(|e| e.fault(file_object(image)))?;
+        }
         Ok(found.map(|device| (control, device)))
-    }
-
-    fn owners(&self) -> MutexGuard<'_, Owners> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The driver, its module loaded if need be, when it can do what block servers need.

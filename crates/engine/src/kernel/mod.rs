@@ -78,7 +78,7 @@ pub struct Kernel {
     pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
     pub(super) replacing: Replacing,
     /// Of which ublk devices it is known that they are not the one that is looked for.
-    pub(super) owners: Mutex<Owners>,
+    pub(super) owners: Owners,
     /// Opened when it is asked for the first time.
     mount_points: Mutex<Option<MountPoints>>,
     known: KnownRecords,
@@ -101,7 +101,7 @@ impl Kernel {
             unswept: Mutex::default(),
             being_made: Mutex::default(),
             replacing: Replacing::default(),
-            owners: Mutex::default(),
+            owners: Owners::default(),
             mount_points: Mutex::default(),
             known: KnownRecords::default(),
             conditions: Conditions::default(),
@@ -177,10 +177,6 @@ impl Kernel {
             }
             other => other.fault(object),
         })
-    }
-
-    fn is_physical(&self, dev: DevNo) -> bool {
-        block::stack(&self.roots, dev).is_ok_and(|stack| stack.physical == [dev])
     }
 }
 
@@ -569,10 +565,13 @@ impl Host for Kernel {
         let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
         let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();
         // A stacked device counts once for each of its layers: only physical ones are added up.
-        stat.into_iter().filter(|(dev, _)| self.is_physical(*dev)).fold(IoBytes::default(), |sum, (_, io)| IoBytes {
-            read_bytes: sum.read_bytes + io.rbytes,
-            written_bytes: sum.written_bytes + io.wbytes,
-        })
+        stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev)).fold(
+            IoBytes::default(),
+            |sum, (_, io)| IoBytes {
+                read_bytes: sum.read_bytes + io.rbytes,
+                written_bytes: sum.written_bytes + io.wbytes,
+            },
+        )
     }
 
     fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use bulkhead_core::units::DevNo;
 
-use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, related};
+use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, name_of, related};
 use crate::loopdev;
 use crate::mount;
 use crate::roots::Roots;
@@ -124,6 +124,22 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
     Ok(stack)
 }
 
+/// Whether the device itself is all that [`stack`] would name as physical, without looking at what is below it. `false` also for one that is
+/// gone.
+#[must_use]
+pub fn is_physical(roots: &Roots, dev: DevNo) -> bool {
+    let dir = roots.sys.join("dev/block").join(dev.to_string());
+    let Ok(name) = name_of(roots, dev) else { return false };
+    if dir.join("partition").exists() {
+        return false;
+    }
+    let may_be = match kind_by_name(&name) {
+        LayerKind::Ublk => ublk::service::of(roots, &name).is_none(),
+        kind => matches!(kind, LayerKind::Disk | LayerKind::Nbd),
+    };
+    may_be && list(&dir.join("slaves")).is_ok_and(|below| below.is_empty())
+}
+
 /// The devices of the file system that holds `path` (a file or directory that exists), or the device whose node it is.
 ///
 /// Goes by `st_dev`; where that is anonymous (major 0: btrfs, overlay, tmpfs, network file systems) by the source in
@@ -141,10 +157,13 @@ pub fn holder_of(roots: &Roots, path: &Path) -> Result<Holder, BlockError> {
 }
 
 fn kind_of(device: &BlockDevice) -> LayerKind {
-    let name = device.name.as_str();
+    if device.partition_of.is_some() { LayerKind::Partition } else { kind_by_name(&device.name) }
+}
+
+/// The kind of a device that is no partition.
+fn kind_by_name(name: &str) -> LayerKind {
     match name {
-        _ if device.partition_of.is_some() => LayerKind::Partition,
-        _ if device.dm.is_some() => LayerKind::Dm,
+        _ if name.starts_with("dm-") => LayerKind::Dm,
         _ if name.starts_with("loop") => LayerKind::Loop,
         _ if name.starts_with("md") => LayerKind::Md,
         _ if name.starts_with("ublkb") => LayerKind::Ublk,

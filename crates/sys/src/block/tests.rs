@@ -124,6 +124,34 @@ fn a_stack_ends_at_all_its_disks() {
     assert_eq!(stack.dead_ends, []);
 }
 
+/// The same answer in another way, for each of these devices.
+fn physical_ones(fake: &Fake, devices: &[DevNo]) -> Vec<DevNo> {
+    let physical = |dev: &DevNo| stack(&fake.roots, *dev).is_ok_and(|stack| stack.physical == [*dev]);
+    let found: Vec<DevNo> = devices.iter().copied().filter(physical).collect();
+    let quickly: Vec<DevNo> = devices.iter().copied().filter(|dev| is_physical(&fake.roots, *dev)).collect();
+    assert_eq!(quickly, found);
+    found
+}
+
+#[test]
+fn what_is_physical_is_known_without_its_stack() {
+    let fake = fake();
+    for (path, dev) in [("nbd0", "43:0"), ("zram0", "251:0"), ("md0", "9:0"), ("bcache0", "252:0"), ("loop0", "7:0")] {
+        fake.device(&format!("virtual/block/{path}"), dev, true);
+    }
+    fake.device("virtual/block/ublkb0", "259:0", true);
+    fake.device("virtual/block/ublkb0/ublkb0p1", "259:1", false);
+    fake.file("devices/virtual/block/ublkb0/ublkb0p1/partition", "1");
+    fake.device("virtual/block/sdx", "8:0", true);
+    fake.stacked("virtual/block/sdx", "pci/block/vda");
+    let all =
+        ["254:0", "254:1", "254:16", "253:0", "253:3", "43:0", "251:0", "9:0", "252:0", "7:0", "259:0", "259:1", "8:0"];
+    let all: Vec<DevNo> = all.iter().map(|dev| dev.parse().unwrap()).collect();
+    let physical = ["254:0", "254:16", "43:0", "259:0"].map(|dev| dev.parse().unwrap());
+    assert_eq!(physical_ones(&fake, &all), physical);
+    assert!(!is_physical(&fake.roots, DevNo::new(9, 9)));
+}
+
 #[test]
 fn a_cycle_does_not_hang() {
     let fake = Fake::new();

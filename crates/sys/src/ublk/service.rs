@@ -159,6 +159,7 @@ pub fn clean_up(roots: &Roots, volume: Uuid) -> Result<(), FileError> {
     file::remove_durable(&log_file(roots, volume))?;
     forget_heat(roots, volume)?;
     sweep_tables(roots)?;
+    renounce(roots, device_owner(volume))?;
     file::remove_durable(&lock_file(roots, volume)).map(drop)
 }
 
@@ -345,13 +346,30 @@ fn unprobed(roots: &Roots, device: &DeviceInfo) -> PathBuf {
 /// [`FileError`].
 pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
     file::remove_durable(&dir(roots).join(device.name()))?;
-    file::remove_durable(&hint(roots, device.owner)).map(drop)
+    renounce(roots, device.owner)
 }
 
-/// Whether something was told of the device of a volume: it has one, or had.
+/// Says that there may be a device of this owner, before it is made, until [`tell`] says which it is: where nothing is said, nobody has to
+/// ask all devices whose they are.
+///
+/// # Errors
+/// [`FileError`].
+pub fn announce(roots: &Roots, owner: u64) -> Result<(), FileError> {
+    file::write_atomic(&hint(roots, owner), b"")
+}
+
+/// Takes [`announce`] and what was told afterwards back.
+///
+/// # Errors
+/// [`FileError`].
+pub fn renounce(roots: &Roots, owner: u64) -> Result<(), FileError> {
+    file::remove_durable(&hint(roots, owner)).map(drop)
+}
+
+/// Whether there may be a device of this owner.
 #[must_use]
-pub fn is_told(roots: &Roots, volume: Uuid) -> bool {
-    hint(roots, device_owner(volume)).exists()
+pub fn is_announced(roots: &Roots, owner: u64) -> bool {
+    hint(roots, owner).exists()
 }
 
 /// The number of the device that probably has this owner: with many devices, asking each would take long.

@@ -59,6 +59,10 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
     assert_eq!(service::of_device(&roots, 3), Some(spec.clone()));
     assert_eq!(service::all(&roots).unwrap(), [(3, spec)]);
     assert_eq!(service::probable(&roots, 7), Some(3));
+    service::announce(&roots, 8).unwrap();
+    assert_eq!((service::probable(&roots, 8), service::is_announced(&roots, 8)), (None, true));
+    service::renounce(&roots, 8).unwrap();
+    assert!(!service::is_announced(&roots, 8) && service::is_announced(&roots, 7));
     let told = service::dir(&roots).join("ublkb3");
     let content = fs::read(&told).unwrap();
     fs::write(&told, &content[..content.len() / 2]).unwrap();
@@ -166,8 +170,8 @@ fn without_the_driver_it_says_so() {
 
 #[test]
 fn a_device_that_is_known_to_be_anothers_is_not_asked_again() {
-    let mut known = Owners::default();
-    let mut find = |devices: &[(u64, u32)], owner: u64, owners: &[(u32, u64)]| {
+    let known = Owners::default();
+    let find = |devices: &[(u64, u32)], owner: u64, owners: &[(u32, u64)]| {
         let mut asked = Vec::new();
         let found = known.find(devices, owner, |id| {
             asked.push(id);
