@@ -1,6 +1,7 @@
 //! Keeps the sums: looks at the tracer come in, totals per cgroup come out.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::blame::{Cause, Causers, Causes};
 use super::charge::{Charge, Journal, Parts, Transaction, Wanters, carried};
@@ -58,7 +59,7 @@ pub struct Observer {
     /// Since when (ns, monotonic) a later transaction than these has been committed.
     overdue_since: HashMap<(DevNo, Tid), u64>,
     /// The physical devices below each file system, and the file systems that share one of them with it (itself among them).
-    below: HashMap<DevNo, (Vec<DevNo>, Vec<DevNo>)>,
+    below: HashMap<DevNo, (Vec<DevNo>, Arc<[DevNo]>)>,
     causes: Causes,
     waits: Waits,
     tree: Tree,
@@ -113,10 +114,18 @@ impl Observer {
         for (dev, disk) in disks.iter().flat_map(|(dev, disks)| disks.iter().map(|disk| (*dev, *disk))) {
             on_disk.entry(disk).or_default().push(dev);
         }
+        // Hundreds of file systems may lie on the same disks: their neighbours are the same list.
+        let mut on_all: HashMap<Vec<DevNo>, Arc<[DevNo]>> = HashMap::new();
         let with_neighbours = disks.into_iter().map(|(dev, disks)| {
-            let others = disks.iter().filter_map(|disk| on_disk.get(disk)).flatten().copied();
-            let neighbours: BTreeSet<DevNo> = others.chain([dev]).collect();
-            (dev, (disks, neighbours.into_iter().collect()))
+            if disks.is_empty() {
+                return (dev, (disks, Arc::from([dev])));
+            }
+            let neighbours = on_all.entry(disks.clone()).or_insert_with(|| {
+                let all: BTreeSet<DevNo> =
+                    disks.iter().filter_map(|disk| on_disk.get(disk)).flatten().copied().collect();
+                all.into_iter().collect()
+            });
+            (dev, (disks, Arc::clone(neighbours)))
         });
         self.below = with_neighbours.collect();
     }
@@ -298,8 +307,10 @@ impl Observer {
     fn sync(&mut self, sync: &Sync) {
         let wait_us = sync.end_ns.saturating_sub(sync.start_ns) / 1000;
         self.totals.syncs.entry(sync.cgroup).or_default().record(wait_us);
-        let alone = (Vec::new(), vec![sync.dev]);
-        let (disks, neighbours) = self.below.get(&sync.dev).unwrap_or(&alone);
+        let (disks, neighbours): (&[DevNo], &[DevNo]) = match self.below.get(&sync.dev) {
+            Some((disks, neighbours)) => (disks, neighbours),
+            None => (&[], std::slice::from_ref(&sync.dev)),
+        };
         let blame = self.causes.of(sync, disks, neighbours);
         for (&(culprit, _), ns) in &blame.causes {
             *self.totals.blame_ns.entry((sync.cgroup, culprit)).or_default() += ns;
@@ -466,6 +477,21 @@ mod tests {
         let mut observer = Observer::default();
         observer.set_file_systems(HashMap::from([(FS, vec![DISK])]));
         observer
+    }
+
+    #[test]
+    fn file_systems_on_the_same_disks_have_one_list_of_neighbours() {
+        let fs = |minor| DevNo::new(253, minor);
+        let other = DevNo::new(8, 16);
+        let on_one = (0..1000).map(|minor| (fs(minor), vec![DISK]));
+        let on_two = [(fs(1000), vec![DISK, other]), (fs(1001), vec![other]), (fs(1002), Vec::new())];
+        let mut observer = Observer::default();
+        observer.set_file_systems(on_one.chain(on_two).collect());
+        let neighbours = |minor| &observer.below[&fs(minor)].1;
+        assert!((1..1000).all(|minor| Arc::ptr_eq(neighbours(minor), neighbours(0))));
+        let all: Vec<DevNo> = (0..1002).map(fs).collect();
+        assert_eq!((&**neighbours(0), &**neighbours(1000)), (&all[..1001], &all[..]));
+        assert_eq!((&**neighbours(1001), &**neighbours(1002)), (&all[1000..], &[fs(1002)][..]));
     }
 
     #[test]

@@ -74,6 +74,11 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let marks = async || ctx.machine.sh("ls /run/bulkhead/blockd/unprobed").await;
     ensure!(marks().await?.is_empty(), "the mark of a closed device is left");
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
+    // By the owner that the driver knows, when what is told of it is lost.
+    ctx.machine.sh("rm /run/bulkhead/blockd/owner-*").await?;
+    json(ctx, &["tenant", "set", "db", "--detach", "file/v"]).await?;
+    ensure!(served(ctx).await?.is_empty(), "a device of which nothing was told is left");
+    json(ctx, &["tenant", "set", "db", "--attach", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());
     ensure!(marks().await?.lines().count() == 1, "an open device has no mark for udev");

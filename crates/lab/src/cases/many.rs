@@ -99,6 +99,14 @@ def look():
     ask("GET", "/metrics")
     return {name: timed(lambda path: ask("GET", path), [path], 1)["seconds"] for name, path in views.items()}
 
+def watched():
+    before, _ = daemon(sys.argv[3])
+    for _ in range(20):
+        time.sleep(15)
+        ask("GET", "/metrics")
+    after, memory = daemon(sys.argv[3])
+    return {"core_pct": round((after - before) / 3, 2), "memory_mib": round(memory, 1)}
+
 def storm():
     tenants = range(10)
     for n in tenants:
@@ -149,6 +157,8 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     }
     let idle = ask("idle", daemon.pid()).await?;
     ask("look", 0).await?;
+    // As by Prometheus, which keeps the observation going.
+    ask("watched", daemon.pid()).await?;
     let storm = ask("storm", 0).await?;
 
     daemon.kill().await?;
