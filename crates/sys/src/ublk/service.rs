@@ -217,9 +217,20 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), 
     let disk_sequence = disk_sequence(roots, &device.name()).ok_or_else(gone)?;
     let told = Told { disk_sequence, service: spec.clone() };
     let content = serde_json::to_vec(&told).map_err(|error| failed("write")(error.into()))?;
-    fs::create_dir_all(dir(roots)).map_err(failed("make the directory of"))?;
-    file::write_atomic(&path, &content)?;
-    file::write_atomic(&hint(roots, device_owner(spec.volume)), device.id.to_string().as_bytes())
+    write(&path, &content)?;
+    write(&hint(roots, device_owner(spec.volume)), device.id.to_string().as_bytes())
+}
+
+/// Replaces a file in one step; makes its directory if need be.
+fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    if let Some(place) = path.parent() {
+        fs::create_dir_all(place).map_err(|source| FileError::Io {
+            operation: "make the directory of",
+            path: path.to_owned(),
+            source,
+        })?;
+    }
+    file::write_atomic(path, content)
 }
 
 /// Waits for servers that come and go. What a wait costs does not grow with their number.
@@ -319,13 +330,7 @@ fn device_of(name: &str) -> Option<u32> {
 /// # Errors
 /// [`FileError`].
 pub fn mark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
-    let path = unprobed(roots, device);
-    fs::create_dir_all(dir(roots).join(UNPROBED_DIR)).map_err(|source| FileError::Io {
-        operation: "make the directory of",
-        path: path.clone(),
-        source,
-    })?;
-    file::write_atomic(&path, b"")
+    write(&unprobed(roots, device), b"")
 }
 
 /// Undoes [`mark_unprobed`]. To be called before the device is deleted, which frees its number for devices that are not ours.
@@ -355,7 +360,7 @@ pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError
 /// # Errors
 /// [`FileError`].
 pub fn announce(roots: &Roots, owner: u64) -> Result<(), FileError> {
-    file::write_atomic(&hint(roots, owner), b"")
+    write(&hint(roots, owner), b"")
 }
 
 /// Takes [`announce`] and what was told afterwards back.
