@@ -754,6 +754,20 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().unwrap_or_else(|| Path::new("."))
 }
 
+/// Repeats an operation while something is locked: a child that another test has forked holds our locks, too, until it executes its program.
+#[cfg(test)]
+pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, LayerError>) -> Result<T, LayerError> {
+    let give_up = std::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        match operation() {
+            Err(LayerError::PartLocked { .. } | LayerError::NotAlone { .. }) if std::time::Instant::now() < give_up => {
+                std::thread::yield_now();
+            }
+            done => return done,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

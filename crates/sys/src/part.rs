@@ -282,20 +282,9 @@ fn parse(text: &str) -> Option<(Uuid, Option<Bytes>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
+    use crate::layer::patiently;
 
     const CONTENT: Uuid = Uuid::from_u128(0x1234);
-
-    /// A process that another test has just started has our locks as well, until it executes its program.
-    fn patiently<T>(mut operation: impl FnMut() -> Result<T, LayerError>) -> Result<T, LayerError> {
-        let give_up = Instant::now() + Duration::from_secs(10);
-        loop {
-            match operation() {
-                Err(LayerError::PartLocked { .. }) if Instant::now() < give_up => std::thread::yield_now(),
-                done => return done,
-            }
-        }
-    }
 
     #[test]
     fn a_part_goes_on_where_it_was_and_becomes_a_layer() {

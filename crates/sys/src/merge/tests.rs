@@ -2,7 +2,6 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use bulkhead_core::merge;
 use bulkhead_core::model::Provision;
@@ -11,8 +10,7 @@ use tempfile::TempDir;
 
 use crate::extents::{self, Kind};
 use crate::image;
-use crate::layer::{chain, freeze, sweep};
-use crate::process;
+use crate::layer::{chain, freeze, patiently, sweep};
 
 const BLOCKS: u64 = 600;
 
@@ -81,21 +79,10 @@ fn the_run(directory: &Path) -> merge::Run {
     runs.into_iter().next().unwrap()
 }
 
-/// Again while the directory is locked: what other tests start has a copy of the lock, which nobody holds any more, until it executes.
-fn when_alone(mut act: impl FnMut() -> Result<(), LayerError>) {
-    let give_up = Instant::now() + Duration::from_secs(10);
-    loop {
-        match act() {
-            Err(LayerError::NotAlone { .. }) if Instant::now() < give_up => process::pause(Duration::from_millis(10)),
-            done => return done.unwrap(),
-        }
-    }
-}
-
 /// The run under other names, set apart.
 fn set_the_run_apart(directory: &Path, run: &merge::Run) -> merge::Run {
     let apart = run.renamed(Uuid::new_v4);
-    when_alone(|| set_apart(directory, &run.layers, &apart.layers));
+    patiently(|| set_apart(directory, &run.layers, &apart.layers)).unwrap();
     apart
 }
 
@@ -128,7 +115,7 @@ proptest! {
         let copied = copy(dir.path(), &apart.layers, apart.into).unwrap();
         prop_assert_eq!(&shown(&path), &before);
         assert!(copied <= run.bytes, "{copied} of {}", run.bytes);
-        when_alone(|| replace(dir.path(), &apart.layers, apart.into, apart.below));
+        patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
         prop_assert_eq!(&shown(&path), &before);
         sweep(dir.path(), &[]).unwrap();
         prop_assert_eq!(&shown(&path), &before);
@@ -150,7 +137,7 @@ fn root_a_snapshot_during_a_merge_does_not_undo_it() {
     let snapshot = dir.path().join("s.img");
     layer::create_beside(&snapshot, &path).unwrap();
     let before = shown(&path);
-    when_alone(|| replace(dir.path(), &apart.layers, apart.into, apart.below));
+    patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
     sweep(dir.path(), &[]).unwrap();
     assert_eq!((shown(&path), shown(&snapshot)), (before.clone(), before));
     assert_eq!(chain(&path).unwrap().unwrap(), [4, 3].map(|n| layer_path(dir.path(), id(n))));
@@ -194,7 +181,7 @@ fn root_a_merge_that_was_cut_off_anywhere_is_done_again() {
         assert_eq!(run.layers.len(), if cut < 3 { 3 } else { 2 });
         let apart = set_the_run_apart(dir.path(), &run);
         copy(dir.path(), &apart.layers, apart.into).unwrap();
-        when_alone(|| replace(dir.path(), &apart.layers, apart.into, apart.below));
+        patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
         sweep(dir.path(), &[]).unwrap();
         assert_eq!(shown(&path), before);
         assert_eq!(chain(&path).unwrap().unwrap(), [layer_path(dir.path(), id(3))]);
@@ -268,7 +255,7 @@ fn root_what_is_merged_is_sealed_and_has_no_part_of_a_block_at_its_end() {
     let apart = set_the_run_apart(dir.path(), &the_run(dir.path()));
     assert_ne!(apart.into, id(2));
     copy(dir.path(), &apart.layers, apart.into).unwrap();
-    when_alone(|| replace(dir.path(), &apart.layers, apart.into, apart.below));
+    patiently(|| replace(dir.path(), &apart.layers, apart.into, apart.below)).unwrap();
     assert_eq!(shown(&path), before);
     write(&layer_path(dir.path(), id(2)), 1..2, 9);
     assert!(matches!(chain(&path), Err(LayerError::Changed { .. })));
