@@ -1,5 +1,5 @@
-//! Links development builds to run at a fixed address: a dynamic linker has 125 000 relocations to make in one that is not optimised, which
-//! is a third of what starting it takes, and acceptance cases start it thousands of times. What is shipped stays position-independent.
+//! Links development builds at a fixed address. Without optimisation there are 125 000 relocations, a third of the time of a start, and
+//! acceptance cases start the program thousands of times. Release builds stay position-independent.
 
 use std::env;
 

@@ -197,7 +197,7 @@ fn serve(
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(spec.volume);
-    // The daemon announces what it finds.
+    // A successor's device exists. Before it starts any other server, the daemon announces the volume's device if it finds one.
     let found =
         if successor { control.find(roots, owner, &Owners::default()) } else { control.find_announced(roots, owner) }?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
@@ -238,7 +238,7 @@ fn serve(
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
     service::announce(roots, owner)?;
     let device = control.add(&wanted, features).inspect_err(|_| {
-        // What is announced in vain makes somebody ask all devices.
+        // A stale announcement makes the next server query all devices.
         let _ = service::renounce(roots, owner);
     })?;
     let params = image.params(sized::disk_size(features, image.size()), spec.discards);

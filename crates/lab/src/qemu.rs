@@ -25,9 +25,8 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1";
 const SAME_ADDRESSES: &str = "norandmaps";
 /// Debian's kernels clear each page that they give out; what needs it clear does that in any case.
 const PAGES_NOT_CLEARED: &str = "init_on_alloc=0";
-/// While it calibrates the timer of the processor, the kernel spins for 0.1 s of its time, and each turn of that loop reads the clock, which
-/// ends a block of translated code where instructions are counted: 5 s of a boot's 18. The HPET needs no calibration. It is for one
-/// processor; several would wake each other for their timers.
+/// Calibration of the local APIC timer spins for 0.1 s of guest time. Each turn reads the clock, and with `-icount` that ends a block of
+/// translated code: 5 of the 18 CPU seconds of a boot. The HPET needs no calibration, but has one timer for all CPUs, which would wake each other.
 const NO_PROCESSOR_TIMER: &str = "nolapic_timer";
 /// An emulated processor copies byte by byte where it says that this is fast: without the flags, memory is copied 1.5 to 4 times
 /// as fast.

@@ -230,7 +230,7 @@ pub struct Params {
 }
 
 /// The owners of devices, by what `/sys` numbers them with: a device never changes its owner, and its number in `/sys` (unlike its own) is
-/// not given to another. `None`: it is not told. For any number of threads, of which none waits for a device that another asks.
+/// not given to another. `None`: unknown, as the driver refuses to say. Shared by threads; none waits for the query of another.
 #[derive(Debug, Default)]
 pub struct Owners(Mutex<BTreeMap<u64, Option<u64>>>);
 
@@ -267,7 +267,7 @@ impl Owners {
     /// Those of the devices that are not known to be somebody else's.
     fn perhaps(&self, devices: &[(u64, u32)], owner: u64) -> Vec<(u64, u32)> {
         let mut known = self.known();
-        // Some are gone; of those that came instead, the next one forgets the rest.
+        // Entries of removed devices: never more than there are devices.
         if known.len() > devices.len() {
             let there: HashSet<u64> = devices.iter().map(|(number, _)| *number).collect();
             known.retain(|number, _| there.contains(number));
@@ -380,8 +380,8 @@ impl Control {
         known.find(&devices, owner, |id| self.info(id))
     }
 
-    /// The same for a process that knows of no device, and is not to ask hundreds of them: `None` where none of this owner was
-    /// [announced](service::announce).
+    /// [`Self::find`] for a process without a memo of owners: `None` if no device of this owner was [announced](service::announce), in place
+    /// of a query of each device.
     ///
     /// # Errors
     /// Those of [`Self::find`].

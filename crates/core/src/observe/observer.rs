@@ -114,7 +114,7 @@ impl Observer {
         for (dev, disk) in disks.iter().flat_map(|(dev, disks)| disks.iter().map(|disk| (*dev, *disk))) {
             on_disk.entry(disk).or_default().push(dev);
         }
-        // Hundreds of file systems may lie on the same disks: their neighbours are the same list.
+        // One list for all file systems on the same disks: there may be a thousand.
         let mut on_all: HashMap<Vec<DevNo>, Arc<[DevNo]>> = HashMap::new();
         let with_neighbours = disks.into_iter().map(|(dev, disks)| {
             if disks.is_empty() {

@@ -403,7 +403,7 @@ impl Kernel {
         let owner = device_owner(volume);
         let found = control.find(&self.roots, owner, &self.owners).map_err(|e| e.fault(file_object(image)))?;
         if found.is_some() && !service::is_announced(&self.roots, owner) {
-            // Made by an earlier version, or what was said of it has been removed by hand.
+            // Created by an earlier version, or its file was removed by hand.
             service::announce(&self.roots, owner).map_err(|e| e.fault(file_object(image)))?;
         }
         Ok(found.map(|device| (control, device)))

@@ -565,13 +565,11 @@ impl Host for Kernel {
         let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
         let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();
         // A stacked device counts once for each of its layers: only physical ones are added up.
-        stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev)).fold(
-            IoBytes::default(),
-            |sum, (_, io)| IoBytes {
-                read_bytes: sum.read_bytes + io.rbytes,
-                written_bytes: sum.written_bytes + io.wbytes,
-            },
-        )
+        let physical = stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev));
+        physical.fold(IoBytes::default(), |sum, (_, io)| IoBytes {
+            read_bytes: sum.read_bytes + io.rbytes,
+            written_bytes: sum.written_bytes + io.wbytes,
+        })
     }
 
     fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {

@@ -17,6 +17,6 @@ ip link set lo up
 kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
 systemd-tmpfiles --create --boot /run/static-nodes.conf
 /usr/lib/systemd/systemd-udevd --daemon >/dev/ttyS0 2>&1
-# These are half of all devices, and udev does nothing about them.
+# Half of all devices; no case depends on udev's rules for them.
 udevadm trigger --action=add --subsystem-nomatch=tty --subsystem-nomatch=acpi --subsystem-nomatch=memory
 udevadm settle

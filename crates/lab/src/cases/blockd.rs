@@ -74,10 +74,10 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let marks = async || ctx.machine.sh("ls /run/bulkhead/blockd/unprobed").await;
     ensure!(marks().await?.is_empty(), "the mark of a closed device is left");
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
-    // By the owner that the driver knows, when what is told of it is lost.
+    // Without its announcement, the device is found by the owner that the driver reports.
     ctx.machine.sh("rm /run/bulkhead/blockd/owner-*").await?;
     json(ctx, &["tenant", "set", "db", "--detach", "file/v"]).await?;
-    ensure!(served(ctx).await?.is_empty(), "a device of which nothing was told is left");
+    ensure!(served(ctx).await?.is_empty(), "a device without its announcement is left");
     json(ctx, &["tenant", "set", "db", "--attach", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());

@@ -124,8 +124,7 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
     Ok(stack)
 }
 
-/// Whether the device itself is all that [`stack`] would name as physical, without looking at what is below it. `false` also for one that is
-/// gone.
+/// Whether the physical devices of the [`stack`] are this device alone, without following the stack. `false` for a device that does not exist.
 #[must_use]
 pub fn is_physical(roots: &Roots, dev: DevNo) -> bool {
     let dir = roots.sys.join("dev/block").join(dev.to_string());

@@ -124,7 +124,7 @@ fn a_stack_ends_at_all_its_disks() {
     assert_eq!(stack.dead_ends, []);
 }
 
-/// The same answer in another way, for each of these devices.
+/// The physical ones of these devices, by their stacks and by [`is_physical`].
 fn physical_ones(fake: &Fake, devices: &[DevNo]) -> Vec<DevNo> {
     let physical = |dev: &DevNo| stack(&fake.roots, *dev).is_ok_and(|stack| stack.physical == [*dev]);
     let found: Vec<DevNo> = devices.iter().copied().filter(physical).collect();

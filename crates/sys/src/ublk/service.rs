@@ -221,7 +221,7 @@ pub fn tell(roots: &Roots, device: &DeviceInfo, spec: &ServeSpec) -> Result<(), 
     write(&hint(roots, device_owner(spec.volume)), device.id.to_string().as_bytes())
 }
 
-/// Replaces a file in one step; makes its directory if need be.
+/// Replaces a file atomically, and creates its directory if it is missing.
 fn write(path: &Path, content: &[u8]) -> Result<(), FileError> {
     if let Some(place) = path.parent() {
         fs::create_dir_all(place).map_err(|source| FileError::Io {
@@ -354,8 +354,8 @@ pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError
     renounce(roots, device.owner)
 }
 
-/// Says that there may be a device of this owner, before it is made, until [`tell`] says which it is: where nothing is said, nobody has to
-/// ask all devices whose they are.
+/// Announces a device of this owner, before its creation; [`tell`] adds its number. Without an announcement, a server need not query all
+/// devices for their owners.
 ///
 /// # Errors
 /// [`FileError`].
@@ -363,7 +363,7 @@ pub fn announce(roots: &Roots, owner: u64) -> Result<(), FileError> {
     write(&hint(roots, owner), b"")
 }
 
-/// Takes [`announce`] and what was told afterwards back.
+/// Removes the announcement.
 ///
 /// # Errors
 /// [`FileError`].
@@ -371,7 +371,7 @@ pub fn renounce(roots: &Roots, owner: u64) -> Result<(), FileError> {
     file::remove_durable(&hint(roots, owner)).map(drop)
 }
 
-/// Whether there may be a device of this owner.
+/// Whether a device of this owner is announced: it exists, or its creation or removal was cut off.
 #[must_use]
 pub fn is_announced(roots: &Roots, owner: u64) -> bool {
     hint(roots, owner).exists()
