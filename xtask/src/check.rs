@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail};
 
 /// The version that is installed when there is none.
 const CARGO_DENY_VERSION: &str = "0.20.2";
+/// How tools are built that run for less time than building them takes: neither optimised nor for debuggers.
+pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profile.dev.debug=false"];
 
 /// Runs all checks; the first failure ends it.
 ///
@@ -23,8 +25,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn deny() -> Result<()> {
-    // Building it takes longer than it runs: not optimised.
-    let program = installed("cargo-deny", CARGO_DENY_VERSION, &["--locked", "--debug"])?;
+    let program = installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)?;
     // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
     cargo(&["fetch", "--locked"])?;
     // Advisories need the network: deny.toml says why they are left out here.

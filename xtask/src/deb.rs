@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use bulkhead_lab::host_command;
 
-use crate::check::{installed, run_command};
+use crate::check::{QUICKLY, installed, run_command};
 use crate::lab::{programs_dir, target_dir, workspace};
 
 /// The version that is installed when there is none.
@@ -47,7 +47,7 @@ pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
     let (profile, program) = (profile(is_release), programs_dir(is_release).join("bulkhead"));
     // Where the manifest of the package looks for them.
     write_completions(&program, &workspace().join("target/packaging"))?;
-    let cargo_deb = installed("cargo-deb", CARGO_DEB_VERSION, &["--locked", "--debug"])?;
+    let cargo_deb = installed("cargo-deb", CARGO_DEB_VERSION, QUICKLY)?;
     let package = target_dir().join(format!("debian/bulkhead-{profile}.deb"));
     let manifest = workspace().join("crates/cli/Cargo.toml");
     let [package_text, manifest] = [&package, &manifest].map(|path| path.to_string_lossy().into_owned());
