@@ -63,6 +63,15 @@ pub struct Disk {
     pub queue: BTreeMap<String, String>,
 }
 
+impl Disk {
+    /// Whether it is a hard disk, as the kernel sees it. Where it is not, I/O keeps the processor busy, which is slow to emulate: windows can
+    /// be shorter there, as they have no fewer operations.
+    #[must_use]
+    pub fn is_rotational(&self) -> bool {
+        self.queue.get("rotational").is_some_and(|word| word == "1")
+    }
+}
+
 /// One configuration with one neighbour.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cell {

@@ -48,8 +48,8 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 }
 
 fn work(frame: &mut Frame<'_, '_>, clones: &Clones) -> Result<()> {
-    let is_slow = frame.experiment.disk.queue.get("rotational").is_some_and(|word| word == "1")
-        || frame.experiment.disk.model.starts_with("hdd");
+    let disk = &frame.experiment.disk;
+    let is_slow = disk.is_rotational() || disk.model.starts_with("hdd");
     let large_mib = if is_slow { LARGE_MIB.0 } else { LARGE_MIB.1 };
     frame.say("making the base");
     let tree = clones.staging()?;

@@ -39,7 +39,7 @@ pub(super) const SET_UP_SECONDS: f64 = 10.0;
 /// Starting fio, and flushing the cache before it.
 const BETWEEN_SECONDS: f64 = 1.5;
 
-/// Ramp and window in seconds. A window on flash keeps the processor busy, which is slow to emulate.
+/// Ramp and window in seconds ([`crate::result::Disk::is_rotational`]).
 const ARM: (u32, u32) = (2, 10);
 const ARM_QUICK: (u32, u32) = (1, 5);
 const FLASH: (u32, u32) = (0, 1);
@@ -148,7 +148,7 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
 fn work(frame: &mut Frame<'_, '_>, raw: &Raw) -> Result<()> {
     let options = frame.options;
     let model = frame.experiment.disk.model.clone();
-    let has_arm = frame.experiment.disk.queue.get("rotational").is_some_and(|word| word == "1");
+    let has_arm = frame.experiment.disk.is_rotational();
     let times = match (has_arm, options.quick) {
         (true, false) => ARM,
         (true, true) => ARM_QUICK,
