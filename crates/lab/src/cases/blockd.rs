@@ -64,7 +64,7 @@ done
 async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     json(ctx, &["volume", "create", "file/v", "--size", "128M"]).await?;
     let closed = json(ctx, &["volume", "inspect", "file/v"]).await?;
     ensure!(
@@ -137,7 +137,7 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(is_loop && view["findings"].to_string().contains("loop device"), "{view}");
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -172,7 +172,7 @@ async fn until_prepared(ctx: &Ctx, volume: &str) -> Result<()> {
 async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     let host = ctx.machine.disk(0).await?.trim_start_matches("/dev/").to_owned();
     let commits = async |at: &str| -> Result<(u32, u32)> {
         let counted = ctx.machine.sh(&COMMITS.replace("AT", at).replace("HOST", &host)).await?;
@@ -220,7 +220,7 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
     let due = (served.1 + 1) / COMMIT_SECONDS + 1;
     ensure!(served.0 <= due, "{} commits of the host's journal where {due} were due", served.0);
     ensure!(looped.0 >= 100, "only {} commits on a loop device: the count does not count", looped.0);
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -228,7 +228,7 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
 async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
     let ctx = &*ctx;
     let mut daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     json(ctx, &["volume", "create", "file/v", "--size", "128M"]).await?;
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
@@ -269,7 +269,7 @@ async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
     json(ctx, &["volume", "check", "file/v"]).await?;
     json(ctx, &["volume", "rm", "file/v"]).await?;
     ctx.machine.sh("rm -f /run/stop /run/rounds /run/fio.log").await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{PROFILE, SMP, cli, json, make_pools, nothing_is_critical, start_daemon, unmake_pools};
+use super::host::{KINDS, PROFILE, SMP, cli, json, make_pools, nothing_is_critical, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -64,7 +64,7 @@ const STORY: [&[&str]; 9] = [
 async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &[kind]).await?;
     daemon.stop().await?;
     let mut cuts = 0;
     let volume = format!("{kind}/v");
@@ -97,7 +97,7 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
     }
     ctx.log(format!("{cuts} cuts"));
     let daemon = start_daemon(ctx, &[]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &[kind]).await?;
     daemon.stop().await?;
     ensure!(cuts > 20, "only {cuts} cuts");
     Ok(Outcome::Passed)
@@ -151,7 +151,7 @@ const KILLS_A_LINE: u32 = 20;
 async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &KINDS).await?;
     json(ctx, &["tenant", "create", "rt"]).await?;
     daemon.kill().await?;
     ctx.machine
@@ -193,7 +193,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
         .sh("rmdir /run/target; rm -rf /run/acked /run/stop /run/have /run/done /run/alive /run/client.log /run/daemon.log")
         .await?;
     json(ctx, &["tenant", "rm", "rt"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

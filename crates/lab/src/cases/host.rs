@@ -57,7 +57,7 @@ pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str
     let process = ctx.machine.spawn(argv, env).await?;
     ctx.machine
         .wait_until("the daemon answers", COMMAND_LIMIT, async || {
-            let answer = cli(ctx, &["host"]).await?;
+            let answer = cli(ctx, &["tenant", "ls"]).await?;
             Ok((answer.status == ExitStatus::Code(0)).then_some(()))
         })
         .await?;
@@ -172,12 +172,21 @@ pub(super) async fn kernel_is_silent(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Makes a pool of each of [`KINDS`]; `unmake_pools` removes them.
-pub(super) async fn make_pools(ctx: &Ctx) -> Result<()> {
-    let (d1, d2) = (ctx.machine.disk(1).await?, ctx.machine.disk(2).await?);
-    make_file_pool(ctx).await?;
-    json(ctx, &["pool", "create", "thick", "--device", &d1]).await?;
-    json(ctx, &["pool", "create", "thin", "--device", &d2, "--thin"]).await?;
+/// Makes pools of these kinds, each under its own name. What is listed asks LVM for each of its pools: a case makes those that it uses.
+pub(super) async fn make_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
+    for kind in kinds {
+        match *kind {
+            "thick" => {
+                json(ctx, &["pool", "create", "thick", "--device", &ctx.machine.disk(1).await?]).await.map(drop)?
+            }
+            "thin" => {
+                json(ctx, &["pool", "create", "thin", "--device", &ctx.machine.disk(2).await?, "--thin"])
+                    .await
+                    .map(drop)?;
+            }
+            _ => make_file_pool(ctx).await?,
+        }
+    }
     Ok(())
 }
 
@@ -201,12 +210,15 @@ pub(super) async fn has_ublk(ctx: &Ctx) -> Result<bool> {
     Ok(ctx.machine.run(&["modinfo", "ublk_drv"]).await?.status == ExitStatus::Code(0))
 }
 
-/// Removes the pools, which must be empty, and what they lay on.
-pub(super) async fn unmake_pools(ctx: &Ctx) -> Result<()> {
-    for kind in ["thick", "thin"] {
-        json(ctx, &["pool", "rm", kind]).await?;
+/// Removes pools that [`make_pools`] made, which must be empty, and what they lay on.
+pub(super) async fn unmake_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
+    for kind in kinds {
+        match *kind {
+            "file" => unmake_file_pool(ctx).await?,
+            lvm => json(ctx, &["pool", "rm", lvm]).await.map(drop)?,
+        }
     }
-    unmake_file_pool(ctx).await
+    Ok(())
 }
 
 /// Removes the file pool, which must be empty, and the file system that it lay on.

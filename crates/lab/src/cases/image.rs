@@ -142,7 +142,7 @@ print(round(took * 1000))
 async fn image_import(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file", "thin"]).await?;
     ctx.machine.sh(&format!("cd /run/filepool; {PLANT}")).await?;
     for (name, script) in [("layout.py", LAYOUT), ("spoil.py", SPOIL)] {
         ctx.machine.sh(&format!("cd {AT}; cat > {name} <<'END'\n{script}\nEND\npython3 {name}")).await?;
@@ -158,7 +158,7 @@ async fn image_import(ctx: &mut Ctx) -> Result<Outcome> {
     let left = ctx.machine.sh(&format!("ls {POOL}; ls {STAGING}; losetup --list --noheadings")).await?;
     ensure!(left.trim() == "bulkhead-pool", "something was left: {left}");
     ctx.machine.sh(&format!("rm -r {AT} {STAGING}")).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file", "thin"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -92,7 +92,7 @@ while not os.path.exists("/run/stop"):
 async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     ctx.machine.sh("rm -f /run/stop /run/rounds /run/acked").await?;
     json(ctx, &["volume", "create", "file/origin", "--size", "256M", "--provision", "on-demand"]).await?;
     let origin = attach(ctx, "origin").await?;
@@ -206,7 +206,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
     kernel_is_silent(ctx).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     // A server that ends by itself has a successor as well, and would not be noticed.
     let log = daemon.stop().await?;
     let (taken_over, killed) = (log.matches(TAKES_OVER).count(), SNAPSHOTS + KILLED.len());
@@ -221,7 +221,7 @@ const HOLD_DEVICE: &str =
 async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     json(ctx, &["volume", "create", "file/v", "--size", "64M", "--provision", "on-demand"]).await?;
     let at = attach(ctx, "v").await?;
     ctx.machine.sh(&format!("echo mine > {at}/data; sync -f {at}")).await?;
@@ -275,7 +275,7 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     let left = ctx.machine.sh(&format!("ls {POOL}")).await?;
     ensure!(left.trim() == "bulkhead-pool", "something is left: {left}");
     kernel_is_silent(ctx).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -346,7 +346,7 @@ const FILL: &str = "cd /run/filepool; n=$(stat -f -c '%f * %S' .); fallocate -l 
 async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     json(ctx, &["volume", "create", "file/origin", "--size", "256M", "--provision", "on-demand"]).await?;
     let origin = attach(ctx, "origin").await?;
     ctx.machine
@@ -380,7 +380,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
     }
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -34,7 +34,7 @@ const STALE: &str = "ls -l /proc/*/fd 2> /dev/null | grep -c '\\.layer (deleted)
 async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let mut daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     ctx.machine.sh("rm -f /run/stop /run/rounds /run/acked").await?;
     json(ctx, &["volume", "create", "file/v", "--size", "256M", "--provision", "on-demand"]).await?;
     let at = attach(ctx, "v").await?;
@@ -110,7 +110,7 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
     nothing_is_critical(ctx, "when all volumes are gone").await?;
     kernel_is_silent(ctx).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file"]).await?;
     let log = daemon.stop().await?;
     ensure!(!log.contains("layers are not merged"), "some could not be merged: {log}");
     Ok(Outcome::Passed)

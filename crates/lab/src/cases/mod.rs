@@ -35,19 +35,23 @@ use std::time::Duration;
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 
-/// Cases that are not run at every change, each with the shorter one whose subject is the same: what is measured over minutes, and what is
-/// cut off or loaded at random rather than at each step.
+/// Cases that are not run at every change, each with the shorter one whose subject is the same: what is measured over minutes, what is
+/// cut off or loaded at random rather than at each step, and further combinations of pool and file system.
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
     ("fsync_p99_held", "shares_held_by_caps"),
     ("layers_hold", "volume_copies"),
     ("layers_power_cut", "layers_power_cut_loses"),
     ("observation_under_stress", "journal_attribution"),
+    ("send_receive_others", "send_receive"),
     ("shares_held_with_journal", "shares_held_by_caps"),
     ("siblings_hold", "siblings_share"),
     ("suites_on_volumes", "blockd_killed"),
     ("systemd_reboot", "systemd_slices"),
     ("thin_clones_share", "siblings_share"),
+    ("volume_copies_others", "volume_copies"),
+    ("volume_life_others", "volume_life"),
+    ("xfs_attribution_internal", "xfs_attribution"),
 ];
 
 /// The cases of `--quick`: those of [`all`] without the long ones.

@@ -47,7 +47,7 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
     let text = said("WATCHDOG=1").await?;
     ensure!(text.trim_start().starts_with("READY=1"), "{text:?}");
 
-    make_pools(ctx).await?;
+    make_pools(ctx, &["thick"]).await?;
     json(ctx, &["volume", "create", "thick/v", "--size", "64M"]).await?;
     json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", "thick/v"]).await?;
     let program = ctx.program("bulkhead");
@@ -74,7 +74,7 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
     running.wait(Duration::from_secs(60)).await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "thick/v"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["thick"]).await?;
     daemon.stop().await?;
     ctx.machine.sh("rm /run/notify /run/notified").await?;
     Ok(Outcome::Passed)

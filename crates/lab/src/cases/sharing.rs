@@ -78,7 +78,7 @@ async fn set_up(ctx: &Ctx, clones: &[(&str, &[&str])]) -> Result<Daemon> {
 }
 
 async fn make_clones(ctx: &Ctx, clones: &[(&str, &[&str])]) -> Result<()> {
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file", "thin"]).await?;
     ctx.machine.sh(TREE).await?;
     json(ctx, &["image", "import", "/run/tree", "file/image", "--size", "256M"]).await?;
     for (name, options) in clones {
@@ -102,7 +102,7 @@ async fn tear_down(ctx: &Ctx, daemon: Daemon, clones: &[(&str, &[&str])]) -> Res
     ensure!(left.trim() == "bulkhead-pool", "something is left: {left}");
     kernel_is_silent(ctx).await?;
     ctx.machine.sh("rm -rf /run/tree /run/sums /run/stop").await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file", "thin"]).await?;
     daemon.stop().await.map(drop)
 }
 

@@ -143,7 +143,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     if install(ctx).await?.is_none() {
         return Ok(no_package());
     }
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file", "thick"]).await?;
     let disk = ctx.machine.disk(1).await?;
     for volume in ["file/v", "thick/w"] {
         json(ctx, &["volume", "create", volume, "--size", "64M"]).await?;
@@ -248,7 +248,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["volume", "rm", volume]).await?;
     }
     kernel_is_silent(ctx).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file", "thick"]).await?;
     ctx.machine.sh("rm -f /run/new; rm /run/written /run/old /run/scoped").await?;
     purge(ctx).await?;
     Ok(Outcome::Passed)

@@ -68,7 +68,7 @@ echo $((after - before)); echo $((payload_after - payload)); grep -c 'LOST' $tra
 async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &KINDS).await?;
     use_loop_devices(ctx).await?;
     for kind in KINDS {
         let volume = format!("{kind}/v");
@@ -115,7 +115,7 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["tenant", "rm", "db"]).await?;
         json(ctx, &["volume", "rm", &volume]).await?;
     }
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -123,7 +123,7 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
 async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &KINDS).await?;
     for kind in KINDS {
         let volume = format!("{kind}/v");
         json(ctx, &["volume", "create", &volume, "--size", "128M"]).await?;
@@ -157,7 +157,7 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
         ensure!(left.is_empty(), "{kind}: left behind: {left}");
         json(ctx, &["volume", "rm", &volume]).await?;
     }
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -188,7 +188,7 @@ async fn cpu_weights(ctx: &Ctx) -> Result<()> {
 async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["thick"]).await?;
     json(ctx, &["volume", "create", "thick/data", "--size", "64M"]).await?;
     json(ctx, &["tenant", "create", "db"]).await?;
     ctx.machine.sh("mkdir -p /run/target").await?;
@@ -233,7 +233,7 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh("rmdir /run/target").await?;
     json(ctx, &["tenant", "rm", "db", "--force"]).await?;
     json(ctx, &["volume", "rm", "thick/data"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["thick"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -251,7 +251,7 @@ async fn command_runs(ctx: &Ctx) -> Result<()> {
 async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["thick"]).await?;
     let disk = ctx.machine.disk(1).await?.replace("/dev/", "");
     json(ctx, &["volume", "create", "thick/v", "--size", "64M"]).await?;
     let volume = json(ctx, &["volume", "inspect", "thick/v"]).await?;
@@ -276,7 +276,7 @@ async fn device_control(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(back["object"]["scheduler"] == before["scheduler"], "{back}");
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "thick/v"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["thick"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -28,7 +28,7 @@ const CHANGE: &str = "cd AT; dd if=/dev/urandom of=data0 bs=4096 count=3 seek=10
 async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["thin"]).await?;
     ctx.machine.sh(TREE).await?;
     json(ctx, &["volume", "create", "thin/v", "--size", "256M"]).await?;
     let at = attach(ctx, "v").await?;
@@ -137,7 +137,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.save("servers.txt", &logs)?;
     kernel_is_silent(ctx).await?;
     ctx.machine.sh("rm -rf /run/tree /run/sums /run/sums.a").await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["thin"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -4,20 +4,30 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{PROFILE, cli, json, make_pools, refused, refused_as, start_daemon, unmake_pools};
+use super::host::{KINDS, PROFILE, cli, json, make_pools, refused, refused_as, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-pub(super) const CASES: &[Case] = &[Case {
-    name: "send_receive",
-    about: "snapshots of ext4 and XFS sent to another pool, whole and incremental, hold the same files there, and so do those of a thin pool; \
-            a transfer that is killed, cut off or damaged goes on where it was, and what is no such stream changes nothing",
-    kernels: &[Kernel::V6_12],
-    profile: PROFILE,
-    limit: Duration::from_secs(1800),
-    run: |ctx| Box::pin(send_receive(ctx)),
-}];
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "send_receive",
+        about: "snapshots of ext4 sent to another pool, whole and incremental, hold the same files there; a transfer that is killed, cut off \
+                or damaged goes on where it was, and what is no such stream changes nothing",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1200),
+        run: |ctx| Box::pin(send_receive(ctx, false)),
+    },
+    Case {
+        name: "send_receive_others",
+        about: "the same for snapshots of XFS and of a thin pool",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(1200),
+        run: |ctx| Box::pin(send_receive(ctx, true)),
+    },
+];
 
 /// The pool that is sent to, on the same disk.
 const OTHER: &str = "/run/filepool/other";
@@ -33,20 +43,23 @@ const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=
                       cp whole newer; printf '\\002' | dd of=newer bs=1 seek=8 conv=notrunc status=none; \
                       head -c 1000000 /dev/urandom > noise; cat whole noise > longer";
 
-async fn send_receive(ctx: &mut Ctx) -> Result<Outcome> {
+async fn send_receive(ctx: &mut Ctx, is_others: bool) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &["file"]).await?;
     ctx.machine.sh(&format!("mkdir {STREAMS}")).await?;
     json(ctx, &["pool", "create", "other", "--dir", OTHER]).await?;
-    for fs in ["ext4", "xfs"] {
-        ctx.log(format!("{fs}: whole and incremental"));
-        whole_and_incremental(ctx, fs).await?;
+    if is_others {
+        whole_and_incremental(ctx, "xfs").await?;
+        make_pools(ctx, &["thick", "thin"]).await?;
+        ctx.log("thin: whole and incremental");
+        of_a_thin_pool(ctx).await?;
+    } else {
+        whole_and_incremental(ctx, "ext4").await?;
+        interrupted(ctx).await?;
+        make_pools(ctx, &["thick", "thin"]).await?;
+        refusals(ctx).await?;
     }
-    interrupted(ctx).await?;
-    refusals(ctx).await?;
-    ctx.log("thin: whole and incremental");
-    of_a_thin_pool(ctx).await?;
     ctx.machine.sh(&format!("rm -r {STREAMS}")).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
         json(ctx, &["volume", "rm", view["volume"].as_str().context("no name")?]).await?;
@@ -55,7 +68,7 @@ async fn send_receive(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(left.trim() == "bulkhead-pool", "the other pool still has {left}");
     json(ctx, &["pool", "rm", "other"]).await?;
     ctx.machine.sh(&format!("rmdir {OTHER}")).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::host::{FILE_POOL, PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{FILE_POOL, KINDS, PROFILE, json, kernel_is_silent, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &KINDS).await?;
     // The first one has two parts.
     let volumes = [("file/v", "ext4", "1500M"), ("thin/v", "ext4", "512M"), ("thin/x", "xfs", "512M")];
     for (volume, fs, size) in volumes {
@@ -92,7 +92,7 @@ async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["volume", "rm", volume]).await?;
     }
     kernel_is_silent(ctx).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

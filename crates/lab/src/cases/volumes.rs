@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::host::{PROFILE, cli, has_ublk, json, make_pools, refused, start_daemon, unmake_pools};
+use super::host::{KINDS, PROFILE, cli, has_ublk, json, make_pools, refused, start_daemon, unmake_pools};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
@@ -16,15 +16,31 @@ pub(super) const CASES: &[Case] = &[
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
-        run: |ctx| Box::pin(volume_life(ctx)),
+        run: |ctx| Box::pin(volume_life(ctx, &[("file", "ext4"), ("thick", "xfs"), ("thin", "ext4")])),
     },
     Case {
-        name: "volume_copies",
-        about: "snapshots and clones of a mounted volume hold its data and can be mounted beside it, on thin and file pools, ext4 and XFS",
+        name: "volume_life_others",
+        about: "the same as volume_life for the other file system on thick and file pools",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(600),
-        run: |ctx| Box::pin(volume_copies(ctx)),
+        run: |ctx| Box::pin(volume_life(ctx, &[("thick", "ext4"), ("file", "xfs")])),
+    },
+    Case {
+        name: "volume_copies",
+        about: "snapshots and clones of a mounted volume hold its data and can be mounted beside it: XFS on a thin pool, ext4 on a file pool",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(volume_copies(ctx, [("thin", "xfs", "320M"), ("file", "ext4", "64M")])),
+    },
+    Case {
+        name: "volume_copies_others",
+        about: "the same as volume_copies: ext4 on a thin pool, XFS on a file pool",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(volume_copies(ctx, [("thin", "ext4", "64M"), ("file", "xfs", "320M")])),
     },
     Case {
         name: "bad_input",
@@ -36,11 +52,11 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
+async fn volume_life(ctx: &mut Ctx, kinds_and_file_systems: &[(&str, &str)]) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
-    for (kind, fs) in [("file", "ext4"), ("thick", "ext4"), ("thick", "xfs"), ("thin", "ext4"), ("file", "xfs")] {
+    make_pools(ctx, &KINDS).await?;
+    for &(kind, fs) in kinds_and_file_systems {
         let (small, large) = if fs == "ext4" { ("64M", "128M") } else { ("320M", "400M") };
         let volume = format!("{kind}/v-{fs}");
         ctx.log(&volume);
@@ -101,18 +117,16 @@ async fn volume_life(ctx: &mut Ctx) -> Result<Outcome> {
         let left = ctx.machine.sh("ls -d /sys/fs/cgroup/bulkhead.slice 2>/dev/null || true").await?;
         ensure!(left.is_empty(), "a cgroup was left: {left}");
     }
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
 
-async fn volume_copies(ctx: &mut Ctx) -> Result<Outcome> {
+async fn volume_copies(ctx: &mut Ctx, pools: [(&str, &str, &str); 2]) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
-    for (kind, fs, size) in
-        [("thin", "ext4", "64M"), ("thin", "xfs", "320M"), ("file", "ext4", "64M"), ("file", "xfs", "320M")]
-    {
+    make_pools(ctx, &["file", "thin"]).await?;
+    for (kind, fs, size) in pools {
         let volume = |name: &str| format!("{kind}/{name}");
         json(ctx, &["volume", "create", &volume("base"), "--size", size, "--fs", fs]).await?;
         json(ctx, &["tenant", "create", "a", "--volume", &volume("base")]).await?;
@@ -138,7 +152,7 @@ async fn volume_copies(ctx: &mut Ctx) -> Result<Outcome> {
             json(ctx, &["volume", "rm", &volume(name)]).await?;
         }
     }
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &["file", "thin"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
@@ -217,7 +231,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     refused(ctx, 11, &["bulkhead daemon"], &["pool", "ls"]).await?;
     let daemon = start_daemon(ctx, &[]).await?;
-    make_pools(ctx).await?;
+    make_pools(ctx, &KINDS).await?;
     let create = |name: &str, size: &str| ["volume", "create", name, "--size", size].map(str::to_owned).to_vec();
     let long = format!("file/{}", "n".repeat(300));
     for (args, code, words) in [
@@ -298,7 +312,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
 
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "rm", "thick/v"]).await?;
-    unmake_pools(ctx).await?;
+    unmake_pools(ctx, &KINDS).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }
