@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[Case {
             what was written in advance is refused and keeps its blocks",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
-    limit: Duration::from_secs(300),
+    limit: Duration::from_secs(600),
     run: |ctx| Box::pin(trim(ctx)),
 }];
 
