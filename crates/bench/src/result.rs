@@ -64,8 +64,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Whether it is a hard disk, as the kernel sees it. Where it is not, I/O keeps the processor busy, which is slow to emulate: windows can
-    /// be shorter there, as they have no fewer operations.
+    /// Whether the kernel takes it for a hard disk (`queue/rotational`).
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.queue.get("rotational").is_some_and(|word| word == "1")

@@ -39,7 +39,7 @@ pub(super) const SET_UP_SECONDS: f64 = 10.0;
 /// Starting fio, and flushing the cache before it.
 const BETWEEN_SECONDS: f64 = 1.5;
 
-/// Ramp and window in seconds ([`crate::result::Disk::is_rotational`]).
+/// Ramp and window in seconds. A window on flash keeps the processor busy, which is slow to emulate.
 const ARM: (u32, u32) = (2, 10);
 const ARM_QUICK: (u32, u32) = (1, 5);
 const FLASH: (u32, u32) = (0, 1);

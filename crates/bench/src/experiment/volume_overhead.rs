@@ -32,9 +32,8 @@ const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before:
 /// Number of cells, when all programs are there.
 pub(super) const N_CELLS: usize = 7;
 
-/// Warm-up and window in seconds: of the full form on a hard disk, and otherwise.
-const LONG: (f64, f64) = (2.0, 15.0);
-const SHORT: (f64, f64) = (1.0, 5.0);
+const FULL: (f64, f64) = (2.0, 15.0);
+const QUICK: (f64, f64) = (1.0, 5.0);
 /// Writing the blocks once before each load, on the slow disk.
 const BETWEEN_SECONDS: f64 = 24.0;
 /// Writing five images, on the slow disk.
@@ -44,20 +43,16 @@ const N_DEEP: usize = 32;
 /// Written over again and again.
 const FILE_BYTES: u64 = 128 << 20;
 
-/// The most that one round of one cell takes.
+/// One round of one cell.
 pub(super) fn seconds(quick: bool) -> f64 {
-    let (warm_up, window) = if quick { SHORT } else { LONG };
+    let (warm_up, window) = if quick { QUICK } else { FULL };
     3.0 * (warm_up + window) + BETWEEN_SECONDS
-}
-
-fn times(experiment: &Experiment) -> (f64, f64) {
-    if experiment.disk.is_rotational() && !experiment.quick { LONG } else { SHORT }
 }
 
 /// Commits of the host's journal in a second that are due whoever asks: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because times
 /// of files change, and one more that the window may begin or end with.
-pub(crate) fn due_commits_per_s(experiment: &Experiment) -> f64 {
-    let (_, window) = times(experiment);
+pub(crate) fn due_commits_per_s(quick: bool) -> f64 {
+    let (_, window) = if quick { QUICK } else { FULL };
     1.0 / 5.0 + 1.0 / window
 }
 
@@ -117,7 +112,7 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
 
 fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> {
     let options = frame.options;
-    let times = times(&frame.experiment);
+    let times = if options.quick { QUICK } else { FULL };
     frame.experiment.commands.push(format!(
         "random-sync, with 1 thread and with {N_DEEP}, and sequential-direct on {} MiB, warm-up {} s, window {} s",
         FILE_BYTES >> 20,
