@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 /// The version that is installed when there is none.
 const CARGO_DENY_VERSION: &str = "0.20.2";
-/// How tools are built that run for less time than building them takes: neither optimised nor for debuggers.
+/// Build options for tools with a short run time: no optimisation, no debugging information.
 pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profile.dev.debug=false"];
 
 /// Runs all checks; the first failure ends it.

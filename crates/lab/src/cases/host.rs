@@ -172,20 +172,21 @@ pub(super) async fn kernel_is_silent(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Makes pools of these kinds, each under its own name. What is listed asks LVM for each of its pools: a case makes those that it uses.
+/// Creates a pool of each of these kinds (of [`KINDS`]), named after its kind; `unmake_pools` removes them. LVM pools make `volume ls` slow:
+/// a case creates only those that it uses.
 pub(super) async fn make_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     for kind in kinds {
-        match *kind {
-            "thick" => {
-                json(ctx, &["pool", "create", "thick", "--device", &ctx.machine.disk(1).await?]).await.map(drop)?
+        let (disk, options) = match *kind {
+            "file" => {
+                make_file_pool(ctx).await?;
+                continue;
             }
-            "thin" => {
-                json(ctx, &["pool", "create", "thin", "--device", &ctx.machine.disk(2).await?, "--thin"])
-                    .await
-                    .map(drop)?;
-            }
-            _ => make_file_pool(ctx).await?,
-        }
+            "thick" => (1, &[][..]),
+            "thin" => (2, &["--thin"][..]),
+            other => bail!("there is no kind of pool {other}"),
+        };
+        let device = ctx.machine.disk(disk).await?;
+        json(ctx, &[&["pool", "create", kind, "--device", &device], options].concat()).await?;
     }
     Ok(())
 }
@@ -210,12 +211,13 @@ pub(super) async fn has_ublk(ctx: &Ctx) -> Result<bool> {
     Ok(ctx.machine.run(&["modinfo", "ublk_drv"]).await?.status == ExitStatus::Code(0))
 }
 
-/// Removes pools that [`make_pools`] made, which must be empty, and what they lay on.
+/// Removes the pools of [`make_pools`], which must be empty, and the file system below the file pool.
 pub(super) async fn unmake_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     for kind in kinds {
-        match *kind {
-            "file" => unmake_file_pool(ctx).await?,
-            lvm => json(ctx, &["pool", "rm", lvm]).await.map(drop)?,
+        if *kind == "file" {
+            unmake_file_pool(ctx).await?;
+        } else {
+            json(ctx, &["pool", "rm", kind]).await?;
         }
     }
     Ok(())

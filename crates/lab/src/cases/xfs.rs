@@ -15,8 +15,8 @@ use crate::kernels::Kernel;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "xfs_attribution",
-        about: "what containers on a shared XFS with a log device are charged is what this device saw, to the byte, and near what each causes \
-                alone; btrfs is said not to be observed",
+        about: "charges to containers on a shared XFS with an external log equal the writes to its device, to the byte, and are near those of each \
+                container alone; btrfs is reported as not observed",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "xfs_attribution_internal",
-        about: "the same as xfs_attribution for a log inside of the file system, by the counters of XFS",
+        about: "the same as xfs_attribution for an internal log, measured by the counters of XFS",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -48,7 +48,7 @@ const LOADS: [(&str, &str); 3] = [
 /// Writes out what was done, removals in the background included: a mere sync leaves those for whoever commits next.
 const QUIESCE: &str = "fsfreeze -f /run/shared; fsfreeze -u /run/shared";
 
-/// Where a log lies, by the options of mkfs and mount.
+/// Location of a log: its name, options of mkfs, options of mount.
 type Place = (&'static str, &'static str, &'static str);
 const EXTERNAL: Place = ("external", "-l logdev=$LOG,size=128m", "-o logdev=$LOG");
 const INTERNAL: Place = ("internal", "-l size=128m", "");
