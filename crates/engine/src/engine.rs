@@ -268,23 +268,18 @@ impl Engine {
                 Ok(records.iter().map(read).collect())
             }
             PoolSource::Lvm { vg, .. } => {
-                Ok(self.group_volumes(pool, vg)?.into_iter().map(|(_, found)| found).collect())
+                Ok(self.group_volumes(pool, vg)?.iter().filter_map(|lv| volume_of(pool, lv)).collect())
             }
         }
     }
 
-    /// The volumes in a volume group, with the names of the logical volumes.
-    fn group_volumes(&self, pool: &Pool, vg: &str) -> Result<Vec<(String, Found)>, Fault> {
-        let volumes = self.host().logical_volumes(vg).map_err(|fault| match fault.code {
+    /// The logical volumes in the volume group of a pool.
+    pub(crate) fn group_volumes(&self, pool: &Pool, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
+        self.host().logical_volumes(vg).map_err(|fault| match fault.code {
             // A volume of a group that is not there may well exist.
             Code::NotFound => Fault { code: Code::Corrupt, ..fault }.reason(group_not_there(pool, vg)),
             _ => fault,
-        })?;
-        let read = |lv: LogicalVolume| {
-            let volume = volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()?;
-            Some((lv.name, volume))
-        };
-        Ok(volumes.into_iter().filter_map(read).collect())
+        })
     }
 
     fn read_volume(&self, pool: &Pool, directory: &Path, path: &Path, record: Result<Record, Fault>) -> Found {
@@ -311,8 +306,8 @@ impl Engine {
                 self.host().record(&path).map(|record| self.read_volume(&pool, directory, &path, record))
             }
             PoolSource::Lvm { vg, .. } => {
-                let mut all = self.group_volumes(&pool, vg)?.into_iter();
-                all.find(|(name, _)| name == reference.name.as_str()).map(|(_, found)| found)
+                let all = self.group_volumes(&pool, vg)?;
+                all.iter().find(|lv| lv.name == reference.name.as_str()).and_then(|lv| volume_of(&pool, lv))
             }
         };
         let found = found.unwrap_or_else(|| {
@@ -382,6 +377,11 @@ fn read_pool(path: &Path, record: Result<Record, Fault>) -> Result<Pool, Fault> 
         Record::Pool(pool) if path.ends_with(pool.name.as_str()) => Ok(pool),
         _ => Err(wrong_record(path)),
     }
+}
+
+/// The volume that a logical volume is; `None` for one that is not Bulkhead's.
+pub(crate) fn volume_of(pool: &Pool, lv: &LogicalVolume) -> Option<Found> {
+    volume_from_tags(&pool.name, &lv.name, lv.size, &lv.tags).transpose()
 }
 
 pub(crate) fn read_tenant(path: &Path, record: Result<Record, Fault>) -> Result<Tenant, Fault> {

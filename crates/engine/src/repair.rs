@@ -73,13 +73,12 @@ impl Engine {
             Err(fault) if fault.code == Code::Unsupported => return Ok(Vec::new()),
             plan => plan?,
         };
-        if self.find(pool, &copy.name)?.is_some() {
+        if self.named(pool, &copy.name)?.is_some() {
             let kept = copy.reference();
             let cause = format!("{kept} is there already: what it was before an earlier repair");
             return Err(Fault::new(Code::AlreadyExists, format!("volume {}", volume.reference()), cause)
                 .reason(Reason::EarlierRepairKept { kept }));
         }
-        self.check_unclaimed(pool, &copy.name)?;
         let _room = self.reserve_for_copy(pool, backend, volume)?;
         match self.executor.run(&plan, dry_run) {
             // A kernel without ublk has volumes on loop devices, of which no copies are made.

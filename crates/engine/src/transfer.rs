@@ -132,11 +132,7 @@ impl Engine {
     ) -> Result<Done<ReceiveView>, Fault> {
         let (pool, part) = self.part_of(reference)?;
         let object = format!("volume {reference}");
-        if self.find(&pool, &reference.name)?.is_some() {
-            return Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
-                .cure("choose another name"));
-        }
-        self.check_unclaimed(&pool, &reference.name)?;
+        self.check_unused(&pool, &reference.name)?;
         let wanted = received_volume(&pool, &reference.name, header, Uuid::nil());
         // Whether such volumes can be had in the pool at all.
         backend::backend(&pool).receive(&part, &wanted)?;
@@ -203,7 +199,7 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
                 .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
-        self.check_unclaimed(&pool, &reference.name)?;
+        self.check_unused(&pool, &reference.name)?;
         let new = received_volume(&pool, &reference.name, header, Uuid::new_v4());
         let backend = backend::backend(&pool);
         let steps = self.executor.run(&volume::receive(backend.as_ref(), &part, &new)?, dry_run)?;

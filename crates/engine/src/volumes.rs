@@ -13,7 +13,7 @@ use bulkhead_core::volume::{self, mount_point};
 use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use uuid::Uuid;
 
-use crate::engine::{Engine, Found, Located, Seen};
+use crate::engine::{Engine, Found, Located, Seen, volume_of};
 use crate::findings::lookup_failed;
 use crate::room::{Takes, to_flatten};
 
@@ -55,7 +55,7 @@ impl Engine {
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
         let wanted = Volume { size_bytes, ..wanted };
-        if let Some(found) = self.find(&pool, &reference.name)? {
+        if let Some(found) = self.named(&pool, &reference.name)? {
             let kind = |volume: &Volume| (volume.size_bytes, volume.fs, volume.provision, volume.fast_commit);
             let same = kind(&found) == kind(&wanted);
             if same && found.state == VolumeState::Ready {
@@ -73,7 +73,6 @@ impl Engine {
             return Err(Fault::new(Code::Unsupported, object, cause)
                 .reason(Reason::OnDemandNeedsThin { pool: pool.name.clone() }));
         }
-        self.check_unclaimed(&pool, &reference.name)?;
         Self::check_size(&space, size_bytes, &object)?;
         // One that is provisioned on demand needs none yet.
         let _room = match wanted.provision {
@@ -213,7 +212,7 @@ impl Engine {
             ..origin.clone()
         };
         check_sharing(&pool, request, &copy, &origin)?;
-        if let Some(found) = self.find(&pool, &request.name)? {
+        if let Some(found) = self.named(&pool, &request.name)? {
             let same = (&found.origin, found.read_only, found.share, &found.domain)
                 == (&copy.origin, copy.read_only, copy.share, &copy.domain);
             if same && found.state == VolumeState::Ready {
@@ -224,7 +223,6 @@ impl Engine {
             return Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
                 .cure("choose another name"));
         }
-        self.check_unclaimed(&pool, &request.name)?;
         self.check_metadata(&pool, &copy)?;
         let mounted_at = self.mounted_at(&origin)?;
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
@@ -346,30 +344,37 @@ impl Engine {
         self.mount_for(&watched.tenant, reference, dry_run)
     }
 
-    /// Refuses a name under which the pool has something that is no volume of ours, so that undoing never removes it.
-    pub(crate) fn check_unclaimed(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
-        let found = match &pool.source {
+    /// The volume of this name, if there is one. Refuses a name under which the pool has something that is no volume of ours, so that
+    /// undoing never removes it.
+    pub(crate) fn named(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
+        let (volume, other) = match &pool.source {
             PoolSource::File { directory, .. } => {
+                let volume = match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
+                    Err(fault) if fault.code == Code::NotFound => None,
+                    located => Some(located?.volume),
+                };
                 let image = backend::image_path(directory, name);
-                self.host().image_size(&image)?.map(|_| format!("file {}", image.display()))
+                let other = self.host().image_size(&image)?.map(|_| format!("file {}", image.display()));
+                (volume, other)
             }
             PoolSource::Lvm { vg, .. } => {
-                let volumes = self.host().logical_volumes(vg)?;
-                volumes.iter().any(|lv| lv.name == name.as_str()).then(|| format!("logical volume {vg}/{name}"))
+                let found = self.group_volumes(pool, vg)?.into_iter().find(|lv| lv.name == name.as_str());
+                let volume = found.as_ref().and_then(|lv| volume_of(pool, lv)).transpose()?;
+                (volume, found.map(|_| format!("logical volume {vg}/{name}")))
             }
         };
-        let Some(found) = found else { return Ok(()) };
-        let cause = format!("there is a {found}, which is not a volume of Bulkhead's");
+        let (None, Some(other)) = (&volume, other) else { return Ok(volume) };
+        let cause = format!("there is a {other}, which is not a volume of Bulkhead's");
         Err(Fault::new(Code::HasData, format!("volume {}/{name}", pool.name), cause)
             .cure("choose another name, or move it away"))
     }
 
-    pub(crate) fn find(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
-        match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
-            Ok(located) => Ok(Some(located.volume)),
-            Err(fault) if fault.code == Code::NotFound => Ok(None),
-            Err(fault) => Err(fault),
-        }
+    /// Refuses a name that a volume, or something else in the pool, has.
+    pub(crate) fn check_unused(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
+        let Some(found) = self.named(pool, name)? else { return Ok(()) };
+        let object = format!("volume {}", found.reference());
+        Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
+            .cure("choose another name"))
     }
 
     pub(crate) fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {

@@ -8,6 +8,7 @@
 //! nobody makes. Where `/run/udev/control` does not answer, each command is told so and makes the nodes in `/dev` itself.
 //! In a container that has the host's `/run/udev` but its own IPC namespace LVM still hangs: share the host's.
 
+use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -325,7 +326,7 @@ pub fn lv(vg: &str, name: &str) -> Result<Option<Lv>, LvmError> {
 /// # Errors
 /// [`LvmError::AlreadyExists`], [`LvmError::NotFound`] (the group), [`LvmError::NoSpace`], [`LvmError::BadName`],
 /// [`LvmError::BadTag`], [`LvmError::ZeroSize`], [`LvmError::Other`].
-pub fn create_linear(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<Lv, LvmError> {
+pub fn create_linear(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<(), LvmError> {
     let command = linear_args(vg, name, size, tags)?;
     create("create", vg, name, Need::Extents(size), &command)
 }
@@ -336,7 +337,7 @@ pub fn create_linear(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result
 ///
 /// # Errors
 /// As [`create_linear`].
-pub fn create_thin_pool(vg: &str, name: &str, size: Bytes) -> Result<Lv, LvmError> {
+pub fn create_thin_pool(vg: &str, name: &str, size: Bytes) -> Result<(), LvmError> {
     let command = thin_pool_args(vg, name, size)?;
     // Metadata and its spare: 64 bytes for each block of 64 KiB, in whole extents (lvmthin(7)).
     let with_metadata = Bytes(size.0.saturating_add(size.0 / 512).saturating_add(8 * Bytes::MIB));
@@ -347,7 +348,7 @@ pub fn create_thin_pool(vg: &str, name: &str, size: Bytes) -> Result<Lv, LvmErro
 ///
 /// # Errors
 /// As [`create_linear`]; [`LvmError::NotFound`] also without the pool, [`LvmError::NoSpace`] when the pool is full.
-pub fn create_thin(vg: &str, pool: &str, name: &str, virtual_size: Bytes, tags: &[&str]) -> Result<Lv, LvmError> {
+pub fn create_thin(vg: &str, pool: &str, name: &str, virtual_size: Bytes, tags: &[&str]) -> Result<(), LvmError> {
     let command = thin_args(vg, pool, name, virtual_size, tags)?;
     create("create", vg, name, Need::Lv(pool), &command)
 }
@@ -359,7 +360,7 @@ pub fn create_thin(vg: &str, pool: &str, name: &str, virtual_size: Bytes, tags: 
 ///
 /// # Errors
 /// As [`create_thin`], with the origin in place of the pool.
-pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_only: bool) -> Result<Lv, LvmError> {
+pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_only: bool) -> Result<(), LvmError> {
     let command = snapshot_args(vg, origin, name, tags, read_only)?;
     // When there is no such device, LVM says so.
     if let Ok(dev) = block::devno_of(&node(vg, origin)) {
@@ -369,7 +370,7 @@ pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_onl
     create("snapshot", vg, name, Need::Lv(origin), &command)
 }
 
-/// Makes a volume larger or, when `shrink` says that this is meant, smaller; returns it. Rounded up to whole extents.
+/// Makes a volume larger or, when `shrink` says that this is meant, smaller. Rounded up to whole extents.
 ///
 /// The file system is not touched: grow it afterwards, shrink it before. LVM 2.03.17 and newer refuse to cut off a file
 /// system that they know.
@@ -377,67 +378,75 @@ pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_onl
 /// # Errors
 /// [`LvmError::WouldShrink`] when `size` is less than now and `shrink` is false, [`LvmError::NotFound`], [`LvmError::NoSpace`],
 /// [`LvmError::Other`].
-pub fn resize(vg: &str, name: &str, size: Bytes, shrink: bool) -> Result<Lv, LvmError> {
+pub fn resize(volume: &Lv, size: Bytes, shrink: bool) -> Result<(), LvmError> {
     const RESIZE: &str = "resize";
-    let object = full_name(vg, name);
-    if size.0 == 0 {
-        return Err(LvmError::ZeroSize { operation: RESIZE, object });
-    }
-    let group = self::vg(vg)?.ok_or_else(|| no_group(RESIZE, &object, vg))?;
-    let volume = lv(vg, name)?.ok_or_else(|| no_volume(RESIZE, &object))?;
-    let wanted = size.round_up(group.extent_size).unwrap_or(size);
-    let command_name = match wanted.cmp(&volume.size) {
-        std::cmp::Ordering::Equal => return Ok(volume),
-        std::cmp::Ordering::Greater => "lvextend",
-        std::cmp::Ordering::Less if shrink => "lvreduce",
-        std::cmp::Ordering::Less => return Err(LvmError::WouldShrink { object, now: volume.size, wanted }),
+    let object = full_name(&volume.vg, &volume.name);
+    let command_name = match size.cmp(&volume.size) {
+        _ if size.0 == 0 => return Err(LvmError::ZeroSize { operation: RESIZE, object }),
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => "lvextend",
+        Ordering::Less if shrink => "lvreduce",
+        Ordering::Less => return Err(LvmError::WouldShrink { object, now: volume.size, wanted: size }),
     };
-    let thin = matches!(volume.kind, LvKind::Thin { .. });
-    if let Err(source) = run(&Command::new(command_name).args(["--yes", "-L", &size_arg(wanted), &object])) {
-        let more = Bytes(wanted.0.saturating_sub(volume.size.0));
-        return Err(match self::vg(vg) {
-            Ok(Some(group)) if !thin && more > group.free => no_extents(RESIZE, object, more, group.free, source),
-            _ => other(RESIZE, &object, source),
-        });
+    let Err(source) = run(&Command::new(command_name).args(["--yes", "-L", &size_arg(size), &object])) else {
+        return Ok(());
+    };
+    let Ok(group) = vg(&volume.vg) else { return Err(other(RESIZE, &object, source)) };
+    let Some(group) = group else { return Err(no_group(RESIZE, &object, &volume.vg)) };
+    let wanted = size.round_up(group.extent_size).unwrap_or(size);
+    let more = Bytes(wanted.0.saturating_sub(volume.size.0));
+    match lv(&volume.vg, &volume.name) {
+        Ok(None) => Err(no_volume(RESIZE, &object)),
+        // LVM refuses a change of size that changes no size.
+        Ok(Some(found)) if found.size == wanted => Ok(()),
+        _ if more > group.free && !matches!(volume.kind, LvKind::Thin { .. }) => {
+            Err(no_extents(RESIZE, object, more, group.free, source))
+        }
+        _ => Err(other(RESIZE, &object, source)),
     }
-    lv(vg, name)?.ok_or_else(|| no_volume(RESIZE, &object))
 }
 
-/// Removes a volume. Its thin snapshots live on.
+/// Removes a volume; `false` when there is none, or when it does not have the tag. Its thin snapshots live on.
 ///
 /// # Errors
-/// [`LvmError::NotFound`], [`LvmError::InUse`] while it is open or others would go with it (the volumes of a thin pool, thick
-/// snapshots), [`LvmError::Other`].
-pub fn remove(vg: &str, name: &str) -> Result<(), LvmError> {
+/// [`LvmError::NotFound`] (the group), [`LvmError::InUse`] while it is open or others would go with it (the volumes of a thin pool,
+/// thick snapshots), [`LvmError::Other`].
+pub fn remove(vg: &str, name: &str, with_tag: Option<&str>) -> Result<bool, LvmError> {
     check_vg(vg)?;
     check_lv(name)?;
+    let volumes = volumes(vg, "remove", &full_name(vg, name))?;
+    let has_tag = |volume: &Lv| with_tag.is_none_or(|tag| volume.tags.iter().any(|found| found == tag));
+    if !volumes.iter().any(|volume| volume.name == name && has_tag(volume)) {
+        return Ok(false);
+    }
     // --yes would also answer the question whether to remove all that depends on it.
-    let mut dependent = volumes(vg, "remove", &full_name(vg, name))?;
-    dependent.retain(|volume| match &volume.kind {
+    let mut dependent = volumes.iter().filter(|volume| match &volume.kind {
         LvKind::Thin { pool, .. } => pool == name,
         LvKind::ThickSnapshot { origin } => origin == name,
         _ => false,
     });
-    if let Some(first) = dependent.first() {
-        let reason = format!("{} volumes depend on it, for example {}", dependent.len(), first.name);
+    if let Some(first) = dependent.next() {
+        let reason = format!("{} volumes depend on it, for example {}", 1 + dependent.count(), first.name);
         return Err(LvmError::InUse { operation: "remove", object: full_name(vg, name), reason, source: None });
     }
-    change("remove", vg, name, &["lvremove", "--yes"]).map(drop).map_err(|error| match error {
-        LvmError::Other { operation, object, source } if lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) => {
+    match change("remove", vg, name, &["lvremove", "--yes"]) {
+        Ok(_) => Ok(true),
+        Err(LvmError::Other { operation, object, source })
+            if lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) =>
+        {
             let reason = "it is open: mounted, or used by a program or another volume".to_owned();
-            LvmError::InUse { operation, object, reason, source: Some(source) }
+            Err(LvmError::InUse { operation, object, reason, source: Some(source) })
         }
-        error => error,
-    })
+        Err(error) => Err(error),
+    }
 }
 
-/// Activates a volume, also one with the activation skip flag; returns it. Does nothing to an active one.
+/// Activates a volume, also one with the activation skip flag. Does nothing to an active one.
 ///
 /// # Errors
 /// [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn activate(vg: &str, name: &str) -> Result<Lv, LvmError> {
-    change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"])?;
-    lv(vg, name)?.ok_or_else(|| no_volume("activate", &full_name(vg, name)))
+pub fn activate(vg: &str, name: &str) -> Result<(), LvmError> {
+    change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"]).map(drop)
 }
 
 /// Makes a volume read-only, also while it is active: what is mounted on it must be mounted read-only. `false` when it was.
@@ -453,13 +462,12 @@ pub fn protect(vg: &str, name: &str) -> Result<bool, LvmError> {
     Ok(!found.read_only)
 }
 
-/// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change;
-/// returns it.
+/// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change.
 ///
 /// # Errors
 /// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
 /// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
-pub fn vg_create(name: &str, device: &Path, tags: &[&str]) -> Result<Vg, LvmError> {
+pub fn vg_create(name: &str, device: &Path, tags: &[&str]) -> Result<(), LvmError> {
     const CREATE: &str = "create a volume group on";
     check_vg(name)?;
     tags.iter().try_for_each(|tag| check_tag(tag))?;
@@ -476,13 +484,13 @@ pub fn vg_create(name: &str, device: &Path, tags: &[&str]) -> Result<Vg, LvmErro
     }
     // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
     let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
-    if let Err(source) = run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
-        return Err(match vg(name) {
+    match run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(match vg(name) {
             Ok(Some(_)) => LvmError::AlreadyExists { operation: "create volume group", object: name.to_owned() },
             _ => other(CREATE, &object, source),
-        });
+        }),
     }
-    vg(name)?.ok_or_else(|| no_group(CREATE, &object, name))
 }
 
 /// Removes an empty volume group; its physical volumes remain (see [`pv_remove`]).
@@ -558,12 +566,11 @@ enum Need<'a> {
     Lv(&'a str),
 }
 
-fn create(operation: &'static str, vg: &str, name: &str, need: Need<'_>, command: &Command) -> Result<Lv, LvmError> {
-    let object = full_name(vg, name);
-    if let Err(source) = run(command) {
-        return Err(why_not_created(operation, vg, name, need, source));
+fn create(operation: &'static str, vg: &str, name: &str, need: Need<'_>, command: &Command) -> Result<(), LvmError> {
+    match run(command) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(why_not_created(operation, vg, name, need, source)),
     }
-    lv(vg, name)?.ok_or_else(|| no_volume(operation, &object))
 }
 
 fn why_not_created(operation: &'static str, vg: &str, name: &str, need: Need<'_>, source: ToolError) -> LvmError {

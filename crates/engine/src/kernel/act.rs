@@ -497,16 +497,13 @@ fn act_on_lvm(action: &Action) -> Result<Outcome, Fault> {
             if found.size == *size_bytes || (found.size < *size_bytes) == shrink {
                 return Ok(Outcome::UNCHANGED);
             }
-            lvm::resize(vg, lv, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
+            lvm::resize(&found, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
             return Ok(Outcome { old: Some(found.size.to_string()), changed: true });
         }
         // One of that name without the tag is somebody else's.
-        A::RemoveLv { vg, lv, owner_tag } => match lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))? {
-            Some(found) if found.tags.contains(owner_tag) => {
-                lvm::remove(vg, lv).map(|()| true).map_err(|e| e.fault(of_lv(vg, lv)))?
-            }
-            _ => false,
-        },
+        A::RemoveLv { vg, lv, owner_tag } => {
+            lvm::remove(vg, lv, Some(owner_tag)).map_err(|e| e.fault(of_lv(vg, lv)))?
+        }
         other => unreachable!("dispatched as an LVM action: {other}"),
     };
     Ok(Outcome::changed(changed))
@@ -519,10 +516,8 @@ fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -
         if !group.tags.iter().any(|tag| tag == owner_tag) {
             return Ok(false);
         }
-        if let Some(thin_pool) = thin_pool
-            && lvm::lv(vg, thin_pool).map_err(|e| e.fault(&object))?.is_some()
-        {
-            lvm::remove(vg, thin_pool).map_err(|e| e.fault(&object))?;
+        if let Some(thin_pool) = thin_pool {
+            lvm::remove(vg, thin_pool, None).map_err(|e| e.fault(&object))?;
         }
         lvm::vg_remove(vg).map_err(|e| e.fault(&object))?;
     }
