@@ -623,10 +623,9 @@ fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
 
 /// Commits of the host's journal for each fsync, without those that are due anyway.
 fn commits_asked_for(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
-    let due = due_commits_per_s(experiment.quick);
     spread(cell.rounds.iter().filter_map(|round| {
         let (commits, fsyncs) = (round.figures.get(f::HOST_COMMITS_PER_S)?, round.figures.get(f::RANDOM_IOPS)?);
-        Some((commits - due).max(0.0) / fsyncs)
+        Some((commits - due_commits_per_s(round, experiment.quick)).max(0.0) / fsyncs)
     }))
 }
 

@@ -3,8 +3,9 @@
 //!
 //! Writers with O_DIRECT over blocks that were written before. Rows: the raw logical volume; a file in ext4 on a logical volume;
 //! and in ext4 on images of one size, which all lie on one ext4 and were written from end to end before: served by blockd, nbdkit,
-//! qemu-nbd and a plain ublk loop, and on a loop device. Full form: 7 cells x 3 rounds of about 70 s, 30 minutes for a disk; short form:
-//! 7 cells of about 40 s, 6 minutes. A row whose program is not there is left out, and the notes say so.
+//! qemu-nbd and a plain ublk loop, and on a loop device. A window is as long as 20 000 operations take on the raw volume, within bounds.
+//! Full form: 7 cells x 3 rounds of at most 70 s, 30 minutes for a slow disk; short form: 7 cells of at most 40 s, 6 minutes. A row whose
+//! program is not there is left out, and the notes say so.
 
 use std::path::{Path, PathBuf};
 
@@ -32,8 +33,14 @@ const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before:
 /// Number of cells, when all programs are there.
 pub(super) const N_CELLS: usize = 7;
 
+/// Warm-up and window on a slow disk, s.
 const FULL: (f64, f64) = (2.0, 15.0);
 const QUICK: (f64, f64) = (1.0, 5.0);
+/// A window with so many operations is long enough, unless it would be shorter than [`MIN_WINDOW_S`].
+const OPS_PER_WINDOW: f64 = 20_000.0;
+const MIN_WINDOW_S: f64 = 3.0;
+/// Warm-up and window of the measurement that tells how fast the disk is.
+const TRIAL: (f64, f64) = (0.5, 1.0);
 /// Writing the blocks once before each load, on the slow disk.
 const BETWEEN_SECONDS: f64 = 24.0;
 /// Writing five images, on the slow disk.
@@ -51,9 +58,17 @@ pub(super) fn seconds(quick: bool) -> f64 {
 
 /// Commits of the host's journal in a second that are due whoever asks: one every 5 s (`JBD2_DEFAULT_MAX_COMMIT_AGE`), because times
 /// of files change, and one more that the window may begin or end with.
-pub(crate) fn due_commits_per_s(quick: bool) -> f64 {
-    let (_, window) = if quick { QUICK } else { FULL };
+pub(crate) fn due_commits_per_s(round: &Round, quick: bool) -> f64 {
+    // Earlier results do not have it: the window was the same on all disks.
+    let recorded = round.figures.get(f::RANDOM_SECONDS).copied();
+    let window = recorded.unwrap_or(if quick { QUICK.1 } else { FULL.1 });
     1.0 / 5.0 + 1.0 / window
+}
+
+/// Warm-up and window for a disk that does so many operations in a second, of at most the given length.
+fn times_at(iops: f64, (warm_up, window): (f64, f64)) -> (f64, f64) {
+    let shorter = (OPS_PER_WINDOW / iops.max(1.0)).clamp(MIN_WINDOW_S, window);
+    (warm_up * shorter / window, shorter)
 }
 
 /// Where a row's writer writes, the journal to count, and the process that serves the image.
@@ -112,9 +127,13 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
 
 fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> {
     let options = frame.options;
-    let times = if options.quick { QUICK } else { FULL };
+    frame.say("how fast the raw volume is");
+    let raw = rows.first().context("there is no raw volume")?;
+    let (trial, pair) = (load(raw, LoadKind::RandomSync), bench.pair()?);
+    let trial = measure(&frame.starter(), &pair, Some(&trial), None, TRIAL)?.a.context("the load has no result")?;
+    let times = times_at(trial.ops as f64 / trial.seconds, if options.quick { QUICK } else { FULL });
     frame.experiment.commands.push(format!(
-        "random-sync, with 1 thread and with {N_DEEP}, and sequential-direct on {} MiB, warm-up {} s, window {} s",
+        "random-sync, with 1 thread and with {N_DEEP}, and sequential-direct on {} MiB, warm-up {:.1} s, window {:.1} s",
         FILE_BYTES >> 20,
         times.0,
         times.1
@@ -159,10 +178,13 @@ impl Counters {
     }
 }
 
+fn load(row: &Row, kind: LoadKind) -> LoadArgs {
+    LoadArgs { on: row.on.clone(), file_bytes: Some(FILE_BYTES), ..LoadArgs::new(kind, &row.dir, 0.0) }
+}
+
 fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> Result<Round> {
     let (starter, pair) = (frame.starter(), bench.pair()?);
-    let args =
-        |kind| LoadArgs { on: row.on.clone(), file_bytes: Some(FILE_BYTES), ..LoadArgs::new(kind, &row.dir, 0.0) };
+    let args = |kind| load(row, kind);
     let mut round = Round::default();
     // Commits and processor time are read around the window: the load counts only what ends in it.
     let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::of(row))?;
@@ -170,6 +192,7 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     let (before, after) = random.around;
     let ops = load.ops.max(1) as f64;
     put(&mut round, f::RANDOM_IOPS, load.ops as f64 / load.seconds);
+    put(&mut round, f::RANDOM_SECONDS, load.seconds);
     put(&mut round, "random_write_mean_ms", load.fsync_ms.mean());
     put(&mut round, "random_write_p99_ms", load.fsync_ms.percentile(99.0));
     put(&mut round, f::CPU_US_PER_IO, after.busy_us.saturating_sub(before.busy_us) as f64 / ops);
@@ -251,6 +274,24 @@ mod tests {
         assert_eq!(parse_commits(info), Some(198));
         assert_eq!(parse_commits("1 transaction"), Some(1));
         assert_eq!(parse_commits("nothing"), None);
+    }
+
+    #[test]
+    fn windows_are_as_long_as_many_operations_take() {
+        assert_eq!(times_at(97.0, FULL), FULL);
+        assert_eq!(times_at(2000.0, FULL), (2.0 * 10.0 / 15.0, 10.0));
+        assert_eq!(times_at(50_000.0, FULL), (0.4, 3.0));
+        assert_eq!(times_at(50_000.0, QUICK), (0.6, 3.0));
+        assert_eq!(times_at(0.0, QUICK), QUICK);
+    }
+
+    #[test]
+    fn commits_that_are_due_depend_on_the_window() {
+        let mut round = Round::default();
+        let due = |round: &Round, quick| (due_commits_per_s(round, quick) * 60.0).round();
+        assert_eq!((due(&round, false), due(&round, true)), (16.0, 24.0));
+        put(&mut round, f::RANDOM_SECONDS, 3.0);
+        assert_eq!((due(&round, false), due(&round, true)), (32.0, 32.0));
     }
 
     #[test]

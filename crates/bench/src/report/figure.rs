@@ -38,6 +38,8 @@ pub const FSYNC_A_MEAN_MS: &str = "fsync_a_mean_ms";
 pub const FSYNC_B_MEAN_MS: &str = "fsync_b_mean_ms";
 /// 4 KiB random writes, each with an fsync.
 pub const RANDOM_IOPS: &str = "random_iops";
+/// Length of the window in which they were counted, s.
+pub const RANDOM_SECONDS: &str = "random_write_seconds";
 /// The same from 32 threads at once.
 pub const DEEP_IOPS: &str = "random_iops_32_threads";
 /// 128 KiB sequential writes.
