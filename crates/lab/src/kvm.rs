@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::say;
 
-/// A stock kernel boots in about 5 s under KVM.
+/// A stock kernel boots in about 5 s under KVM. One that QEMU gives up ends the trial at once.
 const TRIAL_LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -14,6 +14,9 @@ use crate::lab::Lab;
 use crate::protocol::Event;
 use crate::wait::wait_until;
 
+/// In QEMU's message (`kvm_handle_internal_error`); what the console wrote last may stand before it.
+const KVM_ERROR: &str = "KVM internal error";
+
 /// A started QEMU.
 #[derive(Debug)]
 pub(crate) struct Vm {
@@ -51,11 +54,22 @@ impl Vm {
             Ok(Channel::connect(socket).await.ok())
         })
         .await?;
-        match greeting.recv().await {
-            Some(Event::Hello { kernel }) => Ok((channel, kernel)),
-            Some(other) => bail!("the agent greets with {other:?}: is it of another build?"),
-            None => bail!("the machine ended before its agent came up"),
+        let stopped = wait_until("QEMU gives the machine up", limit, async || Ok(self.kvm_error()));
+        tokio::select! {
+            event = greeting.recv() => match event {
+                Some(Event::Hello { kernel }) => Ok((channel, kernel)),
+                Some(other) => bail!("the agent greets with {other:?}: is it of another build?"),
+                None => bail!("the machine ended before its agent came up"),
+            },
+            error = stopped => bail!("{}", error?),
         }
+    }
+
+    /// What QEMU says when KVM cannot go on; it stops the machine and stays.
+    fn kvm_error(&self) -> Option<String> {
+        let log = std::fs::read(&self.log_path).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        log.lines().find(|line| line.contains(KVM_ERROR)).map(str::to_owned)
     }
 
     /// The end of the console log.
