@@ -5,8 +5,9 @@
 # What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
 
-# Lints, unit tests, then acceptance cases on a real kernel in a virtual machine.
-test: check lab
+# Lints, unit tests, then acceptance cases on a real kernel in a virtual machine: check and lab, with what the lab needs made meanwhile.
+test: needs
+	cargo xtask test
 
 check: needs
 	cargo xtask check

@@ -18,18 +18,34 @@ pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profil
 /// # Errors
 /// Names the check that failed.
 pub(crate) fn run() -> Result<()> {
-    cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
-    cargo(&["test", "--workspace", "--locked"])?;
-    deny()
+    lints()?;
+    tests()?;
+    dependencies()
 }
 
-fn deny() -> Result<()> {
-    let program = installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)?;
+/// Formatting and lints.
+pub(crate) fn lints() -> Result<()> {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+}
+
+/// Unit and integration tests.
+pub(crate) fn tests() -> Result<()> {
+    cargo(&["test", "--workspace", "--locked"])
+}
+
+/// Licences and sources of dependencies.
+pub(crate) fn dependencies() -> Result<()> {
+    let program = cargo_deny()?;
     // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
     cargo(&["fetch", "--locked"])?;
     // Advisories need the network: deny.toml says why they are left out here.
     run_command(&program, &["deny", "--locked", "--offline", "check", "bans", "licenses", "sources"])
+}
+
+/// Installed first if it is not there.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)
 }
 
 /// A program that cargo installs, in a folder of its own in the lab's cache; built first if it is not there.
@@ -41,7 +57,7 @@ pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathB
     let program = root.join("bin").join(name);
     if !program.is_file() {
         let root = root.to_str().context("the cache folder's path is not UTF-8")?;
-        let install = ["install", name, "--version", version, "--root", root];
+        let install = ["install", "--quiet", name, "--version", version, "--root", root];
         cargo(&[install.as_slice(), how].concat())?;
     }
     Ok(program)

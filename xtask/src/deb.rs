@@ -47,7 +47,7 @@ pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
     let (profile, program) = (profile(is_release), programs_dir(is_release).join("bulkhead"));
     // Where the manifest of the package looks for them.
     write_completions(&program, &workspace().join("target/packaging"))?;
-    let cargo_deb = installed("cargo-deb", CARGO_DEB_VERSION, QUICKLY)?;
+    let cargo_deb = cargo_deb()?;
     let package = target_dir().join(format!("debian/bulkhead-{profile}.deb"));
     let manifest = workspace().join("crates/cli/Cargo.toml");
     let [package_text, manifest] = [&package, &manifest].map(|path| path.to_string_lossy().into_owned());
@@ -68,6 +68,11 @@ pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
         ],
     )?;
     Ok(package)
+}
+
+/// Installed first if it is not there.
+pub(crate) fn cargo_deb() -> Result<PathBuf> {
+    installed("cargo-deb", CARGO_DEB_VERSION, QUICKLY)
 }
 
 /// What cargo calls it.

@@ -155,6 +155,20 @@ impl MachineArgs {
     }
 }
 
+/// The quick cases on the main kernel.
+pub(crate) fn run_quick() -> Result<ExitCode> {
+    run(Command::Run {
+        cases: Vec::new(),
+        all: false,
+        quick: true,
+        kernel: Kernel::V6_12.name().to_owned(),
+        clock: None,
+        list: false,
+        keep: false,
+        programs: Programs::DEV,
+    })
+}
+
 /// Runs a lab command to its end or until a signal comes.
 pub(crate) fn run(command: Command) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;

@@ -7,6 +7,7 @@ mod demo;
 mod evidence;
 mod fuzz;
 mod lab;
+mod test;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -35,6 +36,8 @@ enum Command {
     /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
+    /// Checks and the quick cases of the lab, whose guest root and tools are made beside the tests: what is run at every change.
+    Test,
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Evidence(arguments) => evidence::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Lab(command) => lab::run(command),
+        Command::Test => test::run(),
     };
     result.unwrap_or_else(|error| {
         // Nobody is left to tell when standard error is closed.

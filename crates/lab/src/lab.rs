@@ -62,9 +62,7 @@ impl Lab {
         let run_dir = RunDir::create()?;
         let cache = Cache::locate()?;
         let building = cache.lock_for_building().await?;
-        setup::host_programs().await?;
-        let root = GuestRoot::provide(&cache).await?;
-        let main_kernel = kernels::provide(&cache, &root, Kernel::V6_12).await?;
+        let (root, main_kernel) = root_with_kernel(&cache).await?;
         let kernels = Mutex::new(vec![(Kernel::V6_12, main_kernel)]);
         // A trial of KVM makes an image of the root, and takes the lock for that.
         drop(building);
@@ -78,6 +76,18 @@ impl Lab {
         let kvm = kvm::usable(&mut lab).await?;
         lab.set_kvm(kvm);
         Ok(lab)
+    }
+
+    /// Makes what every lab needs and is not in the cache yet: programs of the host, the guest root, the image of it. Needs no
+    /// programs under test, so that it can be done while those are built.
+    ///
+    /// # Errors
+    /// As [`Lab::open`].
+    pub async fn provide_root() -> Result<()> {
+        let cache = Cache::locate()?;
+        let _building = cache.lock_for_building().await?;
+        let (root, _) = root_with_kernel(&cache).await?;
+        RootImage::provide(&cache, &root, Kernel::V6_12).await.map(drop)
     }
 
     /// A kernel to boot, downloaded if need be.
@@ -180,4 +190,12 @@ impl Lab {
     pub(crate) fn run_dir(&self) -> &RunDir {
         &self.run_dir
     }
+}
+
+/// The guest root with the main kernel. The caller holds the build lock.
+async fn root_with_kernel(cache: &Cache) -> Result<(GuestRoot, KernelImage)> {
+    setup::host_programs().await?;
+    let root = GuestRoot::provide(cache).await?;
+    let kernel = kernels::provide(cache, &root, Kernel::V6_12).await?;
+    Ok((root, kernel))
 }
