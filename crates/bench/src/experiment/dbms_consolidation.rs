@@ -17,7 +17,7 @@ use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
-use super::held::{Holding, SETTLE, while_held};
+use super::held::{Holding, SETTLE, Standings, while_held};
 use super::journal_fsync::shares;
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::cgroup_run::{Load, Starter, wait_until};
@@ -32,7 +32,8 @@ use crate::sample::Activity;
 const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) in tenant A with a share of 70, beside a sequential writer \
     (4 threads) in tenant B with a share of 30. fsync_mean_ms is over all fsync and fdatasync calls of the server in ext4 (its own \
     tracepoints), binary log, redo log and data files alike; the paper's figure is MySQL 5.7's. Shares are bytes of the device \
-    charged to each slice, journal included; where they are held, device time, as the controller measured it in the last 15 s.";
+    charged to each slice, journal included; where they are held, device time without flushes, which have no owner, as the controller \
+    measured it in the last 15 s of the window.";
 
 const CONFIGS: [(Layout, Controller); 4] = [
     (Layout::Shared, Controller::Bfq),
@@ -140,14 +141,15 @@ fn round(
     let neighbour = kind.map(|kind| LoadArgs::new(kind, &places.b, f64::from(window)));
     let warm_up = if plan.hold.is_some() { SETTLE } else { warm_up };
     let dev = bench.dev_of_a(plan.layout)?;
-    let work = || beside(&starter, &pair, &server, neighbour, dev, (warm_up, window));
+    let work =
+        |standings: Option<&Standings>| beside(&starter, &pair, &server, neighbour, dev, (warm_up, window), standings);
     let mut round = Round::default();
     let seen = match plan.hold {
-        None => work()?,
+        None => work(None)?,
         Some(mode) => {
             // Of the device's time: by bytes, what a database writes in small pieces would hold a stream to as little.
             let holding = Holding { shares: SHARES, unit: Unit::Time, mode };
-            while_held(bench, observatory, holding, &mut round, work)?
+            while_held(bench, observatory, holding, &mut round, |standings| work(Some(standings)))?
         }
     };
     server.stop()?;
@@ -156,7 +158,8 @@ fn round(
     Ok(round)
 }
 
-/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`.
+/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`; standings are those at the
+/// end of the window.
 fn beside(
     starter: &Starter,
     pair: &Pair,
@@ -164,6 +167,7 @@ fn beside(
     neighbour: Option<LoadArgs>,
     dev: DevNo,
     (warm_up, window): (u32, u32),
+    standings: Option<&Standings>,
 ) -> Result<Seen> {
     let cancel = &starter.cancel;
     let neighbour = neighbour.map(|args| LoadArgs { warm_up_seconds: f64::from(warm_up), ..args });
@@ -183,6 +187,9 @@ fn beside(
     let before = pair.watch.snapshot()?;
     wait_until(Instant::now() + Duration::from_secs(u64::from(window)), cancel)?;
     let activity = before.until(&pair.watch.snapshot()?);
+    if let Some(standings) = standings {
+        standings.keep();
+    }
     let mut calls = trace.stop()?;
     let threads: HashSet<u32> = server.threads()?.into_iter().collect();
     calls.retain(|call| threads.contains(&call.tid));

@@ -1,12 +1,13 @@
 //! Shares that are held while an experiment measures.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
-use bulkhead_core::wire::{HoldStart, HoldTenant};
+use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView};
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
@@ -30,8 +31,32 @@ pub(super) struct Holding {
     pub(super) mode: Mode,
 }
 
-/// Does something while the shares of the two tenants are held. It begins while nothing goes on; what is put into `round` is to
-/// how many operations B is held in the end, and A's share of the device's time, if that is held.
+/// Where the tenants stand.
+#[derive(Debug, Default)]
+pub(super) struct Standings {
+    latest: Mutex<Option<HoldView>>,
+    kept: Mutex<Option<HoldView>>,
+}
+
+impl Standings {
+    /// Keeps what there is now, at the end of a window: standings are of the last 15 s, and loads do not end together.
+    pub(super) fn keep(&self) {
+        let latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+    }
+
+    fn set(&self, view: Option<HoldView>) {
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = view;
+    }
+
+    fn into_kept(self) -> Option<HoldView> {
+        self.kept.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Does something while the shares of the two tenants are held. It begins while nothing goes on, and has the standings kept when its
+/// window ends; what is put into `round` is to how many operations B was held then, and A's share of the device's time, if that is
+/// held.
 ///
 /// # Errors
 /// Those of the hold, and of what is done.
@@ -40,7 +65,7 @@ pub(super) fn while_held<T>(
     observatory: &Observatory,
     holding: Holding,
     round: &mut Round,
-    work: impl FnOnce() -> Result<T>,
+    work: impl FnOnce(&Standings) -> Result<T>,
 ) -> Result<T> {
     let Holding { shares, unit, mode } = holding;
     observatory.observe(Duration::ZERO)?;
@@ -52,25 +77,25 @@ pub(super) fn while_held<T>(
     let hold = engine.hold_start(&request, false)?.object.context("nothing is held")?;
     let device = hold.device.clone();
     let mut holder = Holder::new(vec![hold]);
-    let is_done = AtomicBool::new(false);
+    let (is_done, standings) = (AtomicBool::new(false), Standings::default());
     let done = std::thread::scope(|scope| {
         let stepper = scope.spawn(|| {
             let mut next = Instant::now();
             while !is_done.load(Ordering::Relaxed) {
                 holder.step(engine, observatory.observe(Duration::ZERO), bpf::now_ns());
+                standings.set(holder.views().into_iter().next());
                 next += PERIOD;
                 std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
             }
         });
-        let done = work();
+        let done = work(&standings);
         is_done.store(true, Ordering::Relaxed);
         stepper.thread().unpark();
         done
     });
-    let view = holder.views().into_iter().next();
     engine.hold_stop(&device, false)?;
     let done = done?;
-    let view = view.context("the hold ended by itself")?;
+    let view = standings.into_kept().context("the hold ended by itself")?;
     if unit == Unit::Time {
         put(round, f::TIME_SHARE_A_PCT, view.standings.first().map(|standing| 100.0 * standing.achieved_share));
     }

@@ -9,11 +9,11 @@ use bulkhead_core::control::usage::Unit;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 
-use super::held::{Holding, SETTLE, while_held};
+use super::held::{Holding, SETTLE, Standings, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
-use crate::pair::measure;
+use crate::pair::{measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
@@ -82,7 +82,14 @@ fn round(
     let measured = match plan.hold {
         None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
         Some(mode) => {
-            let work = || measure(&starter, &pair, Some(&a), Some(&b), (f64::from(SETTLE), times.1));
+            let work = |standings: &Standings| {
+                let keep = || {
+                    standings.keep();
+                    Ok(())
+                };
+                let times = (f64::from(SETTLE), times.1);
+                Ok(measure_with(&starter, &pair, Some(&a), Some(&b), times, keep)?.measured)
+            };
             let holding = Holding { shares: SHARES, unit: Unit::Bytes, mode };
             while_held(bench, observatory, holding, &mut round, work)?
         }
