@@ -102,3 +102,29 @@ pub(super) fn while_held<T>(
     put(round, "cap_b_iops", view.standings.get(1).and_then(|standing| standing.cap).map(f64::from));
     Ok(done)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn standings_are_those_at_the_end_of_the_window() {
+        let view = |state: &str| -> HoldView {
+            let view = json!({
+                "device": "vda", "unit": "time", "mode": "correcting", "weight_file": "io.weight", "total_weight": 1000,
+                "tenants": [], "lease_seconds": null, "state": state, "reason": "", "corrections": 0, "standings": [],
+            });
+            serde_json::from_value(view).unwrap()
+        };
+        assert_eq!(Standings::default().into_kept(), None);
+        let standings = Standings::default();
+        for state in ["starting", "capped"] {
+            standings.set(Some(view(state)));
+        }
+        standings.keep();
+        standings.set(Some(view("not_contended")));
+        assert_eq!(standings.into_kept().map(|view| view.state).as_deref(), Some("capped"));
+    }
+}
