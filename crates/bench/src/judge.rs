@@ -856,16 +856,12 @@ fn fair_pct(experiments: &[&Experiment]) -> Option<Vec<f64>> {
     Some(fair.into_iter().map(|bytes| 100.0 * bytes / costs[everyone]).collect())
 }
 
-/// How much longer the probe's fsync may take on average beside a neighbour, for the line in the picture.
-pub(crate) fn probe_mean_bound(neighbour: &str) -> Option<f64> {
-    limit("fsync-probe", &format!("{neighbour} mean"))
-}
-
-/// What the probe is judged by beside a neighbour: its mean and p99 over those alone at most, and what the neighbour has of what is
-/// fair at least, percent.
-pub(crate) fn probe_bounds(neighbour: &str) -> Option<[f64; 3]> {
-    let of = |what: &str| limit("fsync-probe", &format!("{neighbour} {what}"));
-    Some([of("mean")?, of("p99")?, of("neighbour")?])
+/// What the probe is judged by beside a neighbour, on a disk with an arm or without: its mean and p99 over those alone at most, and what
+/// the neighbour has of what is fair at least, percent.
+pub(crate) fn probe_bounds(neighbour: &str, has_arm: bool) -> Option<[f64; 3]> {
+    let ending = if has_arm { "" } else { ON_FLASH };
+    let of = |what: &str, ending: &str| limit("fsync-probe", &format!("{neighbour} {what}{ending}"));
+    Some([of("mean", ending)?, of("p99", ending)?, of("neighbour", "")?])
 }
 
 /// How much of its lone throughput the database must have beside a neighbour, percent.

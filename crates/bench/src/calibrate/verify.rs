@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use bulkhead_api::client::Client;
 use bulkhead_core::model::{Calibration, QueueSettings};
 use bulkhead_core::wire::Verified;
+use bulkhead_sys::block;
 
 use super::scratch::Scratch;
 use super::{OnStep, Request, Told, queue, supported};
@@ -45,6 +46,7 @@ fn measure(
         cost_qos: Some(calibration.qos.clone()),
     };
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
+    let has_arm = block::inspect(&scratch.roots, scratch.dev).context("cannot look at the device")?.rotational;
     let mut all = Vec::new();
     for (index, (neighbour, kind)) in NEIGHBOURS.into_iter().enumerate() {
         starter.cancel.check()?;
@@ -60,7 +62,7 @@ fn measure(
         };
         let middle = |above, below| cell.ratio(above, below).map(|spread| spread.median);
         let [mean_ratio_limit, p99_ratio_limit, neighbour_pct_limit] =
-            probe_bounds(neighbour).context("nothing is asked beside this neighbour")?;
+            probe_bounds(neighbour, has_arm).context("nothing is asked beside this neighbour")?;
         all.push(Verified {
             neighbour: words::neighbour(neighbour).to_owned(),
             mean_ratio: middle(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS).context("the small load did nothing")?,
@@ -80,6 +82,9 @@ mod tests {
 
     #[test]
     fn every_neighbour_of_the_probe_has_its_limits() {
-        assert!(NEIGHBOURS.iter().all(|(name, _)| probe_bounds(name).is_some()));
+        for (name, _) in NEIGHBOURS {
+            let [disk, flash] = [true, false].map(|has_arm| probe_bounds(name, has_arm).unwrap());
+            assert!(flash[0] < disk[0] && flash[1..] == disk[1..], "{name}: {flash:?}, {disk:?}");
+        }
     }
 }

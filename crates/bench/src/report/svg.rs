@@ -196,7 +196,7 @@ fn hues(experiment: &Experiment, paper: bool) -> Vec<(Key, String)> {
 fn slowdown(experiment: &Experiment) -> Option<Chart> {
     let ratio = |cell: &Cell| cell.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS).filter(|s| s.median > 0.0);
     let target = |neighbour: &str| {
-        let bound = judge::probe_mean_bound(neighbour)?;
+        let [bound, ..] = judge::probe_bounds(neighbour, experiment.disk.is_rotational())?;
         Some((bound, format!("target: at most {}", times(bound))))
     };
     let panels = panels(experiment, |cell| ratio(cell).is_some(), |cell| bar(cell, ratio(cell)), |_| None, target);
