@@ -29,6 +29,11 @@ pub(crate) fn lints() -> Result<()> {
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
 }
 
+/// Builds the tests.
+pub(crate) fn build_tests() -> Result<()> {
+    cargo(&["test", "--workspace", "--locked", "--no-run"])
+}
+
 /// Unit and integration tests.
 pub(crate) fn tests() -> Result<()> {
     cargo(&["test", "--workspace", "--locked"])

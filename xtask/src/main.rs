@@ -36,7 +36,7 @@ enum Command {
     /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
-    /// Checks and the quick cases of the lab, whose guest root and tools are made beside the tests: what is run at every change.
+    /// Checks and the quick cases of the lab, whose guest root and tools are made while tests are built: what is run at every change.
     Test,
 }
 

@@ -1,6 +1,7 @@
 //! `cargo xtask test`: checks and the quick cases, as continuous integration runs them.
 //!
-//! What the lab takes from elsewhere (its guest root, tools of crates.io) is made beside the tests: building it leaves a processor idle.
+//! What the lab takes from elsewhere (its guest root, tools of crates.io) is made while the tests are built, because it leaves a processor
+//! idle. Not while they run: some watch the host's file systems and mounts.
 
 use std::process::ExitCode;
 
@@ -15,16 +16,17 @@ use crate::{check, deb, lab};
 /// Names the check that failed, or what could not be made.
 pub(crate) fn run() -> Result<ExitCode> {
     check::lints()?;
-    let (tested, provided) = std::thread::scope(|scope| {
+    let (built, provided) = std::thread::scope(|scope| {
         let provided = scope.spawn(provide);
-        let tested = check::tests();
-        if tested.is_err() && !provided.is_finished() {
-            say::progress("the tests failed; what the lab needs is still being made");
+        let built = check::build_tests();
+        if built.is_err() && !provided.is_finished() {
+            say::progress("the tests do not build; what the lab needs is still being made");
         }
-        (tested, provided.join())
+        (built, provided.join())
     });
-    tested?;
+    built?;
     provided.map_err(|_| anyhow!("making what the lab needs panicked"))??;
+    check::tests()?;
     check::dependencies()?;
     lab::run_quick()
 }
