@@ -6,7 +6,7 @@
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
 
 # Lints, unit tests, then acceptance cases on a real kernel in a virtual machine: check and lab, with what the lab needs made meanwhile.
-# In a fresh checkout without incremental compilation, which there takes a crate a quarter longer than compiling it once.
+# A fresh checkout is compiled without preparing for incremental compilation, which takes a quarter longer.
 test: needs
 	$(if $(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental),,CARGO_INCREMENTAL=0) cargo xtask test
 
