@@ -577,7 +577,7 @@ fn table_of_a_disk_model() {
     check_table(
         &synthetic_disk_model("ssd"),
         expect![[r#"
-            The lab's ssd is a Samsung 870 EVO 1 TB SATA, 5 times slower.
+            The lab's ssd: Samsung 870 EVO 1 TB SATA, 5 times slower.
             Measured in the guest: 11 of 11 published figures within 10 %, worst sequential-write-4k at depth
             32: -5.4 %.
 

@@ -380,7 +380,10 @@ fn clones(experiment: &Experiment) -> Headline {
 fn disk_models(experiment: &Experiment) -> Headline {
     match published::drive(&experiment.disk.model) {
         Some(drive) => Headline {
-            before: format!("The lab's {} is a {}, {} times slower.", drive.model, drive.name, drive.slowdown),
+            before: match drive.slowdown {
+                slower if slower > 1.0 => format!("The lab's {}: {}, {slower} times slower.", drive.model, drive.name),
+                _ => format!("The lab's {}: {}.", drive.model, drive.name),
+            },
             after: format!("Measured in the guest: {}.", published::compare(drive, experiment).sentence()),
         },
         None => Headline {
