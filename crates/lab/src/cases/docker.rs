@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
-use super::systemd::{SYSTEMD, install, no_package, purge, writes_on};
+use super::systemd::{REBOOTED, SYSTEMD, install, no_package, purge, writes_on};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -15,7 +15,7 @@ pub(super) const SOAK: &[Case] = &[Case {
     about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and after a power cut it has \
             all that it acknowledged, and where its pool is not mounted Docker is not started",
     kernels: &[Kernel::V6_12],
-    profile: SYSTEMD,
+    profile: REBOOTED,
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(docker_reboot(ctx)),
 }];
@@ -40,9 +40,10 @@ const DOCKERD: &str = "--bridge=none --iptables=false --ip6tables=false --storag
 /// Longest that an emulated Docker may take for one thing.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Appends to a file in the volume, syncs each, and publishes the count by rename, so that a reader never finds half of it.
+/// Appends to a file in the volume, syncs each, and publishes the count by rename, so that a reader never finds half of it. Rests after
+/// each, because a guest that always computes is slow to emulate.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> /data/log; fsync /data/log; echo $i > /data/written.new; \
-                      mv /data/written.new /data/written; done";
+                      mv /data/written.new /data/written; sleep .05; done";
 
 struct Docker {
     path: String,
