@@ -219,9 +219,7 @@ impl Engine {
                 let view = self.volume_view(&pool, backend.as_ref(), &found);
                 return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
             }
-            let object = format!("volume {}", copy.reference());
-            return Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
-                .cure("choose another name"));
+            return Err(already_exists(&found));
         }
         self.check_metadata(&pool, &copy)?;
         let mounted_at = self.mounted_at(&origin)?;
@@ -349,13 +347,12 @@ impl Engine {
     pub(crate) fn named(&self, pool: &Pool, name: &Name) -> Result<Option<Volume>, Fault> {
         let (volume, other) = match &pool.source {
             PoolSource::File { directory, .. } => {
-                let volume = match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
-                    Err(fault) if fault.code == Code::NotFound => None,
-                    located => Some(located?.volume),
-                };
+                match self.locate(&VolumeRef { pool: pool.name.clone(), name: name.clone() }) {
+                    Err(fault) if fault.code == Code::NotFound => {}
+                    located => return located.map(|located| Some(located.volume)),
+                }
                 let image = backend::image_path(directory, name);
-                let other = self.host().image_size(&image)?.map(|_| format!("file {}", image.display()));
-                (volume, other)
+                (None, self.host().image_size(&image)?.map(|_| format!("file {}", image.display())))
             }
             PoolSource::Lvm { vg, .. } => {
                 let found = self.group_volumes(pool, vg)?.into_iter().find(|lv| lv.name == name.as_str());
@@ -371,10 +368,7 @@ impl Engine {
 
     /// Refuses a name that a volume, or something else in the pool, has.
     pub(crate) fn check_unused(&self, pool: &Pool, name: &Name) -> Result<(), Fault> {
-        let Some(found) = self.named(pool, name)? else { return Ok(()) };
-        let object = format!("volume {}", found.reference());
-        Err(Fault::new(Code::AlreadyExists, object, "a volume of that name is there already")
-            .cure("choose another name"))
+        self.named(pool, name)?.map_or(Ok(()), |found| Err(already_exists(&found)))
     }
 
     pub(crate) fn volume_view(&self, pool: &Pool, backend: &dyn Backend, volume: &Volume) -> VolumeView {
@@ -453,6 +447,11 @@ impl Engine {
         }
         (unfinished, faults)
     }
+}
+
+fn already_exists(volume: &Volume) -> Fault {
+    let object = format!("volume {}", volume.reference());
+    Fault::new(Code::AlreadyExists, object, "a volume of that name is there already").cure("choose another name")
 }
 
 pub(crate) fn is_thin(pool: &Pool) -> bool {
