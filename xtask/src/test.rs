@@ -4,6 +4,7 @@
 //! idle. Not while they run: some watch the host's file systems and mounts.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use bulkhead_lab::{Lab, say};
@@ -15,7 +16,9 @@ use crate::{check, deb, lab};
 /// # Errors
 /// Names the check that failed, or what could not be made.
 pub(crate) fn run() -> Result<ExitCode> {
+    let mut phases = Phases { begin: Instant::now(), ended: Vec::new() };
     check::lints()?;
+    phases.end("lints");
     let (built, provided) = std::thread::scope(|scope| {
         let provided = scope.spawn(provide);
         let built = check::build_tests();
@@ -26,9 +29,38 @@ pub(crate) fn run() -> Result<ExitCode> {
     });
     built?;
     provided.map_err(|_| anyhow!("making what the lab needs panicked"))??;
+    phases.end("building tests");
     check::tests()?;
     check::dependencies()?;
-    lab::run_quick()
+    phases.end("tests");
+    let code = lab::run_quick()?;
+    phases.end("lab");
+    say::progress(phases.describe());
+    Ok(code)
+}
+
+/// How long each part of a run took.
+struct Phases {
+    begin: Instant,
+    /// Names, and the times since `begin` at which they ended.
+    ended: Vec<(&'static str, Duration)>,
+}
+
+impl Phases {
+    /// Ends the phase that began with the end of the one before.
+    fn end(&mut self, name: &'static str) {
+        self.ended.push((name, self.begin.elapsed()));
+    }
+
+    fn describe(&self) -> String {
+        let begins = std::iter::once(Duration::ZERO).chain(self.ended.iter().map(|(_, end)| *end));
+        let each = self
+            .ended
+            .iter()
+            .zip(begins)
+            .map(|((name, end), begin)| format!("{name} {:.0} s", (*end - begin).as_secs_f64()));
+        format!("{:.0} s: {}", self.begin.elapsed().as_secs_f64(), each.collect::<Vec<_>>().join(", "))
+    }
 }
 
 fn provide() -> Result<()> {

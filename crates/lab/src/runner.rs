@@ -128,6 +128,7 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
     async fn all(&self) {
         let (alone, mut beside): (Vec<_>, Vec<_>) =
             wanted(self.plan).into_iter().partition(|one| one.profile.clock == Clock::Wall);
+        let (n_alone, n_beside, begin) = (alone.len(), beside.len(), Instant::now());
         // The longest first, or one lane would wait for the other at the end.
         beside.sort_by_key(|one| std::cmp::Reverse(one.case.limit));
         let beside = RefCell::new(beside);
@@ -141,7 +142,13 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
             if lanes.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+        let together = begin.elapsed();
         self.lane(&RefCell::new(alone)).await;
+        say::progress(format!(
+            "{n_beside} cases in virtual time took {:.0} s, {n_alone} on the wall clock {:.0} s",
+            together.as_secs_f64(),
+            (begin.elapsed() - together).as_secs_f64()
+        ));
     }
 
     /// Runs cases of a list, one after the other, until there are none; each on the machine of the one before, where it suits.
