@@ -96,6 +96,11 @@ impl DiskModel {
                 model: "ctrl=user model=linear rbps=219296516 rseqiops=24110 rrandiops=380 wbps=255644561 wseqiops=24334 wrandiops=591",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=65.00 max=65.00",
             }),
+            // The same drive with all of its times five times as long, not measured: a fifth of the rates, at the same vrate.
+            (Clock::Virtual, Self::HddSlow) => Some(IocostLines {
+                model: "ctrl=user model=linear rbps=43859303 rseqiops=4822 rrandiops=76 wbps=51128912 wseqiops=4867 wrandiops=118",
+                qos: "enable=1 ctrl=user rpct=95.00 rlat=500000 wpct=95.00 wlat=500000 min=65.00 max=65.00",
+            }),
             // 3.1 times as long, the writers at 104 % of what is fair.
             (Clock::Virtual, Self::Ssd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=111983844 rseqiops=19542 rrandiops=19510 wbps=105976352 wseqiops=17026 wrandiops=16922",

@@ -62,9 +62,8 @@ pub fn disks(name: &str) -> &'static [&'static str] {
         "dbms-consolidation" | "journal-fsync" => &["hdd", "ssd", "nvme-slow"],
         // What a flush costs decides here.
         "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
-        "share-correction" => &["hdd", "ssd"],
         // They compute as much as they read: on a disk as fast as it is, 10^9 instructions a second would be the limit.
-        "clone-read" => &["hdd-slow", "ssd"],
+        "clone-read" | "share-correction" => &["hdd-slow", "ssd"],
         "launch-storm" => &["hdd-slow"],
         // They work in memory.
         "journal-cost" | "attribution" | "churn" => &["fast"],

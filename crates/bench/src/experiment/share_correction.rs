@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
+use bulkhead_core::model::Calibration;
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
@@ -20,6 +21,7 @@ use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::block;
 use bulkhead_sys::bpf;
 use bulkhead_sys::cgroup::CgroupPath;
+use bulkhead_sys::iocost::ModelLine;
 use bulkhead_sys::roots::Roots;
 
 use super::{Frame, OnProgress, Options, Plan, chosen, put};
@@ -33,7 +35,8 @@ use crate::result::{Experiment, Round};
 use crate::sample::{bytes, charged_below_root, io_of};
 
 const ABOUT: &str = "Every tenant reads a file of its own with O_DIRECT, 128 KiB at a time, and all have equal shares; A makes directories \
-    besides, 2000 in a second for two tenants, as many less as there are more, and 1000 on a volume of its own. Shares are parts of the \
+    besides, 2000 in a second for two tenants, as many less as there are more, and half of it on a volume of its own; on a disk that reads \
+    less than 200 MB/s by io.cost's model in proportion to that. Shares are parts of the \
     bytes that the device moves, A's with journal and checkpoints, counted each second; they count from 10 s after a tenant comes or goes. \
     comes-and-goes: a third tenant is idle, reads for a while, and is idle again. journal-only: A makes directories and reads nothing. \
     own+accounting: A and B have volumes of their own with the journal thread in their cgroup. The shared file system has a journal of 1 GiB.";
@@ -53,8 +56,10 @@ pub(crate) const WINDOW: usize = 5;
 /// Size of the shared volume's journal: what `mkfs.ext4` gives a disk of 128 GiB or more. In one of 64 MiB, as small volumes have,
 /// makers of directories soon write checkpoints themselves, which the kernel charges to them.
 const JOURNAL: Bytes = Bytes::mib(1024);
-/// Interval between the directories that A makes, 20 at a time, for each tenant that takes part.
+/// Interval between the directories that A makes, 20 at a time, for each tenant that takes part, on a disk that reads so much or more.
+/// On a slower one they are as many less, or A's journal would be a larger part of what the disk can do.
 const MKDIRS_MS: u64 = 5;
+const FAST_BYTES_PER_S: u64 = 200_000_000;
 /// Size of each reader's file.
 const FILE_BYTES: u64 = 32 << 20;
 
@@ -84,7 +89,8 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     frame.with_bench((500, 500), Some(JOURNAL), |frame, bench| {
         let observatory = Observatory::new(Roots::host());
         let plans = chosen(&cells(frame.options.quick), frame.options);
-        let command = |kind| format!("__load {}", load(kind, Path::new("DIR"), 2 * MKDIRS_MS, 0.0).argv().join(" "));
+        let mkdirs_ms = mkdirs_ms(frame.options.model.as_ref(), 2);
+        let command = |kind| format!("__load {}", load(kind, Path::new("DIR"), mkdirs_ms, 0.0).argv().join(" "));
         frame.experiment.commands.extend([LoadKind::SequentialRead, LoadKind::Mkdirs].map(command));
         let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan));
         observatory.stop();
@@ -111,6 +117,13 @@ fn load(kind: LoadKind, dir: &Path, mkdirs_ms: u64, seconds: f64) -> LoadArgs {
     }
 }
 
+/// Interval between A's directories where there is room for `n` times as long a one, ms.
+fn mkdirs_ms(model: Option<&Calibration>, n: u64) -> u64 {
+    let line = model.and_then(|model| ModelLine::parse(&format!("0:0 {}", model.model)));
+    let rbps = line.map_or(FAST_BYTES_PER_S, |(_, line)| line.rbps.clamp(1, FAST_BYTES_PER_S));
+    (MKDIRS_MS * n * FAST_BYTES_PER_S + rbps / 2) / rbps
+}
+
 impl Tenant {
     fn is_there(&self, second: usize) -> bool {
         self.comes.is_none_or(|(from, to)| (from..to).contains(&second))
@@ -118,7 +131,7 @@ impl Tenant {
 }
 
 /// Who takes part beside which neighbour, in how many seconds.
-fn cast(bench: &Bench, plan: Plan, n_seconds: usize) -> Result<Vec<Tenant>> {
+fn cast(bench: &Bench, plan: Plan, model: Option<&Calibration>, n_seconds: usize) -> Result<Vec<Tenant>> {
     let n = match plan.neighbour {
         SIXTEEN => 16,
         COMES_AND_GOES => 3,
@@ -132,7 +145,7 @@ fn cast(bench: &Bench, plan: Plan, n_seconds: usize) -> Result<Vec<Tenant>> {
         }
     }
     // A's journal stays as large a part of its share, however many there are. A volume has inodes for half as many as the shared one.
-    let mkdirs_ms = MKDIRS_MS * n as u64 * if plan.layout == Layout::Shared { 1 } else { 2 };
+    let mkdirs_ms = mkdirs_ms(model, n as u64 * if plan.layout == Layout::Shared { 1 } else { 2 });
     let tenants = all.into_iter().enumerate().map(|(index, (name, dir))| Tenant {
         name,
         dir,
@@ -150,7 +163,7 @@ fn cast(bench: &Bench, plan: Plan, n_seconds: usize) -> Result<Vec<Tenant>> {
 fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, plan: Plan) -> Result<Round> {
     bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let n_seconds = SETTLE + if frame.options.quick { QUICK } else { FULL };
-    let tenants = cast(bench, plan, n_seconds)?;
+    let tenants = cast(bench, plan, frame.options.model.as_ref(), n_seconds)?;
     // The observation begins while nothing goes on.
     observatory.observe(Duration::ZERO)?;
     let mut holder = Holder::new(Vec::new());
@@ -360,7 +373,7 @@ mod tests {
             dir: PathBuf::new(),
             does: vec![LoadKind::SequentialRead],
             comes,
-            mkdirs_ms: MKDIRS_MS,
+            mkdirs_ms: 5,
         }
     }
 
@@ -392,6 +405,20 @@ mod tests {
         near(f::OFF_WINDOW_POINTS, 100.0 * 300.0 / 550.0 - 50.0);
         near(f::PROMISED_SHARE_A_PCT, 50.0);
         assert_eq!(windows(&round).len(), 26);
+    }
+
+    #[test]
+    fn a_slow_disk_gets_as_many_directories_less() {
+        let model = |rbps: u64| Calibration {
+            model: format!("ctrl=user model=linear rbps={rbps} rseqiops=1 rrandiops=1 wbps=1 wseqiops=1 wrandiops=1"),
+            qos: String::new(),
+            measured: Vec::new(),
+            isolation: None,
+        };
+        assert_eq!(
+            [None, Some(&model(300_000_000)), Some(&model(40_000_000))].map(|model| mkdirs_ms(model, 2)),
+            [10, 10, 50]
+        );
     }
 
     #[test]
