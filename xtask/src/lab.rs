@@ -442,9 +442,8 @@ fn config(programs: &Programs) -> Result<LabConfig> {
         let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
         cargo.args(["--bin", "bulkhead-lab-disk"]);
-        if programs.release {
-            cargo.arg("--release");
-        }
+        // The feature is that of the tests, which would have the engine compiled once more without it.
+        cargo.args(if programs.release { &["--release"][..] } else { &["--features", "bulkhead-engine/sim"] });
         say::progress(format!(
             "building the programs, {}",
             if programs.release { "optimised" } else { "not optimised" }

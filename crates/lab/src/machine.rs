@@ -311,16 +311,40 @@ impl Machine {
         Ok(told.success(&format!("telling disk {serial} to {word}"))?.stdout)
     }
 
-    /// Waits until `probe` returns a value, at most for so long on the guest's clock.
+    /// Waits until `probe` returns a value, at most for so long on the guest's clock. The pauses between probes grow to 1 s.
     ///
     /// # Errors
     /// When the probe fails, or with `what` in the message when the time is over.
-    pub async fn wait_until<T, F>(&self, what: &str, deadline: Duration, mut probe: F) -> Result<T>
+    pub async fn wait_until<T, F>(&self, what: &str, deadline: Duration, probe: F) -> Result<T>
+    where
+        F: AsyncFnMut() -> Result<Option<T>>,
+    {
+        self.wait_with(wait::pause, what, deadline, probe).await
+    }
+
+    /// The same for a state that passes: pauses stay at 0.1 s.
+    ///
+    /// # Errors
+    /// As for `wait_until`.
+    pub async fn catch<T, F>(&self, what: &str, deadline: Duration, probe: F) -> Result<T>
+    where
+        F: AsyncFnMut() -> Result<Option<T>>,
+    {
+        self.wait_with(|_| wait::STEP, what, deadline, probe).await
+    }
+
+    async fn wait_with<T, F>(
+        &self,
+        pause: fn(Duration) -> Duration,
+        what: &str,
+        deadline: Duration,
+        mut probe: F,
+    ) -> Result<T>
     where
         F: AsyncFnMut() -> Result<Option<T>>,
     {
         if self.spec.clock == Clock::Wall {
-            return wait_until(what, deadline, probe).await;
+            return wait::wait_with(pause, what, deadline, probe).await;
         }
         let mut waited = Duration::ZERO;
         loop {
@@ -330,9 +354,9 @@ impl Machine {
             if waited >= deadline {
                 bail!("waited {:.0} s in vain: {what}", deadline.as_secs_f64());
             }
-            let milliseconds = u64::try_from(wait::STEP.as_millis()).unwrap_or(u64::MAX);
+            let milliseconds = u64::try_from(pause(waited).as_millis()).unwrap_or(u64::MAX);
             self.ask(Request::Pause { milliseconds }).await?;
-            waited += wait::STEP;
+            waited += pause(waited);
         }
     }
 

@@ -5,26 +5,47 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tokio::time::Instant;
 
-/// Between two probes.
+/// The shortest pause between two probes, and the longest.
 pub(crate) const STEP: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The pause after a wait of `waited`: a quarter of it, between [`STEP`] and 1 s. A probe starts processes in a guest, which takes longer to
+/// emulate than the pause, and the end of a long wait is not to be known to a tenth of a second.
+pub(crate) fn pause(waited: Duration) -> Duration {
+    (waited / 4).clamp(STEP, LONGEST)
+}
 
 /// Calls `probe` until it returns a value, at most until `deadline` has passed.
 ///
 /// # Errors
 /// When the probe fails, or with `what` in the message when the time is over.
-pub async fn wait_until<T, F>(what: &str, deadline: Duration, mut probe: F) -> Result<T>
+pub async fn wait_until<T, F>(what: &str, deadline: Duration, probe: F) -> Result<T>
 where
     F: AsyncFnMut() -> Result<Option<T>>,
 {
-    let end = Instant::now() + deadline;
+    wait_with(pause, what, deadline, probe).await
+}
+
+/// The same with other pauses.
+pub(crate) async fn wait_with<T, F>(
+    pause: fn(Duration) -> Duration,
+    what: &str,
+    deadline: Duration,
+    mut probe: F,
+) -> Result<T>
+where
+    F: AsyncFnMut() -> Result<Option<T>>,
+{
+    let begin = Instant::now();
     loop {
         if let Some(value) = probe().await? {
             return Ok(value);
         }
-        if Instant::now() >= end {
+        let waited = begin.elapsed();
+        if waited >= deadline {
             bail!("waited {:.0} s in vain: {what}", deadline.as_secs_f64());
         }
-        tokio::time::sleep(STEP).await;
+        tokio::time::sleep(pause(waited)).await;
     }
 }
 
@@ -44,5 +65,16 @@ mod tests {
         assert_eq!(got, "here");
         let error = wait_until("the moon", Duration::ZERO, async || Ok(None::<()>)).await.unwrap_err();
         assert!(error.to_string().contains("the moon"), "{error}");
+    }
+
+    #[test]
+    fn pauses_grow_with_the_wait() {
+        for (waited_ms, pause_ms) in [(0, 100), (400, 100), (800, 200), (4000, 1000), (60_000, 1000)] {
+            assert_eq!(
+                pause(Duration::from_millis(waited_ms)),
+                Duration::from_millis(pause_ms),
+                "after {waited_ms} ms"
+            );
+        }
     }
 }

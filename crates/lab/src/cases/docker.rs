@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
-use super::systemd::{REBOOTED, SYSTEMD, install, no_package, purge, writes_on};
+use super::systemd::{SYSTEMD, install, no_package, purge, writes_on};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -15,7 +15,7 @@ pub(super) const SOAK: &[Case] = &[Case {
     about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and after a power cut it has \
             all that it acknowledged, and where its pool is not mounted Docker is not started",
     kernels: &[Kernel::V6_12],
-    profile: REBOOTED,
+    profile: SYSTEMD,
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(docker_reboot(ctx)),
 }];

@@ -271,7 +271,7 @@ async fn killed(ctx: &Ctx) -> Result<()> {
         let argv = [&program, "image", "import", &source, "file/base", "--staging", STAGING];
         let importing = ctx.machine.spawn(&argv, &[]).await?;
         ctx.machine
-            .wait_until(when, Duration::from_secs(100), async || {
+            .catch(when, Duration::from_secs(100), async || {
                 let asked = ctx.machine.run(&["bash", "-c", reached]).await?;
                 Ok((asked.status == ExitStatus::Code(0)).then_some(()))
             })

@@ -11,13 +11,11 @@ use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-/// The machine of cases with systemd. In virtual time: units and containers are many processes that wait for one another.
-pub(super) const SYSTEMD: Profile = Profile { name: "systemd", init: Init::Systemd, ..PROFILE };
+/// The machine of cases with systemd. On the wall clock: its disks belong to the host and stay while the guest reboots, as real ones do.
+pub(super) const SYSTEMD: Profile =
+    Profile { name: "systemd", clock: Clock::Wall, init: Init::Systemd, cpus: 2, ..PROFILE };
 
-/// The machine of those that reboot or are cut off. On the wall clock: its disks belong to the host and stay, as real ones do.
-pub(super) const REBOOTED: Profile = Profile { name: "rebooted", clock: Clock::Wall, cpus: 2, ..SYSTEMD };
-
-pub(super) const CASES: &[Case] = &[SLICES, REBOOT];
+pub(super) const CASES: &[Case] = &[SLICES, PACKAGE, REBOOT];
 
 const SLICES: Case = Case {
     name: "systemd_slices",
@@ -29,12 +27,22 @@ const SLICES: Case = Case {
     run: |ctx| Box::pin(slices(ctx)),
 };
 
+const PACKAGE: Case = Case {
+    name: "systemd_package",
+    about: "the package is not removed from under volumes; another version takes them over while a container writes on; a group may use the \
+            socket, and the timer that trims works",
+    kernels: &[Kernel::V6_12],
+    profile: SYSTEMD,
+    limit: Duration::from_secs(600),
+    run: |ctx| Box::pin(package(ctx)),
+};
+
 const REBOOT: Case = Case {
     name: "systemd_reboot",
     about: "before a reboot all volumes are unmounted, also one whose container ignores SIGTERM and loses nothing that was synced; \
             afterwards, and after a power cut, units that require a tenant's volumes find them, or are not started",
     kernels: &[Kernel::V6_12],
-    profile: REBOOTED,
+    profile: SYSTEMD,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(reboots(ctx, 3, false)),
 };
@@ -141,10 +149,11 @@ async fn is_unprobed(ctx: &Ctx, volume: &str) -> Result<()> {
     Ok(())
 }
 
-async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
-    let ctx = &*ctx;
+/// Installs the package and makes the tenant `my-db` with a volume on a file pool and one on a thick pool; returns where the first is
+/// mounted. `None` when there is no package.
+async fn make_tenant(ctx: &Ctx) -> Result<Option<String>> {
     if install(ctx).await?.is_none() {
-        return Ok(no_package());
+        return Ok(None);
     }
     make_pools(ctx, &["file", "thick"]).await?;
     let disk = ctx.machine.disk(1).await?;
@@ -155,6 +164,40 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let limit = format!("{disk}:wbps=50M");
     json(ctx, &[&["tenant", "create", "my-db", "--share", "300", "--limit", &limit], &volumes[..]].concat()).await?;
     mended(ctx, "the tenant has what is recorded").await?;
+    let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
+    Ok(Some(view["mounted_at"].as_str().context("not mounted")?.to_owned()))
+}
+
+/// Starts a unit that writes below `at`, as a runtime with the systemd driver starts a container with `--cgroup-parent`.
+async fn start_container(ctx: &Ctx, at: &str) -> Result<()> {
+    let writer = WRITER.replace("AT", at);
+    let start =
+        [&["systemd-run", "--unit=container", "--slice", SLICE_UNIT], &STUBBORN_UNIT[..], &["bash", "-c", &writer]];
+    ctx.machine.run(&start.concat()).await?.success("starting a container")?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes").await
+}
+
+/// Removes the tenant, its volumes and the package, and checks that nothing is left.
+async fn remove_tenant(ctx: &Ctx) -> Result<()> {
+    json(ctx, &["tenant", "rm", "my-db"]).await?;
+    let left = "systemctl list-units --all --plain --no-legend 'bulkhead*.slice'; \
+                ls /run/systemd/transient /run/systemd/system.control | grep 'bulkhead.*slice' || true; \
+                ls -d /sys/fs/cgroup/bulkhead* 2>/dev/null || true";
+    let left = ctx.machine.sh(left).await?;
+    ensure!(left.is_empty(), "left behind: {left}");
+    for volume in ["file/v", "thick/w"] {
+        json(ctx, &["volume", "check", volume]).await?;
+        json(ctx, &["volume", "rm", volume]).await?;
+    }
+    kernel_is_silent(ctx).await?;
+    unmake_pools(ctx, &["file", "thick"]).await?;
+    ctx.machine.sh("rm -f /run/new; rm /run/written").await?;
+    purge(ctx).await
+}
+
+async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let Some(at) = make_tenant(ctx).await? else { return Ok(no_package()) };
     ensure!(property(ctx, "ActiveState").await? == "active");
     ensure!(property(ctx, "IOWeight").await? == "300");
     let limits = property(ctx, "IOWriteBandwidthMax").await?;
@@ -162,14 +205,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
 
     is_unprobed(ctx, "file/v").await?;
 
-    // As a runtime with the systemd driver starts a container with `--cgroup-parent`.
-    let at =
-        json(ctx, &["volume", "inspect", "file/v"]).await?["mounted_at"].as_str().context("not mounted")?.to_owned();
-    let writer = WRITER.replace("AT", &at);
-    let start =
-        [&["systemd-run", "--unit=container", "--slice", SLICE_UNIT], &STUBBORN_UNIT[..], &["bash", "-c", &writer]];
-    ctx.machine.run(&start.concat()).await?.success("starting a container")?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes").await?;
+    start_container(ctx, &at).await?;
     let view = json(ctx, &["tenant", "inspect", "my-db"]).await?;
     ensure!(view["n_processes"].as_u64() > Some(0), "{view}");
 
@@ -184,7 +220,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let left = ctx.machine.sh(left).await?;
     ensure!(left.is_empty(), "the run leaves behind: {left}");
 
-    ctx.machine.sh("for i in $(seq 8); do systemctl daemon-reload; done").await?;
+    ctx.machine.sh("systemctl daemon-reload; systemctl daemon-reload").await?;
     mended(ctx, "nothing is lost by reloads").await?;
     ctx.machine.sh(&format!("systemctl set-property --runtime '{SLICE_UNIT}' IOWeight=50")).await?;
     mended(ctx, "the share is put back").await?;
@@ -202,22 +238,6 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
         .wait_until("the daemon is started again", MENDED, async || Ok(ctx.machine.sh(again).await.ok()))
         .await?;
     writes_on(ctx, WRITTEN, MENDED, "the container writes beside another daemon").await?;
-
-    // The package: it is not removed from under volumes, another version takes over, and a group may use the socket.
-    refused_as(ctx, 1, &["/run/bulkhead/mnt/file/v", "tenant rm"], &["dpkg", "--remove", "bulkhead"]).await?;
-    ctx.machine.sh("echo 'BULKHEAD_OPTIONS=--socket-group bulkhead' > /etc/default/bulkhead").await?;
-    install(ctx).await?;
-    mended(ctx, "nothing is lost by an upgrade").await?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes on beside another version").await?;
-    let member = ["setpriv", "--reuid=nobody", "--regid=bulkhead", "--clear-groups", "bulkhead", "tenant", "ls"];
-    ctx.machine.run(&member).await?.success("a member of the socket's group")?;
-    refused_as(ctx, 9, &["socket"], &["setpriv", "--reuid=nobody", "--clear-groups", "bulkhead", "tenant", "ls"])
-        .await?;
-
-    // The timer came with the package; what it starts asks the daemon, and finds nothing to be trimmed.
-    let trims = "systemctl is-enabled bulkhead-trim.timer && systemctl is-active bulkhead-trim.timer && systemctl start bulkhead-trim && \
-                 journalctl -u bulkhead-trim -o cat --no-pager | grep 'volumes trimmed: 0; .*: 2'";
-    ctx.machine.sh_within(trims, INSTALL).await.context("trimming all volumes")?;
 
     // All units in a slice are stopped with it; what serves the volumes is none, and goes on. Checks that come while the container does not
     // end start no slice below, which would start this one as well, and have systemd cancel the stop.
@@ -240,20 +260,37 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
         .await?;
     json(ctx, &["tenant", "rm", "old", "--force"]).await?;
 
-    json(ctx, &["tenant", "rm", "my-db"]).await?;
-    let left = "systemctl list-units --all --plain --no-legend 'bulkhead*.slice'; \
-                ls /run/systemd/transient /run/systemd/system.control | grep 'bulkhead.*slice' || true; \
-                ls -d /sys/fs/cgroup/bulkhead* 2>/dev/null || true";
-    let left = ctx.machine.sh(left).await?;
-    ensure!(left.is_empty(), "left behind: {left}");
-    for volume in ["file/v", "thick/w"] {
-        json(ctx, &["volume", "check", volume]).await?;
-        json(ctx, &["volume", "rm", volume]).await?;
-    }
-    kernel_is_silent(ctx).await?;
-    unmake_pools(ctx, &["file", "thick"]).await?;
-    ctx.machine.sh("rm -f /run/new; rm /run/written /run/old /run/scoped").await?;
-    purge(ctx).await?;
+    ctx.machine.sh("rm /run/old /run/scoped").await?;
+    remove_tenant(ctx).await?;
+    Ok(Outcome::Passed)
+}
+
+async fn package(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let Some(at) = make_tenant(ctx).await? else { return Ok(no_package()) };
+    start_container(ctx, &at).await?;
+    refused_as(ctx, 1, &["/run/bulkhead/mnt/file/v", "tenant rm"], &["dpkg", "--remove", "bulkhead"]).await?;
+    ctx.machine.sh("echo 'BULKHEAD_OPTIONS=--socket-group bulkhead' > /etc/default/bulkhead").await?;
+    install(ctx).await?;
+    mended(ctx, "nothing is lost by an upgrade").await?;
+    writes_on(ctx, WRITTEN, MENDED, "the container writes on beside another version").await?;
+    let member = ["setpriv", "--reuid=nobody", "--regid=bulkhead", "--clear-groups", "bulkhead", "tenant", "ls"];
+    ctx.machine.run(&member).await?.success("a member of the socket's group")?;
+    refused_as(ctx, 9, &["socket"], &["setpriv", "--reuid=nobody", "--clear-groups", "bulkhead", "tenant", "ls"])
+        .await?;
+
+    // The timer came with the package; what it starts asks the daemon, and finds nothing to be trimmed.
+    let trims = "systemctl is-enabled bulkhead-trim.timer && systemctl is-active bulkhead-trim.timer && systemctl start bulkhead-trim && \
+                 journalctl -u bulkhead-trim -o cat --no-pager | grep 'volumes trimmed: 0; .*: 2'";
+    ctx.machine.sh_within(trims, INSTALL).await.context("trimming all volumes")?;
+
+    ctx.machine.sh("systemctl kill --signal=KILL container").await?;
+    ctx.machine
+        .wait_until("the container ends", MENDED, async || {
+            Ok((!ctx.machine.run(&["systemctl", "is-active", "container"]).await?.status.success()).then_some(()))
+        })
+        .await?;
+    remove_tenant(ctx).await?;
     Ok(Outcome::Passed)
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use super::host::{json, kernel_is_silent, nothing_is_critical};
-use super::systemd::{REBOOTED, install, no_package, purge};
+use super::systemd::{SYSTEMD, install, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
@@ -16,7 +16,7 @@ pub(super) const SOAK: &[Case] = &[
         about: "the daemon, block servers and the machine die 60 times under writers, rotating snapshots, clones, resizes and detaches: nothing \
                 that was synced is lost, and nothing is left",
         kernels: &[Kernel::V6_12],
-        profile: REBOOTED,
+        profile: SYSTEMD,
         limit: Duration::from_secs(1800),
         run: |ctx| Box::pin(kills(ctx, 60)),
     },
@@ -24,7 +24,7 @@ pub(super) const SOAK: &[Case] = &[
         name: "systemd_kills_300",
         about: "the same 300 times",
         kernels: &[Kernel::V6_12],
-        profile: REBOOTED,
+        profile: SYSTEMD,
         limit: Duration::from_secs(7200),
         run: |ctx| Box::pin(kills(ctx, 300)),
     },
