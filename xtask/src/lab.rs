@@ -442,7 +442,7 @@ fn config(programs: &Programs) -> Result<LabConfig> {
         let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
         cargo.args(["--bin", "bulkhead-lab-disk"]);
-        // The feature is that of the tests, which would have the engine compiled once more without it.
+        // The tests enable this feature: without it, cargo compiles the engine a second time.
         cargo.args(if programs.release { &["--release"][..] } else { &["--features", "bulkhead-engine/sim"] });
         say::progress(format!(
             "building the programs, {}",

@@ -4,7 +4,7 @@
 //! idle. Not while they run: some watch the host's file systems and mounts.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use bulkhead_lab::{Lab, say};
@@ -16,7 +16,7 @@ use crate::{check, deb, lab};
 /// # Errors
 /// Names the check that failed, or what could not be made.
 pub(crate) fn run() -> Result<ExitCode> {
-    let mut phases = Phases { begin: Instant::now(), ended: Vec::new() };
+    let mut phases = Phases::new();
     check::lints()?;
     phases.end("lints");
     let (built, provided) = std::thread::scope(|scope| {
@@ -42,24 +42,24 @@ pub(crate) fn run() -> Result<ExitCode> {
 /// How long each part of a run took.
 struct Phases {
     begin: Instant,
-    /// Names, and the times since `begin` at which they ended.
-    ended: Vec<(&'static str, Duration)>,
+    last_end: Instant,
+    described: Vec<String>,
 }
 
 impl Phases {
+    fn new() -> Self {
+        let begin = Instant::now();
+        Self { begin, last_end: begin, described: Vec::new() }
+    }
+
     /// Ends the phase that began with the end of the one before.
-    fn end(&mut self, name: &'static str) {
-        self.ended.push((name, self.begin.elapsed()));
+    fn end(&mut self, name: &str) {
+        self.described.push(format!("{name} {:.0} s", self.last_end.elapsed().as_secs_f64()));
+        self.last_end = Instant::now();
     }
 
     fn describe(&self) -> String {
-        let begins = std::iter::once(Duration::ZERO).chain(self.ended.iter().map(|(_, end)| *end));
-        let each = self
-            .ended
-            .iter()
-            .zip(begins)
-            .map(|((name, end), begin)| format!("{name} {:.0} s", (*end - begin).as_secs_f64()));
-        format!("{:.0} s: {}", self.begin.elapsed().as_secs_f64(), each.collect::<Vec<_>>().join(", "))
+        format!("{:.0} s: {}", self.begin.elapsed().as_secs_f64(), self.described.join(", "))
     }
 }
 

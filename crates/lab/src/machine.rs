@@ -322,7 +322,7 @@ impl Machine {
         self.wait_with(wait::pause, what, deadline, probe).await
     }
 
-    /// The same for a state that passes: pauses stay at 0.1 s.
+    /// The same for a transient state: pauses stay at 0.1 s.
     ///
     /// # Errors
     /// As for `wait_until`.

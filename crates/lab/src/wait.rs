@@ -10,7 +10,7 @@ pub(crate) const STEP: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The pause after a wait of `waited`: a quarter of it, between [`STEP`] and 1 s. A probe starts processes in a guest, which takes longer to
-/// emulate than the pause, and the end of a long wait is not to be known to a tenth of a second.
+/// emulate than the pause, and the end of a long wait need not be known to a tenth of a second.
 pub(crate) fn pause(waited: Duration) -> Duration {
     (waited / 4).clamp(STEP, LONGEST)
 }

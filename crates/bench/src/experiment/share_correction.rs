@@ -56,9 +56,9 @@ pub(crate) const WINDOW: usize = 5;
 /// Size of the shared volume's journal: what `mkfs.ext4` gives a disk of 128 GiB or more. In one of 64 MiB, as small volumes have,
 /// makers of directories soon write checkpoints themselves, which the kernel charges to them.
 const JOURNAL: Bytes = Bytes::mib(1024);
-/// Interval between the directories that A makes, 20 at a time, for each tenant that takes part, on a disk that reads so much or more.
-/// On a slower one they are as many less, or A's journal would be a larger part of what the disk can do.
+/// Interval between A's batches of 20 directories for each tenant that takes part, on a disk that reads [`FAST_BYTES_PER_S`] or more, ms.
 const MKDIRS_MS: u64 = 5;
+/// On a slower disk A makes directories in proportion to its sequential reads, or its journal would be a larger part of the disk.
 const FAST_BYTES_PER_S: u64 = 200_000_000;
 /// Size of each reader's file.
 const FILE_BYTES: u64 = 32 << 20;
@@ -117,7 +117,7 @@ fn load(kind: LoadKind, dir: &Path, mkdirs_ms: u64, seconds: f64) -> LoadArgs {
     }
 }
 
-/// Interval between A's directories where there is room for `n` times as long a one, ms.
+/// Interval between A's batches on the disk of `model`, `n` times that of one tenant, ms.
 fn mkdirs_ms(model: Option<&Calibration>, n: u64) -> u64 {
     let line = model.and_then(|model| ModelLine::parse(&format!("0:0 {}", model.model)));
     let rbps = line.map_or(FAST_BYTES_PER_S, |(_, line)| line.rbps.clamp(1, FAST_BYTES_PER_S));
