@@ -5,10 +5,14 @@
 # What the build itself needs beside Rust: the BPF programs are compiled by clang, and libbpf reads them with libelf.
 NEEDS := clang libelf-dev zlib1g-dev pkg-config make gcc
 
+# Where nothing has been compiled for development yet, what is tested is compiled once and quickly: in large units, without preparing for incremental
+# compilation, without debugging information (a panic says its place without), and by clippy's driver, which lints at the same time.
+QUICKLY = $(if $(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental),,CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=4 \
+	CARGO_PROFILE_DEV_DEBUG=none $(shell clippy-driver --version >/dev/null 2>&1 && echo RUSTC_WORKSPACE_WRAPPER=clippy-driver))
+
 # Lints, unit tests, then acceptance cases on a real kernel in a virtual machine: check and lab, with what the lab needs made meanwhile.
-# A fresh checkout is compiled without preparing for incremental compilation, which takes a quarter longer.
 test: needs
-	$(if $(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental),,CARGO_INCREMENTAL=0) cargo xtask test
+	$(QUICKLY) cargo xtask test
 
 check: needs
 	cargo xtask check
@@ -22,7 +26,7 @@ test-all: check
 
 # The before/after experiment in a virtual machine, on the model of an SSD: table, JSON, plots and an HTML report.
 demo: needs
-	cargo xtask demo
+	$(QUICKLY) cargo xtask demo
 
 # The Debian package, target/debian/bulkhead-release.deb.
 deb: needs

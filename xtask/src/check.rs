@@ -2,16 +2,22 @@
 //!
 //! Formatting, lints, unit and integration tests, dependency licences and sources. The lab's cases are `cargo xtask lab run`.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use bulkhead_lab::{Cache, Stream, say};
+use serde::Deserialize;
 
 /// The version that is installed when there is none.
 const CARGO_DENY_VERSION: &str = "0.20.2";
 /// Build options for tools with a short run time: no optimisation, no debugging information.
 pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profile.dev.debug=false"];
+
+/// What compiles the crates of the workspace in place of rustc. It is meant for builds that are tested: clippy's driver optimises less.
+pub(crate) const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 
 /// Runs all checks; the first failure ends it.
 ///
@@ -23,15 +29,63 @@ pub(crate) fn run() -> Result<()> {
     dependencies()
 }
 
-/// Formatting and lints.
+/// Formatting, and lints unless building the tests lints too.
 pub(crate) fn lints() -> Result<()> {
     cargo(&["fmt", "--all", "--check"])?;
+    if compiles_with_clippy() {
+        return Ok(());
+    }
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
 }
 
-/// Builds the tests.
+/// Builds the tests, and all else of the workspace; a warning is an error where the build lints too.
 pub(crate) fn build_tests() -> Result<()> {
-    cargo(&["test", "--workspace", "--locked", "--no-run"])
+    if compiles_with_clippy() { build_with_lints() } else { cargo(&["test", "--workspace", "--locked", "--no-run"]) }
+}
+
+/// Whether clippy's driver compiles the workspace: the Makefile has it so where nothing has been compiled yet, which saves a pass over all crates.
+fn compiles_with_clippy() -> bool {
+    std::env::var_os(WRAPPER).is_some_and(|program| program == "clippy-driver")
+}
+
+/// Builds all targets, as `cargo clippy --all-targets` checks them. What was compiled before, as this program was, repeats its warnings.
+#[expect(clippy::disallowed_methods, reason = "a development command runs cargo itself")]
+fn build_with_lints() -> Result<()> {
+    let args = ["build", "--workspace", "--all-targets", "--locked", "--message-format", "json"];
+    let began = Instant::now();
+    let mut child = Command::new(cargo_program())
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot run cargo")?;
+    let messages = child.stdout.take().context("cargo has no standard output")?;
+    let mut has_warnings = false;
+    for line in BufReader::new(messages).lines() {
+        let message: Message = serde_json::from_str(&line?).context("cargo wrote what is not a message")?;
+        if let Some(Diagnostic { level, rendered: Some(text) }) = message.message {
+            say::pass_on(Stream::Stderr, text.as_bytes());
+            has_warnings |= level == "warning";
+        }
+    }
+    let status = child.wait().context("cannot wait for cargo")?;
+    ensure!(status.success(), "`cargo {}` failed ({status})", args.join(" "));
+    ensure!(!has_warnings, "the compiler warns of what is shown above, which is an error here");
+    say::progress(format!("`cargo {}` took {:.0} s", args.join(" "), began.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+/// A line of `--message-format json`, as far as it is read.
+#[derive(Debug, Deserialize)]
+struct Message {
+    message: Option<Diagnostic>,
+}
+
+/// What the compiler has to say.
+#[derive(Debug, Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
 }
 
 /// Unit and integration tests.
@@ -58,7 +112,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 /// # Errors
 /// When it cannot be downloaded or built.
 pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathBuf> {
-    let root = bulkhead_lab::Cache::locate()?.path("tools");
+    let root = Cache::locate()?.path("tools");
     let program = root.join("bin").join(name);
     if !program.is_file() {
         let root = root.to_str().context("the cache folder's path is not UTF-8")?;
@@ -69,8 +123,11 @@ pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathB
 }
 
 fn cargo(args: &[&str]) -> Result<()> {
-    let program = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
-    run_command(&program, args)
+    run_command(&cargo_program(), args)
+}
+
+fn cargo_program() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
 /// Runs a program to its end.
@@ -89,6 +146,6 @@ pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()
     if !status.success() {
         bail!("`{shown}` failed ({status})");
     }
-    bulkhead_lab::say::progress(format!("`{shown}` took {:.0} s", began.elapsed().as_secs_f64()));
+    say::progress(format!("`{shown}` took {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -17,13 +17,14 @@ use bulkhead_lab::{
 };
 use clap::{Args, Subcommand};
 
+use crate::check::WRAPPER;
 use crate::deb;
 
 /// Exit code after SIGINT or SIGTERM, as a shell would show it.
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
 const LEAK_GRACE: Duration = Duration::from_secs(15);
-/// Machines in virtual time that run side by side: each is one thread.
+/// Machines that run side by side: one in virtual time is one thread, and there is never more than one on the wall clock.
 const LANES: usize = 2;
 /// How many of the slowest cases are told.
 const N_SLOWEST: usize = 10;
@@ -444,6 +445,9 @@ fn config(programs: &Programs) -> Result<LabConfig> {
         cargo.args(["--bin", "bulkhead-lab-disk"]);
         // The tests enable this feature: without it, cargo compiles the engine a second time.
         cargo.args(if programs.release { &["--release"][..] } else { &["--features", "bulkhead-engine/sim"] });
+        if programs.release {
+            cargo.env_remove(WRAPPER);
+        }
         say::progress(format!(
             "building the programs, {}",
             if programs.release { "optimised" } else { "not optimised" }
