@@ -24,7 +24,7 @@ use crate::deb;
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
 const LEAK_GRACE: Duration = Duration::from_secs(15);
-/// Machines that run side by side: one in virtual time is one thread, and there is never more than one on the wall clock.
+/// Machines in virtual time that run side by side: each is one thread.
 const LANES: usize = 2;
 /// How many of the slowest cases are told.
 const N_SLOWEST: usize = 10;

@@ -31,23 +31,16 @@ const NO_PROCESSOR_TIMER: &str = "nolapic_timer";
 /// An emulated processor copies byte by byte where it says that this is fast: without the flags, memory is copied 1.5 to 4 times
 /// as fast.
 const PLAIN_COPIES: &str = "max,-erms,-fsrm";
+/// How nice machines are to the rest of the host: what waits for an answer of the lab comes before what computes.
+const NICE: &str = "5";
 /// Folders of the host in a machine that the host talks to.
 const HOST_FOLDERS: &str = include_str!("boot/host.sh");
 
-/// How nice a machine is to the rest of the host, by its clock: what waits for an answer of the lab comes before what computes, and what
-/// the host's load makes no difference to comes last.
-const fn niceness(clock: Clock) -> &'static str {
-    match clock {
-        Clock::Wall => "5",
-        Clock::Virtual => "15",
-    }
-}
-
 /// QEMU, to be started; it ends with the process that starts it, whatever ends that.
-pub(crate) fn qemu(clock: Clock) -> Result<Command> {
+pub(crate) fn qemu() -> Result<Command> {
     let program = find_program("qemu-system-x86_64").context("there is no qemu-system-x86_64")?;
     let mut qemu = command("setpriv");
-    qemu.args(["--pdeathsig", "KILL", "--", "nice", "-n", niceness(clock)]).arg(program);
+    qemu.args(["--pdeathsig", "KILL", "--", "nice", "-n", NICE]).arg(program);
     Ok(qemu)
 }
 
@@ -115,7 +108,7 @@ impl Start<'_> {
     async fn common(&self, kind: &str, work: Work<'_>) -> Result<Command> {
         let Self { lab, spec, image, disks, root, state, shared } = self;
         let kvm = lab.kvm_for(spec.clock);
-        let mut qemu = qemu(spec.clock)?;
+        let mut qemu = qemu()?;
         qemu.args(hardware(spec, kvm, root, disks));
         qemu.args(state.map(State::qemu_options).unwrap_or_default());
         for (tag, folder, access) in

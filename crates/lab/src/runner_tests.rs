@@ -159,31 +159,7 @@ async fn what_may_take_longest_begins_first() {
 }
 
 #[tokio::test]
-async fn beside_a_machine_on_the_wall_clock_there_is_no_other_one() {
-    let wall = |name| Profile { name, clock: Clock::Wall, ..SMALL };
-    let mut waiting = case("waiting", |ctx| {
-        let endless = Arc::clone(&ctx.lab.endless);
-        Box::pin(async move {
-            endless.notified().await;
-            Ok(Outcome::Passed)
-        })
-    });
-    waiting.profile = wall("one");
-    let mut next = passing("next");
-    next.profile = wall("two");
-    let beside = case("beside", |ctx| {
-        ctx.lab.endless.notify_one();
-        Box::pin(async { Ok(Outcome::Passed) })
-    });
-    let (report, events) =
-        run_in_lanes(2, FakeLab::default(), &[waiting, next, beside], std::future::pending::<()>()).await;
-    assert_eq!(report.summary(), "3 passed, 0 failed, 0 skipped");
-    let on_the_wall: Vec<&str> = events.iter().map(String::as_str).filter(|event| !event.contains("small")).collect();
-    assert_eq!(on_the_wall, ["boot one/6.12", "end one/6.12", "boot two/6.12", "end two/6.12"]);
-}
-
-#[tokio::test]
-async fn whoever_has_no_more_cases_on_the_wall_clock_helps_with_the_others() {
+async fn machines_on_the_wall_clock_run_when_all_else_has_ended() {
     let mut alone = passing("alone");
     alone.profile = Profile { name: "alone", clock: Clock::Wall, ..SMALL };
     let slow = case("slow", |_| {
@@ -193,9 +169,11 @@ async fn whoever_has_no_more_cases_on_the_wall_clock_helps_with_the_others() {
         })
     });
     let cases = [alone, slow, passing("b"), passing("c")];
-    let (report, _) = run_in_lanes(2, FakeLab::default(), &cases, std::future::pending::<()>()).await;
+    let (report, events) = run_in_lanes(2, FakeLab::default(), &cases, std::future::pending::<()>()).await;
     let order: Vec<&str> = report.entries.iter().map(|entry| entry.case.as_str()).collect();
-    assert_eq!(order, ["alone", "b", "c", "slow"]);
+    assert_eq!(order, ["b", "c", "slow", "alone"]);
+    let machines = ["boot small/6.12", "boot small/6.12", "end small/6.12", "end small/6.12"];
+    assert_eq!(events, [&machines[..], &["boot alone/6.12", "end alone/6.12"]].concat());
 }
 
 #[tokio::test]

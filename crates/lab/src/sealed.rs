@@ -87,7 +87,7 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     say::progress(format!("booting {}, sealed, in virtual time", image.version));
     let machine =
         MachineSpec { clock: Clock::Virtual, cpus: 1, memory_mib: spec.memory_mib, ..MachineSpec::new(spec.kernel) };
-    let mut qemu = qemu(machine.clock)?;
+    let mut qemu = qemu()?;
     qemu.args(hardware(&machine, false, &root, &disks));
     qemu.arg("-kernel").arg(image.path(lab.root())).arg("-initrd").arg(&initramfs);
     qemu.args(["-append", KERNEL_ARGUMENTS, "-seed", SEED, "-rtc", CLOCK]);

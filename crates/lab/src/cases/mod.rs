@@ -36,10 +36,12 @@ use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 
 /// Cases that are not run at every change, each with the shorter one whose subject is the same: what is measured over minutes, what is
-/// cut off or loaded at random rather than at each step, and further combinations of pool and file system.
+/// cut off or loaded at random rather than at each step, further combinations of pool and file system, and what all experiments rest on but
+/// no case does.
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
     ("fsync_p99_held", "shares_held_by_caps"),
+    ("lab_self_sealed", "lab_self_virtual"),
     ("layers_hold", "volume_copies"),
     ("layers_power_cut", "volume_flushes"),
     ("layers_power_cut_loses", "volume_flushes"),

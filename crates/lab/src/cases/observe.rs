@@ -254,7 +254,7 @@ const SCENARIOS: [(&str, &str); 3] = [
 ];
 
 /// How long each scenario is watched.
-const WATCH_SECONDS: f64 = 15.0;
+const WATCH_SECONDS: f64 = 10.0;
 
 /// Each of the longest waits has its commit, the needed one last, and its parts; the culprit is to blame for most of their time. Not for
 /// each: on a fast disk a wait for a commit of the victim's own can be the longest.
