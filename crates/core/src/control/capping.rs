@@ -24,7 +24,7 @@ const GAIN: f64 = 0.2;
 /// A cap is at first no smaller than this part of what its tenant did.
 const FIRST: f64 = 0.5;
 /// Nobody is capped for one who waits for I/O for less of the time: it has what it wants, and only has it late.
-const WAITS: f64 = 0.5;
+pub(super) const WAITS: f64 = 0.5;
 /// A device that is less busy than this has room: caps for shares rise.
 const BUSY: f64 = 0.9;
 /// By how much they rise each second.
@@ -33,8 +33,14 @@ const LOOSEN: f64 = 1.05;
 const FREE: f64 = 1.25;
 /// Who does less of what its cap lets it do waits for others, not for the cap.
 const AT_CAP: f64 = 0.8;
+/// Unless it is no further below it than this many operations per second: the kernel lets whole ones through in each of its slices of 0.1 s
+/// (`throtl_slice`), so that a cap of 19 lets 10 through.
+const FEW: f64 = 12.0;
 /// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
 const SLACK: f64 = 1.5;
+/// The same for one that waits for I/O, perhaps for the cap all the same ([`FEW`]). What has queued behind it would come at once: it rises
+/// until it surely holds nobody.
+const SLACK_WAITING: f64 = 4.0;
 /// Nobody is held to fewer operations in a second.
 pub(super) const MIN_OPS: f64 = 4.0;
 /// Changes that are smaller are not made.
@@ -93,14 +99,16 @@ impl Caps {
     pub(super) fn hold_shares(&mut self, recent: &Recent<'_>) {
         let contenders = || recent.standings.iter().filter(|(_, standing)| standing.contends);
         let rate = |name: &str| recent.ops.get(name).copied().unwrap_or(0.0);
+        let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
         if contenders().count() < 2 {
             self.share.values_mut().for_each(|cap| *cap *= FREE.powf(recent.seconds));
         } else if recent.busy < BUSY {
             self.share.values_mut().for_each(|cap| *cap *= LOOSEN.powf(recent.seconds));
         } else {
-            let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
             // Who is short because of its own cap gets more by that.
-            let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| rate(name) > AT_CAP * cap);
+            let is_at_cap = |name: &str| {
+                self.share.get(name).is_some_and(|cap| rate(name) > AT_CAP * cap || rate(name) > cap - FEW)
+            };
             let is_short = |(name, standing): (&String, &Standing)| {
                 standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
             };
@@ -118,7 +126,7 @@ impl Caps {
                 }
             }
         }
-        self.share.retain(|name, cap| holds(*cap, rate(name)));
+        self.share.retain(|name, cap| holds(*cap, rate(name), waits(name)));
     }
 
     /// What is to change from what is there, and somebody who is held.
@@ -135,9 +143,9 @@ impl Caps {
     }
 }
 
-/// Whether a cap holds somebody who does so much, in operations per second.
-pub(super) fn holds(cap: f64, does: f64) -> bool {
-    cap <= SLACK * does.max(MIN_OPS)
+/// Whether a cap holds somebody who does so much, in operations per second, and waits for I/O or not.
+pub(super) fn holds(cap: f64, does: f64, waits: bool) -> bool {
+    cap <= if waits { SLACK_WAITING } else { SLACK } * does.max(MIN_OPS)
 }
 
 #[cfg(test)]

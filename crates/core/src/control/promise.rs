@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capping::{MIN_OPS, holds};
+use super::capping::{MIN_OPS, WAITS, holds};
 use super::{LatencyMiss, Params, Reason, Sample};
 
 /// Until a step shows, s: fsyncs are counted over so long.
@@ -83,7 +83,7 @@ impl Promises {
         let missed = missed(sample, params);
         let worst = worst(sample, params);
         if missed.is_empty() {
-            self.recover(worst, ops);
+            self.recover(worst, sample, ops);
             return None;
         }
         if self.pause > 0.0 {
@@ -130,7 +130,7 @@ impl Promises {
     }
 
     /// Gives others back what they had.
-    fn recover(&mut self, worst: f64, ops: &BTreeMap<String, f64>) {
+    fn recover(&mut self, worst: f64, sample: &Sample, ops: &BTreeMap<String, f64>) {
         if worst >= CALM || self.since_step < WINDOW {
             return;
         }
@@ -141,7 +141,8 @@ impl Promises {
             held_back.ops *= if is_near { PROBE } else { RECOVER };
         }
         let does = |name: &str| ops.get(name).copied().unwrap_or(0.0);
-        self.held_back.retain(|name, held_back| holds(held_back.ops, does(name)));
+        let waits = |name: &str| sample.tenants.get(name).is_some_and(|tenant| tenant.waiting >= WAITS);
+        self.held_back.retain(|name, held_back| holds(held_back.ops, does(name), waits(name)));
         if self.held_back.is_empty() {
             self.before = None;
         }

@@ -113,8 +113,8 @@ fn who_is_short_beside_its_cap_lets_others_be_capped() {
     let standing = |target: f64, achieved: f64| Standing { target, achieved, contends: true, ..Standing::default() };
     let standings = [("b".to_owned(), standing(0.5, 0.3)), ("c".to_owned(), standing(0.5, 0.7))].into();
     let waiting = ["b", "c"].map(|name| (name.to_owned(), 1.0)).into();
-    for (does, is_capped) in [(70.0, true), (90.0, false)] {
-        let mut caps = Caps { share: [("b".to_owned(), 100.0)].into(), ..Caps::default() };
+    for (cap, does, is_capped) in [(100.0, 70.0, true), (100.0, 90.0, false), (19.0, 9.0, false), (30.0, 12.0, true)] {
+        let mut caps = Caps { share: [("b".to_owned(), cap)].into(), ..Caps::default() };
         caps.hold_shares(&Recent {
             busy: 1.0,
             ops: &[("b".to_owned(), does), ("c".to_owned(), 300.0)].into(),
@@ -123,7 +123,26 @@ fn who_is_short_beside_its_cap_lets_others_be_capped() {
             is_ineffective: false,
             seconds: 0.0,
         });
-        assert_eq!(caps.of("c").is_some(), is_capped, "{does} of 100");
+        assert_eq!(caps.of("c").is_some(), is_capped, "{does} of {cap}");
+    }
+}
+
+/// Lifted at once, all that has queued behind it would come at once, and nobody else would have anything until it is there again.
+#[test]
+fn a_cap_that_is_not_reached_rises_before_it_goes() {
+    let standing = |target: f64| Standing { target, achieved: target, contends: true, ..Standing::default() };
+    let standings = [("a".to_owned(), standing(0.7)), ("b".to_owned(), standing(0.3))].into();
+    for (cap, waiting, is_lifted) in [(17.0, 1.0, false), (17.0, 0.0, true), (50.0, 1.0, true)] {
+        let mut caps = Caps { share: [("b".to_owned(), cap)].into(), ..Caps::default() };
+        caps.hold_shares(&Recent {
+            busy: 0.5,
+            ops: &[("a".to_owned(), 700.0), ("b".to_owned(), 10.0)].into(),
+            standings: &standings,
+            waiting: &[("a".to_owned(), 1.0), ("b".to_owned(), waiting)].into(),
+            is_ineffective: false,
+            seconds: 1.0,
+        });
+        assert_eq!(caps.of("b").is_none(), is_lifted, "{cap} with {waiting}");
     }
 }
 

@@ -4,7 +4,8 @@ use crate::control::{TenantSample, Usage};
 
 use super::*;
 
-/// B does what it may, and A has fsyncs that take the longer the more B does; what is known is the longest of the last 10 s.
+/// B does what it may, waits where that is less than it wants, and A has fsyncs that take the longer the more B does; what is known is
+/// the longest of the last 10 s.
 #[derive(Default)]
 struct Device {
     promises: Promises,
@@ -27,7 +28,8 @@ impl Device {
         }
         let tenant = |fsync_p99, ops| {
             let usage = Usage { native: ops, journal: 0.0 };
-            TenantSample { usage, waiting: 0.5, weight: 100, ops, cap: None, fsync_p99 }
+            let waiting = if ops < WANTS { 0.9 } else { 0.2 };
+            TenantSample { usage, waiting, weight: 100, ops, cap: None, fsync_p99 }
         };
         let p99 = self.latencies.iter().copied().fold(0.0, f64::max);
         let tenants = [("a".to_owned(), tenant(Some(p99), 10.0)), ("b".to_owned(), tenant(None, self.ops()))];
