@@ -1,15 +1,21 @@
-//! Files below one directory, by names that somebody else chose: no name leads out of it, and no symbolic link is followed.
+//! Files below one directory, by names that somebody else chose, as if that directory were the root of all: an absolute name or link
+//! begins there, and `..` in a link leads no higher.
+//!
+//! The kernel follows no symbolic link here (`RESOLVE_NO_SYMLINKS`). What links lead to is worked out name by name ([`real`]) and
+//! opened by its real path, because directories that are missing behind a link have to be made, and `RESOLVE_IN_ROOT` makes none.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, mkdirat, openat2, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, mkdirat, openat2, readlinkat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
-use crate::error::EntryError;
+use crate::error::{EntryError, shown};
 
 /// The longest part of a name, and the longest name, in bytes (`NAME_MAX`, and less than `PATH_MAX`).
 const MAX_PART: usize = 255;
@@ -18,11 +24,16 @@ const MAX_NAME: usize = 4000;
 /// How deep a tree may be: who removes it has a file open for each directory on the way.
 const MAX_DEPTH: usize = 256;
 
-/// A name out of an archive as a path; an empty one is the root.
+/// The most symbolic links on the way to one name (`MAXSYMLINKS`).
+const MAX_LINKS: u32 = 40;
+
+/// How a directory is opened.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+
+/// A name out of an archive as a path below the root, where an absolute name begins as well; an empty path is the root.
 pub(crate) fn path_of(name: &[u8]) -> Result<PathBuf, EntryError> {
     match name {
         [] => return Err(EntryError::Name("is empty")),
-        [b'/', ..] => return Err(EntryError::Absolute),
         _ if name.contains(&0) => return Err(EntryError::Name("has a zero byte")),
         _ if name.len() > MAX_NAME => return Err(EntryError::Name("is too long")),
         _ => {}
@@ -36,10 +47,15 @@ pub(crate) fn path_of(name: &[u8]) -> Result<PathBuf, EntryError> {
             part => path.push(OsStr::from_bytes(part)),
         }
     }
+    check_depth(&path)?;
+    Ok(path)
+}
+
+fn check_depth(path: &Path) -> Result<(), EntryError> {
     if path.components().count() > MAX_DEPTH {
         return Err(EntryError::Name("leads through more than 256 directories"));
     }
-    Ok(path)
+    Ok(())
 }
 
 /// Why a directory cannot be come to.
@@ -53,61 +69,104 @@ pub(crate) enum Unreachable {
 
 impl From<Errno> for Unreachable {
     fn from(errno: Errno) -> Self {
-        Self::Io(errno.into())
+        match errno {
+            Errno::LOOP | Errno::NOTDIR => Self::Entry(EntryError::NotInDirectory),
+            errno => Self::Io(errno.into()),
+        }
     }
 }
 
-/// Opens a directory below `root`, of which `path` is the name.
-pub(crate) fn directory(root: impl AsFd, path: &Path) -> Result<OwnedFd, Unreachable> {
-    open(&root, path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(|errno| match errno {
-        Errno::LOOP | Errno::NOTDIR => match link_on(&root, path) {
-            Some(link) => Unreachable::Entry(EntryError::BehindLink(crate::error::shown(link.as_os_str().as_bytes()))),
-            None => Unreachable::Entry(EntryError::NotInDirectory),
-        },
-        errno => errno.into(),
-    })
+/// A directory, and the path below the root that leads there without any symbolic link.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) fd: OwnedFd,
 }
 
-/// Opens a directory below `root`, after all that is missing of it was made, and tells what was made.
+impl AsFd for Directory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Opens a directory below `root`, wherever the links on `path` lead within it.
+pub(crate) fn directory(root: impl AsFd, path: &Path) -> Result<Directory, Unreachable> {
+    let path = match open(&root, path, DIRECTORY) {
+        Ok(fd) => return Ok(Directory { path: path.to_owned(), fd }),
+        Err(Errno::LOOP | Errno::NOTDIR) => real(&root, path)?,
+        Err(errno) => return Err(errno.into()),
+    };
+    let fd = open(&root, &path, DIRECTORY)?;
+    Ok(Directory { path, fd })
+}
+
+/// Opens a directory below `root`, after all that is missing of it was made, and says what was made, by real paths.
 pub(crate) fn make_directory(
     root: impl AsFd,
     path: &Path,
     mut made: impl FnMut(&Path),
-) -> Result<OwnedFd, Unreachable> {
-    match directory(&root, path) {
-        Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => {}
+) -> Result<Directory, Unreachable> {
+    let path = match directory(&root, path) {
+        Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => real(&root, path)?,
         opened => return opened,
-    }
+    };
     let mut at = PathBuf::new();
-    let mut above = open(&root, Path::new("."), OFlags::RDONLY | OFlags::DIRECTORY)?;
-    for part in path {
+    let mut above = open(&root, Path::new("."), DIRECTORY)?;
+    for part in &path {
         at.push(part);
         match mkdirat(&above, part, Mode::from_raw_mode(0o755)) {
             Ok(()) => {
                 made(&at);
-                above = directory(&root, &at)?;
+                above = open(&root, &at, DIRECTORY)?;
                 // Whatever the mask of this process is.
                 rustix::fs::fchmod(&above, Mode::from_raw_mode(0o755))?;
             }
-            Err(Errno::EXIST) => above = directory(&root, &at)?,
+            Err(Errno::EXIST) => above = open(&root, &at, DIRECTORY)?,
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(above)
+    Ok(Directory { path, fd: above })
 }
 
-/// The first symbolic link on the way.
-fn link_on(root: impl AsFd, path: &Path) -> Option<PathBuf> {
-    let mut at = PathBuf::new();
-    path.components().find_map(|part| {
-        at.push(part);
-        let link = open(&root, &at, OFlags::PATH | OFlags::NOFOLLOW).ok()?;
-        let is_link = FileType::from_raw_mode(rustix::fs::fstat(link).ok()?.st_mode).is_symlink();
-        is_link.then(|| at.clone())
-    })
+/// The path below `root` to which `path` leads, without any symbolic link. What is not there is where its name says.
+fn real(root: impl AsFd, path: &Path) -> Result<PathBuf, Unreachable> {
+    let mut left: Vec<OsString> = path.iter().rev().map(OsStr::to_owned).collect();
+    let (mut at, mut n_links) = (PathBuf::new(), 0);
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            // At the root, it stays there.
+            at.pop();
+            continue;
+        }
+        let next = at.join(&part);
+        let found = match open(&root, &next, OFlags::PATH | OFlags::NOFOLLOW) {
+            Ok(found) => found,
+            Err(Errno::NOENT) => {
+                at = next;
+                continue;
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        if !FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode).is_symlink() {
+            at = next;
+            continue;
+        }
+        n_links += 1;
+        if n_links > MAX_LINKS {
+            return Err(Unreachable::Entry(EntryError::LinkLoop(shown(next.as_os_str().as_bytes()))));
+        }
+        let target = readlinkat(&found, "", Vec::new())?;
+        if target.as_bytes().starts_with(b"/") {
+            at = PathBuf::new();
+        }
+        let parts = target.as_bytes().split(|byte| *byte == b'/').rev();
+        left.extend(parts.filter(|part| !matches!(*part, b"" | b".")).map(|part| OsStr::from_bytes(part).to_owned()));
+    }
+    check_depth(&at).map_err(Unreachable::Entry)?;
+    Ok(at)
 }
 
-/// Opens what is below `root`, whatever it is called, and not through any symbolic link.
+/// Opens what is below `root`, and not through any symbolic link.
 pub(crate) fn open(root: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -129,7 +188,7 @@ pub(crate) fn remove(directory: impl AsFd, name: &OsStr) -> io::Result<bool> {
         Ok(()) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Err(Errno::ISDIR | Errno::PERM) => {
-            let within = open(&directory, Path::new(name), OFlags::RDONLY | OFlags::DIRECTORY)?;
+            let within = open(&directory, Path::new(name), DIRECTORY)?;
             empty(&within)?;
             unlinkat(&directory, name, AtFlags::REMOVEDIR)?;
             Ok(true)
@@ -173,10 +232,12 @@ mod tests {
         for (name, path) in [("./a//b/./c/", "a/b/c"), (".", ""), ("./", ""), ("..a/b..", "..a/b.."), ("a\n", "a\n")] {
             assert_eq!(path_of(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
         }
-        for name in ["../a", "a/../b", "a/..", ".."] {
+        for (name, path) in [("/etc/passwd", "etc/passwd"), ("/", ""), ("//a/", "a")] {
+            assert_eq!(path_of(name.as_bytes()).unwrap(), Path::new(path), "{name:?}");
+        }
+        for name in ["../a", "a/../b", "a/..", "..", "/..", "/../a"] {
             assert_eq!(path_of(name.as_bytes()), Err(EntryError::Outside), "{name:?}");
         }
-        assert_eq!(path_of(b"/etc/passwd"), Err(EntryError::Absolute));
         let deep = "a/".repeat(257);
         for name in [&b""[..], b"a\0b", &[b'x'; 256], &[b'/'; 1][..0], deep.as_bytes(), &b"ab/".repeat(2000)] {
             assert!(matches!(path_of(name), Err(EntryError::Name(_))), "{name:?}");
@@ -184,26 +245,60 @@ mod tests {
     }
 
     #[test]
-    fn links_are_not_followed_and_what_is_behind_them_is_left() {
+    fn links_lead_no_further_than_the_root_and_what_is_outside_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
         fs::create_dir_all(root.join("a/b/c")).unwrap();
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("file"), "precious").unwrap();
-        symlink(&outside, root.join("a/link")).unwrap();
-        symlink("b", root.join("a/near")).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        let deep = "d/".repeat(257);
+        for (link, target) in [
+            ("a/link", outside.to_str().unwrap()),
+            ("a/near", "b"),
+            ("a/absolute", "/a/b"),
+            ("up", "../../../../a"),
+            ("chain", "a/absolute/../near"),
+            ("dangling", "/x/./y"),
+            ("self", "self"),
+            ("one", "two"),
+            ("two", "one"),
+            ("of-file", "file"),
+            ("magic", "/proc/self/root"),
+            ("deep", deep.as_str()),
+        ] {
+            symlink(target, root.join(link)).unwrap();
+        }
         let fd = open(fs::File::open(&root).unwrap(), Path::new(""), OFlags::RDONLY).unwrap();
-        assert!(directory(&fd, Path::new("a/b")).is_ok());
-        for link in ["a/link", "a/near"] {
-            match directory(&fd, &Path::new(link).join("more")) {
-                Err(Unreachable::Entry(EntryError::BehindLink(found))) => assert_eq!(found, link),
-                other => panic!("{other:?}"),
+        let found = |path: &str| directory(&fd, Path::new(path)).map(|found| found.path);
+        for (path, leads) in
+            [("a/b", "a/b"), ("a/near/c", "a/b/c"), ("a/absolute", "a/b"), ("up/b", "a/b"), ("chain/c", "a/b/c")]
+        {
+            assert_eq!(found(path).unwrap(), Path::new(leads), "{path}");
+        }
+        for path in ["self", "self/x", "one/x", "two"] {
+            assert!(matches!(found(path), Err(Unreachable::Entry(EntryError::LinkLoop(_)))), "{path}");
+        }
+        for path in ["file", "file/x", "of-file", "of-file/x"] {
+            assert!(matches!(found(path), Err(Unreachable::Entry(EntryError::NotInDirectory))), "{path}");
+        }
+        assert!(matches!(found("deep"), Err(Unreachable::Entry(EntryError::Name(_)))));
+        for path in ["a/link", "a/link/more", "a/near/more", "dangling", "magic", "magic/etc"] {
+            match found(path) {
+                Err(Unreachable::Io(error)) => assert_eq!(error.kind(), io::ErrorKind::NotFound, "{path}"),
+                other => panic!("{path}: {other:?}"),
             }
         }
         let mut made = Vec::new();
         make_directory(&fd, Path::new("a/x/y"), |path| made.push(path.to_owned())).unwrap();
         assert_eq!(made, [Path::new("a/x"), Path::new("a/x/y")]);
-        assert!(make_directory(&fd, Path::new("a/link/y"), |_| panic!("made")).is_err());
+        made.clear();
+        let behind = make_directory(&fd, Path::new("dangling/z"), |path| made.push(path.to_owned())).unwrap();
+        assert_eq!((behind.path.as_path(), made.len()), (Path::new("x/y/z"), 3));
+        assert!(root.join("x/y/z").is_dir());
+        make_directory(&fd, Path::new("a/link/y"), |_| ()).unwrap();
+        assert!(root.join(outside.strip_prefix("/").unwrap()).join("y").is_dir());
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
         assert!(remove(&fd, OsStr::new("a")).unwrap() && !remove(&fd, OsStr::new("a")).unwrap());
         assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "precious");
     }

@@ -126,18 +126,15 @@ pub enum ArchiveError {
 /// What is wrong with an entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Its name begins with a slash.
-    #[error("has an absolute name")]
-    Absolute,
     /// Its name has `..`.
     #[error("has a name that leads out of the archive")]
     Outside,
     /// Its name cannot be had.
     #[error("has a name that {0}")]
     Name(&'static str),
-    /// Its name leads through a symbolic link.
-    #[error("lies behind the symbolic link \"{0}\"")]
-    BehindLink(String),
+    /// Its name leads through symbolic links without an end.
+    #[error("lies behind the symbolic link \"{0}\", which is one of a loop")]
+    LinkLoop(String),
     /// Its name leads through what is no directory.
     #[error("lies in what is no directory")]
     NotInDirectory,
@@ -325,11 +322,8 @@ impl ImportError {
             }
             Self::Archive { .. } => "get or make the archive again",
             Self::Entry { reason: EntryError::Sparse, .. } => "make the archive again, without `--sparse`",
-            Self::Entry { reason: EntryError::Absolute, .. } => {
-                "make the archive with relative names, for example `tar -C DIRECTORY -c .`"
-            }
-            Self::Entry { reason: EntryError::BehindLink(_), .. } => {
-                "make the archive again, with the name of the directory that the link leads to"
+            Self::Entry { reason: EntryError::LinkLoop(_), .. } => {
+                "make the archive again, without the links that lead to each other"
             }
             Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
             Self::Image { reason, .. } => reason.cure(),

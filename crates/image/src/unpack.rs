@@ -1,4 +1,5 @@
-//! Unpacks archives into a directory, one over the other, as the layers of an image are: what comes later wins.
+//! Unpacks archives into a directory, one over the other, as the layers of an image are: what comes later wins. Names, links and
+//! whiteouts are resolved as if that directory were the root, also through symbolic links of a lower layer.
 //!
 //! Owns: what is made of an entry. Does not: decide where it may be (`beneath`).
 
@@ -18,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::archive::{Archive, Kind, Member};
-use crate::beneath::{self, Unreachable};
+use crate::beneath::{self, Directory, Unreachable};
 use crate::error::{EntryError, ImportError, failed, reading, shown};
 
 #[cfg(test)]
@@ -54,10 +55,10 @@ impl<'a> Meter<'a> {
 pub(crate) struct Unpacked {
     root: OwnedFd,
     path: PathBuf,
-    /// When each directory was changed, to be set when nothing is put into it any more.
+    /// When each directory was changed, by its real path, to be set when nothing is put into it any more.
     times: BTreeMap<PathBuf, i64>,
-    /// The directory of the last entry: the next one is likely to be in it.
-    last: Option<(PathBuf, OwnedFd)>,
+    /// The directory of the last entry, as the archive has it: the next one is likely to be in it.
+    last: Option<(PathBuf, Directory)>,
 }
 
 /// An entry on its way.
@@ -135,16 +136,18 @@ impl Unpacked {
                 }
                 continue;
             };
+            // The layer makes a directory of what is a file or a link below: nothing of theirs is in it.
+            if parent.ancestors().any(|above| made.contains(above)) {
+                continue;
+            }
             let directory = match beneath::directory(&self.root, &parent) {
                 Ok(directory) => directory,
-                // The layer makes a directory of what is a file or a link below: nothing of theirs is in it.
-                Err(Unreachable::Entry(_)) if parent.ancestors().any(|above| made.contains(above)) => continue,
                 Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(unreachable) => return Err(entry.unreachable(unreachable)),
             };
             let removed = match hidden {
                 _ if last.as_bytes() == OPAQUE => {
-                    self.forget_times(&parent, false);
+                    self.forget_times(&directory.path, false);
                     beneath::empty(&directory)
                 }
                 // What some programs keep for themselves.
@@ -152,7 +155,7 @@ impl Unpacked {
                 b"" | b"." | b".." => return Err(entry.refused(EntryError::Outside)),
                 hidden => {
                     let hidden = OsStr::from_bytes(hidden);
-                    self.forget_times(&parent.join(hidden), true);
+                    self.forget_times(&directory.path.join(hidden), true);
                     beneath::remove(&directory, hidden).map(drop)
                 }
             };
@@ -181,7 +184,7 @@ impl Unpacked {
     pub(crate) fn finish(self) -> Result<PathBuf, ImportError> {
         for (path, mtime) in &self.times {
             // What was removed, or is something else now, has its own.
-            if let Ok(directory) = beneath::directory(&self.root, path) {
+            if let Ok(directory) = beneath::open(&self.root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
                 let set = rustix::fs::futimens(&directory, &at(*mtime));
                 set.map_err(|errno| failed("set the time of", &self.path.join(path))(errno.into()))?;
             }
@@ -207,14 +210,15 @@ impl Unpacked {
             };
         };
         if let Kind::HardLink(target) = &member.kind {
-            return self.link(entry, path, target);
+            return self.link(entry, (parent, &name), target);
         }
         let directory = self.take_parent(entry, &parent)?;
+        let path = directory.path.join(&name);
         let found = beneath::stat(&directory, &name).map_err(entry.failed("look at"))?;
         let is_directory = found.is_some_and(|found| FileType::from_raw_mode(found.st_mode).is_dir());
         if found.is_some() && !(is_directory && member.kind == Kind::Directory) {
             self.last = None;
-            self.forget_times(path, true);
+            self.forget_times(&path, true);
             beneath::remove(&directory, &name).map_err(entry.failed("replace"))?;
         }
         let private = Mode::from_raw_mode(0o600);
@@ -232,9 +236,9 @@ impl Unpacked {
         }
         .map_err(entry.failed("make"))?;
         if member.kind == Kind::Directory {
-            self.times.insert(path.to_owned(), member.mtime);
+            self.times.insert(path, member.mtime);
         }
-        dress(entry, &directory, &name)?;
+        dress(entry, &directory.fd, &name)?;
         self.last = Some((parent, directory));
         Ok(())
     }
@@ -242,7 +246,7 @@ impl Unpacked {
     fn file(
         &mut self,
         entry: &Entry<'_>,
-        (parent, directory): (PathBuf, OwnedFd),
+        (parent, directory): (PathBuf, Directory),
         name: &OsStr,
         archive: &mut Archive<impl Read>,
         meter: &mut Meter<'_>,
@@ -252,16 +256,16 @@ impl Unpacked {
         let file = File::from(opened.map_err(entry.failed("make"))?);
         copy(entry, archive, &file, meter)?;
         drop(file);
-        dress(entry, &directory, name)?;
+        dress(entry, &directory.fd, name)?;
         self.last = Some((parent, directory));
         Ok(())
     }
 
-    fn link(&mut self, entry: &Entry<'_>, path: &Path, target: &[u8]) -> Result<(), ImportError> {
+    fn link(&mut self, entry: &Entry<'_>, (parent, name): (PathBuf, &OsStr), target: &[u8]) -> Result<(), ImportError> {
         let bad = |reason| entry.refused(EntryError::BadTarget { target: shown(target), reason: Box::new(reason) });
         let missing = || entry.refused(EntryError::NoTarget(shown(target)));
-        let target_path = beneath::path_of(target).map_err(bad)?;
-        let (above, last) = beneath::split(&target_path).ok_or_else(|| bad(EntryError::Root))?;
+        let target = beneath::path_of(target).map_err(bad)?;
+        let (above, last) = beneath::split(&target).ok_or_else(|| bad(EntryError::Root))?;
         let from = match beneath::directory(&self.root, &above) {
             Err(Unreachable::Entry(reason)) => return Err(bad(reason)),
             Err(Unreachable::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Err(missing()),
@@ -274,16 +278,16 @@ impl Unpacked {
             }
             Some(_) => {}
         }
-        if target_path == path {
+        let directory = self.take_parent(entry, &parent)?;
+        let path = directory.path.join(name);
+        if from.path.join(&last) == path {
             return Ok(());
         }
-        let Some((parent, name)) = beneath::split(path) else { return Err(entry.refused(EntryError::Root)) };
-        let directory = self.take_parent(entry, &parent)?;
-        if beneath::remove(&directory, &name).map_err(entry.failed("replace"))? {
-            self.forget_times(path, true);
+        if beneath::remove(&directory, name).map_err(entry.failed("replace"))? {
+            self.forget_times(&path, true);
             self.last = None;
         }
-        match linkat(&from, &last, &directory, &name, AtFlags::empty()) {
+        match linkat(&from, &last, &directory, name, AtFlags::empty()) {
             // It was in what the link replaced.
             Err(Errno::NOENT) => Err(missing()),
             linked => linked.map_err(entry.failed("link")),
@@ -291,7 +295,7 @@ impl Unpacked {
     }
 
     /// The directory that an entry is made in; with those above it made, if need be.
-    fn take_parent(&mut self, entry: &Entry<'_>, parent: &Path) -> Result<OwnedFd, ImportError> {
+    fn take_parent(&mut self, entry: &Entry<'_>, parent: &Path) -> Result<Directory, ImportError> {
         match self.last.take() {
             Some((path, directory)) if path == parent => Ok(directory),
             _ => {
