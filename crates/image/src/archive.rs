@@ -11,8 +11,13 @@ use tar::{EntryType, Header};
 
 use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
 
+mod number;
+mod records;
 #[cfg(test)]
 mod tests;
+
+use number::{number, unsigned};
+use records::{Records, seconds};
 
 /// Bytes of a block.
 const BLOCK: u64 = 512;
@@ -28,6 +33,9 @@ const MAX_GLOBAL: u64 = 1 << 16;
 
 /// The most words that those say together.
 const MAX_GLOBAL_WORDS: usize = 256;
+
+/// Where a header has its checksum.
+const CHECKSUM: std::ops::Range<usize> = 148..156;
 
 /// How the names of extended attributes begin in extended headers, as GNU tar, bsdtar and Go write them.
 pub(crate) const XATTR: &[u8] = b"SCHILY.xattr.";
@@ -59,9 +67,6 @@ pub(crate) enum Kind {
     Fifo,
 }
 
-/// What extended headers say; an empty value takes a word back.
-type Records = BTreeMap<Vec<u8>, Vec<u8>>;
-
 /// An archive that is read from its beginning to its end.
 pub(crate) struct Archive<R> {
     input: R,
@@ -91,7 +96,7 @@ impl<R: Read> Archive<R> {
             self.skip()?;
             let Some(header) = self.header()? else { return self.end() };
             self.has_entries = true;
-            let size = header.entry_size().map_err(|_| self.damaged("a size is no number"))?;
+            let size = unsigned(&header.as_old().size).ok_or_else(|| self.damaged("a size is no number"))?;
             match header.entry_type() {
                 EntryType::GNULongName => long_name = Some(self.text(size)?),
                 EntryType::GNULongLink => long_link = Some(self.text(size)?),
@@ -129,58 +134,57 @@ impl<R: Read> Archive<R> {
         records: Records,
     ) -> Result<Member, ImportError> {
         let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(&path), reason };
+        let wrong = |what| refused(EntryError::Number(what));
         let told = |word: &str| records.get(word.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
-        let number = |word: &str, found: io::Result<u64>, what| match told(word) {
-            Some(text) => text.parse::<u64>().map_err(|_| refused(EntryError::Number(what))),
-            None => found.map_err(|_| refused(EntryError::Number(what))),
+        let of = |word: &str, found: Option<u64>, what| match told(word) {
+            Some(text) => text.parse::<u64>().map_err(|_| wrong(what)),
+            None => found.ok_or_else(|| wrong(what)),
         };
         // The last number means "as it is" to the kernel.
-        let id = |word: &str, found, what| {
-            let id = u32::try_from(number(word, found, what)?).ok().filter(|id| *id != u32::MAX);
-            id.ok_or_else(|| refused(EntryError::Number(what)))
+        let id = |word: &str, field: &[u8], what| {
+            let id = u32::try_from(of(word, unsigned(field), what)?).ok().filter(|id| *id != u32::MAX);
+            id.ok_or_else(|| wrong(what))
         };
         if records.keys().any(|word| word.starts_with(b"GNU.sparse.")) {
             return Err(refused(EntryError::Sparse));
         }
-        let device = |found: io::Result<Option<u32>>| match found {
-            Ok(Some(number)) => Ok(number),
-            _ => Err(refused(EntryError::Number("a device number"))),
-        };
-        let devices = || Ok::<_, ImportError>((device(header.device_major())?, device(header.device_minor())?));
-        // Before POSIX, a directory was told by its name.
-        let is_old_directory = header.as_ustar().is_none() && header.as_gnu().is_none() && path.ends_with(b"/");
+        let fields = header.as_old();
+        // Before POSIX there was no kind for a directory, and a slash made one of a file.
+        let is_directory = kind == EntryType::Directory || is_regular(kind) && path.ends_with(b"/");
         let member_kind = match kind {
-            EntryType::Regular | EntryType::Continuous if is_old_directory => Kind::Directory,
-            EntryType::Regular | EntryType::Continuous => Kind::File,
-            EntryType::Directory => Kind::Directory,
+            _ if is_directory => Kind::Directory,
+            _ if is_regular(kind) => Kind::File,
             EntryType::Symlink => Kind::Symlink(link),
             EntryType::Link => Kind::HardLink(link),
-            EntryType::Char => devices().map(|(major, minor)| Kind::Char(major, minor))?,
-            EntryType::Block => devices().map(|(major, minor)| Kind::Block(major, minor))?,
+            EntryType::Char | EntryType::Block => {
+                let (major, minor) = devices(header).ok_or_else(|| wrong("a device number"))?;
+                if kind == EntryType::Char { Kind::Char(major, minor) } else { Kind::Block(major, minor) }
+            }
             EntryType::Fifo => Kind::Fifo,
             EntryType::GNUSparse => return Err(refused(EntryError::Sparse)),
             other => return Err(refused(EntryError::Type(char::from(other.as_byte())))),
         };
         let mtime = match told("mtime") {
-            Some(text) => seconds(text).ok_or_else(|| refused(EntryError::Number("a time")))?,
-            None => header.mtime().map_err(|_| refused(EntryError::Number("a time")))?.cast_signed(),
+            Some(text) => seconds(text),
+            None => number(&fields.mtime),
         };
         let xattrs = records.iter().filter_map(|(word, value)| {
             let name = word.strip_prefix(XATTR).filter(|name| !name.is_empty())?;
             Some((name.to_vec(), value.clone()))
         });
+        let mode = number(&fields.mode).and_then(|mode| u32::try_from(mode & 0o7777).ok());
         let member = Member {
             kind: member_kind,
-            mode: header.mode().map_err(|_| refused(EntryError::Number("a mode")))? & 0o7777,
-            uid: id("uid", header.uid(), "an owner")?,
-            gid: id("gid", header.gid(), "a group")?,
-            mtime,
+            mode: mode.ok_or_else(|| wrong("a mode"))?,
+            uid: id("uid", &fields.uid, "an owner")?,
+            gid: id("gid", &fields.gid, "a group")?,
+            mtime: mtime.ok_or_else(|| wrong("a time"))?,
             xattrs: xattrs.collect(),
             path: path.clone(),
         };
-        let size = number("size", Ok(size), "a size")?;
+        let size = of("size", Some(size), "a size")?;
         // What else has a size has it without data.
-        self.expect(if member.kind == Kind::File { size } else { 0 });
+        self.expect(if is_regular(kind) { size } else { 0 });
         Ok(member)
     }
 
@@ -219,12 +223,8 @@ impl<R: Read> Archive<R> {
         if header.as_bytes().iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        let sum: u32 = header.as_bytes().iter().map(|byte| u32::from(*byte)).sum();
-        let told = &header.as_bytes()[148..156];
-        // The checksum counts as blanks in itself.
-        let sum = sum + 8 * u32::from(b' ') - told.iter().map(|byte| u32::from(*byte)).sum::<u32>();
-        match header.cksum() {
-            Ok(told) if told == sum => Ok(Some(header)),
+        match number(&header.as_old().cksum) {
+            Some(told) if sums(&header).contains(&told) => Ok(Some(header)),
             _ if begins => Err(self.wrong(ArchiveError::Unknown)),
             _ => Err(self.damaged("the checksum of a header is wrong")),
         }
@@ -264,17 +264,10 @@ impl<R: Read> Archive<R> {
         Ok(text)
     }
 
-    /// The records of an extended header: `LENGTH WORD=VALUE\n`, where the length counts all of these.
+    /// The records of an extended header.
     fn records(&mut self, size: u64) -> Result<Records, ImportError> {
         let bytes = self.extended(size)?;
-        let mut records = Records::new();
-        let mut rest = &bytes[..];
-        while !rest.is_empty() {
-            let record = record(rest).ok_or_else(|| self.damaged("an extended header cannot be read"))?;
-            rest = &rest[record.len..];
-            records.insert(record.word.to_vec(), record.value.to_vec());
-        }
-        Ok(records)
+        records::parse(&bytes).ok_or_else(|| self.damaged("an extended header cannot be read"))
     }
 
     /// Refuses what several extended headers say together when it is too much.
@@ -313,29 +306,28 @@ impl<R: Read> Read for Data<'_, R> {
     }
 }
 
-struct Record<'a> {
-    len: usize,
-    word: &'a [u8],
-    value: &'a [u8],
+/// Whether an entry is a file, or what was one before there were other kinds.
+fn is_regular(kind: EntryType) -> bool {
+    matches!(kind, EntryType::Regular | EntryType::Continuous)
 }
 
-fn record(bytes: &[u8]) -> Option<Record<'_>> {
-    let blank = bytes.iter().take(20).position(|byte| *byte == b' ')?;
-    let len: usize = std::str::from_utf8(&bytes[..blank]).ok()?.parse().ok()?;
-    let text = bytes.get(blank + 1..len)?.strip_suffix(b"\n")?;
-    let equals = text.iter().position(|byte| *byte == b'=').filter(|at| *at > 0)?;
-    Some(Record { len, word: &text[..equals], value: &text[equals + 1..] })
+/// The numbers of a device; headers from before POSIX have none.
+fn devices(header: &Header) -> Option<(u32, u32)> {
+    let (major, minor) = match (header.as_ustar(), header.as_gnu()) {
+        (Some(ustar), _) => (&ustar.dev_major, &ustar.dev_minor),
+        (None, Some(gnu)) => (&gnu.dev_major, &gnu.dev_minor),
+        (None, None) => return None,
+    };
+    let number = |field: &[u8]| u32::try_from(unsigned(field)?).ok();
+    Some((number(major)?, number(minor)?))
 }
 
-/// Whole seconds of a time such as `-1.5`: those before it.
-fn seconds(text: &str) -> Option<i64> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let seconds: i64 = whole.parse().ok()?;
-    let has_fraction = fraction.bytes().any(|byte| byte != b'0');
-    if whole.starts_with('-') && has_fraction { seconds.checked_sub(1) } else { Some(seconds) }
+/// What the checksum of a header may be: the sum of its bytes, with blanks in place of the sum itself. Some programs took the bytes for
+/// signed ones.
+fn sums(header: &Header) -> [i64; 2] {
+    let bytes = header.as_bytes().iter().enumerate();
+    let bytes = bytes.map(|(at, byte)| if CHECKSUM.contains(&at) { b' ' } else { *byte });
+    bytes.fold([0, 0], |[unsigned, signed], byte| [unsigned + i64::from(byte), signed + i64::from(byte.cast_signed())])
 }
 
 fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {

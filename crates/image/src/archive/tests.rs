@@ -92,6 +92,47 @@ fn an_extended_size_holds_and_links_have_no_data() {
 }
 
 #[test]
+fn fields_of_blanks_and_nuls_are_zero_and_large_numbers_are_in_base_256() {
+    let blank = |header: &mut Header, with: u8| {
+        let fields = header.as_gnu_mut().unwrap();
+        for field in [&mut fields.mode[..], &mut fields.uid, &mut fields.gid, &mut fields.mtime, &mut fields.size] {
+            field.fill(with);
+        }
+        fields.dev_major.fill(with);
+        fields.dev_minor.fill(with);
+    };
+    let bytes = Tar::new()
+        .with(EntryType::Regular, "nuls", &[], |header| blank(header, 0))
+        .with(EntryType::Char, "blanks", &[], |header| blank(header, b' '))
+        .with(EntryType::Regular, "large", b"data", |header| {
+            header.set_uid(3_000_000);
+            header.set_mtime((-10_i64).cast_unsigned());
+            header.as_old_mut().mtime[..4].fill(0xff);
+            header.as_old_mut().size = *b"          4\0";
+        })
+        .with(EntryType::Regular, "directory/", &[], |_| ())
+        .end();
+    let all: Vec<Member> = read(&bytes).unwrap().into_iter().map(|(member, _)| member).collect();
+    for member in &all[..2] {
+        assert_eq!((member.mode, member.uid, member.gid, member.mtime), (0, 0, 0, 0));
+    }
+    assert_eq!((&all[1].kind, all[2].uid, all[2].mtime), (&Kind::Char(0, 0), 3_000_000, -10));
+    assert_eq!(all[3].kind, Kind::Directory);
+}
+
+#[test]
+fn a_checksum_of_signed_bytes_is_one() {
+    let mut bytes = Tar::new().file("n\u{e4}me", "").end();
+    let header = Header::from_byte_slice(&bytes[..512]);
+    let [unsigned, signed] = sums(header);
+    assert!(unsigned > signed);
+    bytes[CHECKSUM].copy_from_slice(format!("{signed:06o}\0 ").as_bytes());
+    assert_eq!(read(&bytes).unwrap()[0].0.path, "n\u{e4}me".as_bytes());
+    bytes[CHECKSUM].copy_from_slice(format!("{:06o}\0 ", signed + 1).as_bytes());
+    assert_eq!(reason(&bytes), ArchiveError::Unknown);
+}
+
+#[test]
 fn what_is_cut_off_is_told_wherever_that_is() {
     let whole = Tar::new().file("a", vec![1; 700]).file("b", "").end();
     assert_eq!(read(&whole).unwrap().len(), 2);
