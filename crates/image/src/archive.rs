@@ -1,4 +1,4 @@
-//! Reads tar archives: ustar, GNU's long names, and the extended headers of POSIX. How much memory a header can take is bounded.
+//! Reads tar archives: ustar, GNU's long names and sparse files, and the extended headers of POSIX. How much memory a header can take is bounded.
 //!
 //! Owns: what the bytes mean. Does not: believe a name, nor make any file.
 
@@ -13,11 +13,14 @@ use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
 
 mod number;
 mod records;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
 use number::{number, unsigned};
 use records::{Records, seconds};
+use sparse::BadMap;
+pub(crate) use sparse::{Content, MAX_PIECES, Piece};
 
 /// Bytes of a block.
 const BLOCK: u64 = 512;
@@ -33,6 +36,9 @@ const MAX_GLOBAL: u64 = 1 << 16;
 
 /// The most words that those say together.
 const MAX_GLOBAL_WORDS: usize = 256;
+
+/// The longest file that ext4 has: 2^32 - 1 blocks of 4 KiB.
+const MAX_FILE: u64 = ((1 << 32) - 1) << 12;
 
 /// Where a header has its checksum.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
@@ -53,6 +59,8 @@ pub(crate) struct Member {
     pub(crate) mtime: i64,
     /// Extended attributes.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Of a file, which parts of it its data is; nothing of all else.
+    pub(crate) content: Content,
 }
 
 /// What an entry is.
@@ -113,7 +121,8 @@ impl<R: Read> Archive<R> {
                 }
                 kind => {
                     local.retain(|_, value| !value.is_empty());
-                    let path = local.remove(&b"path"[..]).or(long_name);
+                    let told = local.remove(&b"path"[..]);
+                    let path = sparse::name(&mut local).or(told).or(long_name);
                     let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
                     let link = local.remove(&b"linkpath"[..]).or(long_link);
                     let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
@@ -145,9 +154,6 @@ impl<R: Read> Archive<R> {
             let id = u32::try_from(of(word, unsigned(field), what)?).ok().filter(|id| *id != u32::MAX);
             id.ok_or_else(|| wrong(what))
         };
-        if records.keys().any(|word| word.starts_with(b"GNU.sparse.")) {
-            return Err(refused(EntryError::Sparse));
-        }
         let fields = header.as_old();
         // Before POSIX there was no kind for a directory, and a slash made one of a file.
         let is_directory = kind == EntryType::Directory || is_regular(kind) && path.ends_with(b"/");
@@ -161,7 +167,6 @@ impl<R: Read> Archive<R> {
                 if kind == EntryType::Char { Kind::Char(major, minor) } else { Kind::Block(major, minor) }
             }
             EntryType::Fifo => Kind::Fifo,
-            EntryType::GNUSparse => return Err(refused(EntryError::Sparse)),
             other => return Err(refused(EntryError::Type(char::from(other.as_byte())))),
         };
         let mtime = match told("mtime") {
@@ -173,7 +178,7 @@ impl<R: Read> Archive<R> {
             Some((name.to_vec(), value.clone()))
         });
         let mode = number(&fields.mode).and_then(|mode| u32::try_from(mode & 0o7777).ok());
-        let member = Member {
+        let mut member = Member {
             kind: member_kind,
             mode: mode.ok_or_else(|| wrong("a mode"))?,
             uid: id("uid", &fields.uid, "an owner")?,
@@ -181,11 +186,38 @@ impl<R: Read> Archive<R> {
             mtime: mtime.ok_or_else(|| wrong("a time"))?,
             xattrs: xattrs.collect(),
             path: path.clone(),
+            content: Content::default(),
         };
         let size = of("size", Some(size), "a size")?;
         // What else has a size has it without data.
         self.expect(if is_regular(kind) { size } else { 0 });
+        if member.kind == Kind::File {
+            member.content = self.content(header, size, &records, &path)?;
+        }
         Ok(member)
+    }
+
+    /// What the data of a file is, of which `stored` bytes follow.
+    fn content(
+        &mut self,
+        header: &Header,
+        stored: u64,
+        records: &Records,
+        path: &[u8],
+    ) -> Result<Content, ImportError> {
+        let content = if header.entry_type() == EntryType::GNUSparse {
+            sparse::of_header(header, stored, &mut self.input)
+        } else {
+            let told = sparse::of_records(records, stored, &mut self.data());
+            told.map(|content| content.unwrap_or_else(|| Content::whole(stored)))
+        };
+        let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(path), reason };
+        match content {
+            Ok(content) if content.len > MAX_FILE => Err(refused(EntryError::Number("a size"))),
+            Ok(content) => Ok(content),
+            Err(BadMap::Wrong) => Err(refused(EntryError::Sparse)),
+            Err(BadMap::Input(error)) => Err(reading(&self.name, error)),
+        }
     }
 
     /// The data of the present entry.
@@ -308,7 +340,7 @@ impl<R: Read> Read for Data<'_, R> {
 
 /// Whether an entry is a file, or what was one before there were other kinds.
 fn is_regular(kind: EntryType) -> bool {
-    matches!(kind, EntryType::Regular | EntryType::Continuous)
+    matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse)
 }
 
 /// The numbers of a device; headers from before POSIX have none.

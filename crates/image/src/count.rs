@@ -3,28 +3,25 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use bulkhead_core::units::Bytes;
 
 use crate::error::{ImportError, failed};
-
-/// The size of a block: a file takes whole ones.
-const BLOCK: u64 = 4096;
+use crate::unpack::{Finished, whole_blocks};
 
 /// The size of a tree. It follows from names and contents alone, not from where the tree lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// Files, directories and all else, without the root.
     pub(crate) entries: u64,
-    /// What the files hold, holes counted, in whole blocks.
+    /// What the files hold, in whole blocks, of which none is all zeroes.
     pub(crate) bytes: Bytes,
 }
 
-/// Counts what is in a directory.
-pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
+/// Counts what was unpacked.
+pub(crate) fn count(finished: &Finished) -> Result<Size, ImportError> {
     let (mut size, mut linked) = (Size::default(), HashSet::new());
-    let mut directories = vec![root.to_owned()];
+    let mut directories = vec![finished.path.clone()];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
             let path = entry.map_err(failed("list", &directory))?.path();
@@ -33,8 +30,9 @@ pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
             if found.is_dir() {
                 directories.push(path);
             } else if found.is_file() && (found.nlink() == 1 || linked.insert((found.dev(), found.ino()))) {
-                let bytes = found.len().checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
-                size.bytes = Bytes(size.bytes.0.saturating_add(bytes));
+                let held = finished.held.get(&(found.dev(), found.ino()));
+                let held = held.copied().unwrap_or_else(|| whole_blocks(found.len()));
+                size.bytes = Bytes(size.bytes.0.saturating_add(held.0));
             }
         }
     }
@@ -44,6 +42,7 @@ pub(crate) fn count(root: &Path) -> Result<Size, ImportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unpack::Held;
 
     #[test]
     fn a_file_of_two_names_counts_once_and_in_whole_blocks() {
@@ -53,6 +52,13 @@ mod tests {
         fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
         fs::write(dir.path().join("empty"), "").unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
-        assert_eq!(count(dir.path()).unwrap(), Size { entries: 5, bytes: Bytes(8192) });
+        let mut finished = Finished { path: dir.path().to_owned(), held: Held::new() };
+        assert_eq!(count(&finished).unwrap(), Size { entries: 5, bytes: Bytes(8192) });
+        // What a file holds is not its length.
+        let sparse = fs::File::create(dir.path().join("sparse")).unwrap();
+        sparse.set_len(1 << 40).unwrap();
+        let found = sparse.metadata().unwrap();
+        finished.held.insert((found.dev(), found.ino()), Bytes(4096));
+        assert_eq!(count(&finished).unwrap(), Size { entries: 6, bytes: Bytes(12_288) });
     }
 }

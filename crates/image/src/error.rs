@@ -152,8 +152,8 @@ pub enum EntryError {
     /// It is of no kind that a file system has.
     #[error("is of type '{0}', which is not read here")]
     Type(char),
-    /// It is stored without its holes.
-    #[error("is stored as a sparse file, which is not read here")]
+    /// It is stored without its holes, and where these are is not to be found out.
+    #[error("is stored as a sparse file, and its map of holes cannot be read")]
     Sparse,
     /// A number in it cannot be had.
     #[error("has {0} that no file can have")]
@@ -272,7 +272,8 @@ impl ImportError {
             }
             Self::Archive { reason: ArchiveError::CutOff | ArchiveError::Damaged(_), .. } => Code::Corrupt,
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Code::Unsupported,
-            Self::Entry { reason: EntryError::Type(_) | EntryError::Sparse, .. } => Code::Unsupported,
+            Self::Entry { reason: EntryError::Type(_), .. } => Code::Unsupported,
+            Self::Entry { reason: EntryError::Sparse, .. } => Code::Corrupt,
             Self::Directory { reason: DirectoryError::Changed, .. } => Code::InUse,
             Self::Directory { .. } | Self::Archive { .. } | Self::Entry { .. } => Code::InvalidArgument,
             Self::Image { reason, .. } => reason.code(),
@@ -321,7 +322,7 @@ impl ImportError {
                 "give a directory, a tar archive (plain, gzip or zstd), or an OCI layout"
             }
             Self::Archive { .. } => "get or make the archive again",
-            Self::Entry { reason: EntryError::Sparse, .. } => "make the archive again, without `--sparse`",
+            Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or make it without `--sparse`",
             Self::Entry { reason: EntryError::LinkLoop(_), .. } => {
                 "make the archive again, without the links that lead to each other"
             }

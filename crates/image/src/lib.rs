@@ -38,7 +38,7 @@ use layout::{Descriptor, Layout};
 pub use pack::Source;
 pub use platform::{BadPlatform, Platform};
 use staging::Staging;
-use unpack::{Meter, Unpacked};
+use unpack::{Finished, Meter, Unpacked};
 
 /// Which image of several is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Tree {
         self.size.entries
     }
 
-    /// What its files hold.
+    /// What its files hold, without their holes.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.size.bytes
@@ -106,19 +106,19 @@ pub fn stage(
     let staging = Staging::create(&within)?;
     let mut meter = Meter::new(&mut progress);
     let unpacked = unpack_archive(archive, name, &staging.path().join("archive"), &mut meter)?;
-    let path = match Layout::open(&unpacked)? {
+    let finished = match Layout::open(&unpacked.path)? {
         None => unpacked,
         Some(layout) => {
             let tree = unpack_image(&layout.called(name), wanted, &staging, &mut meter)?;
-            fs::remove_dir_all(&unpacked).map_err(failed("remove", &unpacked))?;
+            fs::remove_dir_all(&unpacked.path).map_err(failed("remove", &unpacked.path))?;
             tree
         }
     };
-    let size = count::count(&path)?;
-    Ok(Tree { path, size, staging })
+    let size = count::count(&finished)?;
+    Ok(Tree { path: finished.path, size, staging })
 }
 
-fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<PathBuf, ImportError> {
+fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<Finished, ImportError> {
     let mut unpacked = Unpacked::create(to)?;
     let mut archive = Archive::new(decompress::open(input, name)?, name, false);
     unpacked.unpack(&mut archive, name, false, meter)?;
@@ -130,7 +130,7 @@ fn unpack_image(
     wanted: &Wanted,
     staging: &Staging,
     meter: &mut Meter<'_>,
-) -> Result<PathBuf, ImportError> {
+) -> Result<Finished, ImportError> {
     let layers = layout.layers(wanted)?;
     let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
     for layer in &layers {

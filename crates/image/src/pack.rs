@@ -1,12 +1,12 @@
 //! Sources as archives: a file is one as it is, and a directory is packed as the rest of this crate reads it (POSIX tar with extended
-//! headers): owners, modes, times in seconds, extended attributes, hard links and devices. Sockets are left out, and holes are zeroes,
-//! of which the reading side makes holes again. It is read with the rights of whoever runs this.
+//! headers): owners, modes, times in seconds, extended attributes, hard links, devices and holes (GNU's sparse format 1.0). Sockets
+//! are left out. It is read with the rights of whoever runs this.
 //!
 //! Names are in their order, so that the same directory gives the same archive.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek as _, SeekFrom, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -18,6 +18,10 @@ use tar::{EntryType, Header};
 use crate::archive::XATTR;
 use crate::error::{DirectoryError, ImportError, failed};
 use crate::unpack::attributes;
+
+mod holes;
+#[cfg(test)]
+mod tests;
 
 /// Bytes of a block.
 const BLOCK: usize = 512;
@@ -88,6 +92,8 @@ struct Entry<'a> {
     kind: EntryType,
     link: &'a [u8],
     size: u64,
+    /// The length of a file that is stored without its holes.
+    sparse: Option<u64>,
 }
 
 impl<W: Write> Packing<'_, W> {
@@ -101,7 +107,7 @@ impl<W: Write> Packing<'_, W> {
         let found = fs::symlink_metadata(&path).map_err(failed("look at", &path))?;
         let end: &[u8] = if at.as_os_str().is_empty() { b"" } else { b"/" };
         let name = [&b"./"[..], at.as_os_str().as_bytes(), end].concat();
-        self.entry(&path, &found, &Entry { name, kind: EntryType::Directory, link: b"", size: 0 })?;
+        self.entry(&path, &found, &Entry { name, kind: EntryType::Directory, link: b"", size: 0, sparse: None })?;
         let entries = fs::read_dir(&path).map_err(failed("list", &path))?;
         let names: io::Result<Vec<_>> = entries.map(|entry| Ok(entry?.file_name())).collect();
         let mut names = names.map_err(failed("list", &path))?;
@@ -129,7 +135,11 @@ impl<W: Write> Packing<'_, W> {
         if found.nlink() > 1 {
             let first = self.linked.entry((found.dev(), found.ino())).or_insert_with(|| name.clone()).clone();
             if first != name {
-                return self.entry(path, found, &Entry { name, kind: EntryType::Link, link: &first, size: 0 });
+                return self.entry(
+                    path,
+                    found,
+                    &Entry { name, kind: EntryType::Link, link: &first, size: 0, sparse: None },
+                );
             }
         }
         if kind.is_file() {
@@ -146,7 +156,7 @@ impl<W: Write> Packing<'_, W> {
         } else {
             EntryType::Fifo
         };
-        self.entry(path, found, &Entry { name, kind, link: &link, size: 0 })
+        self.entry(path, found, &Entry { name, kind, link: &link, size: 0, sparse: None })
     }
 
     fn file(&mut self, name: Vec<u8>, path: &Path, found: &Metadata) -> Result<(), ImportError> {
@@ -157,10 +167,24 @@ impl<W: Write> Packing<'_, W> {
         if (opened.dev(), opened.ino()) != (found.dev(), found.ino()) {
             return Err(changed());
         }
-        let size = opened.len();
-        self.entry(path, &opened, &Entry { name, kind: EntryType::Regular, link: b"", size })?;
-        if copy(&mut file, path, size, self.out)? != size {
-            return Err(changed());
+        let len = opened.len();
+        let kind = EntryType::Regular;
+        let Some(pieces) = holes::pieces(&file, &opened).map_err(|errno| failed("read", path)(errno.into()))? else {
+            self.entry(path, &opened, &Entry { name, kind, link: b"", size: len, sparse: None })?;
+            if copy(&mut file, path, len, self.out)? != len {
+                return Err(changed());
+            }
+            return self.fill_up(len);
+        };
+        let map = holes::map(&pieces);
+        let size = map.len() as u64 + pieces.iter().map(|piece| piece.len).sum::<u64>();
+        self.entry(path, &opened, &Entry { name, kind, link: b"", size, sparse: Some(len) })?;
+        self.put(&map)?;
+        for piece in &pieces {
+            file.seek(SeekFrom::Start(piece.at)).map_err(failed("read", path))?;
+            if copy(&mut file, path, piece.len, self.out)? != piece.len {
+                return Err(changed());
+            }
         }
         self.fill_up(size)
     }
@@ -181,6 +205,12 @@ impl<W: Write> Packing<'_, W> {
         };
         text(b"path", &entry.name, &mut header.as_old_mut().name);
         text(b"linkpath", entry.link, &mut header.as_old_mut().linkname);
+        if let Some(len) = entry.sparse {
+            let version = [("major", "1"), ("minor", "0")];
+            records.extend(version.map(|(word, value)| (holes::word(word), value.as_bytes().to_vec())));
+            records.push((holes::word("name"), entry.name.clone()));
+            records.push((holes::word("realsize"), len.to_string().into_bytes()));
+        }
         match u64::try_from(found.mtime()) {
             Ok(mtime) => header.set_mtime(mtime),
             Err(_) => records.push((b"mtime".to_vec(), found.mtime().to_string().into_bytes())),
@@ -274,73 +304,4 @@ fn copy(input: &mut File, path: &Path, at_most: u64, out: &mut impl Write) -> Re
 fn mount_of(path: &Path) -> Result<u64, ImportError> {
     let found = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
     Ok(found.map_err(|errno| failed("look at", path)(errno.into()))?.stx_mnt_id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::archive::{Archive, Kind};
-    use std::os::unix::fs::symlink;
-
-    fn packed(source: &Path) -> Result<Vec<u8>, ImportError> {
-        let mut archive = Vec::new();
-        Source::open(source, Path::new("/nonexistent"))?.write_to(&mut archive).map(|()| archive)
-    }
-
-    #[test]
-    fn a_packed_directory_is_read_as_it_was() {
-        let dir = tempfile::tempdir().unwrap();
-        let long = "long/".repeat(30);
-        fs::create_dir_all(dir.path().join(&long)).unwrap();
-        fs::write(dir.path().join(&long).join("file"), "x").unwrap();
-        fs::write(dir.path().join("a"), vec![7; 1000]).unwrap();
-        fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
-        symlink("/nowhere".repeat(20), dir.path().join("c")).unwrap();
-        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("d")).unwrap();
-        let old = rustix::fs::Timespec { tv_sec: -10, tv_nsec: 0 };
-        let times = rustix::fs::Timestamps { last_access: old, last_modification: old };
-        rustix::fs::utimensat(CWD, dir.path().join("a"), &times, AtFlags::empty()).unwrap();
-        let bytes = packed(dir.path()).unwrap();
-        assert_eq!(bytes, packed(dir.path()).unwrap(), "the same again");
-        let mut archive = Archive::new(&bytes[..], "x", false);
-        let mut seen = Vec::new();
-        while let Some(member) = archive.next().unwrap() {
-            let mut data = Vec::new();
-            archive.data().read_to_end(&mut data).unwrap();
-            seen.push((String::from_utf8(member.path).unwrap(), member.kind, member.mtime, data.len()));
-        }
-        let names: Vec<&str> = seen.iter().map(|(name, ..)| name.as_str()).filter(|name| name.len() < 10).collect();
-        assert_eq!(names, ["./", "./a", "./b", "./c", "./long/"], "the socket is left out");
-        assert_eq!((&seen[1].1, seen[1].2, seen[1].3), (&Kind::File, -10, 1000));
-        assert_eq!(seen[2].1, Kind::HardLink(b"./a".to_vec()));
-        assert_eq!(seen[3].1, Kind::Symlink("/nowhere".repeat(20).into_bytes()));
-        let last = seen.last().unwrap();
-        assert_eq!((last.0.as_str(), last.3), (format!("./{long}file").as_str(), 1));
-    }
-
-    #[test]
-    fn the_length_of_a_record_counts_itself() {
-        for len in 0..1100 {
-            let record = record(b"word", &vec![b'x'; len]);
-            let (told, _) = std::str::from_utf8(&record).unwrap().split_once(' ').unwrap();
-            assert_eq!(told.parse::<usize>().unwrap(), record.len());
-        }
-    }
-
-    #[test]
-    fn what_is_mounted_in_it_does_not_come_along() {
-        match packed(Path::new("/dev")) {
-            Err(ImportError::Directory { reason: DirectoryError::OtherMount, .. }) => {}
-            other => panic!("{:?}", other.map(|bytes| bytes.len())),
-        }
-    }
-
-    #[test]
-    fn it_is_not_unpacked_into_itself() {
-        let dir = tempfile::tempdir().unwrap();
-        let staging = dir.path().join("deep");
-        fs::create_dir(&staging).unwrap();
-        let error = Source::open(dir.path(), &staging).unwrap_err();
-        assert!(matches!(error, ImportError::Directory { reason: DirectoryError::HasStaging, .. }), "{error}");
-    }
 }

@@ -3,12 +3,13 @@
 //!
 //! Owns: what is made of an entry. Does not: decide where it may be (`beneath`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Read, Write as _};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::Bytes;
@@ -20,13 +21,13 @@ use rustix::io::Errno;
 
 use crate::archive::{Archive, Kind, Member};
 use crate::beneath::{self, Directory, Unreachable};
-use crate::error::{EntryError, ImportError, failed, reading, shown};
+use crate::error::{EntryError, ImportError, failed, shown};
 
+mod data;
 #[cfg(test)]
 mod tests;
 
-/// Bytes that are copied at a time; so many zeroes become a hole.
-const CHUNK: usize = 1 << 16;
+pub(crate) use data::{Meter, whole_blocks};
 
 /// How the name begins of what removes something of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
@@ -34,22 +35,8 @@ const WHITEOUT: &[u8] = b".wh.";
 /// What removes all that a directory has of the layers below.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// Counts bytes, and tells of them.
-pub(crate) struct Meter<'a> {
-    bytes: u64,
-    tell: &'a mut dyn FnMut(Bytes),
-}
-
-impl<'a> Meter<'a> {
-    pub(crate) fn new(tell: &'a mut dyn FnMut(Bytes)) -> Self {
-        Self { bytes: 0, tell }
-    }
-
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.bytes += bytes;
-        (self.tell)(Bytes(self.bytes));
-    }
-}
+/// What files with holes hold, by device and inode.
+pub(crate) type Held = HashMap<(u64, u64), Bytes>;
 
 /// A directory into which archives are unpacked.
 pub(crate) struct Unpacked {
@@ -59,6 +46,14 @@ pub(crate) struct Unpacked {
     times: BTreeMap<PathBuf, i64>,
     /// The directory of the last entry, as the archive has it: the next one is likely to be in it.
     last: Option<(PathBuf, Directory)>,
+    held: Held,
+}
+
+/// A directory into which all was unpacked.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) path: PathBuf,
+    pub(crate) held: Held,
 }
 
 /// An entry on its way.
@@ -100,7 +95,7 @@ impl Unpacked {
         // What an archive that has no entry for its root means.
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|errno| failed("protect", path)(errno.into()))?;
         let times = BTreeMap::from([(PathBuf::new(), 0)]);
-        Ok(Self { root, path: path.to_owned(), times, last: None })
+        Ok(Self { root, path: path.to_owned(), times, last: None, held: Held::new() })
     }
 
     /// Unpacks an archive. What only removes something of a layer is left out if it is one.
@@ -181,7 +176,7 @@ impl Unpacked {
     }
 
     /// Gives the directories their times. Nothing can be unpacked afterwards.
-    pub(crate) fn finish(self) -> Result<PathBuf, ImportError> {
+    pub(crate) fn finish(self) -> Result<Finished, ImportError> {
         for (path, mtime) in &self.times {
             // What was removed, or is something else now, has its own.
             if let Ok(directory) = beneath::open(&self.root, path, OFlags::RDONLY | OFlags::DIRECTORY) {
@@ -189,7 +184,7 @@ impl Unpacked {
                 set.map_err(|errno| failed("set the time of", &self.path.join(path))(errno.into()))?;
             }
         }
-        Ok(self.path)
+        Ok(Finished { path: self.path, held: self.held })
     }
 
     fn make(
@@ -254,10 +249,26 @@ impl Unpacked {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = openat(&directory, name, flags, Mode::from_raw_mode(0o600));
         let file = File::from(opened.map_err(entry.failed("make"))?);
-        copy(entry, archive, &file, meter)?;
+        let held = data::copy(entry, archive, &file, meter)?;
+        self.note_holes(&file, held, entry.member.content.len).map_err(entry.failed("look at"))?;
         drop(file);
         dress(entry, &directory.fd, name)?;
         self.last = Some((parent, directory));
+        Ok(())
+    }
+
+    /// Remembers what a file holds of its length, where that differs. A file that was removed may have had the same inode.
+    fn note_holes(&mut self, file: &File, held: Bytes, len: u64) -> io::Result<()> {
+        let has_holes = held < whole_blocks(len);
+        if has_holes || !self.held.is_empty() {
+            let found = file.metadata()?;
+            let inode = (found.dev(), found.ino());
+            if has_holes {
+                self.held.insert(inode, held)
+            } else {
+                self.held.remove(&inode)
+            };
+        }
         Ok(())
     }
 
@@ -304,39 +315,6 @@ impl Unpacked {
                 };
                 beneath::make_directory(&self.root, parent, made).map_err(|unreachable| entry.unreachable(unreachable))
             }
-        }
-    }
-}
-
-/// Writes the data of an entry.
-fn copy(
-    entry: &Entry<'_>,
-    archive: &mut Archive<impl Read>,
-    mut file: &File,
-    meter: &mut Meter<'_>,
-) -> Result<(), ImportError> {
-    let mut buffer = vec![0; CHUNK];
-    let mut at = 0;
-    loop {
-        let mut data = archive.data().take(CHUNK as u64);
-        let mut filled = 0;
-        while filled < CHUNK {
-            match data.read(&mut buffer[filled..]).map_err(|error| reading(entry.archive, error))? {
-                0 => break,
-                read => filled += read,
-            }
-        }
-        let chunk = &buffer[..filled];
-        at += filled as u64;
-        let written = match filled {
-            0 => file.set_len(at),
-            _ if chunk.iter().all(|byte| *byte == 0) => io::Seek::seek(&mut file, io::SeekFrom::Start(at)).map(drop),
-            _ => file.write_all(chunk),
-        };
-        written.map_err(entry.failed("write"))?;
-        meter.add(filled as u64);
-        if filled == 0 {
-            return Ok(());
         }
     }
 }

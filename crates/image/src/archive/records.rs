@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::sparse;
+
 /// What extended headers say; an empty value takes a word back.
 pub(super) type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -11,7 +13,9 @@ pub(super) fn parse(mut bytes: &[u8]) -> Option<Records> {
     while !bytes.is_empty() {
         let record = record(bytes)?;
         bytes = &bytes[record.len..];
-        records.insert(record.word.to_vec(), record.value.to_vec());
+        if !sparse::gather(&mut records, record.word, record.value) {
+            records.insert(record.word.to_vec(), record.value.to_vec());
+        }
     }
     Some(records)
 }

@@ -197,7 +197,10 @@ fn what_no_file_can_be_is_refused() {
     assert_eq!(number("mtime", "1e9"), EntryError::Number("a time"));
     assert_eq!(number("GNU.sparse.major", "1"), EntryError::Sparse);
     let of_type = |kind| refused(&Tar::new().with(EntryType::new(kind), "a", &[], |_| ()).end());
-    assert_eq!(of_type(b'S'), EntryError::Sparse);
+    let sparse = Tar::new().with(EntryType::GNUSparse, "a", &[], |header| {
+        header.as_gnu_mut().unwrap().sparse[0].numbytes[0] = b'x';
+    });
+    assert_eq!(refused(&sparse.end()), EntryError::Sparse);
     assert_eq!(of_type(b'M'), EntryError::Type('M'));
 }
 

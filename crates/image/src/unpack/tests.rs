@@ -1,7 +1,7 @@
 use super::*;
 use crate::error::ArchiveError;
 use crate::testing::Tar;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use tar::EntryType;
 use tempfile::TempDir;
 
@@ -15,7 +15,7 @@ fn unpack_all(dir: &Path, archives: &[Vec<u8>], is_layer: bool) -> Result<PathBu
         }
         unpacked.unpack(&mut Archive::new(&bytes[..], "it", is_layer), "it", is_layer, &mut meter)?;
     }
-    unpacked.finish()
+    unpacked.finish().map(|finished| finished.path)
 }
 
 fn unpacked(archive: Tar) -> (TempDir, PathBuf) {
@@ -65,6 +65,33 @@ fn what_is_unpacked_is_what_was_packed() {
     let zeroes = fs::read(tree.join("a/zeroes")).unwrap();
     assert!(zeroes.len() == 300_003 && &zeroes[200_000..200_003] == b"end");
     assert_eq!((at("a/holes").len(), at("a/link").mtime()), (70_000, 1_000_000_000));
+}
+
+#[test]
+fn files_of_holes_are_measured_by_what_they_hold() {
+    let map = |parts: &str, len: u64| {
+        let len = len.to_string();
+        let records: [(&str, &[u8]); 2] = [("GNU.sparse.size", len.as_bytes()), ("GNU.sparse.map", parts.as_bytes())];
+        Tar::new().records(EntryType::XHeader, &records)
+    };
+    let sparse = map("4095,2,1099511627772,4", 1 << 40).file("sparse", b"abcend");
+    // A file of zeroes has no blocks either, and what replaces it has.
+    let archive = Tar(sparse.0).file("zeroes", vec![0; 100_000]).file("gone", [&[1][..], &[0; 8191]].concat());
+    let archive = archive.file("gone", "text").file("whole", vec![1; 5000]);
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, mut tell) = (archive.end(), |_| ());
+    let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
+    unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut tell)).unwrap();
+    let finished = unpacked.finish().unwrap();
+    let size = crate::count::count(&finished).unwrap();
+    assert_eq!(size.bytes, Bytes((2 + 1) * 4096 + 4096 + 8192));
+    let file = File::open(finished.path.join("sparse")).unwrap();
+    let (mut start, mut end) = ([9; 8192], [9; 8]);
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut end, (1 << 40) - 8).unwrap();
+    assert_eq!((&start[4095..4097], start.iter().filter(|byte| **byte != 0).count()), (&b"ab"[..], 2));
+    assert_eq!((&end, file.metadata().unwrap().len()), (b"\0\0\0\0cend", 1 << 40));
+    assert!(file.metadata().unwrap().blocks() < 1000);
 }
 
 #[test]
