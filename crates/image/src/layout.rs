@@ -1,6 +1,7 @@
 //! OCI image layouts: which image is meant, and what it is made of. Every blob is verified before what it says is believed.
 //!
-//! Three small documents are all that is read of the specification, and of these a few fields; what else they have is left alone.
+//! Three small documents are all that is read of the specification, and of these a few fields; what else they have is left alone. What
+//! is listed and cannot be meant need not be there: `docker save --platform`, mirrors and kind keep an index that lists more than they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -14,6 +15,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest as _, Sha256};
 
 use crate::Wanted;
+use crate::choose::{Candidate, Found, listed};
 use crate::error::{ImageError, ImportError, failed, shown};
 use crate::platform::Platform;
 
@@ -29,14 +31,14 @@ const MAX_DOCUMENTS: u64 = 64 << 20;
 /// The most layers of an image that is imported. Docker makes 127 at most.
 const MAX_LAYERS: usize = 1024;
 
-/// How many of what there is an error lists.
-const LISTED: usize = 20;
-
 /// How deep indexes may be nested.
 const MAX_DEPTH: u32 = 4;
 
 /// The annotation that names an image of a layout.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// The annotation that says what a manifest is which is no image, and what it has for an attestation.
+const REFERENCE_TYPE: (&str, &str) = ("vnd.docker.reference.type", "attestation-manifest");
 
 /// What tells that a directory is a layout.
 const MARKER: &str = "oci-layout";
@@ -84,20 +86,27 @@ pub(crate) struct Layout {
 }
 
 /// What was found so far, and how much may be read to find more.
-struct Search {
-    found: Vec<Candidate>,
+struct Search<'a> {
+    wanted: &'a Wanted,
+    found: Found<Vec<Descriptor>>,
     /// What was looked at: digests, and the platforms that were told with them.
     seen: BTreeSet<(String, Option<String>)>,
     /// Bytes of documents.
     left: u64,
 }
 
-/// An image that may be the one.
-struct Candidate {
-    digest: String,
-    name: Option<String>,
-    platform: Platform,
-    layers: Vec<Descriptor>,
+impl Descriptor {
+    /// What it is for, if that is said, and if it can be an image.
+    fn platform(&self) -> Option<&Platform> {
+        let is_index = self.media_type.contains("image.index") || self.media_type.contains("manifest.list");
+        self.platform.as_ref().filter(|platform| !is_index && !platform.architecture.is_empty())
+    }
+
+    fn is_attestation(&self) -> bool {
+        let (annotation, value) = REFERENCE_TYPE;
+        self.annotations.get(annotation).is_some_and(|found| found == value)
+            || self.platform().is_some_and(Platform::is_unknown)
+    }
 }
 
 impl Layout {
@@ -128,34 +137,11 @@ impl Layout {
                 return Err(self.wrong(ImageError::NoReference { wanted: shown(reference.as_bytes()), found }));
             }
         }
-        let mut search = Search { found: Vec::new(), seen: BTreeSet::new(), left: MAX_DOCUMENTS };
+        let mut search = Search { wanted, found: Found::new(), seen: BTreeSet::new(), left: MAX_DOCUMENTS };
         for top in &tops {
             self.images(top, name_of(top).as_deref(), 0, &mut search)?;
         }
-        let mut found = search.found;
-        let platforms: BTreeSet<String> =
-            found.iter().map(|image| shown(image.platform.to_string().as_bytes())).collect();
-        if found.is_empty() {
-            return Err(self.wrong(ImageError::Empty));
-        }
-        found.retain(|image| wanted.platform.takes(&image.platform));
-        // The same image may have two names.
-        found.sort_by(|one, other| one.digest.cmp(&other.digest));
-        found.dedup_by(|one, other| one.digest == other.digest);
-        match found.len() {
-            0 => {
-                let wanted = wanted.platform.to_string();
-                Err(self.wrong(ImageError::NoPlatform { wanted, found: listed(platforms) }))
-            }
-            1 => self.check_layers(found.remove(0).layers),
-            _ => {
-                let each = found.iter().map(|image| {
-                    let name = image.name.as_deref().unwrap_or(&image.digest);
-                    format!("{} ({})", shown(name.as_bytes()), shown(image.platform.to_string().as_bytes()))
-                });
-                Err(self.wrong(ImageError::Ambiguous(listed(each))))
-            }
-        }
+        self.check_layers(search.found.choose(wanted).map_err(|reason| self.wrong(reason))?)
     }
 
     /// Opens a blob, to be verified by who reads it.
@@ -183,21 +169,29 @@ impl Layout {
         Err(self.wrong(ImageError::WrongDigest { wanted: descriptor.digest.clone(), found }))
     }
 
-    /// Finds all images that a descriptor leads to.
+    /// Finds all images that a descriptor leads to. What cannot be the one is not opened.
     fn images(
         &self,
         from: &Descriptor,
         name: Option<&str>,
         depth: u32,
-        search: &mut Search,
+        search: &mut Search<'_>,
     ) -> Result<(), ImportError> {
         if depth > MAX_DEPTH {
             return Err(self.wrong(ImageError::Depth));
         }
-        if !search.seen.insert((from.digest.clone(), from.platform.as_ref().map(Platform::to_string))) {
+        let is_new = search.seen.insert((from.digest.clone(), from.platform.as_ref().map(Platform::to_string)));
+        if !is_new || from.is_attestation() {
             return Ok(());
         }
-        match self.document(from, &mut search.left)? {
+        if let Some(platform) = from.platform().filter(|found| search.wanted.platform.rank(found).is_none()) {
+            if self.blob(from).is_ok() {
+                search.found.add_other(platform);
+            }
+            return Ok(());
+        }
+        let Some(document) = self.present(from, search)? else { return Ok(()) };
+        match document {
             Document::Index(index) => {
                 index.manifests.iter().try_for_each(|inner| self.images(inner, name, depth + 1, search))
             }
@@ -207,15 +201,33 @@ impl Layout {
                 if !is_image(&manifest.config.media_type) {
                     return Ok(());
                 }
-                let platform = match &from.platform {
+                let platform = match from.platform() {
                     Some(platform) => platform.clone(),
-                    None => self.document(&manifest.config, &mut search.left)?,
+                    None => match self.present(&manifest.config, search)? {
+                        Some(platform) => platform,
+                        None => return Ok(()),
+                    },
                 };
-                let (digest, name) = (from.digest.clone(), name.map(str::to_owned));
-                search.found.push(Candidate { digest, name, platform, layers: manifest.layers });
+                let (id, name, image) = (from.digest.clone(), name.map(str::to_owned), manifest.layers);
+                search.found.add(Candidate { id, name, platform, image }, search.wanted);
                 Ok(())
             }
             Document::Other(_) => Ok(()),
+        }
+    }
+
+    /// A document, unless it is not there: something else may be meant.
+    fn present<T: DeserializeOwned>(
+        &self,
+        descriptor: &Descriptor,
+        search: &mut Search<'_>,
+    ) -> Result<Option<T>, ImportError> {
+        match self.document(descriptor, &mut search.left) {
+            Err(ImportError::Image { reason: ImageError::Missing(what), .. }) => {
+                search.found.add_missing(what);
+                Ok(None)
+            }
+            read => read.map(Some),
         }
     }
 
@@ -298,15 +310,4 @@ pub(crate) fn digest(hasher: Sha256) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-fn listed(items: impl IntoIterator<Item = String>) -> String {
-    let mut items: Vec<String> = items.into_iter().collect();
-    if items.is_empty() {
-        return "such without a name".to_owned();
-    }
-    let more = items.len().saturating_sub(LISTED);
-    items.truncate(LISTED);
-    let listed = items.join(", ");
-    if more == 0 { listed } else { format!("{listed} and {more} more") }
 }

@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 mod archive;
 mod beneath;
+mod choose;
 mod count;
 mod decompress;
 mod error;

@@ -1,4 +1,4 @@
-//! What an image is for: an operating system and an architecture, as Go calls them.
+//! What an image is for: an operating system and an architecture, as Go calls them, compared as containerd compares them.
 
 use std::env::consts::ARCH;
 use std::fmt;
@@ -10,8 +10,10 @@ use serde::Deserialize;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub struct Platform {
     /// The operating system.
+    #[serde(default)]
     pub os: String,
     /// The architecture.
+    #[serde(default)]
     pub architecture: String,
     /// Which of its kind.
     #[serde(default)]
@@ -23,18 +25,98 @@ impl Platform {
     #[must_use]
     pub fn of_host() -> Self {
         let architecture = match ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
+            "x86" => "386",
+            "loongarch64" => "loong64",
+            "powerpc64" if cfg!(target_endian = "little") => "ppc64le",
             other => other,
         };
-        Self { os: "linux".to_owned(), architecture: architecture.to_owned(), variant: None }
+        Self::new("linux", architecture, None).normalized()
     }
 
-    /// Whether an image of another platform will do for this one.
-    pub(crate) fn takes(&self, other: &Self) -> bool {
-        self.os == other.os
-            && self.architecture == other.architecture
-            && (self.variant.is_none() || self.variant == other.variant)
+    fn new(os: &str, architecture: &str, variant: Option<String>) -> Self {
+        Self { os: os.to_owned(), architecture: architecture.to_owned(), variant }
+    }
+
+    /// Whether this is what attestations are for, of which nothing runs.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.os == "unknown" || self.architecture == "unknown"
+    }
+
+    /// How well an image of another platform will do for this one: 0 is best; `None` if it will not.
+    pub(crate) fn rank(&self, other: &Self) -> Option<usize> {
+        let other = other.normalized();
+        self.choices().iter().position(|choice| *choice == other)
+    }
+
+    /// Whether another is of the same architecture, in whichever variant.
+    pub(crate) fn has_architecture_of(&self, other: &Self) -> bool {
+        self.normalized().architecture == other.normalized().architecture
+    }
+
+    /// The same in the words of Go: `x86_64` is `amd64`, and the variant that every processor of an architecture has is left out.
+    fn normalized(&self) -> Self {
+        let lower = |text: &str| text.to_ascii_lowercase();
+        let variant = self.variant.as_deref().map(lower).filter(|variant| !variant.is_empty());
+        let (architecture, variant) = match (lower(&self.architecture).as_str(), variant.as_deref()) {
+            ("i386", _) => ("386".to_owned(), None),
+            ("amd64" | "x86_64" | "x86-64", Some("v1") | None) => ("amd64".to_owned(), None),
+            ("x86_64" | "x86-64", _) => ("amd64".to_owned(), variant),
+            ("arm64" | "aarch64", Some("8" | "v8") | None) => ("arm64".to_owned(), None),
+            ("aarch64", _) => ("arm64".to_owned(), variant),
+            ("armhf", _) | ("arm", None) => ("arm".to_owned(), Some("v7".to_owned())),
+            ("armel", _) => ("arm".to_owned(), Some("v6".to_owned())),
+            ("arm", Some(number @ ("5" | "6" | "7" | "8"))) => ("arm".to_owned(), Some(format!("v{number}"))),
+            (architecture, _) => (architecture.to_owned(), variant),
+        };
+        let os = match lower(&self.os).as_str() {
+            "" => "linux".to_owned(),
+            "macos" => "darwin".to_owned(),
+            os => os.to_owned(),
+        };
+        Self { os, architecture, variant }
+    }
+
+    /// What runs here, the best first.
+    fn choices(&self) -> Vec<Self> {
+        let own = self.normalized();
+        let of = |architecture: &str, variant: String| Self::new(&own.os, architecture, Some(variant)).normalized();
+        let version = own.variant.as_deref().and_then(version);
+        let lower: Vec<Self> = match (own.architecture.as_str(), version) {
+            ("amd64", version) => {
+                let major = version.map_or(1, |(major, _)| major);
+                let versions = (1..major).rev().map(|major| of("amd64", format!("v{major}")));
+                versions.chain([Self::new(&own.os, "386", None)]).collect()
+            }
+            ("arm", Some((major, 0))) => (5..major).rev().map(|major| of("arm", format!("v{major}"))).collect(),
+            ("arm64", version) => {
+                let of = |(major, minor): (u32, u32)| match minor {
+                    0 => of("arm64", format!("v{major}")),
+                    minor => of("arm64", format!("v{major}.{minor}")),
+                };
+                let older = (5..=8).rev().map(|major| Self::new(&own.os, "arm", Some(format!("v{major}"))));
+                older_arm64(version.unwrap_or((8, 0))).into_iter().map(of).chain(older).collect()
+            }
+            _ => Vec::new(),
+        };
+        std::iter::once(own).chain(lower).collect()
+    }
+}
+
+/// A variant such as `v8` or `v8.2` as numbers. More than two digits are no version that there is.
+fn version(variant: &str) -> Option<(u32, u32)> {
+    let number = |text: &str| text.parse::<u32>().ok().filter(|number| *number < 100);
+    let text = variant.strip_prefix('v')?;
+    let (major, minor) = text.split_once('.').unwrap_or((text, "0"));
+    Some((number(major)?, number(minor)?))
+}
+
+/// What a processor of a version of arm64 runs of earlier ones, the latest first. Version 9.0 has what 8.5 has.
+fn older_arm64((major, minor): (u32, u32)) -> Vec<(u32, u32)> {
+    let below = |major, minor| (0..minor).rev().map(move |minor| (major, minor));
+    match major {
+        9 => below(9, minor).chain(below(8, minor + 6)).collect(),
+        8 => below(8, minor).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -59,11 +141,9 @@ impl FromStr for Platform {
             !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
         };
         match parts[..] {
-            [os, architecture, ref variant @ ..] if variant.len() < 2 && parts.iter().all(is_word) => Ok(Self {
-                os: os.to_owned(),
-                architecture: architecture.to_owned(),
-                variant: variant.first().map(|variant| (*variant).to_owned()),
-            }),
+            [os, architecture, ref variant @ ..] if variant.len() < 2 && parts.iter().all(is_word) => {
+                Ok(Self::new(os, architecture, variant.first().map(|variant| (*variant).to_owned())))
+            }
             _ => Err(BadPlatform(text.to_owned())),
         }
     }
@@ -73,15 +153,73 @@ impl FromStr for Platform {
 mod tests {
     use super::*;
 
+    fn platform(text: &str) -> Platform {
+        text.parse().unwrap()
+    }
+
     #[test]
     fn platforms_are_read_as_they_are_printed() {
         for text in ["linux/amd64", "linux/arm/v7"] {
-            assert_eq!(text.parse::<Platform>().unwrap().to_string(), text);
+            assert_eq!(platform(text).to_string(), text);
         }
         for bad in ["", "linux", "linux/", "linux/arm/v7/x", "linux/a b", "/amd64"] {
             assert!(bad.parse::<Platform>().is_err(), "{bad:?}");
         }
-        let (any, seven): (Platform, Platform) = ("linux/arm".parse().unwrap(), "linux/arm/v7".parse().unwrap());
-        assert!(any.takes(&seven) && !seven.takes(&any) && seven.takes(&seven) && !Platform::of_host().takes(&seven));
+        let (any, seven) = (platform("linux/arm"), platform("linux/arm/v7"));
+        assert!(any.rank(&seven).is_some() && seven.rank(&seven).is_some());
+        assert!(Platform::of_host().rank(&platform("plan9/386")).is_none());
+    }
+
+    #[test]
+    fn an_architecture_has_several_names() {
+        for (one, other) in [
+            ("linux/x86_64", "linux/amd64"),
+            ("Linux/x86-64", "linux/amd64/v1"),
+            ("linux/aarch64", "linux/arm64/v8"),
+            ("linux/arm64/8", "linux/arm64"),
+            ("linux/armhf", "linux/arm/v7"),
+            ("linux/arm/7", "linux/arm"),
+            ("linux/armel", "linux/arm/v6"),
+            ("linux/i386", "linux/386"),
+            ("macos/arm64", "darwin/aarch64"),
+        ] {
+            let (one, other) = (platform(one), platform(other));
+            assert_eq!((one.rank(&other), other.rank(&one)), (Some(0), Some(0)), "{one} and {other}");
+        }
+        let empty = Platform::new("", "amd64", Some(String::new()));
+        assert_eq!(platform("linux/amd64").rank(&empty), Some(0));
+    }
+
+    #[test]
+    fn a_processor_runs_what_earlier_ones_of_its_kind_run() {
+        for (wanted, others) in [
+            ("linux/amd64", &["linux/amd64", "linux/386"][..]),
+            ("linux/amd64/v3", &["linux/amd64/v3", "linux/amd64/v2", "linux/amd64", "linux/386"]),
+            ("linux/arm", &["linux/arm/v7", "linux/arm/v6", "linux/arm/v5"]),
+            ("linux/arm/v6", &["linux/arm/v6", "linux/arm/v5"]),
+            ("linux/arm64", &["linux/arm64", "linux/arm/v8", "linux/arm/v7", "linux/arm/v6", "linux/arm/v5"]),
+            ("linux/arm64/v8.2", &["linux/arm64/v8.2", "linux/arm64/v8.1", "linux/arm64", "linux/arm/v8"]),
+            ("linux/arm64/v9.1", &["linux/arm64/v9.1", "linux/arm64/v9", "linux/arm64/v8.6", "linux/arm64/v8.5"]),
+            ("linux/riscv64", &["linux/riscv64"]),
+        ] {
+            let ranks: Vec<_> = others.iter().map(|other| platform(wanted).rank(&platform(other))).collect();
+            let expected: Vec<_> = (0..others.len()).map(Some).collect();
+            assert_eq!(ranks, expected, "{wanted}");
+        }
+        for (wanted, other) in [
+            ("linux/amd64", "linux/amd64/v3"),
+            ("linux/amd64", "linux/arm64"),
+            ("linux/amd64", "windows/amd64"),
+            ("linux/arm/v6", "linux/arm"),
+            ("linux/arm", "linux/arm64"),
+            ("linux/386", "linux/amd64"),
+            ("linux/arm64", "linux/arm64/v9"),
+            ("linux/amd64", "unknown/unknown"),
+        ] {
+            assert_eq!(platform(wanted).rank(&platform(other)), None, "{wanted} and {other}");
+        }
+        // No version is so high that much is tried.
+        assert!(platform("linux/arm64/v9.99").choices().len() < 250);
+        assert_eq!(platform("linux/amd64/v4000000000").choices().len(), 2);
     }
 }

@@ -75,6 +75,92 @@ fn the_image_of_the_platform_and_the_name_is_chosen() {
     assert_eq!(none, ImageError::NoReference { wanted: "2.0".into(), found: r#""1.0", "latest""#.into() });
 }
 
+/// A description with a platform.
+fn of(mut image: Value, platform: &str) -> Value {
+    let mut parts = platform.split('/');
+    image["platform"] = json!({"os": parts.next(), "architecture": parts.next()});
+    if let Some(variant) = parts.next() {
+        image["platform"]["variant"] = json!(variant);
+    }
+    image
+}
+
+#[test]
+fn only_what_is_chosen_has_to_be_there() {
+    let absent = |platform: &str| {
+        let digest = digest(Sha256::new_with_prefix(platform));
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        of(json!({"mediaType": kind, "digest": digest, "size": 400}), platform)
+    };
+    let (_dir, layout) = made(|at| {
+        let there = |name: &str| image(at, "linux/amd64", &[blob(at, LAYER, name.as_bytes())]);
+        let mut attestation = there("attestation");
+        attestation["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest"});
+        let platforms = [
+            absent("linux/arm64/v8"),
+            of(there("ours"), "linux/amd64"),
+            absent("linux/386"),
+            absent("linux/riscv64"),
+            of(there("mips"), "linux/mips64le"),
+            of(there("unknown"), "unknown/unknown"),
+            attestation,
+        ];
+        vec![named(index(at, &[index(at, &platforms)]), "latest")]
+    });
+    assert_eq!(chosen(&layout, &wanted("linux/x86_64", None)), ["ours"]);
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("latest"))), ["ours"]);
+    // What is listed and not there is not offered.
+    let none = ImageError::NoPlatform { wanted: "linux/arm64".into(), found: "linux/amd64, linux/mips64le".into() };
+    assert_eq!(refused(&layout, &wanted("linux/arm64", None)), none);
+    let (_dir, layout) = made(|at| vec![index(at, &[absent("linux/amd64"), absent("linux/arm64")])]);
+    let ImageError::Missing(missing) = refused(&layout, &wanted("linux/amd64", None)) else { panic!("something else") };
+    assert!(missing.starts_with("sha256:"), "{missing}");
+    assert_eq!(refused(&layout, &wanted("linux/s390x", None)), ImageError::Empty);
+    // What is chosen has to be there.
+    let (dir, layout) = made(|at| vec![of(image(at, "linux/amd64", &[blob(at, LAYER, b"layer")]), "linux/amd64")]);
+    let layers = layout.layers(&wanted("linux/amd64", None)).unwrap();
+    let hex = layers[0].digest.strip_prefix("sha256:").unwrap();
+    fs::remove_file(dir.path().join("blobs/sha256").join(hex)).unwrap();
+    match layout.blob(&layers[0]) {
+        Err(ImportError::Image { reason: ImageError::Missing(digest), .. }) => assert_eq!(digest, layers[0].digest),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_best_match_is_chosen_among_those_of_one_name() {
+    let (_dir, layout) = made(|at| {
+        let of = |platform: &str| of(image(at, "linux/any", &[blob(at, LAYER, platform.as_bytes())]), platform);
+        let arm = [of("linux/arm/v5"), of("linux/arm/v7"), of("linux/arm/v6"), of("linux/arm64/v8"), of("linux/386")];
+        let rest = [of("linux/amd64"), of("linux/amd64/v2"), of("linux/amd64/v4")];
+        vec![index(at, &arm), index(at, &rest)]
+    });
+    for (platform, best) in [
+        ("linux/arm", "linux/arm/v7"),
+        ("linux/arm/v6", "linux/arm/v6"),
+        ("linux/arm64", "linux/arm64/v8"),
+        ("linux/amd64", "linux/amd64"),
+        ("linux/amd64/v3", "linux/amd64/v2"),
+        ("linux/i386", "linux/386"),
+    ] {
+        assert_eq!(chosen(&layout, &wanted(platform, None)), [best], "{platform}");
+    }
+    // Of several names, none is better.
+    let (_dir, layout) = made(|at| {
+        let of = |platform: &str| of(image(at, "linux/any", &[blob(at, LAYER, platform.as_bytes())]), platform);
+        vec![
+            named(of("linux/386"), "old"),
+            named(of("linux/amd64"), "new"),
+            named(of("linux/arm/v6"), "six"),
+            named(of("linux/arm/v7"), "seven"),
+        ]
+    });
+    assert!(matches!(refused(&layout, &wanted("linux/arm/v7", None)), ImageError::Ambiguous(_)));
+    // One of another architecture is only taken where there is nothing else.
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", None)), ["linux/amd64"]);
+    assert_eq!(chosen(&layout, &wanted("linux/amd64", Some("old"))), ["linux/386"]);
+}
+
 fn signature(at: &Path) -> Vec<u8> {
     let config = blob(at, "application/vnd.oci.empty.v1+json", b"{}");
     json!({"schemaVersion": 2, "config": config, "layers": []}).to_string().into_bytes()
