@@ -677,17 +677,17 @@ pub(crate) enum ImageCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
-    /// A directory, a tar archive (plain, gzip or zstd), or an OCI image layout as a directory or a tar archive
+    /// A directory, a tar archive (plain, gzip or zstd), an OCI image layout, or what `docker save` writes; images as a directory or a tar archive
     pub(crate) source: PathBuf,
     /// POOL/VOLUME: the snapshot to make
     pub(crate) volume: String,
     /// Its size, for example 10G; about twice what is in it when left away. Clones can be made larger
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<String>,
-    /// Which image of an OCI layout: OS/ARCHITECTURE[/VARIANT]; what this host runs when left away
+    /// Which image of several: OS/ARCHITECTURE[/VARIANT]; what this host runs when left out
     #[arg(long)]
     pub(crate) platform: Option<String>,
-    /// Which image of an OCI layout: its name in the layout, for example latest
+    /// Which image of several: its name, tag or digest, for example alpine:3.20
     #[arg(long, value_name = "NAME")]
     pub(crate) reference: Option<String>,
     /// Where archives are unpacked on the way

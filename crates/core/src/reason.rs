@@ -249,11 +249,11 @@ pub enum Reason {
     StagingUnsuitable,
     /// An archive is compressed in a way that is not read.
     ArchiveCompression,
-    /// An OCI layout has no image for that platform.
+    /// There is no image for that platform.
     NoSuchPlatform,
-    /// Which image of an OCI layout is meant is not said, or it has none of that name.
+    /// Which image of several is meant is not said, or there is none of that name.
     ImageAmbiguous,
-    /// An OCI layout lists more images than are looked through.
+    /// There are more images than are looked through.
     TooManyImages,
     // Tenants.
     /// No tenant has that name.

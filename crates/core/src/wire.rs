@@ -261,7 +261,7 @@ impl Verified {
     }
 }
 
-/// Makes a snapshot of a tar archive, or of the image in one that is an OCI layout.
+/// Makes a snapshot of a tar archive, or of an image in one that is an OCI layout or what `docker save` writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageImport {
@@ -273,7 +273,7 @@ pub struct ImageImport {
     /// Which image of several: `OS/ARCHITECTURE[/VARIANT]`; what this host runs when left out.
     #[serde(default)]
     pub platform: Option<String>,
-    /// Which image of several, by its name in the layout.
+    /// Which image of several, by its name, its tag or its digest.
     #[serde(default)]
     pub reference: Option<String>,
     /// The directory of the host in which archives are unpacked on the way, `/var/tmp` when left out. Nobody but root may be able to

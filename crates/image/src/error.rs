@@ -79,10 +79,10 @@ pub enum ImportError {
         #[source]
         source: io::Error,
     },
-    /// An OCI image cannot be used.
+    /// An image of an OCI layout, or of what `docker save` wrote, cannot be used.
     #[error("{layout}: {reason}", layout = layout.display())]
     Image {
-        /// The layout.
+        /// The layout or archive.
         layout: PathBuf,
         /// Why not.
         reason: ImageError,
@@ -319,7 +319,7 @@ impl ImportError {
                 "rename or remove that, and import it again"
             }
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
-                "give a directory, a tar archive (plain, gzip or zstd), or an OCI layout"
+                "give a directory, a tar archive (plain, gzip or zstd), an OCI layout, or what `docker save` writes"
             }
             Self::Archive { .. } => "get or make the archive again",
             Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or make it without `--sparse`",

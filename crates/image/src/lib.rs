@@ -1,4 +1,4 @@
-//! What an image is imported from: a directory, a tar archive or an OCI image layout. Who has a directory packs it as an archive
+//! What an image is imported from: a directory, a tar archive, an OCI image layout, or what `docker save` writes. Who has a directory packs it as an archive
 //! ([`Source`]); who imports it makes a directory tree of an archive ([`stage`]).
 //!
 //! Archives are hostile until the opposite is shown: no name leads out of the tree, no symbolic link of an archive is followed,
@@ -8,24 +8,27 @@
 
 #![forbid(unsafe_code)]
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::Bytes;
 use rustix::process::geteuid;
-use sha2::{Digest as _, Sha256};
 
 mod archive;
 mod beneath;
 mod choose;
 mod count;
 mod decompress;
+mod docker;
 mod error;
+mod layer;
 mod layout;
 mod pack;
 mod platform;
+mod reference;
 mod staging;
+mod store;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -33,12 +36,15 @@ mod tests;
 mod unpack;
 
 use archive::Archive;
+use docker::Saved;
+use error::failed;
 pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
-use error::{failed, reading};
-use layout::{Descriptor, Layout};
+use layer::{Layer, read_layer};
+use layout::Layout;
 pub use pack::Source;
 pub use platform::{BadPlatform, Platform};
 use staging::Staging;
+use store::Store;
 use unpack::{Finished, Meter, Unpacked};
 
 /// Which image of several is wanted.
@@ -46,7 +52,7 @@ use unpack::{Finished, Meter, Unpacked};
 pub struct Wanted {
     /// What it is to run on.
     pub platform: Platform,
-    /// What it is called in its layout.
+    /// What it is called where it is: its name, with or without registry and tag, its tag, or its digest.
     pub reference: Option<String>,
 }
 
@@ -107,12 +113,11 @@ pub fn stage(
     let staging = Staging::create(&within)?;
     let mut meter = Meter::new(&mut progress);
     let unpacked = unpack_archive(archive, name, &staging.path().join("archive"), &mut meter)?;
-    let finished = match Layout::open(&unpacked.path)? {
+    let finished = match unpack_image(&unpacked.path, name, wanted, &staging, &mut meter)? {
         None => unpacked,
-        Some(layout) => {
-            let tree = unpack_image(&layout.called(name), wanted, &staging, &mut meter)?;
+        Some(finished) => {
             fs::remove_dir_all(&unpacked.path).map_err(failed("remove", &unpacked.path))?;
-            tree
+            finished
         }
     };
     let size = count::count(&finished)?;
@@ -126,50 +131,43 @@ fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>
     unpacked.finish()
 }
 
+/// Unpacks the layers of an image, if there are images in a directory.
 fn unpack_image(
-    layout: &Layout,
+    directory: &Path,
+    name: &str,
     wanted: &Wanted,
     staging: &Staging,
     meter: &mut Meter<'_>,
-) -> Result<Finished, ImportError> {
-    let layers = layout.layers(wanted)?;
+) -> Result<Option<Finished>, ImportError> {
+    let Some((store, layers)) = layers(Store::open(directory, name)?, wanted)? else { return Ok(None) };
     let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
     for layer in &layers {
         // What a layer removes is of the layers below, wherever in the layer that is said.
-        read_layer(layout, layer, |archive, name| unpacked.remove_hidden(archive, name))?;
-        read_layer(layout, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
+        read_layer(&store, layer, |archive, name| unpacked.remove_hidden(archive, name))?;
+        read_layer(&store, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
     }
-    unpacked.finish()
+    unpacked.finish().map(Some)
 }
 
-/// Reads a layer to its end, and verifies it.
-fn read_layer(
-    layout: &Layout,
-    layer: &Descriptor,
-    read: impl FnOnce(&mut Archive<Box<dyn Read + '_>>, &str) -> Result<(), ImportError>,
-) -> Result<(), ImportError> {
-    let name = format!("layer {}", layer.digest);
-    let mut input = Hashing { input: layout.blob(layer)?, hasher: Sha256::new() };
-    let outcome = decompress::open(&mut input, &name).and_then(|opened| {
-        let mut archive = Archive::new(opened, &name, true);
-        read(&mut archive, &name)
-    });
-    // What is damaged is seen in many ways, and this one tells it best.
-    io::copy(&mut input, &mut io::sink()).map_err(|error| reading(&name, error))?;
-    layout.verify(layer, input.hasher)?;
-    outcome
-}
-
-/// Hashes what is read.
-struct Hashing {
-    input: File,
-    hasher: Sha256,
-}
-
-impl Read for Hashing {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.input.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        Ok(read)
+/// The layers of the image that is wanted; `None` if there are no images. What is a layout for OCI and for Docker is one for OCI.
+fn layers(store: Store, wanted: &Wanted) -> Result<Option<(Store, Vec<Layer>)>, ImportError> {
+    let store = match Layout::open(store) {
+        Ok(layout) => {
+            let layers = layout.layers(wanted)?;
+            return Ok(Some((layout.store, layers)));
+        }
+        Err(store) => store,
+    };
+    let store = match Saved::open(store)? {
+        Ok(saved) => {
+            let layers = saved.layers(wanted)?;
+            return Ok(Some((saved.store, layers)));
+        }
+        Err(store) => store,
+    };
+    // Nobody means the files of an image that is not whole.
+    if store.has(layout::MARKER) {
+        return Err(store.wrong(ImageError::Missing(layout::INDEX.to_owned())));
     }
+    Ok(None)
 }

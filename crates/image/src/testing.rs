@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 
-use crate::layout::digest;
+use crate::store::digest;
 
 /// A tar archive in the making.
 #[derive(Clone, Default)]
@@ -75,6 +75,37 @@ impl Tar {
         self.0.extend([0; 1024]);
         self.0
     }
+}
+
+/// The digits of a digest.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    digest(Sha256::new_with_prefix(bytes)).strip_prefix("sha256:").unwrap().to_owned()
+}
+
+/// Writes an image as `docker save` did before it wrote OCI layouts, and describes it.
+pub(crate) fn saved_image(at: &Path, tags: &[&str], platform: &str, layers: &[&[u8]]) -> Value {
+    let (os, architecture) = platform.split_once('/').unwrap();
+    let diff_ids: Vec<String> = layers.iter().map(|layer| digest(Sha256::new_with_prefix(layer))).collect();
+    let config = json!({"os": os, "architecture": architecture, "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+    let (config, mut paths) = (config.to_string(), Vec::new());
+    let name = format!("{}.json", hex(config.as_bytes()));
+    fs::write(at.join(&name), config).unwrap();
+    for (n, layer) in layers.iter().enumerate() {
+        // The names of the directories are in no order.
+        let directory = format!("{}-{n}", &hex(layer)[..20]);
+        fs::create_dir_all(at.join(&directory)).unwrap();
+        fs::write(at.join(&directory).join("VERSION"), "1.0").unwrap();
+        fs::write(at.join(&directory).join("layer.tar"), layer).unwrap();
+        paths.push(format!("{directory}/layer.tar"));
+    }
+    let tags = if tags.is_empty() { Value::Null } else { json!(tags) };
+    json!({"Config": name, "RepoTags": tags, "Layers": paths})
+}
+
+/// Completes what `docker save` would have written.
+pub(crate) fn save(at: &Path, images: &[Value]) {
+    fs::write(at.join("manifest.json"), json!(images).to_string()).unwrap();
+    fs::write(at.join("repositories"), "{}").unwrap();
 }
 
 /// Writes a blob into a layout, and describes it.

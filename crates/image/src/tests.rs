@@ -1,7 +1,7 @@
 //! Sources of all kinds, as `stage` sees them.
 
 use super::*;
-use crate::testing::{LAYER, Tar, blob, complete, image};
+use crate::testing::{LAYER, Tar, blob, complete, image, save, saved_image};
 use bulkhead_core::error::Code;
 use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -55,6 +55,20 @@ fn packed(dir: &Path, at: &str, mut tar: Tar) -> Tar {
     tar
 }
 
+/// Copies a directory of files.
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.metadata().unwrap().is_dir() {
+            copy_all(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}
+
 /// Packs a source, and makes a tree of that.
 fn stage_of(source: &Path, staging: &Path) -> Result<Tree, ImportError> {
     let mut archive = Vec::new();
@@ -93,6 +107,13 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         ),
     ];
     complete(&layout, &[image(&layout, "linux/amd64", &layers)]);
+    // What Docker writes now is a layout as well, and its own list of layers is not needed.
+    let (old, new) = (dir.path().join("saved"), dir.path().join("saved-layout"));
+    fs::create_dir(&old).unwrap();
+    let saved = saved_image(&old, &["app:latest"], "linux/amd64", &[&lower, &upper]);
+    save(&old, &[saved]);
+    copy_all(&layout, &new);
+    fs::write(new.join("manifest.json"), r#"[{"Config": "blobs/sha256/x", "RepoTags": null, "Layers": []}]"#).unwrap();
     let write = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
         fs::write(&path, bytes).unwrap();
@@ -104,6 +125,10 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
         write("tar.zst", &zstd),
         layout.clone(),
         write("oci.tar", &packed(&layout, "", Tar::new()).end()),
+        old.clone(),
+        write("saved.tar", &packed(&old, "", Tar::new()).end()),
+        write("saved.tar.gz", &gzip(&packed(&old, "./", Tar::new()).end())),
+        new,
     ];
     let mut first = None;
     for source in &sources {
@@ -147,10 +172,40 @@ fn root_what_is_refused_leaves_nothing() {
     let hex = layer["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let mut damaged = plain.clone();
     // In the data of a file, where only the digest tells.
-    let at = damaged.iter().rposition(|byte| *byte == 9).unwrap();
-    damaged[at] = 8;
+    let at_of_data = damaged.iter().rposition(|byte| *byte == 9).unwrap();
+    damaged[at_of_data] = 8;
     fs::write(layout.join("blobs/sha256").join(hex), damaged).unwrap();
+    let saved = |name: &str, change: &dyn Fn(&Path)| {
+        let at = dir.path().join(name);
+        fs::create_dir(&at).unwrap();
+        let images = ["one:1", "two:2"].map(|tag| saved_image(&at, &[tag], "linux/amd64", &[&plain, tag.as_bytes()]));
+        save(&at, &images[..1]);
+        change(&at);
+        if name == "several" {
+            save(&at, &images);
+        }
+        at
+    };
+    let layer_of = |at: &Path| {
+        let manifest: serde_json::Value = serde_json::from_slice(&fs::read(at.join("manifest.json")).unwrap()).unwrap();
+        at.join(manifest[0]["Layers"][0].as_str().unwrap())
+    };
+    let half = dir.path().join("half");
+    fs::create_dir(&half).unwrap();
+    fs::write(half.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let cases = [
+        (saved("several", &|_| ()), Code::InvalidArgument, "it has several images: "),
+        (
+            saved("changed", &|at| {
+                let mut changed = plain.clone();
+                changed[at_of_data] = 8;
+                fs::write(layer_of(at), changed).unwrap();
+            }),
+            Code::Corrupt,
+            "is damaged: what is there is sha256:",
+        ),
+        (saved("missing", &|at| fs::remove_file(layer_of(at)).unwrap()), Code::Corrupt, "layer.tar is missing"),
+        (half, Code::Corrupt, "index.json is missing"),
         (write("cut.tar", &plain[..plain.len() - 20_000]), Code::Corrupt, "it is cut off"),
         (write("cut.tar.gz", &gzip(&plain)[..200]), Code::Corrupt, "it is cut off"),
         (write("out.tar", &Tar::new().file("../x", "").end()), Code::InvalidArgument, "leads out"),

@@ -1,9 +1,11 @@
 use super::*;
 use crate::error::shown;
+use crate::store::digest;
 use crate::testing::{LAYER, blob, complete, image, index, named};
 use bulkhead_core::error::Code;
 use serde_json::{Value, json};
 use std::fs;
+use std::io::Read as _;
 use tempfile::TempDir;
 
 fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
@@ -14,15 +16,19 @@ fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Layout) {
     let dir = tempfile::tempdir().unwrap();
     let manifests = make(dir.path());
     complete(dir.path(), &manifests);
-    let layout = Layout::open(dir.path()).unwrap().unwrap();
+    let layout = opened(dir.path()).unwrap();
     (dir, layout)
+}
+
+fn opened(path: &Path) -> Result<Layout, Store> {
+    Layout::open(Store::open(path, "it").unwrap())
 }
 
 /// The layers that are chosen, by what is in them.
 fn chosen(layout: &Layout, wanted: &Wanted) -> Vec<String> {
-    let text = |layer: &Descriptor| {
+    let text = |layer: &Layer| {
         let mut text = String::new();
-        layout.blob(layer).unwrap().read_to_string(&mut text).unwrap();
+        layout.store.file(&layer.path, "it").unwrap().read_to_string(&mut text).unwrap();
         text
     };
     layout.layers(wanted).unwrap().iter().map(text).collect()
@@ -119,12 +125,9 @@ fn only_what_is_chosen_has_to_be_there() {
     // What is chosen has to be there.
     let (dir, layout) = made(|at| vec![of(image(at, "linux/amd64", &[blob(at, LAYER, b"layer")]), "linux/amd64")]);
     let layers = layout.layers(&wanted("linux/amd64", None)).unwrap();
-    let hex = layers[0].digest.strip_prefix("sha256:").unwrap();
-    fs::remove_file(dir.path().join("blobs/sha256").join(hex)).unwrap();
-    match layout.blob(&layers[0]) {
-        Err(ImportError::Image { reason: ImageError::Missing(digest), .. }) => assert_eq!(digest, layers[0].digest),
-        other => panic!("{other:?}"),
-    }
+    fs::remove_file(dir.path().join(&layers[0].path)).unwrap();
+    let Known::File(missing) = layers[0].digest.clone() else { panic!("{layers:?}") };
+    assert_eq!(refused(&layout, &wanted("linux/amd64", None)), ImageError::Missing(missing));
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn the_same_image_under_two_names_is_one_and_no_image_is_none() {
     assert_eq!(chosen(&layout, &wanted("linux/amd64", None)), ["one"]);
     let (_dir, layout) = made(|_| Vec::new());
     assert_eq!(refused(&layout, &wanted("linux/amd64", None)), ImageError::Empty);
-    assert!(Layout::open(tempfile::tempdir().unwrap().path()).unwrap().is_none());
+    assert!(opened(tempfile::tempdir().unwrap().path()).is_err());
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "image_import",
-    about: "a directory, a tar archive and an OCI layout of one tree give the same base, which holds that tree, and so does an import that \
+    about: "a directory, a tar archive, an OCI layout and what `docker save` writes of one tree give the same base, which holds that tree, and so does an import that \
             was killed before; clones of it are volumes of their own; what is damaged, hostile or does not fit is refused and leaves nothing",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
@@ -72,6 +72,25 @@ manifest = blob("manifest.v1+json", json.dumps({"schemaVersion": 2, "config": co
 manifest["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
 json.dump({"schemaVersion": 2, "manifests": [manifest]}, open("layout/index.json", "w"))
 json.dump({"imageLayoutVersion": "1.0.0"}, open("layout/oci-layout", "w"))
+# The same as `docker save` writes it, with another image beside it.
+os.makedirs("saved")
+def saved(tag, layers):
+    ids = ["sha256:" + hashlib.sha256(data).hexdigest() for data in layers]
+    config = json.dumps({"os": "linux", "architecture": "amd64", "rootfs": {"type": "layers", "diff_ids": ids}}).encode()
+    name = hashlib.sha256(config).hexdigest() + ".json"
+    open("saved/" + name, "wb").write(config)
+    paths = []
+    for id, data in zip(ids, layers):
+        directory = hashlib.sha256(id.encode()).hexdigest()
+        os.makedirs("saved/" + directory, exist_ok=True)
+        open("saved/" + directory + "/VERSION", "w").write("1.0")
+        open("saved/" + directory + "/layer.tar", "wb").write(data)
+        paths.append(directory + "/layer.tar")
+    return {"Config": name, "RepoTags": [tag], "Layers": paths}
+images = [saved("other:latest", [lower.getvalue()]), saved("registry.example/app:1.0", [lower.getvalue(), upper.getvalue()])]
+json.dump(images, open("saved/manifest.json", "w"))
+with tarfile.open("saved.tar.gz", "w:gz", compresslevel=1) as tar:
+    tar.add("saved", arcname=".")
 "#;
 
 /// What is bad about some sources.
@@ -176,12 +195,20 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
         .sh(&format!("cd {AT}; cat tree/lib/*.py > /dev/null; chmod 600 tree/empty; chmod 644 tree/empty"))
         .await?;
     import(ctx, &format!("{AT}/tree"), "file/again").await?;
+    for (name, source) in [("saved", "saved.tar.gz"), ("saved-directory", "saved")] {
+        let (source, volume) = (format!("{AT}/{source}"), format!("file/{name}"));
+        json(
+            ctx,
+            &["image", "import", &source, &volume, "--staging", STAGING, "--reference", "registry.example/app:1.0"],
+        )
+        .await?;
+    }
     let program = ctx.program("bulkhead");
     ctx.machine
         .sh(&format!("cat {AT}/tree.tar.gz | {program} image import /dev/stdin file/piped --staging {STAGING}"))
         .await?;
     let mut bases = BTreeMap::new();
-    for name in ["directory", "archive", "layout", "again", "piped"] {
+    for name in ["directory", "archive", "layout", "saved", "saved-directory", "again", "piped"] {
         bases.insert(name, base_of(ctx, &format!("file/{name}")).await?);
     }
     let base = bases["directory"].clone();
@@ -199,7 +226,7 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
     }
     ensure!(wanted.lines().count() == found.lines().count(), "one of them has more");
     json(ctx, &["tenant", "rm", "reader"]).await?;
-    for name in ["directory", "archive", "again", "piped"] {
+    for name in ["directory", "archive", "saved", "saved-directory", "again", "piped"] {
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
     }
     Ok(())
@@ -331,6 +358,14 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         ("nowhere", "file/x", &[], 3, &["cannot find"]),
         ("layout", "file/x", &["--platform", "linux/s390x"], 3, &["only for linux/amd64", "--platform"]),
         ("layout", "file/x", &["--reference", "v9"], 3, &["no image called \"v9\", only \"latest\""]),
+        (
+            "saved.tar.gz",
+            "file/x",
+            &[],
+            2,
+            &["several images", "other:latest", "registry.example/app:1.0", "--reference"],
+        ),
+        ("saved", "file/x", &["--reference", "v9"], 3, &["no image called \"v9\"", "other:latest"]),
         ("large", "file/x", &["--size", "16M"], 7, &["larger `--size`"]),
         ("tree", "file/base", &[], 4, &["a volume of that name"]),
         ("tree", "nowhere/x", &[], 3, &["nowhere"]),

@@ -1,0 +1,134 @@
+use super::*;
+use crate::testing::{hex, save, saved_image};
+use bulkhead_core::error::Code;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::Read as _;
+use tempfile::TempDir;
+
+fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
+    Wanted { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned) }
+}
+
+fn open(path: &Path) -> Option<Saved> {
+    Saved::open(Store::open(path, "it").unwrap()).unwrap().ok()
+}
+
+fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Saved) {
+    let dir = tempfile::tempdir().unwrap();
+    let images = make(dir.path());
+    save(dir.path(), &images);
+    let saved = open(dir.path()).unwrap();
+    (dir, saved)
+}
+
+/// The layers that are chosen, by what is in them.
+fn chosen(saved: &Saved, wanted: &Wanted) -> Vec<String> {
+    let text = |layer: &Layer| {
+        let mut text = String::new();
+        saved.store.file(&layer.path, "it").unwrap().read_to_string(&mut text).unwrap();
+        text
+    };
+    saved.layers(wanted).unwrap().iter().map(text).collect()
+}
+
+fn refused(saved: &Saved, wanted: &Wanted) -> ImageError {
+    match saved.layers(wanted) {
+        Err(ImportError::Image { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_image_of_a_name_is_chosen_and_its_layers_are_in_order() {
+    let (_dir, saved) = made(|at| {
+        vec![
+            saved_image(at, &["alpine:3.20", "alpine:latest"], "linux/amd64", &[b"zz", b"aa", b"zz"]),
+            saved_image(at, &["quay.io/some/app:1"], "linux/amd64", &[b"app"]),
+            saved_image(at, &[], "linux/amd64", &[b"no name"]),
+            saved_image(at, &["arm:latest"], "linux/arm64", &[b"arm"]),
+        ]
+    });
+    for name in ["alpine", "alpine:latest", "docker.io/library/alpine:3.20", "3.20"] {
+        assert_eq!(chosen(&saved, &wanted("linux/amd64", Some(name))), ["zz", "aa", "zz"], "{name}");
+    }
+    assert_eq!(chosen(&saved, &wanted("linux/x86_64", Some("quay.io/some/app:1"))), ["app"]);
+    assert_eq!(chosen(&saved, &wanted("linux/arm64/v8", None)), ["arm"]);
+    let config = saved.images[2].config.strip_suffix(".json").unwrap();
+    assert_eq!(chosen(&saved, &wanted("linux/amd64", Some(&format!("sha256:{config}")))), ["no name"]);
+    assert_eq!(chosen(&saved, &wanted("linux/amd64", Some(config))), ["no name"]);
+    match refused(&saved, &wanted("linux/amd64", None)) {
+        ImageError::Ambiguous(found) => {
+            for name in ["alpine:3.20 (linux/amd64)", "quay.io/some/app:1 (linux/amd64)", config] {
+                assert!(found.contains(name), "{name}: {found}");
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+    match refused(&saved, &wanted("linux/amd64", Some("debian"))) {
+        ImageError::NoReference { wanted, found } => {
+            assert!(wanted == "debian" && found.contains("\"alpine:3.20\", \"arm:latest\""), "{found}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let none = refused(&saved, &wanted("linux/s390x", None));
+    assert_eq!(none, ImageError::NoPlatform { wanted: "linux/s390x".into(), found: "linux/amd64, linux/arm64".into() });
+}
+
+#[test]
+fn only_what_is_chosen_has_to_be_there_and_is_what_it_is_called() {
+    let any = wanted("linux/amd64", None);
+    let (dir, saved) = made(|at| {
+        vec![saved_image(at, &["one"], "linux/amd64", &[b"one"]), saved_image(at, &["two"], "linux/amd64", &[b"two"])]
+    });
+    let layers = saved.images[0].layers.clone().unwrap();
+    fs::remove_file(dir.path().join(&layers[0])).unwrap();
+    assert_eq!(chosen(&saved, &wanted("linux/amd64", Some("two"))), ["two"]);
+    assert!(matches!(refused(&saved, &wanted("linux/amd64", Some("one"))), ImageError::Missing(_)));
+    fs::remove_file(dir.path().join(&saved.images[0].config)).unwrap();
+    assert_eq!(chosen(&saved, &any), ["two"]);
+    let path = dir.path().join(&saved.images[1].config);
+    fs::write(&path, fs::read_to_string(&path).unwrap().replace("amd64", "amd65")).unwrap();
+    assert!(matches!(refused(&saved, &any), ImageError::WrongDigest { .. }));
+    // Whatever name has no digest in it is believed.
+    let (_dir, saved) = made(|at| {
+        fs::write(at.join("config.json"), r#"{"rootfs": {"diff_ids": ["sha256:00", "sha256:01"]}}"#).unwrap();
+        fs::write(at.join("layer.tar"), "x").unwrap();
+        vec![json!({"Config": "config.json", "RepoTags": null, "Layers": ["layer.tar"]})]
+    });
+    assert!(matches!(refused(&saved, &any), ImageError::Document { .. }));
+    for path in ["../../etc/passwd", "/etc/passwd", "..", "", "layer.tar\0", "layer.tar/x"] {
+        let (_dir, saved) = made(|at| {
+            fs::write(at.join("config.json"), r#"{"os": "linux", "architecture": "amd64"}"#).unwrap();
+            fs::write(at.join("layer.tar"), "x").unwrap();
+            vec![json!({"Config": "config.json", "Layers": [path]})]
+        });
+        assert!(matches!(refused(&saved, &any), ImageError::Missing(_)), "{path:?}");
+    }
+}
+
+#[test]
+fn another_document_of_that_name_is_part_of_a_tree() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(open(dir.path()).is_none());
+    let path = dir.path().join("manifest.json");
+    for text in ["", "{}", "[]", "[{}]", r#"{"name": "app", "icons": []}"#, r#"[{"Config": 7, "Layers": []}]"#] {
+        fs::write(&path, text).unwrap();
+        assert!(open(dir.path()).is_none(), "{text}");
+    }
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    assert!(open(dir.path()).is_none());
+    let images = vec![json!({"Config": "x", "Layers": []}); MAX_IMAGES + 1];
+    save(dir.path(), &images);
+    let error = Saved::open(Store::open(dir.path(), "it").unwrap()).unwrap_err();
+    assert_eq!(error.code(), Code::Corrupt, "{error}");
+}
+
+#[test]
+fn a_configuration_has_its_digest_in_its_name() {
+    let hex = hex(b"x");
+    for name in [format!("{hex}.json"), format!("sha256:{hex}"), format!("blobs/sha256/{hex}")] {
+        assert_eq!(id(&name), Some(format!("sha256:{hex}")), "{name}");
+    }
+    assert_eq!((id("config.json"), id("")), (None, None));
+}

@@ -1,0 +1,80 @@
+//! Layers of an image: archives that are read to their ends, and verified.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use sha2::{Digest as _, Sha256};
+
+use crate::archive::Archive;
+use crate::decompress;
+use crate::error::{ImportError, reading};
+use crate::store::Store;
+
+/// A layer of the image that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Layer {
+    /// What it is called in errors.
+    pub(crate) name: String,
+    /// Where it is.
+    pub(crate) path: PathBuf,
+    pub(crate) digest: Known,
+}
+
+/// What is known of a layer in advance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The digest of its file.
+    File(String),
+    /// The digest of what is in the file, decompressed.
+    Content(String),
+    Nothing,
+}
+
+/// Reads a layer to its end, and verifies it.
+pub(crate) fn read_layer(
+    store: &Store,
+    layer: &Layer,
+    read: impl FnOnce(&mut Archive<Box<dyn Read + '_>>, &str) -> Result<(), ImportError>,
+) -> Result<(), ImportError> {
+    let name = &layer.name;
+    let file = store.file(&layer.path, name)?;
+    match &layer.digest {
+        Known::File(digest) => {
+            let mut input = Hashing { input: file, hasher: Sha256::new() };
+            let outcome =
+                decompress::open(&mut input, name).and_then(|opened| read(&mut Archive::new(opened, name, true), name));
+            // What is damaged is seen in many ways, and this one tells it best.
+            store.verify(digest, input.finish(name)?)?;
+            outcome
+        }
+        Known::Content(digest) => {
+            let mut input = Hashing { input: decompress::open(file, name)?, hasher: Sha256::new() };
+            let outcome = read(&mut Archive::new(Box::new(&mut input), name, true), name);
+            store.verify(digest, input.finish(name)?)?;
+            outcome
+        }
+        Known::Nothing => read(&mut Archive::new(decompress::open(file, name)?, name, false), name),
+    }
+}
+
+/// Hashes what is read.
+struct Hashing<R> {
+    input: R,
+    hasher: Sha256,
+}
+
+impl<R: Read> Hashing<R> {
+    /// Reads what is left.
+    fn finish(mut self, name: &str) -> Result<Sha256, ImportError> {
+        io::copy(&mut self, &mut io::sink()).map_err(|error| reading(name, error))?;
+        Ok(self.hasher)
+    }
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.hasher.update(&buffer[..read]);
+        Ok(read)
+    }
+}

@@ -1,0 +1,103 @@
+//! Names of images, as Docker and containerd write them: with or without a registry and a tag.
+
+use std::collections::BTreeSet;
+
+use crate::choose::listed;
+use crate::error::{ImageError, shown};
+
+/// The registry and the tag of a name that has none, and who is meant when there is no owner.
+const REGISTRY: &str = "docker.io";
+const TAG: &str = "latest";
+const OWNER: &str = "library";
+
+/// Which of several are called `reference`: those of that very name, else those of that name in full, else those of that tag.
+pub(crate) fn pick<T>(
+    mut items: Vec<T>,
+    names: impl Fn(&T) -> Vec<String>,
+    reference: &str,
+) -> Result<Vec<T>, ImageError> {
+    let whole = in_full(reference);
+    let ways: [&dyn Fn(&str) -> bool; 3] = [
+        &|name| name == reference || name.strip_prefix("sha256:") == Some(reference),
+        &|name| in_full(name) == whole,
+        &|name| tag(name) == Some(reference),
+    ];
+    let way = ways.into_iter().find(|way| items.iter().any(|item| names(item).iter().any(|name| way(name))));
+    match way {
+        Some(way) => {
+            items.retain(|item| names(item).iter().any(|name| way(name)));
+            Ok(items)
+        }
+        None => {
+            let found: BTreeSet<String> = items.iter().filter_map(|item| names(item).into_iter().next()).collect();
+            let found = listed(found.iter().map(|name| format!("\"{}\"", shown(name.as_bytes()))));
+            Err(ImageError::NoReference { wanted: shown(reference.as_bytes()), found })
+        }
+    }
+}
+
+/// The tag of a name.
+fn tag(name: &str) -> Option<&str> {
+    let (_, tag) = name.rsplit_once(':')?;
+    // What has a slash is a port, and what follows it.
+    (!tag.contains('/')).then_some(tag)
+}
+
+/// A name with its registry and its tag.
+fn in_full(name: &str) -> String {
+    let is_registry = |part: &&str| part.contains(['.', ':']) || *part == "localhost";
+    let (registry, rest) = match name.split_once('/').filter(|(first, _)| is_registry(first)) {
+        Some(("index.docker.io", rest)) => (REGISTRY, rest),
+        Some(parts) => parts,
+        None => (REGISTRY, name),
+    };
+    let owner = if registry == REGISTRY && !rest.contains('/') { format!("{OWNER}/") } else { String::new() };
+    let tag = if tag(rest).is_some() { String::new() } else { format!(":{TAG}") };
+    format!("{registry}/{owner}{rest}{tag}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_in_full() {
+        for (name, full) in [
+            ("alpine", "docker.io/library/alpine:latest"),
+            ("alpine:3.20", "docker.io/library/alpine:3.20"),
+            ("docker.io/library/alpine:3.20", "docker.io/library/alpine:3.20"),
+            ("index.docker.io/alpine", "docker.io/library/alpine:latest"),
+            ("someone/app", "docker.io/someone/app:latest"),
+            ("localhost/app", "localhost/app:latest"),
+            ("localhost:5000/app", "localhost:5000/app:latest"),
+            ("quay.io/a/b:1", "quay.io/a/b:1"),
+        ] {
+            assert_eq!(in_full(name), full, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_most_exact_way_to_read_a_reference_is_taken() {
+        let items = vec![
+            vec!["docker.io/library/alpine:latest", "latest"],
+            vec!["docker.io/library/redis:latest", "latest"],
+            vec!["quay.io/redis:7", "7"],
+            vec!["sha256:0123"],
+        ];
+        let picked = |reference: &str| {
+            let names = |item: &Vec<&str>| item.iter().map(|name| (*name).to_owned()).collect();
+            pick(items.clone(), names, reference).map(|items| items.iter().map(|item| item[0]).collect::<Vec<_>>())
+        };
+        assert_eq!(picked("redis").unwrap(), ["docker.io/library/redis:latest"]);
+        assert_eq!(picked("quay.io/redis:7").unwrap(), ["quay.io/redis:7"]);
+        assert_eq!(picked("latest").unwrap().len(), 2);
+        assert_eq!((picked("7").unwrap(), picked("0123").unwrap()), (vec!["quay.io/redis:7"], vec!["sha256:0123"]));
+        match picked("redis:8") {
+            Err(ImageError::NoReference { wanted, found }) => {
+                assert!(wanted == "redis:8" && found.starts_with("\"docker.io/library/alpine:latest\", "), "{found}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(pick(vec![["a:1"]], |item| item.map(str::to_owned).to_vec(), "1").unwrap(), [["a:1"]]);
+    }
+}
