@@ -681,7 +681,7 @@ pub(crate) struct ImageImportArgs {
     pub(crate) source: PathBuf,
     /// POOL/VOLUME: the snapshot to make
     pub(crate) volume: String,
-    /// Its size, for example 10G; about twice what is in it when left away. Clones can be made larger
+    /// Its size, for example 10G; about twice what is in it when left out. Clones can be made larger
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<String>,
     /// Which image of several: OS/ARCHITECTURE[/VARIANT]; what this host runs when left out
@@ -690,6 +690,9 @@ pub(crate) struct ImageImportArgs {
     /// Which image of several: its name, tag or digest, for example alpine:3.20
     #[arg(long, value_name = "NAME")]
     pub(crate) reference: Option<String>,
+    /// Refuse a source of which not all extended attributes can be kept; they are left out, and named, otherwise
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Where archives are unpacked on the way
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,

@@ -5,8 +5,9 @@ use std::path::absolute;
 
 use bulkhead_api::client::{Client, Streamed};
 use bulkhead_core::error::Fault;
-use bulkhead_core::wire::{ImageImport, JobResult};
+use bulkhead_core::wire::{Done, ImageImport, JobResult, LeftOut, VolumeView};
 use bulkhead_image::{ImportError, Platform, Source};
+use serde::Serialize;
 
 use crate::args::ImageImportArgs;
 use crate::output::Output;
@@ -34,6 +35,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
         size_bytes,
         platform: args.platform,
         reference: args.reference,
+        strict: args.strict,
         staging: Some(staging.clone()),
         tenant,
     };
@@ -47,8 +49,19 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
     let feed = move |out: &mut Feed| source.write_to(out).map_err(|error| fault(&error));
     let result = stream::feed(client, stream, feed, &bar).await;
     bar.finish_and_clear();
-    if let JobResult::Imported { done, content, entries } = result? {
-        show::done(output, &object, &format!("imported {entries} entries as base {content}"), &done)?;
+    let JobResult::Imported { done, content, entries, left_out } = result? else { return Ok(()) };
+    if output.is_json() {
+        return output.json(&Imported { done: &done, left_out: &left_out });
     }
+    show::done(output, &object, &format!("imported {entries} entries as base {content}"), &done)?;
+    left_out.iter().for_each(|left_out| output.say(&format!("note: left out {left_out}")));
     Ok(())
+}
+
+/// What is printed of an import as JSON.
+#[derive(Serialize)]
+struct Imported<'a> {
+    #[serde(flatten)]
+    done: &'a Done<VolumeView>,
+    left_out: &'a [LeftOut],
 }

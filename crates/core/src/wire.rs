@@ -276,6 +276,9 @@ pub struct ImageImport {
     /// Which image of several, by its name, its tag or its digest.
     #[serde(default)]
     pub reference: Option<String>,
+    /// Refuses a source of which not all extended attributes can be kept, which are left out otherwise.
+    #[serde(default)]
+    pub strict: bool,
     /// The directory of the host in which archives are unpacked on the way, `/var/tmp` when left out. Nobody but root may be able to
     /// replace what is in it.
     #[serde(default)]
@@ -284,6 +287,27 @@ pub struct ImageImport {
     /// The tenant that is charged for the work; without one, nobody is, and it has the lowest priority. The snapshot is not attached to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<Name>,
+}
+
+/// An extended attribute that files of an imported image do not have, although its source has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeftOut {
+    /// Its name; `(others)` for what is too much to be named.
+    pub attribute: String,
+    /// Why they do not have it.
+    pub reason: String,
+    /// How many entries of the source have it.
+    pub entries: u64,
+    /// The first of these.
+    pub example: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attribute, reason, entries, example } = self;
+        let noun = if *entries == 1 { "entry" } else { "entries" };
+        write!(f, "{attribute} of {entries} {noun} such as \"{example}\": {reason}")
+    }
 }
 
 /// Where an interrupted transfer goes on.
@@ -808,6 +832,9 @@ pub enum JobResult {
         content: Uuid,
         /// How many files, directories and so on are in it.
         entries: u64,
+        /// Extended attributes of the source that it does not have.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        left_out: Vec<LeftOut>,
     },
     /// A device was measured, and what was found is recorded.
     Calibrated(Box<Done<DeviceView>>),

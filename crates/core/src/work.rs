@@ -25,7 +25,7 @@ use crate::name::Name;
 use crate::stream::StreamHeader;
 use crate::tenant::ROOT_SLICE;
 use crate::units::Bytes;
-use crate::wire::{ImageImport, JobProgress, JobSteps, Verified};
+use crate::wire::{ImageImport, JobProgress, JobSteps, LeftOut, Verified};
 
 /// The hidden command of the program `bulkhead` that does work for the daemon. Its argument is a [`WorkSpec`] as JSON.
 pub const COMMAND: &str = "work";
@@ -171,6 +171,8 @@ pub enum Outcome {
         content: Uuid,
         /// How many files, directories and so on are in it.
         entries: u64,
+        /// Extended attributes that it does not have.
+        left_out: Vec<LeftOut>,
     },
     /// What was found of the device.
     Calibrated(Calibration),

@@ -9,6 +9,7 @@ use std::mem;
 use bulkhead_core::units::Bytes;
 use tar::{EntryType, Header};
 
+use crate::attributes::{self, ACL_TEXT};
 use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
 
 mod number;
@@ -57,7 +58,7 @@ pub(crate) struct Member {
     pub(crate) gid: u32,
     /// Seconds since 1970.
     pub(crate) mtime: i64,
-    /// Extended attributes.
+    /// Extended attributes, and access lists under the words that these have in the archive.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Of a file, which parts of it its data is; nothing of all else.
     pub(crate) content: Content,
@@ -120,7 +121,8 @@ impl<R: Read> Archive<R> {
                     self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
                 }
                 kind => {
-                    local.retain(|_, value| !value.is_empty());
+                    // An attribute may well be empty.
+                    local.retain(|word, value| !value.is_empty() || word.starts_with(XATTR));
                     let told = local.remove(&b"path"[..]);
                     let path = sparse::name(&mut local).or(told).or(long_name);
                     let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
@@ -174,8 +176,9 @@ impl<R: Read> Archive<R> {
             None => number(&fields.mtime),
         };
         let xattrs = records.iter().filter_map(|(word, value)| {
-            let name = word.strip_prefix(XATTR).filter(|name| !name.is_empty())?;
-            Some((name.to_vec(), value.clone()))
+            let is_acl = word.starts_with(ACL_TEXT) && !attributes::is_mode_alone(value);
+            let name = if is_acl { Some(&word[..]) } else { word.strip_prefix(XATTR) };
+            Some((name.filter(|name| !name.is_empty())?.to_vec(), value.clone()))
         });
         let mode = number(&fields.mode).and_then(|mode| u32::try_from(mode & 0o7777).ok());
         let mut member = Member {

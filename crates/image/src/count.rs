@@ -52,7 +52,7 @@ mod tests {
         fs::hard_link(dir.path().join("a/one"), dir.path().join("two")).unwrap();
         fs::write(dir.path().join("empty"), "").unwrap();
         std::os::unix::fs::symlink("a", dir.path().join("link")).unwrap();
-        let mut finished = Finished { path: dir.path().to_owned(), held: Held::new() };
+        let mut finished = Finished { path: dir.path().to_owned(), held: Held::new(), left_out: Vec::new() };
         assert_eq!(count(&finished).unwrap(), Size { entries: 5, bytes: Bytes(8192) });
         // What a file holds is not its length.
         let sparse = fs::File::create(dir.path().join("sparse")).unwrap();

@@ -79,6 +79,14 @@ pub enum ImportError {
         #[source]
         source: io::Error,
     },
+    /// Attributes cannot be kept, and were to be.
+    #[error("{archive}: not all attributes can be kept: {left_out}")]
+    LeftOut {
+        /// The archive's path.
+        archive: String,
+        /// Which, of how many entries, and why.
+        left_out: String,
+    },
     /// An image of an OCI layout, or of what `docker save` wrote, cannot be used.
     #[error("{layout}: {reason}", layout = layout.display())]
     Image {
@@ -272,7 +280,7 @@ impl ImportError {
             }
             Self::Archive { reason: ArchiveError::CutOff | ArchiveError::Damaged(_), .. } => Code::Corrupt,
             Self::Archive { reason: ArchiveError::Compression(_), .. } => Code::Unsupported,
-            Self::Entry { reason: EntryError::Type(_), .. } => Code::Unsupported,
+            Self::Entry { reason: EntryError::Type(_), .. } | Self::LeftOut { .. } => Code::Unsupported,
             Self::Entry { reason: EntryError::Sparse, .. } => Code::Corrupt,
             Self::Directory { reason: DirectoryError::Changed, .. } => Code::InUse,
             Self::Directory { .. } | Self::Archive { .. } | Self::Entry { .. } => Code::InvalidArgument,
@@ -326,6 +334,7 @@ impl ImportError {
             Self::Entry { reason: EntryError::LinkLoop(_), .. } => {
                 "make the archive again, without the links that lead to each other"
             }
+            Self::LeftOut { .. } => "remove them from the source, or import it without them, not strictly",
             Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
             Self::Image { reason, .. } => reason.cure(),
             Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {

@@ -13,9 +13,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::Bytes;
+use bulkhead_core::wire::LeftOut;
 use rustix::process::geteuid;
 
 mod archive;
+mod attributes;
 mod beneath;
 mod choose;
 mod count;
@@ -54,6 +56,8 @@ pub struct Wanted {
     pub platform: Platform,
     /// What it is called where it is: its name, with or without registry and tag, its tag, or its digest.
     pub reference: Option<String>,
+    /// Whether one is refused of which not all attributes can be kept.
+    pub strict: bool,
 }
 
 /// A directory tree to be imported. What was unpacked for it goes when it is dropped.
@@ -61,6 +65,7 @@ pub struct Wanted {
 pub struct Tree {
     path: PathBuf,
     size: count::Size,
+    left_out: Vec<LeftOut>,
     staging: Staging,
 }
 
@@ -81,6 +86,12 @@ impl Tree {
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         self.size.bytes
+    }
+
+    /// The attributes that its files do not have, because no file can, or none where it was unpacked.
+    #[must_use]
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
     }
 
     /// An empty directory for what else is needed on the way; it goes with the tree.
@@ -120,8 +131,14 @@ pub fn stage(
             finished
         }
     };
+    if wanted.strict && !finished.left_out.is_empty() {
+        return Err(ImportError::LeftOut {
+            archive: name.to_owned(),
+            left_out: attributes::listed(&finished.left_out),
+        });
+    }
     let size = count::count(&finished)?;
-    Ok(Tree { path: finished.path, size, staging })
+    Ok(Tree { path: finished.path, size, left_out: finished.left_out, staging })
 }
 
 fn unpack_archive(input: impl Read, name: &str, to: &Path, meter: &mut Meter<'_>) -> Result<Finished, ImportError> {

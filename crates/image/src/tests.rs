@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use tar::EntryType;
 
 fn wanted() -> Wanted {
-    Wanted { platform: "linux/amd64".parse().unwrap(), reference: None }
+    Wanted { platform: "linux/amd64".parse().unwrap(), reference: None, strict: false }
 }
 
 /// What a tree is, name by name.
@@ -222,6 +222,32 @@ fn root_what_is_refused_leaves_nothing() {
         assert!(!error.fault("source").cure.is_empty());
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
     }
+}
+
+#[test]
+fn root_attributes_are_left_out_unless_that_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let record: (&str, &[u8]) = ("SCHILY.xattr.com.apple.quarantine", b"0081");
+    let plain = Tar::new().records(EntryType::XHeader, &[record]).file("file", "").end();
+    let tree = stage(&plain[..], "it", dir.path(), &wanted(), |_| ()).unwrap();
+    let left_out = tree.left_out()[0].clone();
+    assert_eq!((left_out.attribute.as_str(), left_out.entries), ("com.apple.quarantine", 1));
+    drop(tree);
+    let strict = Wanted { strict: true, ..wanted() };
+    let error = stage(&plain[..], "it", dir.path(), &strict, |_| ()).unwrap_err();
+    let expected = r#"it: not all attributes can be kept: com.apple.quarantine of 1 entry such as "file": Linux has no such attribute"#;
+    assert_eq!((error.to_string().as_str(), error.code()), (expected, Code::Unsupported));
+    assert!(!error.fault("source").cure.is_empty() && fs::read_dir(dir.path()).unwrap().count() == 0);
+    // What is around an image does not count: only its layers do.
+    let layout = dir.path().join("layout");
+    fs::create_dir(&layout).unwrap();
+    complete(&layout, &[image(&layout, "linux/amd64", &[blob(&layout, LAYER, &content().end())])]);
+    let archive = packed(&layout, "", Tar::new().records(EntryType::XHeader, &[record])).end();
+    fs::remove_dir_all(&layout).unwrap();
+    assert!(stage(&archive[..], "it", dir.path(), &strict, |_| ()).unwrap().left_out().is_empty());
 }
 
 #[test]

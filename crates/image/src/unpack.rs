@@ -13,21 +13,23 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::Bytes;
-use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, linkat, makedev,
-    mkdirat, mknodat, openat, symlinkat, utimensat,
-};
+use bulkhead_core::wire::LeftOut;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 
 use crate::archive::{Archive, Kind, Member};
+use crate::attributes::Notes;
 use crate::beneath::{self, Directory, Unreachable};
 use crate::error::{EntryError, ImportError, failed, shown};
 
 mod data;
+mod dress;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use data::{Meter, whole_blocks};
+pub(crate) use dress::attributes;
+use dress::{at, dress};
 
 /// How the name begins of what removes something of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
@@ -47,6 +49,7 @@ pub(crate) struct Unpacked {
     /// The directory of the last entry, as the archive has it: the next one is likely to be in it.
     last: Option<(PathBuf, Directory)>,
     held: Held,
+    notes: Notes,
 }
 
 /// A directory into which all was unpacked.
@@ -54,6 +57,8 @@ pub(crate) struct Unpacked {
 pub(crate) struct Finished {
     pub(crate) path: PathBuf,
     pub(crate) held: Held,
+    /// The attributes that its files have not.
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 /// An entry on its way.
@@ -95,7 +100,7 @@ impl Unpacked {
         // What an archive that has no entry for its root means.
         rustix::fs::fchmod(&root, Mode::from_raw_mode(0o755)).map_err(|errno| failed("protect", path)(errno.into()))?;
         let times = BTreeMap::from([(PathBuf::new(), 0)]);
-        Ok(Self { root, path: path.to_owned(), times, last: None, held: Held::new() })
+        Ok(Self { root, path: path.to_owned(), times, last: None, held: Held::new(), notes: Notes::default() })
     }
 
     /// Unpacks an archive. What only removes something of a layer is left out if it is one.
@@ -184,7 +189,7 @@ impl Unpacked {
                 set.map_err(|errno| failed("set the time of", &self.path.join(path))(errno.into()))?;
             }
         }
-        Ok(Finished { path: self.path, held: self.held })
+        Ok(Finished { path: self.path, held: self.held, left_out: self.notes.finish() })
     }
 
     fn make(
@@ -199,7 +204,7 @@ impl Unpacked {
             return match member.kind {
                 Kind::Directory => {
                     self.times.insert(PathBuf::new(), member.mtime);
-                    dress(entry, &self.root, OsStr::new("."))
+                    dress(entry, &self.root, OsStr::new("."), &mut self.notes)
                 }
                 _ => Err(entry.refused(EntryError::Root)),
             };
@@ -233,7 +238,7 @@ impl Unpacked {
         if member.kind == Kind::Directory {
             self.times.insert(path, member.mtime);
         }
-        dress(entry, &directory.fd, &name)?;
+        dress(entry, &directory.fd, &name, &mut self.notes)?;
         self.last = Some((parent, directory));
         Ok(())
     }
@@ -252,7 +257,7 @@ impl Unpacked {
         let held = data::copy(entry, archive, &file, meter)?;
         self.note_holes(&file, held, entry.member.content.len).map_err(entry.failed("look at"))?;
         drop(file);
-        dress(entry, &directory.fd, name)?;
+        dress(entry, &directory.fd, name, &mut self.notes)?;
         self.last = Some((parent, directory));
         Ok(())
     }
@@ -317,52 +322,4 @@ impl Unpacked {
             }
         }
     }
-}
-
-/// Gives an entry that was just made its owner, mode, attributes and time, in the order in which none of these takes another back.
-fn dress(entry: &Entry<'_>, directory: &OwnedFd, name: &OsStr) -> Result<(), ImportError> {
-    let member = entry.member;
-    let is_link = matches!(member.kind, Kind::Symlink(_));
-    let (uid, gid) = (Uid::from_raw(member.uid), Gid::from_raw(member.gid));
-    chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
-        .map_err(entry.failed("set the owner of"))?;
-    if !is_link {
-        // What is there is no link, and nobody else can come to it.
-        let mode = Mode::from_raw_mode(member.mode);
-        chmodat(directory, name, mode, AtFlags::empty()).map_err(entry.failed("set the mode of"))?;
-    }
-    let path = beneath::by_descriptor(directory, name);
-    if member.kind == Kind::Directory {
-        // It may have been there before, with others.
-        for attribute in attributes(&path).map_err(entry.failed("list the attributes of"))? {
-            // Labels are the host's.
-            let is_ours = !attribute.starts_with(b"security.") || attribute == b"security.capability";
-            if is_ours && !member.xattrs.contains_key(&attribute) {
-                let removed = rustix::fs::lremovexattr(&path, &attribute[..]);
-                removed.map_err(entry.failed("remove an attribute of"))?;
-            }
-        }
-    }
-    for (attribute, value) in &member.xattrs {
-        let set = rustix::fs::lsetxattr(&path, &attribute[..], value, XattrFlags::empty());
-        set.map_err(entry.failed("set an attribute of"))?;
-    }
-    utimensat(directory, name, &at(member.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(entry.failed("set the time of"))
-}
-
-/// The names of the extended attributes of a file.
-pub(crate) fn attributes(path: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let mut names = vec![0; 1 << 16];
-    match rustix::fs::llistxattr(path, &mut names[..]) {
-        Ok(len) => {
-            Ok(names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
-        }
-        Err(Errno::OPNOTSUPP) => Ok(Vec::new()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn at(mtime: i64) -> Timestamps {
-    let time = Timespec { tv_sec: mtime, tv_nsec: 0 };
-    Timestamps { last_access: time, last_modification: time }
 }

@@ -34,7 +34,7 @@ pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Faul
         None => Platform::of_host(),
         Some(text) => text.parse::<Platform>().map_err(|error| Fault::new(Code::InvalidArgument, "platform", error))?,
     };
-    let image = Wanted { platform, reference: wanted.reference };
+    let image = Wanted { platform, reference: wanted.reference, strict: wanted.strict };
     let stream = daemon.stream()?;
     let tree = stage(stream, &source, &staging, &image, |bytes| daemon.has_come(bytes, None));
     let tree = tree.map_err(|error| error.fault(format!("source {source}")))?;
@@ -46,7 +46,7 @@ pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Faul
     };
     let made = make(&part, &tree, size_bytes, |bytes| daemon.has_come(bytes, None));
     let content = made.map_err(|error| error.fault(&format!("volume {volume}")))?;
-    Ok(Outcome::Imported { content, entries: tree.entries() })
+    Ok(Outcome::Imported { content, entries: tree.entries(), left_out: tree.left_out().to_vec() })
 }
 
 /// Why no base could be made.

@@ -233,7 +233,7 @@ async fn what_a_worker_has_received_becomes_a_volume() {
 
 fn archive() -> ImageImport {
     let source = "tree.tar".to_owned();
-    ImageImport { source, size_bytes: None, platform: None, reference: None, staging: None, tenant: None }
+    ImageImport { source, size_bytes: None, platform: None, reference: None, strict: false, staging: None, tenant: None }
 }
 
 async fn import(daemon: &Daemon, staging: Option<&str>) -> Result<Stream, Fault> {
@@ -288,7 +288,7 @@ async fn an_import_that_does_not_come_to_its_end_leaves_nothing() {
     let stream = import(&daemon, Some("/srv/staging")).await.unwrap();
     write_all(&stream);
     let view = ended(&daemon, stream.job).await;
-    let Some(JobResult::Imported { done, content, entries }) = view.result.clone() else { panic!("{view:?}") };
+    let Some(JobResult::Imported { done, content, entries, .. }) = view.result.clone() else { panic!("{view:?}") };
     assert_eq!((content, entries, sim.came()), (BASE, 7, b"an archive".to_vec()));
     assert!(done.object.unwrap().read_only);
     daemon.stop().await.unwrap();

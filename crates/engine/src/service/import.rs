@@ -141,9 +141,9 @@ impl Errand for Importing {
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
         match (outcome, self.made().clone()) {
-            (Outcome::Imported { content, entries }, Some(header)) => {
+            (Outcome::Imported { content, entries, left_out }, Some(header)) => {
                 let done = engine.volume_received(&self.volume, &StreamHeader { content, ..header }, false)?;
-                Ok(JobResult::Imported { done: Box::new(done), content, entries })
+                Ok(JobResult::Imported { done: Box::new(done), content, entries, left_out })
             }
             (other, _) => Err(other_work(&self.volume, &other)),
         }

@@ -137,7 +137,7 @@ fn work(sim: &Sim, control: &OwnedFd, spec: WorkSpec, play: Play) -> std::io::Re
                 _ => {}
             }
             sim.import_into(&part, BASE);
-            return say(&Report::Done(Outcome::Imported { content: BASE, entries: 7 }));
+            return say(&Report::Done(Outcome::Imported { content: BASE, entries: 7, left_out: Vec::new() }));
         }
     };
     stream.write_all(SENT)?;

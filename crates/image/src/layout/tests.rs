@@ -9,7 +9,7 @@ use std::io::Read as _;
 use tempfile::TempDir;
 
 fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
-    Wanted { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned) }
+    Wanted { platform: platform.parse().unwrap(), reference: reference.map(str::to_owned), strict: false }
 }
 
 fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Layout) {

@@ -111,6 +111,9 @@ hostile("absolute.tar", info("/run/escaped"))
 hostile("behind.tar", info("up", tarfile.SYMTYPE, "/run"), info("up/escaped"))
 hostile("loop.tar", info("up", tarfile.SYMTYPE, "up"), info("up/escaped"))
 hostile("linked.tar", info("up", tarfile.LNKTYPE, "../../../etc/passwd"))
+foreign = info("file")
+foreign.pax_headers = {"SCHILY.xattr.com.apple.quarantine": "0081"}
+hostile("foreign.tar", foreign)
 shutil.copytree("layout", "damaged")
 largest = max((os.path.join("damaged/blobs/sha256", name) for name in os.listdir("damaged/blobs/sha256")), key=os.path.getsize)
 with open(largest, "r+b") as blob:
@@ -326,7 +329,8 @@ async fn killed(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Absolute names, and names behind symbolic links, begin at the root of the image and not of the host.
+/// Absolute names, and names behind symbolic links, begin at the root of the image and not of the host; attributes of another system
+/// are left out.
 async fn within(ctx: &Ctx) -> Result<()> {
     for source in ["absolute.tar", "behind.tar"] {
         import(ctx, &format!("{AT}/{source}"), "file/within").await?;
@@ -337,6 +341,12 @@ async fn within(ctx: &Ctx) -> Result<()> {
         json(ctx, &["tenant", "rm", "reader"]).await?;
         json(ctx, &["volume", "rm", "file/within"]).await?;
     }
+    // What no file can have is left out, and said.
+    let source = format!("{AT}/foreign.tar");
+    let view = json(ctx, &["image", "import", &source, "file/within", "--staging", STAGING]).await?;
+    let left_out = &view["left_out"][0];
+    ensure!(left_out["attribute"] == "com.apple.quarantine" && left_out["entries"] == 1, "left out: {left_out}");
+    json(ctx, &["volume", "rm", "file/within"]).await?;
     Ok(())
 }
 
@@ -351,6 +361,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     for (source, to, options, code, words) in [
         ("cut.tar.gz", "file/x", &[][..], 10, &["it is cut off", "archive again"][..]),
         ("out.tar", "file/x", &[], 2, &["../../escaped", "leads out of the archive"]),
+        ("foreign.tar", "file/x", &["--strict"], 8, &["com.apple.quarantine of 1 entry", "not strictly"]),
         ("loop.tar", "file/x", &[], 2, &["behind the symbolic link", "which is one of a loop"]),
         ("linked.tar", "file/x", &[], 2, &["hard link", "leads out"]),
         ("damaged", "file/x", &[], 10, &["is damaged: what is there is sha256:"]),

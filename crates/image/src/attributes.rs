@@ -1,0 +1,260 @@
+//! Which extended attributes a file of the image can have, and what is said of those that are left out.
+//!
+//! Owns: what ext4 takes, wherever it is unpacked. Does not: set any.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bulkhead_core::wire::LeftOut;
+
+use crate::archive::{Kind, Member};
+use crate::error::shown;
+
+/// The attributes of which each is named, with its reason; all others are counted together.
+const MAX_NAMED: usize = 20;
+
+/// What all attributes together are called of which there are too many to be named.
+const OTHERS: &str = "(others)";
+
+/// How the words begin of access lists that are text, as star and GNU tar write them.
+pub(crate) const ACL_TEXT: &[u8] = b"SCHILY.acl.";
+
+/// Bytes of a name that are said: all that is said together fits into one message of a worker.
+const MAX_SAID: usize = 80;
+
+/// The namespaces that ext4 has, and the access lists.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Bytes of a block, and what of it the attributes themselves do not get: a header and an end.
+const BLOCK_BYTES: usize = 4096;
+const BLOCK_OVERHEAD: usize = 32 + 4;
+
+/// Bytes that ext4 adds to the name and the value of an attribute, which both fill whole words.
+const ENTRY_OVERHEAD: usize = 16;
+const WORD: usize = 4;
+
+/// Why an attribute is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// Linux has no such attributes.
+    Foreign,
+    /// Of a file of this kind, nobody can set it.
+    Kind,
+    /// There is no room for it.
+    TooLarge,
+    /// It is an access list as text.
+    AclText,
+    /// The file system where it is unpacked does not take it.
+    Staging,
+}
+
+impl Reason {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Foreign => "Linux has no such attribute",
+            Self::Kind => "files of that kind cannot have it",
+            Self::TooLarge => "the attributes of a file may fill one block of 4 KiB",
+            Self::AclText => "access lists are not read as text",
+            Self::Staging => "the file system of the staging directory refuses it",
+        }
+    }
+}
+
+/// The attributes of a member.
+pub(crate) struct Sorted<'a> {
+    /// Those that its file can have.
+    pub(crate) kept: Vec<&'a [u8]>,
+    /// Those that it cannot have, and why.
+    pub(crate) left_out: Vec<(&'a [u8], Reason)>,
+}
+
+/// What of a member's attributes its file can have. It depends on nothing but the member.
+pub(crate) fn sort(member: &Member) -> Sorted<'_> {
+    let (mut wanted, mut left_out) = (Vec::new(), Vec::new());
+    for (attribute, value) in &member.xattrs {
+        match reason(&member.kind, attribute) {
+            Some(reason) => left_out.push((&attribute[..], reason)),
+            None => wanted.push((needed(attribute, value), &attribute[..])),
+        }
+    }
+    // The smaller ones first: a capability is worth more than a thumbnail.
+    wanted.sort_unstable();
+    let mut left = BLOCK_BYTES - BLOCK_OVERHEAD;
+    let mut kept = Vec::new();
+    for (needed, attribute) in wanted {
+        match left.checked_sub(needed) {
+            Some(rest) => {
+                left = rest;
+                kept.push(attribute);
+            }
+            None => left_out.push((attribute, Reason::TooLarge)),
+        }
+    }
+    Sorted { kept, left_out }
+}
+
+/// Why no file of a kind can have an attribute, whatever its value is.
+fn reason(kind: &Kind, attribute: &[u8]) -> Option<Reason> {
+    let is_plain = matches!(kind, Kind::File | Kind::Directory);
+    match attribute {
+        _ if attribute.starts_with(ACL_TEXT) => Some(Reason::AclText),
+        ACCESS => matches!(kind, Kind::Symlink(_)).then_some(Reason::Kind),
+        DEFAULT => (*kind != Kind::Directory).then_some(Reason::Kind),
+        _ if !NAMESPACES.iter().any(|space| attribute.starts_with(space)) => Some(Reason::Foreign),
+        _ if attribute.starts_with(b"user.") && !is_plain => Some(Reason::Kind),
+        _ => None,
+    }
+}
+
+/// Bytes of a block that an attribute takes: ext4 keeps a number in place of its namespace.
+fn needed(attribute: &[u8], value: &[u8]) -> usize {
+    let space = NAMESPACES.iter().chain([&ACCESS, &DEFAULT]).find(|space| attribute.starts_with(space));
+    let name = attribute.len() - space.map_or(0, |space| space.len());
+    let words = |bytes: usize| bytes.next_multiple_of(WORD);
+    ENTRY_OVERHEAD + words(name) + words(value.len())
+}
+
+/// Whether an access list says no more than the mode of its file does.
+pub(crate) fn is_mode_alone(acl: &[u8]) -> bool {
+    let entries = acl.split(|byte| matches!(byte, b',' | b'\n')).map(<[u8]>::trim_ascii);
+    let mut entries = entries.filter(|entry| !entry.is_empty() && !entry.starts_with(b"#"));
+    let is_base = |entry: &[u8]| {
+        [&b"u"[..], b"user", b"g", b"group", b"o", b"other"].iter().any(|who| {
+            entry
+                .strip_prefix(*who)
+                .is_some_and(|rest| rest.starts_with(b"::") || who[0] == b'o' && rest.starts_with(b":"))
+        })
+    };
+    entries.all(is_base)
+}
+
+/// What was left out so far.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    named: BTreeMap<(Vec<u8>, Reason), Note>,
+    others: BTreeMap<Reason, Note>,
+}
+
+#[derive(Debug)]
+struct Note {
+    entries: u64,
+    example: Vec<u8>,
+}
+
+impl Notes {
+    /// Notes that an attribute of an entry was left out.
+    pub(crate) fn add(&mut self, attribute: &[u8], reason: Reason, entry: &[u8]) {
+        let note = || Note { entries: 0, example: entry.to_vec() };
+        let key = (attribute.to_vec(), reason);
+        let note = if self.named.len() < MAX_NAMED || self.named.contains_key(&key) {
+            self.named.entry(key).or_insert_with(note)
+        } else {
+            self.others.entry(reason).or_insert_with(note)
+        };
+        note.entries += 1;
+    }
+
+    /// What is said of it: one line for each attribute and reason.
+    pub(crate) fn finish(self) -> Vec<LeftOut> {
+        let named = self.named.into_iter().map(|((attribute, reason), note)| (short(&attribute), reason, note));
+        let others = self.others.into_iter().map(|(reason, note)| (OTHERS.to_owned(), reason, note));
+        let line = |(attribute, reason, note): (String, Reason, Note)| LeftOut {
+            attribute,
+            reason: reason.text().to_owned(),
+            entries: note.entries,
+            example: short(&note.example),
+        };
+        named.chain(others).map(line).collect()
+    }
+}
+
+/// The beginning of a name, made harmless.
+fn short(name: &[u8]) -> String {
+    match name.get(..MAX_SAID) {
+        Some(start) if name.len() > MAX_SAID => format!("{}…", shown(start)),
+        _ => shown(name),
+    }
+}
+
+/// As an error says it.
+pub(crate) fn listed(left_out: &[LeftOut]) -> String {
+    let attributes: BTreeSet<String> = left_out.iter().map(ToString::to_string).collect();
+    attributes.into_iter().collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::Content;
+
+    fn member(kind: Kind, xattrs: &[(&str, usize)]) -> Member {
+        let xattrs = xattrs.iter().map(|(name, len)| (name.as_bytes().to_vec(), vec![b'x'; *len])).collect();
+        let (path, content) = (b"a".to_vec(), Content::default());
+        Member { path, kind, mode: 0o644, uid: 0, gid: 0, mtime: 0, xattrs, content }
+    }
+
+    fn left_out(kind: Kind, xattrs: &[(&str, usize)]) -> Vec<(String, Reason)> {
+        let member = member(kind, xattrs);
+        let text = |(name, reason): &(&[u8], Reason)| (String::from_utf8(name.to_vec()).unwrap(), *reason);
+        sort(&member).left_out.iter().map(text).collect()
+    }
+
+    #[test]
+    fn what_no_file_can_have_is_left_out_by_what_it_is() {
+        let all = [
+            ("com.apple.quarantine", 4),
+            ("security.capability", 20),
+            ("system.nfs4_acl", 4),
+            ("system.posix_acl_access", 28),
+            ("system.posix_acl_default", 28),
+            ("trusted.overlay.opaque", 1),
+            ("user.note", 0),
+        ];
+        let names = |kind| left_out(kind, &all).into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        let foreign = ["com.apple.quarantine", "system.nfs4_acl"];
+        assert_eq!(names(Kind::Directory), foreign);
+        assert_eq!(names(Kind::File), [foreign[0], foreign[1], "system.posix_acl_default"]);
+        assert_eq!(names(Kind::Fifo), [foreign[0], foreign[1], "system.posix_acl_default", "user.note"]);
+        assert_eq!(names(Kind::Symlink(Vec::new())).len(), 5);
+    }
+
+    #[test]
+    fn attributes_fill_one_block_and_the_small_ones_are_kept() {
+        let most = BLOCK_BYTES - BLOCK_OVERHEAD - ENTRY_OVERHEAD - WORD;
+        assert_eq!(left_out(Kind::File, &[("user.a", most)]), []);
+        let too_large = |name: &str| (name.to_owned(), Reason::TooLarge);
+        assert_eq!(left_out(Kind::File, &[("user.a", most + 1)]), [too_large("user.a")]);
+        let some = [("security.capability", 20), ("user.a", 60_000), ("user.b", 2000), ("user.c", 2000)];
+        assert_eq!(left_out(Kind::File, &some), [too_large("user.c"), too_large("user.a")]);
+    }
+
+    #[test]
+    fn an_access_list_that_says_what_the_mode_says_is_none() {
+        for acl in ["", "user::rw-,group::r--,other::r--", "u::rw-\ng::r--\no::r--\n", "# file\nuser::r--\nother:r--\n"]
+        {
+            assert!(is_mode_alone(acl.as_bytes()), "{acl:?}");
+        }
+        for acl in ["user::rw-,user:joe:rw-", "user:joe:rw-:1000", "mask::rwx", "group:a:r--", "default:user::rwx"] {
+            assert!(!is_mode_alone(acl.as_bytes()), "{acl:?}");
+        }
+    }
+
+    #[test]
+    fn notes_count_and_are_bounded() {
+        let mut notes = Notes::default();
+        for n in 0..100 {
+            notes.add(b"com.apple.a", Reason::Foreign, format!("file-{n}").as_bytes());
+            notes.add(format!("com.apple.{n}\n").as_bytes(), Reason::Foreign, b"a");
+        }
+        let said = notes.finish();
+        assert_eq!((said.len(), said.iter().map(|left_out| left_out.entries).sum::<u64>()), (21, 200));
+        let of = |name: &str| said.iter().find(|left_out| left_out.attribute == name).unwrap();
+        assert_eq!((of("com.apple.a").entries, of("com.apple.a").example.as_str()), (100, "file-0"));
+        assert_eq!(of(OTHERS).entries, 81);
+        assert_eq!(
+            of(r"com.apple.0\n").to_string(),
+            r#"com.apple.0\n of 1 entry such as "a": Linux has no such attribute"#
+        );
+    }
+}
