@@ -1,7 +1,8 @@
 //! ext4 of a directory tree, byte for byte the same whenever the tree is the same.
 //!
 //! `mke2fs -d` copies the tree, and takes entries in the order of their names. What it would take from the clock, from chance
-//! or from the host's configuration is given to it. It also copies when each file was last read and its inode changed, which
+//! or from the host's configuration is given to it. Its directories are lists, which `e2fsck -D` gives hashed indexes, so that a name among
+//! thousands is found without reading them all. `mke2fs` also copies when each file was last read and its inode changed, which
 //! tells of the copying and not of the tree: `debugfs` sets these times afterwards, and the mode and the time of the root, which are
 //! not copied.
 
@@ -91,6 +92,17 @@ pub fn make_of_tree(image: &Path, options: &TreeOptions<'_>) -> Result<(), FsErr
         .map_err(|source| {
             if is_full(&source) { FsError::TreeTooLarge { device: image.to_owned(), source } } else { failed(source) }
         })?;
+    // What it changes is nothing (0) to some versions, and corrected errors (1) to others.
+    Tool::new("e2fsck")
+        .env("E2FSCK_TIME", MADE_AT.to_string())
+        .env("E2FSPROGS_FAKE_TIME", MADE_AT.to_string())
+        .args(["-f", "-y", "-D"])
+        .arg(image)
+        .ok_codes(&[0, 1])
+        .limit(LONG_LIMIT)
+        .ends_with_us()
+        .run()
+        .map_err(failed)?;
     let made = Tool::new("dumpe2fs").arg("-h").arg(image).run().map_err(failed)?;
     let count = |key: &str| {
         let value = made.stdout.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
@@ -197,6 +209,31 @@ mod tests {
             made.push(fs::read(&image).unwrap());
         }
         assert!(made[0] == made[1], "the file systems differ");
+    }
+
+    #[test]
+    fn large_directories_have_hashed_indexes() {
+        if crate::tool::find_program("mkfs.ext4").is_none() {
+            println!("Skipped: mkfs.ext4 is not installed");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, image) = (dir.path().join("tree"), dir.path().join("image"));
+        fs::create_dir_all(tree.join("large")).unwrap();
+        fs::create_dir(tree.join("small")).unwrap();
+        for n in 0..2000 {
+            fs::write(tree.join(format!("large/file-{n}")), "").unwrap();
+        }
+        fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        make_of_tree(&image, &TreeOptions { tree: &tree, entries: 2002, size: Bytes::mib(32), scratch: dir.path() })
+            .unwrap();
+        let check = Tool::new("e2fsck").args(["-f", "-n"]).arg(&image).run().unwrap();
+        assert_eq!(check.code, 0, "{}", check.stdout);
+        // EXT4_INDEX_FL, beside EXT4_EXTENTS_FL.
+        for (name, flags) in [("large", "Flags: 0x81000"), ("small", "Flags: 0x80000")] {
+            let stat = Tool::new("debugfs").args(["-R", &format!("stat /{name}")]).arg(&image).run().unwrap().stdout;
+            assert!(stat.contains(flags), "{name}: {stat}");
+        }
     }
 
     #[test]
