@@ -233,7 +233,15 @@ async fn what_a_worker_has_received_becomes_a_volume() {
 
 fn archive() -> ImageImport {
     let source = "tree.tar".to_owned();
-    ImageImport { source, size_bytes: None, platform: None, reference: None, strict: false, staging: None, tenant: None }
+    ImageImport {
+        source,
+        size_bytes: None,
+        platform: None,
+        reference: None,
+        strict: false,
+        staging: None,
+        tenant: None,
+    }
 }
 
 async fn import(daemon: &Daemon, staging: Option<&str>) -> Result<Stream, Fault> {
