@@ -222,6 +222,13 @@ fn quotient(name: &str, before: &Cell, after: &Cell) -> Option<f64> {
     quotient.is_finite().then_some(quotient)
 }
 
+/// What the device moves in a second and the database does not. Not the neighbour's own counters: the kernel counts what it submits, and
+/// behind a cap the device writes that later.
+fn others_bytes(cell: &Cell) -> Option<f64> {
+    let [all, of_database] = [f::DEVICE_BYTES_PER_S, f::SHARE_A_PCT].map(|name| cell.figure(name));
+    Some(all?.median * (1.0 - of_database?.median / 100.0))
+}
+
 /// What became of throughput and fsync, and what the neighbour has left.
 fn gained(before: &Cell, after: &Cell) -> String {
     let throughput = match quotient(f::INSERTS_PER_S, before, after) {
@@ -236,8 +243,10 @@ fn gained(before: &Cell, after: &Cell) -> String {
         Some(left) => format!("no change in fsync latency ({})", factor(left)),
         None => "fsync latency not compared".into(),
     };
-    let kept = quotient(f::NEIGHBOUR_BYTES_PER_S, before, after)
-        .map_or_else(String::new, |kept| format!("; the neighbour has {} of what it had", percent(100.0 * kept)));
+    let before_bytes = others_bytes(before).filter(|bytes| *bytes > 0.0);
+    let kept = others_bytes(after).zip(before_bytes).map_or_else(String::new, |(after, before)| {
+        format!("; the neighbour has {} of what it had", percent(100.0 * after / before))
+    });
     format!("{throughput}, {latency}{kept}")
 }
 
