@@ -25,6 +25,7 @@ pub(crate) const WRAPPER: &str = "RUSTC_WORKSPACE_WRAPPER";
 /// Names the check that failed.
 pub(crate) fn run() -> Result<()> {
     lints()?;
+    build_tests()?;
     tests()?;
     dependencies()
 }
