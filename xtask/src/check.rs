@@ -123,11 +123,13 @@ pub(crate) fn installed(name: &str, version: &str, how: &[&str]) -> Result<PathB
     Ok(program)
 }
 
-fn cargo(args: &[&str]) -> Result<()> {
+/// Runs cargo to its end, as [`run_command`] does.
+pub(crate) fn cargo(args: &[&str]) -> Result<()> {
     run_command(&cargo_program(), args)
 }
 
-fn cargo_program() -> PathBuf {
+/// The cargo that runs this, or else the one on the path.
+pub(crate) fn cargo_program() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 

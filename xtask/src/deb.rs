@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use bulkhead_lab::host_command;
 
-use crate::check::{QUICKLY, installed, run_command};
+use crate::check::{QUICKLY, cargo, installed, run_command};
 use crate::lab::{programs_dir, target_dir, workspace};
 
 /// The version that is installed when there is none.
@@ -34,8 +34,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let is_release = !arguments.debug;
     if !arguments.no_build {
-        let cargo = std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from);
-        run_command(&cargo, &["build", "--locked", "--bin", "bulkhead", "--profile", profile(is_release)])?;
+        cargo(&["build", "--locked", "--bin", "bulkhead", "--profile", profile(is_release)])?;
     }
     let package = make(is_release)?;
     bulkhead_lab::say::progress(format!("made {}", package.display()));

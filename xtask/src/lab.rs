@@ -17,7 +17,7 @@ use bulkhead_lab::{
 };
 use clap::{Args, Subcommand};
 
-use crate::check::WRAPPER;
+use crate::check::{WRAPPER, cargo_program};
 use crate::deb;
 
 /// Exit code after SIGINT or SIGTERM, as a shell would show it.
@@ -440,13 +440,14 @@ async fn open(programs: &Programs) -> Result<Lab> {
 fn config(programs: &Programs) -> Result<LabConfig> {
     let (target, profile) = (target_dir(), programs_dir(programs.release));
     if !programs.no_build {
-        let mut cargo = host_command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        let mut cargo = host_command(cargo_program());
         cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
         cargo.args(["--bin", "bulkhead-lab-disk"]);
-        // The tests enable this feature: without it, cargo compiles the engine a second time.
-        cargo.args(if programs.release { &["--release"][..] } else { &["--features", "bulkhead-engine/sim"] });
         if programs.release {
-            cargo.env_remove(WRAPPER);
+            cargo.arg("--release").env_remove(WRAPPER);
+        } else {
+            // The tests enable this feature: without it, cargo compiles the engine a second time.
+            cargo.args(["--features", "bulkhead-engine/sim"]);
         }
         say::progress(format!(
             "building the programs, {}",

@@ -21,7 +21,7 @@ mod tests;
 use number::{number, unsigned};
 use records::{Records, seconds};
 use sparse::BadMap;
-pub(crate) use sparse::{Content, MAX_PIECES, Piece};
+pub(crate) use sparse::{Content, MAX_PIECES, Piece, word as sparse_word};
 
 /// Bytes of a block.
 const BLOCK: u64 = 512;

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, major, minor, statx};
 use rustix::io::Errno;
 use tar::{EntryType, Header};
 
-use crate::archive::XATTR;
+use crate::archive::{XATTR, sparse_word};
 use crate::error::{DirectoryError, ImportError, failed};
 use crate::unpack::attributes;
 
@@ -207,9 +207,9 @@ impl<W: Write> Packing<'_, W> {
         text(b"linkpath", entry.link, &mut header.as_old_mut().linkname);
         if let Some(len) = entry.sparse {
             let version = [("major", "1"), ("minor", "0")];
-            records.extend(version.map(|(word, value)| (holes::word(word), value.as_bytes().to_vec())));
-            records.push((holes::word("name"), entry.name.clone()));
-            records.push((holes::word("realsize"), len.to_string().into_bytes()));
+            records.extend(version.map(|(word, value)| (sparse_word(word), value.as_bytes().to_vec())));
+            records.push((sparse_word("name"), entry.name.clone()));
+            records.push((sparse_word("realsize"), len.to_string().into_bytes()));
         }
         match u64::try_from(found.mtime()) {
             Ok(mtime) => header.set_mtime(mtime),

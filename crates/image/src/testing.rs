@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 
-use crate::store::digest;
+use crate::error::{ImageError, ImportError};
+use crate::layer::Layer;
+use crate::store::{Store, digest};
 
 /// A tar archive in the making.
 #[derive(Clone, Default)]
@@ -145,4 +147,18 @@ pub(crate) fn complete(layout: &Path, manifests: &[Value]) {
     fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     let index = json!({"schemaVersion": 2, "manifests": manifests});
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
+}
+
+/// What is in each of these layers, which are text.
+pub(crate) fn contents(store: &Store, layers: &[Layer]) -> Vec<String> {
+    let text = |layer: &Layer| std::io::read_to_string(store.file(&layer.path, "it").unwrap()).unwrap();
+    layers.iter().map(text).collect()
+}
+
+/// Why there are no layers.
+pub(crate) fn reason(layers: Result<Vec<Layer>, ImportError>) -> ImageError {
+    match layers {
+        Err(ImportError::Image { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
 }

@@ -106,9 +106,8 @@ impl Caps {
             self.share.values_mut().for_each(|cap| *cap *= LOOSEN.powf(recent.seconds));
         } else {
             // Who is short because of its own cap gets more by that.
-            let is_at_cap = |name: &str| {
-                self.share.get(name).is_some_and(|cap| rate(name) > AT_CAP * cap || rate(name) > cap - FEW)
-            };
+            let is_at_cap =
+                |name: &str| self.share.get(name).is_some_and(|cap| rate(name) > (AT_CAP * cap).min(cap - FEW));
             let is_short = |(name, standing): (&String, &Standing)| {
                 standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
             };

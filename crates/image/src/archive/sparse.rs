@@ -21,9 +21,6 @@ const MAX_DIGITS: usize = 20;
 /// How the words begin that say something about a sparse file.
 const PREFIX: &[u8] = b"GNU.sparse.";
 
-/// The word under which the parts of versions 0.0 and 0.1 are kept, offsets and lengths by turns.
-const MAP: &[u8] = b"GNU.sparse.map";
-
 /// What a file is: its length, and the parts of it that an archive has, in order. All else is a hole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
@@ -77,7 +74,8 @@ impl Content {
 pub(super) fn gather(records: &mut Records, word: &[u8], value: &[u8]) -> bool {
     let is_part = matches!(word.strip_prefix(PREFIX), Some(b"offset" | b"numbytes"));
     if is_part {
-        let map = records.entry(MAP.to_vec()).or_default();
+        // The word of version 0.1: offsets and lengths by turns.
+        let map = records.entry(self::word("map")).or_default();
         if !map.is_empty() {
             map.push(b',');
         }
@@ -86,9 +84,14 @@ pub(super) fn gather(records: &mut Records, word: &[u8], value: &[u8]) -> bool {
     is_part
 }
 
+/// A word that says something about a sparse file.
+pub(crate) fn word(name: &str) -> Vec<u8> {
+    [PREFIX, name.as_bytes()].concat()
+}
+
 /// What a name is in records that speak of a sparse file, in which the usual one is made up.
 pub(super) fn name(records: &mut Records) -> Option<Vec<u8>> {
-    records.remove(&b"GNU.sparse.name"[..])
+    records.remove(&word("name"))
 }
 
 /// The map of a sparse file that extended headers speak of, whose data of `stored` bytes comes next; `None` for any other file.
@@ -97,9 +100,8 @@ pub(super) fn of_records(records: &Records, stored: u64, data: &mut impl Read) -
     if !records.keys().any(|word| word.starts_with(PREFIX)) {
         return Ok(None);
     }
-    let text = |word: &str| {
-        let word = [PREFIX, word.as_bytes()].concat();
-        records.get(&word).map(|value| std::str::from_utf8(value).map_err(|_| BadMap::Wrong)).transpose()
+    let text = |name: &str| {
+        records.get(&word(name)).map(|value| std::str::from_utf8(value).map_err(|_| BadMap::Wrong)).transpose()
     };
     let number = |word: &str| -> Result<Option<u64>, BadMap> {
         text(word)?.map(|text| text.parse::<u64>().map_err(|_| BadMap::Wrong)).transpose()

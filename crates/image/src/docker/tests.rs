@@ -1,9 +1,8 @@
 use super::*;
-use crate::testing::{hex, save, saved_image};
+use crate::testing::{contents, hex, reason, save, saved_image};
 use bulkhead_core::error::Code;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Read as _;
 use tempfile::TempDir;
 
 fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
@@ -24,19 +23,11 @@ fn made(make: impl FnOnce(&Path) -> Vec<Value>) -> (TempDir, Saved) {
 
 /// The layers that are chosen, by what is in them.
 fn chosen(saved: &Saved, wanted: &Wanted) -> Vec<String> {
-    let text = |layer: &Layer| {
-        let mut text = String::new();
-        saved.store.file(&layer.path, "it").unwrap().read_to_string(&mut text).unwrap();
-        text
-    };
-    saved.layers(wanted).unwrap().iter().map(text).collect()
+    contents(&saved.store, &saved.layers(wanted).unwrap())
 }
 
 fn refused(saved: &Saved, wanted: &Wanted) -> ImageError {
-    match saved.layers(wanted) {
-        Err(ImportError::Image { reason, .. }) => reason,
-        other => panic!("{other:?}"),
-    }
+    reason(saved.layers(wanted))
 }
 
 #[test]

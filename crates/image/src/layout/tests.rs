@@ -1,11 +1,10 @@
 use super::*;
 use crate::error::shown;
 use crate::store::digest;
-use crate::testing::{LAYER, blob, complete, image, index, named};
+use crate::testing::{LAYER, blob, complete, contents, image, index, named, reason};
 use bulkhead_core::error::Code;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Read as _;
 use tempfile::TempDir;
 
 fn wanted(platform: &str, reference: Option<&str>) -> Wanted {
@@ -26,19 +25,11 @@ fn opened(path: &Path) -> Result<Layout, Store> {
 
 /// The layers that are chosen, by what is in them.
 fn chosen(layout: &Layout, wanted: &Wanted) -> Vec<String> {
-    let text = |layer: &Layer| {
-        let mut text = String::new();
-        layout.store.file(&layer.path, "it").unwrap().read_to_string(&mut text).unwrap();
-        text
-    };
-    layout.layers(wanted).unwrap().iter().map(text).collect()
+    contents(&layout.store, &layout.layers(wanted).unwrap())
 }
 
 fn refused(layout: &Layout, wanted: &Wanted) -> ImageError {
-    match layout.layers(wanted) {
-        Err(ImportError::Image { reason, .. }) => reason,
-        other => panic!("{other:?}"),
-    }
+    reason(layout.layers(wanted))
 }
 
 #[test]

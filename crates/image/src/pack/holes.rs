@@ -44,11 +44,6 @@ pub(super) fn pieces(file: &File, found: &Metadata) -> Result<Option<Vec<Piece>>
     Ok((!is_whole).then_some(pieces))
 }
 
-/// A word that says something about a sparse file.
-pub(super) fn word(word: &str) -> Vec<u8> {
-    format!("GNU.sparse.{word}").into_bytes()
-}
-
 /// What comes before the data: how many parts there are, where each begins, and how long it is.
 pub(super) fn map(pieces: &[Piece]) -> Vec<u8> {
     let mut map = format!("{}\n", pieces.len()).into_bytes();
