@@ -3,6 +3,7 @@
 //! Builds the programs under test, chooses folders, turns signals into an orderly end. Machines, disks and cases are
 //! the library's.
 
+use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use bulkhead_lab::{
     ProcessEvent, SealedSpec, Stream, cases, host_command, run_sealed, say,
 };
 use clap::{Args, Subcommand};
+use tokio::sync::watch;
 
 use crate::check::{WRAPPER, cargo_program};
 use crate::deb;
@@ -116,6 +118,8 @@ pub(crate) struct Programs {
 impl Programs {
     /// As they are while one works on them.
     pub(crate) const DEV: Self = Self { release: false, no_build: false };
+    /// The same, built already.
+    const AS_THEY_ARE: Self = Self { release: false, no_build: true };
     /// As they are shipped: what is measured.
     pub(crate) const RELEASE: Self = Self { release: true, no_build: false };
 }
@@ -156,17 +160,31 @@ impl MachineArgs {
     }
 }
 
-/// The quick cases on the main kernel.
-pub(crate) fn run_quick() -> Result<ExitCode> {
-    run(Command::Run {
-        cases: Vec::new(),
-        all: false,
-        quick: true,
-        kernel: Kernel::V6_12.name().to_owned(),
-        clock: None,
-        list: false,
-        keep: false,
-        programs: Programs::DEV,
+/// What the host does beside a run of cases: `None` until it has ended, then whether it ended well.
+pub(crate) type Beside = watch::Receiver<Option<bool>>;
+
+/// The quick cases on the main kernel, with the programs as they are. Those on the wall clock wait until the host has ended what it does
+/// beside; when that fails, the run ends.
+pub(crate) fn run_quick(beside: &Beside) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
+    let ended = |well: bool| {
+        let mut beside = beside.clone();
+        async move {
+            // A sender that is gone has failed, too.
+            if beside.wait_for(|ended| *ended == Some(well)).await.is_err() && well {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    runtime.block_on(async {
+        let signal = interrupted()?;
+        let interrupt = async {
+            tokio::select! {
+                signal = signal => signal,
+                () = ended(false) => "failed beside",
+            }
+        };
+        run_plan(cases::quick(), vec![Kernel::V6_12], None, false, &Programs::AS_THEY_ARE, ended(true), interrupt).await
     })
 }
 
@@ -184,14 +202,14 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 _ => named_cases(&cases)?,
             };
             let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
-            return run_plan(cases, kernels, clock, keep, &programs).await;
+            return run_plan(cases, kernels, clock, keep, &programs, ready(()), interrupted()?).await;
         }
         if let Command::Soak { minutes, kernel, keep, programs } = command {
             let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
             if !soak.kernels.contains(&kernel) {
                 bail!("kernel {kernel} has no block servers: choose 6.12 or backport");
             }
-            return run_plan(vec![&soak], vec![kernel], None, keep, &programs).await;
+            return run_plan(vec![&soak], vec![kernel], None, keep, &programs, ready(()), interrupted()?).await;
         }
         let interrupt = interrupted()?;
         tokio::select! {
@@ -364,8 +382,9 @@ async fn run_plan(
     clock: Option<Clock>,
     keep: bool,
     programs: &Programs,
+    quiet: impl Future,
+    interrupt: impl Future<Output = &'static str>,
 ) -> Result<ExitCode> {
-    let interrupt = interrupted()?;
     let mut interrupt = std::pin::pin!(interrupt);
     let mut config = config(programs)?;
     if cases.iter().any(|case| case.profile.init == Init::Systemd) {
@@ -384,7 +403,7 @@ async fn run_plan(
         leak_grace: LEAK_GRACE,
         on_failure: keep.then_some(|ctx: &mut Ctx| Box::pin(inspect(ctx)) as runner::Inspection<'_>),
     };
-    let report = runner::run(Arc::clone(&lab), &plan, interrupt).await;
+    let report = runner::run(Arc::clone(&lab), &plan, quiet, interrupt).await;
     report.write_json(&lab.config().artifacts.join("report.json"), &lab)?;
     report.failures().into_iter().for_each(say::result);
     if report.entries.len() > N_SLOWEST {
@@ -439,25 +458,7 @@ async fn open(programs: &Programs) -> Result<Lab> {
 /// Builds the programs and chooses the folder for this run's artifacts.
 fn config(programs: &Programs) -> Result<LabConfig> {
     let (target, profile) = (target_dir(), programs_dir(programs.release));
-    if !programs.no_build {
-        let mut cargo = host_command(cargo_program());
-        cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
-        cargo.args(["--bin", "bulkhead-lab-disk"]);
-        if programs.release {
-            cargo.arg("--release").env_remove(WRAPPER);
-        } else {
-            // The tests enable this feature: without it, cargo compiles the engine a second time.
-            cargo.args(["--features", "bulkhead-engine/sim"]);
-        }
-        say::progress(format!(
-            "building the programs, {}",
-            if programs.release { "optimised" } else { "not optimised" }
-        ));
-        let status = cargo.status().context("cannot start cargo to build the programs under test")?;
-        if !status.success() {
-            bail!("the programs under test do not build ({status}); --no-build takes the last ones that did");
-        }
-    }
+    build(programs)?;
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
     let runs = target.join("lab/runs");
     let artifacts = runs.join(format!("{}-{}", seconds.as_secs(), std::process::id()));
@@ -465,6 +466,28 @@ fn config(programs: &Programs) -> Result<LabConfig> {
     say::progress(format!("artifacts in {}", artifacts.display()));
     let [agent, disk] = ["bulkhead-lab-agent", "bulkhead-lab-disk"].map(|name| profile.join(name));
     Ok(LabConfig { agent, disk, programs: vec![profile.join("bulkhead")], package: None, artifacts })
+}
+
+/// Builds the programs under test, unless they are wanted as they are.
+pub(crate) fn build(programs: &Programs) -> Result<()> {
+    if programs.no_build {
+        return Ok(());
+    }
+    let mut cargo = host_command(cargo_program());
+    cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
+    cargo.args(["--bin", "bulkhead-lab-disk"]);
+    if programs.release {
+        cargo.arg("--release").env_remove(WRAPPER);
+    } else {
+        // The tests enable this feature: without it, cargo compiles the engine a second time.
+        cargo.args(["--features", "bulkhead-engine/sim"]);
+    }
+    say::progress(format!("building the programs, {}", if programs.release { "optimised" } else { "not optimised" }));
+    let status = cargo.status().context("cannot start cargo to build the programs under test")?;
+    if !status.success() {
+        bail!("the programs under test do not build ({status}); --no-build takes the last ones that did");
+    }
+    Ok(())
 }
 
 pub(crate) fn workspace() -> PathBuf {

@@ -1,42 +1,64 @@
 //! `cargo xtask test`: checks and the quick cases, as continuous integration runs them.
 //!
-//! What the lab takes from elsewhere (its guest root, tools of crates.io) is made while the tests are built, because it leaves a processor
-//! idle. Not while they run: some watch the host's file systems and mounts.
+//! Compilers and tests leave a processor idle for much of the time: cases in virtual time, which do not mind, run beside them, at a lower
+//! priority. Cases on the wall clock wait. What the lab takes from elsewhere (its guest root, tools of crates.io) is made before tests run:
+//! some watch the host's file systems and mounts.
 
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use bulkhead_lab::{Lab, say};
+use tokio::sync::watch;
 
+use crate::lab::Programs;
 use crate::{check, deb, lab};
 
-/// Runs all of it; the first failure ends it.
+/// Runs all of it; the first check that fails ends it.
 ///
 /// # Errors
 /// Names the check that failed, or what could not be made.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut phases = Phases::new();
     check::lints()?;
-    phases.end("lints");
-    let (built, provided) = std::thread::scope(|scope| {
-        let provided = scope.spawn(provide);
-        let built = check::build_tests();
-        if built.is_err() && !provided.is_finished() {
-            say::progress("the tests do not build; what the lab needs is still being made");
+    lab::build(&Programs::DEV)?;
+    phases.end("lints and programs");
+    let (ended, beside) = watch::channel(None);
+    let (provided, is_provided) = mpsc::channel();
+    let (checked, ran) = std::thread::scope(|scope| {
+        let lab = scope.spawn(move || {
+            provide()?;
+            // Tests that have failed no longer wait for it.
+            let _ = provided.send(());
+            lab::run_quick(&beside)
+        });
+        let checked = checks(&mut phases, &is_provided);
+        if let Err(error) = &checked
+            && !lab.is_finished()
+        {
+            say::progress(format!("{error:#}; ending the lab"));
         }
-        (built, provided.join())
+        ended.send_replace(Some(checked.is_ok()));
+        (checked, lab.join())
     });
-    built?;
-    provided.map_err(|_| anyhow!("making what the lab needs panicked"))??;
-    phases.end("building tests");
-    check::tests()?;
-    check::dependencies()?;
-    phases.end("tests");
-    let code = lab::run_quick()?;
-    phases.end("lab");
+    let code = ran.map_err(|_| anyhow!("the lab panicked"))??;
+    checked?;
+    phases.end("rest of the lab");
     say::progress(phases.describe());
     Ok(code)
+}
+
+/// All but the lab.
+fn checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
+    check::build_tests()?;
+    is_provided.recv().context("what the lab needs cannot be made")?;
+    phases.end("building tests");
+    check::tests()?;
+    phases.end("tests");
+    check::dependencies()?;
+    phases.end("dependencies");
+    Ok(())
 }
 
 /// How long each part of a run took.
@@ -63,9 +85,9 @@ impl Phases {
     }
 }
 
+/// What the lab needs beside the programs, as far as it is made on this host.
 fn provide() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the asynchronous runtime")?.block_on(Lab::provide_root())?;
-    check::cargo_deny()?;
     deb::cargo_deb().map(drop)
 }

@@ -108,6 +108,16 @@ async fn run_in_lanes(
     cases: &[Case<FakeMachine>],
     interrupt: impl Future,
 ) -> (Report, Vec<String>) {
+    run_beside(std::future::ready(()), lanes, lab, cases, interrupt).await
+}
+
+async fn run_beside(
+    quiet: impl Future,
+    lanes: usize,
+    lab: FakeLab,
+    cases: &[Case<FakeMachine>],
+    interrupt: impl Future,
+) -> (Report, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     let lab = Arc::new(lab);
     let plan = Plan {
@@ -119,7 +129,7 @@ async fn run_in_lanes(
         leak_grace: Duration::ZERO,
         on_failure: None,
     };
-    let report = run(Arc::new(Arc::clone(&lab)), &plan, interrupt).await;
+    let report = run(Arc::new(Arc::clone(&lab)), &plan, quiet, interrupt).await;
     let events = lab.events.lock().unwrap().clone();
     (report, events)
 }
@@ -248,6 +258,23 @@ async fn a_kernel_that_cannot_be_had_skips_its_cases() {
     let (report, _) = run_in(lab, &[passing("a")], std::future::pending::<()>()).await;
     assert_eq!(report.summary(), "0 passed, 0 failed, 1 skipped");
     assert!(report.entries[0].line().contains("the mirror does not answer"));
+}
+
+#[tokio::test]
+async fn the_wall_clock_waits_until_the_host_is_quiet() {
+    let mut alone = passing("alone");
+    alone.profile = Profile { name: "alone", clock: Clock::Wall, ..SMALL };
+    let mut last = passing("last");
+    last.run = |ctx| {
+        ctx.lab.endless.notify_one();
+        Box::pin(async { Ok(Outcome::Passed) })
+    };
+    let lab = FakeLab::default();
+    let is_last = Arc::clone(&lab.endless);
+    let (report, _) =
+        run_beside(std::future::pending::<()>(), 1, lab, &[alone, passing("beside"), last], is_last.notified()).await;
+    assert_eq!((report.summary().as_str(), report.not_run()), ("2 passed, 0 failed, 0 skipped", 1));
+    assert_eq!(report.entries.last().map(|entry| entry.case.as_str()), Some("alone"));
 }
 
 #[tokio::test]
