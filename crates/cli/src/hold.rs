@@ -6,6 +6,7 @@ use std::time::Duration;
 use bulkhead_api::client::Client;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
@@ -156,6 +157,14 @@ fn print(view: &HoldView, output: &Output) -> Result<(), Fault> {
     output.lines(&lines)
 }
 
+/// What a tenant is held to in a second.
+fn cap(standing: &StandingView) -> String {
+    let ops = standing.cap.map(|ops| ops.to_string());
+    let bytes = standing.cap_bytes.map(|bytes| Bytes(bytes).to_string());
+    let caps: Vec<String> = ops.into_iter().chain(bytes).collect();
+    if caps.is_empty() { "-".to_owned() } else { caps.join(", ") }
+}
+
 fn row(standing: &StandingView) -> Vec<String> {
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     let mut remarks: Vec<String> =
@@ -177,7 +186,7 @@ fn row(standing: &StandingView) -> Vec<String> {
             false => "-".to_owned(),
         },
         standing.weight.to_string(),
-        standing.cap.map_or_else(|| "-".to_owned(), |cap| cap.to_string()),
+        cap(standing),
         remarks.join(", "),
     ]
 }

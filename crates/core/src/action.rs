@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::model::{
-    DeviceRecord, FsKind, Hold, IopsLimit, Lease, Mapping, Pool, Provision, Repair, Server, Tenant, Volume,
+    DeviceRecord, FsKind, Hold, IoMax, Lease, Mapping, Pool, Provision, Repair, Server, Tenant, Volume,
 };
 use crate::serve::ServeSpec;
 use crate::units::Bytes;
@@ -207,8 +207,9 @@ pub enum Action {
     SetWeight { cgroup: String, file: String, device: String, weight: u32 },
     /// Takes a cgroup's own weight on a device back, if the cgroup is there and has one.
     ResetWeight { cgroup: String, file: String, device: String },
-    /// Sets how many operations a cgroup is allowed on a device, if both are there.
-    LimitIops { cgroup: String, device: String, limit: IopsLimit },
+    /// Sets what a cgroup is allowed on a device, if both are there.
+    #[serde(alias = "limit_iops")]
+    LimitIo { cgroup: String, device: String, limit: IoMax },
     /// Removes a cgroup, if it is there.
     RemoveCgroup { cgroup: String },
     /// Moves the journal thread of a mounted file system into a cgroup.
@@ -333,7 +334,7 @@ impl fmt::Display for Action {
                 write!(f, "set {file} of {cgroup} on {device} to {weight}")
             }
             A::ResetWeight { cgroup, file, device } => write!(f, "reset {file} of {cgroup} on {device}"),
-            A::LimitIops { cgroup, device, limit } => write!(f, "set io.max of {cgroup} on {device} to {limit}"),
+            A::LimitIo { cgroup, device, limit } => write!(f, "set io.max of {cgroup} on {device} to {limit}"),
             A::RemoveCgroup { cgroup } => write!(f, "remove cgroup {cgroup}"),
             A::PlaceJournal { device, cgroup, .. } => write!(f, "move the journal thread of {device} to {cgroup}"),
             A::MoveJournal { device, cgroup } => write!(f, "move the journal thread of {device} to /{cgroup}"),

@@ -66,6 +66,15 @@ impl AddAssign for Usage {
     }
 }
 
+/// What a tenant is held to, reads and writes each: at least one of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cap {
+    /// Operations per second.
+    pub ops: Option<u32>,
+    /// Bytes per second.
+    pub bytes: Option<u64>,
+}
+
 /// What stays the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
@@ -102,6 +111,8 @@ pub struct Sample {
     pub is_partial: bool,
     /// Operations can be capped: the kernel has `io.max`, and no two tenants share a journal.
     pub can_cap: bool,
+    /// The most bytes that the device takes in one operation; `None` where it is not known what bytes were limited to before.
+    pub largest: Option<f64>,
     /// Every tenant's part. Who is missing here has gone, and takes no part.
     pub tenants: BTreeMap<String, TenantSample>,
 }
@@ -117,8 +128,10 @@ pub struct TenantSample {
     pub weight: u32,
     /// Operations since the sample before, per second.
     pub ops: f64,
-    /// How many operations per second it is held to now, beyond what its owner said.
-    pub cap: Option<u32>,
+    /// Bytes that they moved, per second.
+    pub bytes: f64,
+    /// What it is held to now, beyond what its owner said.
+    pub cap: Option<Cap>,
     /// How long 99 % of its fsyncs in the last seconds took at most, s; `None` when there was none.
     pub fsync_p99: Option<f64>,
 }
@@ -128,8 +141,8 @@ pub struct TenantSample {
 pub struct Step {
     /// Weights that change.
     pub changes: BTreeMap<String, u32>,
-    /// Caps that change, operations per second; `None` for one that is lifted.
-    pub caps: BTreeMap<String, Option<u32>>,
+    /// Caps that change; `None` for one that is lifted.
+    pub caps: BTreeMap<String, Option<Cap>>,
     /// Why these, or why none.
     pub reason: Reason,
     /// Where each tenant stands.
@@ -181,8 +194,8 @@ pub enum Reason {
     Capped {
         /// Who; one of them.
         tenant: String,
-        /// To how many per second.
-        ops: u32,
+        /// To how much.
+        cap: Cap,
     },
     /// A tenant's fsyncs take longer than it was promised, and nothing more can be done.
     LatencyMissed {
@@ -218,9 +231,9 @@ pub enum Reason {
         /// Whose.
         tenant: String,
         /// Operations per second that it is held to; `None` when it is not.
-        found: Option<u32>,
+        found: Option<Cap>,
         /// What was there before.
-        expected: Option<u32>,
+        expected: Option<Cap>,
     },
 }
 

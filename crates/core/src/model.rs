@@ -530,13 +530,24 @@ pub struct HeldTenant {
     pub cgroup: String,
     /// How many operations it was allowed on the device before.
     #[serde(default)]
-    pub iops_before: IopsLimit,
+    pub iops_before: RateLimit,
+    /// How many bytes it was allowed before. Earlier versions did not record it: of a hold that they made, bytes are left alone.
+    #[serde(default)]
+    pub bytes_before: Option<RateLimit>,
     /// How long 99 % of its fsyncs are to take at most, microseconds.
     #[serde(default)]
     pub fsync_p99_us: Option<u64>,
     /// The journal of a file system that is its alone.
     #[serde(default)]
     pub journal: Option<HeldJournal>,
+}
+
+impl HeldTenant {
+    /// What it was allowed on the device before.
+    #[must_use]
+    pub fn before(&self) -> IoMax {
+        IoMax { ops: self.iops_before, bytes: self.bytes_before }
+    }
 }
 
 /// A journal thread that runs in a cgroup beside its container while a share is held.
@@ -548,23 +559,22 @@ pub struct HeldJournal {
     pub cgroup: String,
 }
 
-/// Operations per second that a cgroup is allowed on a device (`riops` and `wiops` of `io.max`); absent means as many as it likes.
+/// Operations or bytes per second that a cgroup is allowed on a device; absent means as many as it likes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct IopsLimit {
+pub struct RateLimit {
     /// Reads.
     pub read: Option<u64>,
     /// Writes.
     pub write: Option<u64>,
 }
 
-impl IopsLimit {
+impl RateLimit {
     /// With so many of each at most.
     #[must_use]
-    pub fn capped(self, ops: u32) -> Self {
-        let ops = u64::from(ops);
+    pub fn capped(self, most: u64) -> Self {
         Self {
-            read: Some(self.read.map_or(ops, |read| read.min(ops))),
-            write: Some(self.write.map_or(ops, |write| write.min(ops))),
+            read: Some(self.read.map_or(most, |read| read.min(most))),
+            write: Some(self.write.map_or(most, |write| write.min(most))),
         }
     }
 
@@ -575,10 +585,32 @@ impl IopsLimit {
     }
 }
 
-impl fmt::Display for IopsLimit {
+/// A line of `io.max`, without the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoMax {
+    /// Operations (`riops`, `wiops`).
+    #[serde(flatten)]
+    pub ops: RateLimit,
+    /// Bytes (`rbps`, `wbps`); `None` where they are left as they are.
+    #[serde(default)]
+    pub bytes: Option<RateLimit>,
+}
+
+impl IoMax {
+    /// What of it `other` says something of, too.
+    #[must_use]
+    pub fn as_far_as(self, other: Self) -> Self {
+        Self { bytes: other.bytes.and(self.bytes), ..self }
+    }
+}
+
+impl fmt::Display for IoMax {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |limit: Option<u64>| limit.map_or_else(|| "max".to_owned(), |limit| limit.to_string());
-        write!(f, "riops={} wiops={}", text(self.read), text(self.write))
+        if let Some(RateLimit { read, write }) = self.bytes {
+            write!(f, "rbps={} wbps={} ", text(read), text(write))?;
+        }
+        write!(f, "riops={} wiops={}", text(self.ops.read), text(self.ops.write))
     }
 }
 

@@ -541,6 +541,9 @@ pub struct StandingView {
     /// How many operations per second it is held to (`io.max`), where weights do nothing or for another one's latency.
     #[serde(default)]
     pub cap: Option<u32>,
+    /// How many bytes per second it is held to, in place of operations where those vary in size.
+    #[serde(default)]
+    pub cap_bytes: Option<u64>,
     /// How long 99 % of its fsyncs in the last 10 s took at most; only of those to whom something was promised.
     #[serde(default)]
     pub fsync_p99_seconds: Option<f64>,

@@ -204,9 +204,9 @@ impl Engine {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of 1")]
             let share_ppm = (part * PPM).round() as u32;
             let was_held = earlier.and_then(|hold| hold.tenants.iter().find(|tenant| tenant.cgroup == cgroup));
-            let iops_before = match was_held {
-                Some(tenant) => tenant.iops_before,
-                None => self.host().iops_limit(&cgroup, facts.dev)?.unwrap_or_default(),
+            let before = match was_held {
+                Some(tenant) => tenant.before(),
+                None => self.host().io_max(&cgroup, facts.dev)?.unwrap_or_default(),
             };
             let fsync_p99_us = promised.get(name.as_str()).copied();
             let asked =
@@ -223,7 +223,17 @@ impl Engine {
                     "leave the journal of a shared file system where it is: its part of the shares is corrected",
                 ));
             }
-            tenants.push(HeldTenant { name, share_ppm, identity, cgroup, iops_before, fsync_p99_us, journal });
+            let (iops_before, bytes_before) = (before.ops, before.bytes);
+            tenants.push(HeldTenant {
+                name,
+                share_ppm,
+                identity,
+                cgroup,
+                iops_before,
+                bytes_before,
+                fsync_p99_us,
+                journal,
+            });
         }
         let parent = |cgroup: &str| cgroup.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
         if let [first, others @ ..] = &tenants[..]

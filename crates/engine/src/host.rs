@@ -12,7 +12,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
-use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
+use bulkhead_core::model::{FsKind, IoMax, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::stream::PartState;
@@ -81,6 +81,8 @@ pub struct BlockFacts {
     pub size: Bytes,
     /// Whether the kernel takes it for a rotating one.
     pub rotational: bool,
+    /// The most that it takes in one operation (`max_sectors_kb`); `None` where the kernel does not say.
+    pub largest_request: Option<Bytes>,
     /// The scheduler in force; `None` for devices without a queue of their own.
     pub scheduler: Option<String>,
     /// The schedulers that can be had.
@@ -366,7 +368,7 @@ pub trait Host: Send + Sync {
     ///
     /// # Errors
     /// When the file cannot be read.
-    fn iops_limit(&self, cgroup: &str, dev: DevNo) -> Result<Option<IopsLimit>, Fault>;
+    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault>;
 
     /// How many operations a cgroup, and what is below it, has done on a device.
     fn operations(&self, cgroup: &str, dev: DevNo) -> u64;

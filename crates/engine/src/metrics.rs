@@ -9,6 +9,7 @@ use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{self, Finding, in_order};
 use bulkhead_core::health::Space;
 use bulkhead_core::name::Name;
+use bulkhead_core::observe::cost::as_f64;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::limits;
@@ -260,7 +261,7 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
         let labels: Labels<'_, 1> = [("device", &view.hold.device)];
         corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
     }
-    let figures: [Figure; 7] = [
+    let figures: [Figure; 8] = [
         ("hold_target_ratio", "The share of a device that a tenant is to have of what all contenders did", |view| {
             Some(view.target_share)
         }),
@@ -274,6 +275,9 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
         }),
         ("hold_cap", "Operations per second that it is held to, where weights do not hold it back", |view| {
             view.cap.map(f64::from)
+        }),
+        ("hold_cap_bytes", "Bytes per second that it is held to, where weights do not hold it back", |view| {
+            view.cap_bytes.map(as_f64)
         }),
         ("hold_fsync_p99_seconds", "How long 99 % of its fsyncs in the last 10 s took at most", |view| {
             view.fsync_p99_seconds

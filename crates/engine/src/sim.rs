@@ -22,7 +22,7 @@ use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::journal;
 use bulkhead_core::merge::{Layer, LayerTree};
-use bulkhead_core::model::{FsKind, HeldTenant, Hold, IopsLimit, PoolSource, Provision};
+use bulkhead_core::model::{FsKind, HeldTenant, Hold, IoMax, PoolSource, Provision, RateLimit};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::{Identity, identify};
@@ -54,7 +54,8 @@ pub(crate) fn held() -> HoldView {
         share_ppm: 700_000,
         identity: identify("/bulkhead.slice/bulkhead-db.slice"),
         cgroup: "bulkhead.slice/bulkhead-db.slice".to_owned(),
-        iops_before: IopsLimit::default(),
+        iops_before: RateLimit::default(),
+        bytes_before: Some(RateLimit::default()),
         fsync_p99_us: Some(20_000),
         journal: None,
     };
@@ -67,6 +68,7 @@ pub(crate) fn held() -> HoldView {
         contends: true,
         infeasible: false,
         cap: Some(240),
+        cap_bytes: Some(31_457_280),
         fsync_p99_seconds: Some(0.025),
     };
     HoldView {
@@ -1090,8 +1092,10 @@ impl World {
             A::ResetWeight { cgroup, file, device } => {
                 self.cgroups.get_mut(cgroup).is_some_and(|files| files.remove(&format!("{file} {device}")).is_some())
             }
-            A::LimitIops { cgroup, device, limit } => match self.cgroups.get_mut(cgroup) {
-                Some(files) if *limit == IopsLimit::default() => files.remove(&format!("io.max {device}")).is_some(),
+            A::LimitIo { cgroup, device, limit } => match self.cgroups.get_mut(cgroup) {
+                Some(files) if *limit == IoMax { ops: RateLimit::default(), bytes: Some(RateLimit::default()) } => {
+                    files.remove(&format!("io.max {device}")).is_some()
+                }
                 Some(files) => files.insert(format!("io.max {device}"), limit.to_string()) != Some(limit.to_string()),
                 None => false,
             },
@@ -1331,6 +1335,7 @@ impl Host for Sim {
             dev,
             size: Bytes(Bytes::GIB),
             rotational: true,
+            largest_request: Some(Bytes(524_288)),
             scheduler,
             schedulers: ["none", "mq-deadline", "bfq"].map(str::to_owned).to_vec(),
             physical: vec!["sda".to_owned()],
@@ -1496,11 +1501,14 @@ impl Host for Sim {
             .then(|| world.queue.get(tunable).map_or_else(|| default.to_owned(), Clone::clone))
     }
 
-    fn iops_limit(&self, cgroup: &str, _dev: DevNo) -> Result<Option<IopsLimit>, Fault> {
+    fn io_max(&self, cgroup: &str, _dev: DevNo) -> Result<Option<IoMax>, Fault> {
         let limit = |files: &BTreeMap<String, String>| {
             let line = files.get("io.max sda").map_or("", String::as_str);
             let of = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
-            IopsLimit { read: of("riops="), write: of("wiops=") }
+            let limit = |direction: char, unit: &str| of(&format!("{direction}{unit}="));
+            let [bytes, ops] =
+                ["bps", "iops"].map(|unit| RateLimit { read: limit('r', unit), write: limit('w', unit) });
+            IoMax { ops, bytes: Some(bytes) }
         };
         Ok(self.world().cgroups.get(cgroup).map(limit))
     }

@@ -173,6 +173,8 @@ pub struct BlockDevice {
     pub slaves: Vec<DevNo>,
     /// Requests the queue holds (`queue/nr_requests`); `None` without a request queue.
     pub nr_requests: Option<u32>,
+    /// The most that it takes in one request (`queue/max_sectors_kb`); `None` where the kernel does not say.
+    pub largest_request: Option<Bytes>,
     /// Model, for devices that say one.
     pub model: Option<String>,
 }
@@ -247,6 +249,8 @@ pub fn inspect(roots: &Roots, dev: DevNo) -> Result<BlockDevice, BlockError> {
         loop_backing: read_optional(&dir.join("loop/backing_file"))?.map(PathBuf::from),
         slaves: related(&dir.join("slaves"))?.into_iter().map(|(dev, _)| dev).collect(),
         nr_requests: read_optional(&queue.join("nr_requests"))?.and_then(|text| text.parse().ok()),
+        largest_request: read_optional(&queue.join("max_sectors_kb"))?
+            .and_then(|text| text.parse::<u64>().ok()?.checked_mul(1024).map(Bytes)),
         model: read_optional(&dir.join("device/model"))?.filter(|text| !text.is_empty()),
     })
 }

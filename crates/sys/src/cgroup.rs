@@ -632,20 +632,33 @@ pub fn parse_io_stat(text: &str) -> BTreeMap<DevNo, IoStat> {
     found
 }
 
-/// How many reads and writes per second the cgroup is allowed on a device (file `io.max`); `None` is without limit.
+/// What a cgroup is allowed on a device per second; `None` is without limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoLimits {
+    /// Bytes that are read.
+    pub rbps: Option<u64>,
+    /// Bytes that are written.
+    pub wbps: Option<u64>,
+    /// Reads.
+    pub riops: Option<u64>,
+    /// Writes.
+    pub wiops: Option<u64>,
+}
+
+/// What the cgroup is allowed on a device (file `io.max`).
 ///
 /// # Errors
 /// [`CgroupError::NoFile`] when the io controller is not enabled there or the kernel cannot limit, [`CgroupError::NotFound`] or
 /// [`CgroupError::Read`].
-pub fn iops_limit(roots: &Roots, path: &CgroupPath, dev: DevNo) -> Result<(Option<u64>, Option<u64>), CgroupError> {
-    read(roots, path, "io.max").map(|text| parse_iops_limit(&text, dev))
+pub fn io_limits(roots: &Roots, path: &CgroupPath, dev: DevNo) -> Result<IoLimits, CgroupError> {
+    read(roots, path, "io.max").map(|text| parse_io_limits(&text, dev))
 }
 
-fn parse_iops_limit(text: &str, dev: DevNo) -> (Option<u64>, Option<u64>) {
+fn parse_io_limits(text: &str, dev: DevNo) -> IoLimits {
     let is_of = |line: &&str| line.split_ascii_whitespace().next().is_some_and(|word| word.parse() == Ok(dev));
     let line = text.lines().find(is_of).unwrap_or_default();
     let limit = |key: &str| line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.parse().ok());
-    (limit("riops="), limit("wiops="))
+    IoLimits { rbps: limit("rbps="), wbps: limit("wbps="), riops: limit("riops="), wiops: limit("wiops=") }
 }
 
 fn parse_procs(text: &str) -> Result<Vec<u32>, String> {

@@ -1,5 +1,6 @@
 //! The actions that a hold is made of.
 
+use super::Cap;
 use super::own_caps::limit;
 use super::splitting::split;
 use crate::action::Action;
@@ -19,11 +20,11 @@ pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -
     vec![set(&beside.cgroup, of_journal), set(&tenant.cgroup, own)]
 }
 
-/// Caps a tenant, operations per second, or leaves it with the limits from before the hold.
+/// Caps a tenant, or leaves it with the limits from before the hold.
 #[must_use]
-pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<u32>) -> Action {
+pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<Cap>) -> Action {
     let (cgroup, device) = (tenant.cgroup.clone(), hold.device.clone());
-    Action::LimitIops { cgroup, device, limit: limit(tenant.iops_before, cap) }
+    Action::LimitIo { cgroup, device, limit: limit(tenant.before(), cap) }
 }
 
 /// Sets a tunable of the device's scheduler.

@@ -1,4 +1,4 @@
-//! Caps on operations (`io.max`) for those whom no weight holds back.
+//! Caps (`io.max`) for those whom no weight holds back.
 //!
 //! io.cost lets journal writes through whatever they owe (kernel `bio_issue_as_root_blkg`), and one that goes to the disk with few
 //! requests at a time is never held up by its weight: beside such a neighbour shares are what the neighbour leaves. A cap holds it:
@@ -11,11 +11,17 @@
 //! * for a latency, while a tenant's fsyncs take longer than it was promised: [`Promises`].
 //!
 //! Where tenants share a journal there are no caps: whoever commits waits for the writes of those that are held back.
+//!
+//! A cap is on operations, or on bytes where operations are neither small nor as large as the device takes them: of those writeback makes
+//! ones of 85 to 174 KiB as it comes, so that the same number is a fifth of the device in one second and half of it in the next. Not on both:
+//! the kernel splits what is larger than the device takes, charges all its bytes with the first part, and queues the rest behind all others
+//! (`bio_split`, `BIO_BPS_THROTTLED`). With limits on both, a stream of such has either an eighth of its bytes or none counted.
 
 use std::collections::BTreeMap;
 
 use super::promise::Promises;
-use super::{Params, Reason, Sample, Standing, TenantSample};
+use super::{Cap, Params, Reason, Sample, Standing, TenantSample, part_of};
+use crate::observe::cost::as_f64;
 
 /// How far from its share somebody has to be for a cap to be set, of all.
 const FAR: f64 = 0.02;
@@ -43,21 +49,98 @@ const SLACK: f64 = 1.5;
 const SLACK_WAITING: f64 = 4.0;
 /// Nobody is held to fewer operations in a second.
 pub(super) const MIN_OPS: f64 = 4.0;
+/// Nor to fewer bytes: the largest operations would take seconds each.
+const MIN_BYTES: f64 = 1_048_576.0;
+/// Operations are small below so many bytes on average, and large from twice as many.
+const SMALL: f64 = 16_384.0;
+const LARGE: f64 = 2.0 * SMALL;
+/// They are as large as the device takes them, and may be parts of larger ones, above this part of that.
+const UNSPLIT: f64 = 0.5;
 /// Changes that are smaller are not made.
 const DEAD_BAND: f64 = 0.02;
 
-/// The caps in force, operations per second.
+/// The caps in force.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Caps {
-    share: BTreeMap<String, f64>,
+    share: BTreeMap<String, Limit>,
     pub(super) promises: Promises,
+}
+
+/// What a tenant did, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    pub(super) ops: f64,
+    pub(super) bytes: f64,
+}
+
+/// What a tenant may do, per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Limit {
+    Ops(f64),
+    Bytes(f64),
+}
+
+impl Limit {
+    /// As much as it did, of what suits its operations. `largest` is the most bytes that the device takes at once, where bytes can be capped.
+    pub(super) fn of(did: Rate, largest: Option<f64>) -> Self {
+        let size = part_of(did.bytes, did.ops);
+        match largest {
+            Some(largest) if size >= LARGE && size <= UNSPLIT * largest => Self::Bytes(did.bytes),
+            _ => Self::Ops(did.ops),
+        }
+    }
+
+    /// That of a cap that is there.
+    fn of_cap(cap: Cap) -> Option<Self> {
+        cap.ops.map(|ops| Self::Ops(f64::from(ops))).or_else(|| Some(Self::Bytes(as_f64(cap.bytes?))))
+    }
+
+    /// This part of it.
+    pub(super) fn times(self, part: f64) -> Self {
+        match self {
+            Self::Ops(ops) => Self::Ops(ops * part),
+            Self::Bytes(bytes) => Self::Bytes(bytes * part),
+        }
+    }
+
+    /// How much of it nobody is held below, of 1.
+    pub(super) fn least(self) -> f64 {
+        match self {
+            Self::Ops(ops) => MIN_OPS / ops,
+            Self::Bytes(bytes) => MIN_BYTES / bytes,
+        }
+    }
+
+    /// How much of it one uses that does so much, of 1.
+    fn used(self, does: Rate) -> f64 {
+        match self {
+            Self::Ops(ops) => does.ops / ops,
+            Self::Bytes(bytes) => does.bytes / bytes,
+        }
+    }
+
+    /// Whether one that does so much is held by it: otherwise it waits for others, and not for the limit.
+    fn is_reached(self, does: Rate) -> bool {
+        self.used(does) > AT_CAP || matches!(self, Self::Ops(ops) if does.ops > ops - FEW)
+    }
+
+    /// Whether it is there for something when one does so much, and waits for I/O or not.
+    pub(super) fn holds(self, does: Rate, waits: bool) -> bool {
+        self.used(does).max(self.least()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
+    }
+
+    /// The same for a tenant whose operations have become small since it was set on bytes.
+    fn suits(self, does: Rate) -> bool {
+        matches!(self, Self::Ops(_)) || does.bytes >= SMALL * does.ops
+    }
 }
 
 /// What caps are decided from: means of the last seconds.
 pub(super) struct Recent<'a> {
     pub(super) busy: f64,
-    /// Operations per second.
-    pub(super) ops: &'a BTreeMap<String, f64>,
+    pub(super) rates: &'a BTreeMap<String, Rate>,
+    /// The most bytes that the device takes in one operation; `None` where bytes cannot be capped.
+    pub(super) largest: Option<f64>,
     pub(super) standings: &'a BTreeMap<String, Standing>,
     /// Part of the time in which they waited for I/O.
     pub(super) waiting: &'a BTreeMap<String, f64>,
@@ -70,7 +153,7 @@ pub(super) struct Recent<'a> {
 impl Caps {
     /// With the caps that are there.
     pub(super) fn found(sample: &Sample, params: &Params) -> Self {
-        let caps = sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), f64::from(tenant.cap?))));
+        let caps = sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), Limit::of_cap(tenant.cap?)?)));
         match params.fsync_p99.is_empty() {
             true => Self { share: caps.collect(), ..Self::default() },
             false => Self { promises: Promises::found(caps), ..Self::default() },
@@ -78,10 +161,22 @@ impl Caps {
     }
 
     /// A tenant's cap, if it has one.
-    pub(super) fn of(&self, name: &str) -> Option<u32> {
-        let ops = self.share.get(name).copied().into_iter().chain(self.promises.of(name)).reduce(f64::min)?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
-        Some(ops.round().clamp(1.0, f64::from(u32::MAX)) as u32)
+    pub(super) fn of(&self, name: &str) -> Option<Cap> {
+        let mut cap = Cap::default();
+        for limit in self.share.get(name).copied().into_iter().chain(self.promises.of(name)) {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
+            match limit {
+                Limit::Ops(ops) => {
+                    let ops = ops.round().clamp(1.0, f64::from(u32::MAX)) as u32;
+                    cap.ops = Some(cap.ops.map_or(ops, |other| other.min(ops)));
+                }
+                Limit::Bytes(bytes) => {
+                    let bytes = bytes.round().max(MIN_BYTES) as u64;
+                    cap.bytes = Some(cap.bytes.map_or(bytes, |other| other.min(bytes)));
+                }
+            }
+        }
+        (cap != Cap::default()).then_some(cap)
     }
 
     /// Without any.
@@ -98,16 +193,15 @@ impl Caps {
     /// Follows the shares of those who contend.
     pub(super) fn hold_shares(&mut self, recent: &Recent<'_>) {
         let contenders = || recent.standings.iter().filter(|(_, standing)| standing.contends);
-        let rate = |name: &str| recent.ops.get(name).copied().unwrap_or(0.0);
+        let rate = |name: &str| recent.rates.get(name).copied().unwrap_or_default();
         let waits = |name: &str| recent.waiting.get(name).is_some_and(|waiting| *waiting >= WAITS);
         if contenders().count() < 2 {
-            self.share.values_mut().for_each(|cap| *cap *= FREE.powf(recent.seconds));
+            self.share.values_mut().for_each(|cap| *cap = cap.times(FREE.powf(recent.seconds)));
         } else if recent.busy < BUSY {
-            self.share.values_mut().for_each(|cap| *cap *= LOOSEN.powf(recent.seconds));
+            self.share.values_mut().for_each(|cap| *cap = cap.times(LOOSEN.powf(recent.seconds)));
         } else {
             // Who is short because of its own cap gets more by that.
-            let is_at_cap =
-                |name: &str| self.share.get(name).is_some_and(|cap| rate(name) > (AT_CAP * cap).min(cap - FEW));
+            let is_at_cap = |name: &str| self.share.get(name).is_some_and(|cap| cap.is_reached(rate(name)));
             let is_short = |(name, standing): (&String, &Standing)| {
                 standing.achieved < standing.target - FAR && waits(name) && !is_at_cap(name)
             };
@@ -118,33 +212,42 @@ impl Caps {
                 if !ratio.is_finite() {
                     continue;
                 }
+                let first = |part: f64| {
+                    let limit = Limit::of(rate(name), recent.largest);
+                    limit.times(part.max(FIRST).max(limit.least()))
+                };
                 if let Some(cap) = self.share.get_mut(name) {
-                    *cap = (*cap * ratio.powf(GAIN * recent.seconds)).max(MIN_OPS);
+                    let followed = ratio.powf(GAIN * recent.seconds).max(cap.least());
+                    *cap = if cap.suits(rate(name)) { cap.times(followed) } else { first(ratio) };
                 } else if weights_fail && is_short && standing.achieved > standing.target + FAR {
-                    self.share.insert(name.clone(), (rate(name) * ratio.max(FIRST)).max(MIN_OPS));
+                    self.share.insert(name.clone(), first(ratio));
                 }
             }
         }
-        self.share.retain(|name, cap| holds(*cap, rate(name), waits(name)));
+        self.share.retain(|name, cap| cap.holds(rate(name), waits(name)));
     }
 
     /// What is to change from what is there, and somebody who is held.
-    pub(super) fn changes(&self, sample: &Sample) -> (BTreeMap<String, Option<u32>>, Option<Reason>) {
-        let is_near = |cap: u32, found: u32| (f64::from(cap) / f64::from(found) - 1.0).abs() < DEAD_BAND;
+    pub(super) fn changes(&self, sample: &Sample) -> (BTreeMap<String, Option<Cap>>, Option<Reason>) {
+        let near = |wanted: f64, found: f64| (wanted / found - 1.0).abs() < DEAD_BAND;
+        let is_near = |wanted: Cap, found: Cap| match (wanted, found) {
+            (Cap { ops: Some(wanted), bytes: None }, Cap { ops: Some(found), bytes: None }) => {
+                near(f64::from(wanted), f64::from(found))
+            }
+            (Cap { ops: None, bytes: Some(wanted) }, Cap { ops: None, bytes: Some(found) }) => {
+                near(as_f64(wanted), as_f64(found))
+            }
+            _ => wanted == found,
+        };
         let change = |(name, tenant): (&String, &TenantSample)| match (self.of(name), tenant.cap) {
             (None, None) => None,
             (Some(cap), Some(found)) if is_near(cap, found) => None,
             (wanted, _) => Some((name.clone(), wanted)),
         };
         let held = sample.tenants.keys().find_map(|name| Some((name, self.of(name)?)));
-        let reason = held.map(|(name, ops)| Reason::Capped { tenant: name.clone(), ops });
+        let reason = held.map(|(name, cap)| Reason::Capped { tenant: name.clone(), cap });
         (sample.tenants.iter().filter_map(change).collect(), reason)
     }
-}
-
-/// Whether a cap holds somebody who does so much, in operations per second, and waits for I/O or not.
-pub(super) fn holds(cap: f64, does: f64, waits: bool) -> bool {
-    cap <= if waits { SLACK_WAITING } else { SLACK } * does.max(MIN_OPS)
 }
 
 #[cfg(test)]

@@ -16,10 +16,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capping::{Caps, Recent};
+use super::capping::{Caps, Rate, Recent};
 use super::{
-    LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of, promise,
-    weights_of,
+    Cap, LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of,
+    promise, weights_of,
 };
 use crate::observe::view::seconds;
 
@@ -59,7 +59,7 @@ pub struct State {
     trim: BTreeMap<String, f64>,
     caps: Caps,
     /// The caps that were last found or set.
-    capped: BTreeMap<String, u32>,
+    capped: BTreeMap<String, Cap>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -119,7 +119,7 @@ struct Situation {
 }
 
 /// What is there now.
-fn caps_of(sample: &Sample) -> BTreeMap<String, u32> {
+fn caps_of(sample: &Sample) -> BTreeMap<String, Cap> {
     sample.tenants.iter().filter_map(|(name, tenant)| Some((name.clone(), tenant.cap?))).collect()
 }
 
@@ -178,10 +178,15 @@ impl State {
             missed = promise::told(&promise::missed(sample, params), LatencyMiss::NoCaps);
         } else if now.is_known {
             let window = last(&self.window, RECENT_NS);
-            let ops = |name: &String| mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.ops));
+            let rate = |name: &String| Rate {
+                ops: mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.ops)),
+                bytes: mean(window, |entry| entry.tenants.get(name).map(|tenant| tenant.bytes)),
+            };
+            let rates: BTreeMap<String, Rate> = self.weights.keys().map(|name| (name.clone(), rate(name))).collect();
             let recent = Recent {
                 busy: now.busy,
-                ops: &self.weights.keys().map(|name| (name.clone(), ops(name))).collect(),
+                rates: &rates,
+                largest: sample.largest,
                 standings: &standings(&now.amounts, &now.contenders, params),
                 waiting: &now.waiting,
                 is_ineffective: matches!(step.reason, Reason::Ineffective { .. }),
@@ -189,7 +194,7 @@ impl State {
             };
             self.caps.keep(&self.weights);
             self.caps.hold_shares(&recent);
-            missed = self.caps.promises.hold(sample, recent.ops, params, recent.seconds);
+            missed = self.caps.promises.hold(sample, recent.rates, params, recent.seconds);
         }
         let (changes, capped) = self.caps.changes(sample);
         for (name, cap) in &changes {

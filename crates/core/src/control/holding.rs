@@ -16,9 +16,10 @@ use super::sharing::Sharing;
 use super::splitting::{JournalPart, LEAST_SPLIT};
 use super::strictness::{Strictness, strict_value};
 use super::usage::{share_a_journal, usages};
-use super::{Params, Sample, State, Step, TenantSample};
+use super::{Cap, Params, Sample, State, Step, TenantSample};
 use crate::action::Action;
 use crate::model::{HeldTenant, Hold};
+use crate::observe::cost::as_f64;
 use crate::observe::histogram::Histogram;
 use crate::observe::identity::Identity;
 use crate::observe::view::{ContainerView, Observation};
@@ -92,9 +93,9 @@ impl Holding {
         &self.hold
     }
 
-    /// How many operations per second a tenant is held to by this hold.
+    /// What a tenant is held to by this hold.
     #[must_use]
-    pub fn cap(&self, tenant: &str) -> Option<u32> {
+    pub fn cap(&self, tenant: &str) -> Option<Cap> {
         self.caps.of(tenant)
     }
 
@@ -144,9 +145,9 @@ impl Holding {
     fn sample(&mut self, now: Reading) -> Option<Sample> {
         let Some(before) = self.before.take() else {
             // A daemon that starts goes on with the caps that it left.
-            for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
-                if let Some(limit) = now.tenants.get(name).and_then(|counters| counters.limit) {
-                    self.caps.take_over(name, limit, *iops_before);
+            for tenant in &self.hold.tenants {
+                if let Some(limit) = now.tenants.get(&tenant.name).and_then(|counters| counters.limit) {
+                    self.caps.take_over(&tenant.name, limit, tenant.before());
                 }
             }
             self.before = Some(now);
@@ -162,28 +163,32 @@ impl Holding {
         let counted = self.counted(&now.seen, &identities);
         let fsync_p99 = self.latencies.p99(at_ns, counted);
         let cost = interval.part(now.cost_used, before.cost_used);
+        let knows_bytes = self.hold.tenants.iter().all(|tenant| tenant.bytes_before.is_some());
         let mut sample = Sample {
             at_ns,
             busy: interval.part(now.busy, before.busy).max(cost),
             is_partial: is_partial(&now.seen, &before.seen),
+            largest: now.largest.filter(|_| knows_bytes).map(|largest| as_f64(largest.0)),
             can_cap: can_cap && now.tenants.values().all(|counters| counters.limit.is_some()),
             tenants: BTreeMap::new(),
         };
-        for HeldTenant { name, iops_before, .. } in &self.hold.tenants {
+        for held in &self.hold.tenants {
+            let name = &held.name;
             let Some(counters) = now.tenants.get(name) else { continue };
             // Who came just now has done nothing yet.
             let old = before.tenants.get(name).unwrap_or(counters);
-            if counters.with_journal > 0 {
+            let bytes = interval.growth(counters.moved_bytes, old.moved_bytes);
+            if counters.has_journal {
                 let journal = interval.growth(counters.of_journal, old.of_journal);
-                let both = interval.growth(counters.with_journal, old.with_journal);
-                self.parts.entry(name.clone()).or_default().saw(journal, both);
+                self.parts.entry(name.clone()).or_default().saw(journal, journal + bytes);
             }
             let tenant = TenantSample {
                 usage: usages.get(name).copied().unwrap_or_default(),
                 waiting: interval.part(counters.waited, old.waited),
                 weight: counters.weight,
                 ops: interval.growth(counters.operations, old.operations),
-                cap: counters.limit.and_then(|limit| self.caps.found(name, limit, *iops_before)),
+                bytes,
+                cap: counters.limit.and_then(|limit| self.caps.found(name, limit, held.before())),
                 fsync_p99: fsync_p99.get(name).copied(),
             };
             sample.tenants.insert(name.clone(), tenant);

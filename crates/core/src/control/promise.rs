@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::capping::{MIN_OPS, WAITS, holds};
+use super::capping::{Limit, Rate, WAITS};
 use super::{LatencyMiss, Params, Reason, Sample};
 
 /// Until a step shows, s: fsyncs are counted over so long.
@@ -43,10 +43,13 @@ pub(super) struct Promises {
     pause: f64,
 }
 
-/// Operations per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct HeldBack {
-    ops: f64,
+    /// What it did before.
+    did: Limit,
+    /// What it has left of that.
+    part: f64,
+    /// The least of it.
     floor: f64,
     /// What it had when the promise was missed last.
     missed_at: f64,
@@ -54,14 +57,14 @@ struct HeldBack {
 
 impl Promises {
     /// With caps that are there already. How much there was before is not known any more: they do not become lower.
-    pub(super) fn found(caps: impl Iterator<Item = (String, f64)>) -> Self {
-        let held_back = caps.map(|(name, ops)| (name, HeldBack { ops, floor: ops, missed_at: ops }));
+    pub(super) fn found(caps: impl Iterator<Item = (String, Limit)>) -> Self {
+        let held_back = caps.map(|(name, did)| (name, HeldBack { did, part: 1.0, floor: 1.0, missed_at: 1.0 }));
         Self { held_back: held_back.collect(), ..Self::default() }
     }
 
-    /// To how many operations per second a tenant is held.
-    pub(super) fn of(&self, name: &str) -> Option<f64> {
-        self.held_back.get(name).map(|held_back| held_back.ops)
+    /// What a tenant is held to.
+    pub(super) fn of(&self, name: &str) -> Option<Limit> {
+        self.held_back.get(name).map(|held_back| held_back.did.times(held_back.part))
     }
 
     /// Forgets those who have gone.
@@ -69,12 +72,12 @@ impl Promises {
         self.held_back.retain(|name, _| there.contains_key(name));
     }
 
-    /// Goes on after so many seconds, with what tenants do now, in operations per second. Says who waits for longer than was promised
-    /// when nothing can be done about it.
+    /// Goes on after so many seconds, with what tenants do now. Says who waits for longer than was promised when nothing can be done
+    /// about it.
     pub(super) fn hold(
         &mut self,
         sample: &Sample,
-        ops: &BTreeMap<String, f64>,
+        rates: &BTreeMap<String, Rate>,
         params: &Params,
         seconds: f64,
     ) -> Option<Reason> {
@@ -83,7 +86,7 @@ impl Promises {
         let missed = missed(sample, params);
         let worst = worst(sample, params);
         if missed.is_empty() {
-            self.recover(worst, sample, ops);
+            self.recover(worst, sample, rates);
             return None;
         }
         if self.pause > 0.0 {
@@ -93,7 +96,7 @@ impl Promises {
             return None;
         }
         let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
-        if self.hold_back(sample, ops, params, &spared, worst) {
+        if self.hold_back(sample, rates, params, &spared, worst) {
             return None;
         }
         if self.before.is_some_and(|before| worst > HELPS * before) {
@@ -107,20 +110,22 @@ impl Promises {
     fn hold_back(
         &mut self,
         sample: &Sample,
-        ops: &BTreeMap<String, f64>,
+        rates: &BTreeMap<String, Rate>,
         params: &Params,
         spared: &BTreeSet<&str>,
         worst: f64,
     ) -> bool {
         let mut is_step = false;
         for name in sample.tenants.keys().filter(|name| !spared.contains(name.as_str())) {
-            let Some(does) = ops.get(name).copied().filter(|does| *does > 0.0) else { continue };
-            let part = params.parts.get(name).copied().unwrap_or(0.0);
-            let new = || HeldBack { ops: does, floor: (FLOOR * part * does).max(MIN_OPS), missed_at: does };
+            let Some(did) = rates.get(name).copied().filter(|does| does.ops > 0.0) else { continue };
+            let share = params.parts.get(name).copied().unwrap_or(0.0);
+            let did = Limit::of(did, sample.largest);
+            let floor = (FLOOR * share).max(did.least());
+            let new = || HeldBack { did, part: 1.0, floor, missed_at: 1.0 };
             let held_back = self.held_back.entry(name.clone()).or_insert_with(new);
-            is_step |= held_back.ops > held_back.floor;
-            held_back.missed_at = held_back.ops;
-            held_back.ops = (held_back.ops * (1.0 / worst).clamp(STEP.0, STEP.1)).max(held_back.floor);
+            is_step |= held_back.part > held_back.floor;
+            held_back.missed_at = held_back.part;
+            held_back.part = (held_back.part * (1.0 / worst).clamp(STEP.0, STEP.1)).max(held_back.floor);
         }
         if is_step {
             self.since_step = 0.0;
@@ -130,19 +135,19 @@ impl Promises {
     }
 
     /// Gives others back what they had.
-    fn recover(&mut self, worst: f64, sample: &Sample, ops: &BTreeMap<String, f64>) {
+    fn recover(&mut self, worst: f64, sample: &Sample, rates: &BTreeMap<String, Rate>) {
         if worst >= CALM || self.since_step < WINDOW {
             return;
         }
         self.since_step = 0.0;
         for held_back in self.held_back.values_mut() {
             let (low, high) = (NEAR.0 * held_back.missed_at, NEAR.1 * held_back.missed_at);
-            let is_near = held_back.ops * RECOVER > low && held_back.ops < high;
-            held_back.ops *= if is_near { PROBE } else { RECOVER };
+            let is_near = held_back.part * RECOVER > low && held_back.part < high;
+            held_back.part *= if is_near { PROBE } else { RECOVER };
         }
-        let does = |name: &str| ops.get(name).copied().unwrap_or(0.0);
+        let does = |name: &str| rates.get(name).copied().unwrap_or_default();
         let waits = |name: &str| sample.tenants.get(name).is_some_and(|tenant| tenant.waiting >= WAITS);
-        self.held_back.retain(|name, held_back| holds(held_back.ops, does(name), waits(name)));
+        self.held_back.retain(|name, held_back| held_back.did.times(held_back.part).holds(does(name), waits(name)));
         if self.held_back.is_empty() {
             self.before = None;
         }

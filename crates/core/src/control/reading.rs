@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::IopsLimit;
+use crate::model::IoMax;
 use crate::observe::cost::as_f64;
 use crate::observe::view::Observation;
+use crate::units::Bytes;
 
 /// What the kernel says of a tenant's cgroup. Sums count from whenever it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,15 +15,17 @@ pub struct Counters {
     /// Its weight, with that of the journal thread beside it.
     pub weight: u32,
     /// Its `io.max`; `None` where the kernel has none.
-    pub limit: Option<IopsLimit>,
+    pub limit: Option<IoMax>,
     /// How long some task of it waited for I/O (io.pressure, `some`).
     pub waited: Duration,
     /// Operations on the device.
     pub operations: u64,
+    /// Bytes that it moved there.
+    pub moved_bytes: u64,
     /// Bytes that the journal thread beside it moved; 0 where there is none.
     pub of_journal: u64,
-    /// Bytes that it and the thread moved together; 0 where there is no thread.
-    pub with_journal: u64,
+    /// Whether there is such a thread.
+    pub has_journal: bool,
 }
 
 /// What was read at one time.
@@ -36,6 +39,8 @@ pub struct Reading {
     pub busy: Duration,
     /// What io.cost let it do (`cost.usage`).
     pub cost_used: Duration,
+    /// The most bytes that the device takes in one operation; `None` where it is not known.
+    pub largest: Option<Bytes>,
     /// Tenants whose cgroups are there.
     pub tenants: BTreeMap<String, Counters>,
 }

@@ -172,8 +172,10 @@ fn mean(values: impl ExactSizeIterator<Item = u64>) -> Option<f64> {
     (n > 0).then(|| as_f64(values.sum()) / as_f64(n))
 }
 
+/// A number of bytes to calculate with: above 2^53 it is the nearest that there is.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "2^53 bytes are far more than any run writes")]
-pub(crate) fn as_f64(bytes: u64) -> f64 {
+pub fn as_f64(bytes: u64) -> f64 {
     bytes as f64
 }
 

@@ -73,7 +73,7 @@ impl Running {
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let tenants = self.counters(engine, facts.dev)?;
-        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, tenants })
+        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest: facts.largest_request, tenants })
     }
 
     /// Of those whose cgroups are there: whose is gone takes no part.
@@ -85,16 +85,17 @@ impl Running {
             let Some(weight) = host.weight(cgroup, file, dev)? else { continue };
             let mut counters = Counters {
                 weight,
-                limit: host.iops_limit(cgroup, dev)?,
+                limit: host.io_max(cgroup, dev)?,
                 waited: host.io_waited(cgroup).unwrap_or_default(),
                 operations: host.operations(cgroup, dev),
+                moved_bytes: host.moved_bytes(cgroup, dev),
                 of_journal: 0,
-                with_journal: 0,
+                has_journal: false,
             };
             if let Some(journal) = journal {
                 counters.weight += host.weight(&journal.cgroup, file, dev)?.unwrap_or(0);
                 counters.of_journal = host.moved_bytes(&journal.cgroup, dev);
-                counters.with_journal = counters.of_journal.saturating_add(host.moved_bytes(cgroup, dev));
+                counters.has_journal = true;
             }
             all.insert(name.clone(), counters);
         }
@@ -162,7 +163,8 @@ impl Running {
                 weight: outcome.weights.get(&tenant.name).copied()?,
                 contends: standing.contends,
                 infeasible: standing.infeasible,
-                cap: self.holding.cap(&tenant.name),
+                cap: self.holding.cap(&tenant.name).and_then(|cap| cap.ops),
+                cap_bytes: self.holding.cap(&tenant.name).and_then(|cap| cap.bytes),
                 fsync_p99_seconds: outcome.fsync_p99.get(&tenant.name).copied(),
             })
         };

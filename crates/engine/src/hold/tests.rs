@@ -6,7 +6,7 @@ use bulkhead_core::action::Applied;
 use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::health;
-use bulkhead_core::model::IopsLimit;
+use bulkhead_core::model::{IoMax, RateLimit};
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::identity::identify;
 use bulkhead_core::observe::view::{
@@ -108,7 +108,7 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
     let leased = HoldStart { lease_seconds: Some(30), ..asked };
     assert_eq!(engine.hold_start(&leased, false).unwrap().steps.len(), 1);
     let done = engine.hold_stop("/dev/sda", false).unwrap();
-    let is_cap = |step: &Applied| matches!(step.action, Action::LimitIops { .. });
+    let is_cap = |step: &Applied| matches!(step.action, Action::LimitIo { .. });
     assert!(done.steps.iter().all(|step| step.changed != is_cap(step)), "{done:?}");
     assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
     assert_eq!(tunables(), ["0", "1", "8"]);
@@ -229,10 +229,10 @@ fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
 #[test]
 fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let (sim, engine) = host();
-    let limited = Action::LimitIops {
+    let limited = Action::LimitIo {
         cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
         device: "sda".to_owned(),
-        limit: IopsLimit { read: Some(50), write: None },
+        limit: IoMax { ops: RateLimit { read: Some(50), write: None }, bytes: Some(RateLimit::default()) },
     };
     engine.executor.run_steps(vec![limited], false).unwrap();
     // Whatever its weight is, `a` has two thirds.
@@ -243,7 +243,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let view = &holder.views()[0];
     assert_eq!((view.state.as_str(), io_max(&sim, "a")), ("capped", None));
     let cap = view.standings[1].cap.unwrap();
-    assert_eq!(io_max(&sim, "b"), Some(format!("riops={} wiops={cap}", cap.min(50))));
+    assert_eq!(io_max(&sim, "b"), Some(format!("rbps=max wbps=max riops={} wiops={cap}", cap.min(50))));
     assert!(view.reason.contains(&format!("b back: it is held to {cap} operations")), "{}", view.reason);
     // Asked for again, it knows what was there before; a daemon that starts anew goes on with what it finds.
     engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
@@ -253,11 +253,11 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     assert!(io_max(&sim, "b").unwrap().ends_with(&format!("wiops={cap}")));
     // Nobody watches any more.
     second.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 43 * SECOND);
-    assert_eq!(io_max(&sim, "b").as_deref(), Some("riops=50 wiops=max"));
+    assert_eq!(io_max(&sim, "b").as_deref(), Some("rbps=max wbps=max riops=50 wiops=max"));
     steps(&mut second, &engine, 44..80);
     assert!(second.views()[0].standings[1].cap.is_some());
     engine.hold_stop("sda", false).unwrap();
-    assert_eq!(io_max(&sim, "b").as_deref(), Some("riops=50 wiops=max"));
+    assert_eq!(io_max(&sim, "b").as_deref(), Some("rbps=max wbps=max riops=50 wiops=max"));
 }
 
 #[test]

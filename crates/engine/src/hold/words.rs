@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bulkhead_core::control::{LatencyMiss, Reason};
+use bulkhead_core::control::{Cap, LatencyMiss, Reason};
+use bulkhead_core::units::Bytes;
 
 pub(super) const fn word(reason: &Reason) -> &'static str {
     match reason {
@@ -35,8 +36,8 @@ pub(super) fn sentence(reason: &Reason) -> String {
             had * 100.0,
             expected * 100.0
         ),
-        Reason::Capped { tenant, ops } => {
-            format!("weights do not hold {tenant} back: it is held to {ops} operations a second")
+        Reason::Capped { tenant, cap } => {
+            format!("weights do not hold {tenant} back: it is held to {} a second", amount(*cap))
         }
         Reason::LatencyMissed { tenant, found, promised, why } => {
             let why = match why {
@@ -57,7 +58,7 @@ pub(super) fn sentence(reason: &Reason) -> String {
         }
         Reason::ClockWentBack => "the clock went backwards".to_owned(),
         Reason::OtherCap { tenant, found, expected } => {
-            let text = |cap: &Option<u32>| cap.map_or_else(|| "none".to_owned(), |cap| cap.to_string());
+            let text = |cap: &Option<Cap>| cap.map_or_else(|| "none".to_owned(), amount);
             format!(
                 "another program set the limit of {tenant} in io.max from {} to {}: nothing is changed until it is back",
                 text(expected),
@@ -70,4 +71,11 @@ pub(super) fn sentence(reason: &Reason) -> String {
             )
         }
     }
+}
+
+/// What a cap allows in a second.
+fn amount(cap: Cap) -> String {
+    let ops = cap.ops.map(|ops| format!("{ops} operations"));
+    let bytes = cap.bytes.map(|bytes| Bytes(bytes).to_string());
+    ops.into_iter().chain(bytes).collect::<Vec<_>>().join(" and ")
 }

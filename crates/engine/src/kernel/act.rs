@@ -185,9 +185,9 @@ impl Kernel {
                     _ => Ok(Outcome::UNCHANGED),
                 }
             }
-            A::LimitIops { cgroup, device, limit } => {
+            A::LimitIo { cgroup, device, limit } => {
                 let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
-                match self.iops_limit(cgroup, dev)? {
+                match self.io_max(cgroup, dev)?.map(|before| before.as_far_as(*limit)) {
                     Some(before) if before != *limit => {
                         self.write_cgroup(cgroup, "io.max", &format!("{dev} {limit}"))?;
                         Ok(Outcome { changed: true, old: Some(before.to_string()) })

@@ -25,7 +25,7 @@ use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::merge::LayerTree;
-use bulkhead_core::model::{FsKind, IopsLimit, PoolSource};
+use bulkhead_core::model::{FsKind, IoMax, PoolSource, RateLimit};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::stream::PartState;
@@ -34,7 +34,7 @@ use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use bulkhead_core::work::WorkSpec;
 use bulkhead_sys::block::{self, BlockDevice, Holder};
-use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
+use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath, IoLimits};
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::mount::{self, MountPoints};
 use bulkhead_sys::roots::Roots;
@@ -157,6 +157,7 @@ impl Kernel {
             dev: device.dev,
             size: device.size,
             rotational: device.rotational,
+            largest_request: device.largest_request,
             scheduler,
             schedulers,
             physical,
@@ -585,9 +586,12 @@ impl Host for Kernel {
         iosched::get(&self.roots, dev, tunable)
     }
 
-    fn iops_limit(&self, cgroup: &str, dev: DevNo) -> Result<Option<IopsLimit>, Fault> {
-        match cgroup::iops_limit(&self.roots, &cgroup_path(cgroup)?, dev) {
-            Ok((read, write)) => Ok(Some(IopsLimit { read, write })),
+    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault> {
+        match cgroup::io_limits(&self.roots, &cgroup_path(cgroup)?, dev) {
+            Ok(IoLimits { rbps, wbps, riops, wiops }) => Ok(Some(IoMax {
+                ops: RateLimit { read: riops, write: wiops },
+                bytes: Some(RateLimit { read: rbps, write: wbps }),
+            })),
             Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => Ok(None),
             Err(error) => Err(error.fault(format!("cgroup {cgroup}"))),
         }

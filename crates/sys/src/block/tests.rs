@@ -3,12 +3,13 @@
 use super::*;
 use std::os::unix::fs::symlink;
 
-const QUEUE: [(&str, &str); 5] = [
+const QUEUE: [(&str, &str); 6] = [
     ("logical_block_size", "512"),
     ("physical_block_size", "4096"),
     ("rotational", "1"),
     ("scheduler", "[none] mq-deadline"),
     ("nr_requests", "256"),
+    ("max_sectors_kb", "1280"),
 ];
 
 struct Fake {
@@ -98,6 +99,7 @@ fn a_disk_and_its_partition() {
     let scheduler = disk.scheduler.unwrap();
     assert_eq!((scheduler.active.as_str(), scheduler.available.len()), ("none", 2));
     assert_eq!((disk.nr_requests, disk.model.as_deref()), (Some(256), Some("QEMU HARDDISK")));
+    assert_eq!(disk.largest_request, Some(Bytes(1_310_720)));
     let partition = inspect(&fake.roots, VDA1).unwrap();
     assert_eq!((partition.partition_of, partition.physical_block_bytes), (Some(VDA), 4096));
     assert_eq!(name_of(&fake.roots, VDA1).unwrap(), "vda1");

@@ -281,12 +281,13 @@ fn root_a_real_process_is_moved_frozen_and_killed() {
 }
 
 #[test]
-fn limits_of_operations_are_those_of_the_device() {
+fn limits_are_those_of_the_device() {
     let text = "8:0 rbps=max wbps=1048576 riops=50 wiops=max\n254:16 rbps=max wbps=max riops=max wiops=7\n";
-    assert_eq!(parse_iops_limit(text, DevNo::new(8, 0)), (Some(50), None));
-    assert_eq!(parse_iops_limit(text, DevNo::new(254, 16)), (None, Some(7)));
-    assert_eq!(parse_iops_limit(text, DevNo::new(254, 1)), (None, None));
-    assert_eq!(parse_iops_limit("", DevNo::new(8, 0)), (None, None));
+    let none = IoLimits::default();
+    assert_eq!(parse_io_limits(text, DevNo::new(8, 0)), IoLimits { wbps: Some(1_048_576), riops: Some(50), ..none });
+    assert_eq!(parse_io_limits(text, DevNo::new(254, 16)), IoLimits { wiops: Some(7), ..none });
+    assert_eq!(parse_io_limits(text, DevNo::new(254, 1)), none);
+    assert_eq!(parse_io_limits("", DevNo::new(8, 0)), none);
 }
 
 #[test]

@@ -9,15 +9,20 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 /// What the device does in a second.
 const OPS: f64 = 1000.0;
+/// Of this size, bytes.
+const SIZE: f64 = 131_072.0;
 
 /// Two who wait for each of their operations.
 struct Device {
     /// What each could do at most, of the device.
     wants: [f64; 2],
-    caps: [Option<u32>; 2],
+    /// How large the operations of each are, of [`SIZE`]; they take as much longer.
+    sizes: [f64; 2],
+    caps: [Option<Cap>; 2],
     weights: [u32; 2],
     seconds: u64,
     can_cap: bool,
+    largest: Option<f64>,
     /// How long A's fsyncs take beside nobody and beside one who has the whole device, s.
     fsync: (f64, f64),
 }
@@ -26,12 +31,25 @@ const NAMES: [&str; 2] = ["a", "b"];
 
 impl Device {
     fn new(wants: [f64; 2]) -> Self {
-        Self { wants, caps: [None; 2], weights: [100; 2], seconds: 0, can_cap: true, fsync: (0.010, 0.050) }
+        Self {
+            wants,
+            sizes: [1.0; 2],
+            caps: [None; 2],
+            weights: [100; 2],
+            seconds: 0,
+            can_cap: true,
+            largest: None,
+            fsync: (0.010, 0.050),
+        }
     }
 
     /// What each does, of 1: half, what it wants, or what it is held to, and what the other one leaves.
     fn parts(&self) -> [f64; 2] {
-        let wants = [0, 1].map(|n| self.caps[n].map_or(self.wants[n], |cap| self.wants[n].min(f64::from(cap) / OPS)));
+        let allows = |n: usize, cap: Cap| {
+            let ops = cap.ops.map_or(1.0, |ops| f64::from(ops) * self.sizes[n] / OPS);
+            cap.bytes.map_or(ops, |bytes| ops.min(bytes as f64 / (OPS * SIZE)))
+        };
+        let wants = [0, 1].map(|n| self.caps[n].map_or(self.wants[n], |cap| self.wants[n].min(allows(n, cap))));
         let left = [1, 0].map(|other| (1.0 - wants[other]).max(0.5));
         [wants[0].min(left[0]), wants[1].min(left[1])]
     }
@@ -44,13 +62,15 @@ impl Device {
             let waiting = if parts[n] < self.wants[n] { 0.9 } else { 0.2 };
             let fsync_p99 = (n == 0).then_some(self.fsync.0 + (self.fsync.1 - self.fsync.0) * parts[1]);
             let (weight, cap) = (self.weights[n], self.caps[n]);
-            (NAMES[n].to_owned(), TenantSample { usage, waiting, weight, ops: OPS * parts[n], cap, fsync_p99 })
+            let (ops, bytes) = (OPS * parts[n] / self.sizes[n], OPS * parts[n] * SIZE);
+            (NAMES[n].to_owned(), TenantSample { usage, waiting, weight, ops, bytes, cap, fsync_p99 })
         };
         Sample {
             at_ns: self.seconds * SECOND,
             busy: parts[0] + parts[1],
             is_partial: false,
             can_cap: self.can_cap,
+            largest: self.largest,
             tenants: [tenant(0), tenant(1)].into(),
         }
     }
@@ -78,6 +98,11 @@ fn params(part_of_a: f64, fsync_p99: Option<f64>) -> Params {
     }
 }
 
+/// Operations of 128 KiB.
+fn rate(ops: f64) -> Rate {
+    Rate { ops, bytes: SIZE * ops }
+}
+
 fn assert_near(found: f64, wanted: f64) {
     assert!((found - wanted).abs() < 0.02, "{found}, {wanted}");
 }
@@ -94,6 +119,42 @@ fn who_has_too_much_is_held_where_weights_do_nothing() {
             assert_near(device.parts()[0], part);
         }
     }
+}
+
+/// What writeback makes of a stream of small writes is larger or smaller from one second to the next.
+#[test]
+fn larger_and_smaller_operations_have_no_more_of_the_device() {
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.largest = Some(4.0 * SIZE);
+    device.run(&mut state, &params(0.7, None), 60);
+    assert!(matches!(device.caps, [None, Some(Cap { ops: None, bytes: Some(_) })]), "{:?}", device.caps);
+    for size in [2.0, 4.0, 0.5, 1.0] {
+        device.sizes[1] = size;
+        for _ in 0..10 {
+            device.run(&mut state, &params(0.7, None), 1);
+            assert_near(device.parts()[0], 0.7);
+        }
+    }
+}
+
+/// A limit on bytes says nothing of many small ones, nor of what the kernel splits.
+#[test]
+fn who_has_small_operations_or_the_largest_is_held_to_a_number_of_them() {
+    for (size, largest) in [(1.0 / 16.0, 4.0), (1.0, 1.5), (4.0, 4.0)] {
+        let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+        device.largest = Some(largest * SIZE);
+        device.sizes[1] = size;
+        device.run(&mut state, &params(0.7, None), 60);
+        assert!(matches!(device.caps, [None, Some(Cap { ops: Some(_), bytes: None })]), "{size}: {:?}", device.caps);
+        assert_near(device.parts()[0], 0.7);
+    }
+    let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+    device.largest = Some(4.0 * SIZE);
+    device.run(&mut state, &params(0.7, None), 60);
+    device.sizes[1] = 1.0 / 16.0;
+    device.run(&mut state, &params(0.7, None), 20);
+    assert!(matches!(device.caps, [None, Some(Cap { ops: Some(_), bytes: None })]), "{:?}", device.caps);
+    assert_near(device.parts()[0], 0.7);
 }
 
 /// Where they do something after all, as beside debt of journal writes, the cap is what holds, and they are as promised.
@@ -114,11 +175,12 @@ fn who_is_short_beside_its_cap_lets_others_be_capped() {
     let standings = [("b".to_owned(), standing(0.5, 0.3)), ("c".to_owned(), standing(0.5, 0.7))].into();
     let waiting = ["b", "c"].map(|name| (name.to_owned(), 1.0)).into();
     for (cap, does, is_capped) in [(100.0, 70.0, true), (100.0, 90.0, false), (19.0, 9.0, false), (30.0, 12.0, true)] {
-        let mut caps = Caps { share: [("b".to_owned(), cap)].into(), ..Caps::default() };
+        let mut caps = Caps { share: [("b".to_owned(), Limit::Ops(cap))].into(), ..Caps::default() };
         caps.hold_shares(&Recent {
             busy: 1.0,
-            ops: &[("b".to_owned(), does), ("c".to_owned(), 300.0)].into(),
+            rates: &[("b".to_owned(), rate(does)), ("c".to_owned(), rate(300.0))].into(),
             standings: &standings,
+            largest: None,
             waiting: &waiting,
             is_ineffective: false,
             seconds: 0.0,
@@ -133,11 +195,12 @@ fn a_cap_that_is_not_reached_rises_before_it_goes() {
     let standing = |target: f64| Standing { target, achieved: target, contends: true, ..Standing::default() };
     let standings = [("a".to_owned(), standing(0.7)), ("b".to_owned(), standing(0.3))].into();
     for (cap, waiting, is_lifted) in [(17.0, 1.0, false), (17.0, 0.0, true), (50.0, 1.0, true)] {
-        let mut caps = Caps { share: [("b".to_owned(), cap)].into(), ..Caps::default() };
+        let mut caps = Caps { share: [("b".to_owned(), Limit::Ops(cap))].into(), ..Caps::default() };
         caps.hold_shares(&Recent {
             busy: 0.5,
-            ops: &[("a".to_owned(), 700.0), ("b".to_owned(), 10.0)].into(),
+            rates: &[("a".to_owned(), rate(700.0)), ("b".to_owned(), rate(10.0))].into(),
             standings: &standings,
+            largest: None,
             waiting: &[("a".to_owned(), 1.0), ("b".to_owned(), waiting)].into(),
             is_ineffective: false,
             seconds: 1.0,
@@ -225,8 +288,9 @@ fn a_limit_that_another_program_writes_is_told_and_left() {
     let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
     device.run(&mut state, &params(0.7, None), 60);
     let expected = device.caps[1];
-    device.caps[1] = Some(7);
+    let found = Some(Cap { ops: Some(7), bytes: None });
+    device.caps[1] = found;
     let last = device.run(&mut state, &params(0.7, None), 10);
-    assert_eq!(device.caps[1], Some(7));
-    assert_eq!(last.reason, Reason::OtherCap { tenant: "b".to_owned(), found: Some(7), expected });
+    assert_eq!(device.caps[1], found);
+    assert_eq!(last.reason, Reason::OtherCap { tenant: "b".to_owned(), found, expected });
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::control::own_caps::limit;
 use crate::control::reading::Counters;
 use crate::control::{Mode, Reason, usage};
-use crate::model::{HeldJournal, IopsLimit};
+use crate::model::{HeldJournal, IoMax, RateLimit};
 use crate::observe::identity::identify;
 use crate::observe::view::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
 
@@ -21,7 +22,7 @@ struct Host {
     at_ns: u64,
     seconds: u64,
     weights: BTreeMap<String, u32>,
-    limits: BTreeMap<String, IopsLimit>,
+    limits: BTreeMap<String, IoMax>,
     tunables: BTreeMap<String, String>,
     fsyncs: Histogram,
     /// What `a`'s journal thread moves of its own in a second; none where it is in the root.
@@ -29,13 +30,14 @@ struct Host {
 }
 
 /// `a` is to have 95 %.
-fn hold(iops_before: IopsLimit, has_journal: bool) -> Hold {
+fn hold(before: IoMax, has_journal: bool) -> Hold {
     let tenant = |name: &str, share_ppm| HeldTenant {
         name: name.to_owned(),
         share_ppm,
         identity: identify(&format!("/{name}")),
         cgroup: name.to_owned(),
-        iops_before,
+        iops_before: before.ops,
+        bytes_before: before.bytes,
         fsync_p99_us: None,
         journal: (has_journal && name == "a")
             .then(|| HeldJournal { device: "dm-0".to_owned(), cgroup: BESIDE.to_owned() }),
@@ -62,7 +64,7 @@ impl Host {
             at_ns: 0,
             seconds: 0,
             weights,
-            limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.clone(), tenant.iops_before)).collect(),
+            limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.clone(), tenant.before())).collect(),
             tunables: hold.tunables.clone(),
             fsyncs: Histogram::default(),
             journal_bytes: hold.tenants[0].journal.is_some().then_some(1 << 20),
@@ -114,8 +116,9 @@ impl Host {
                 limit: Some(self.limits[name]),
                 waited: Duration::from_secs(seconds),
                 operations: 100 * seconds,
+                moved_bytes: seconds << 20,
                 of_journal,
-                with_journal: if of_journal > 0 { of_journal + (seconds << 20) } else { 0 },
+                has_journal: of_journal > 0,
             }
         };
         Reading {
@@ -123,6 +126,7 @@ impl Host {
             seen: Arc::new(self.seen()),
             busy: Duration::from_secs(seconds),
             cost_used: Duration::ZERO,
+            largest: None,
             tenants: NAMES.map(|name| (name.to_owned(), counters(name))).into(),
         }
     }
@@ -141,7 +145,7 @@ impl Host {
                     assert_eq!((file.as_str(), device.as_str()), ("io.bfq.weight", "sda"));
                     self.weights.insert(cgroup, weight);
                 }
-                Action::LimitIops { cgroup, limit, .. } => {
+                Action::LimitIo { cgroup, limit, .. } => {
                     self.limits.insert(cgroup, limit);
                 }
                 Action::SetTunable { tunable, value, .. } => {
@@ -156,22 +160,28 @@ impl Host {
 }
 
 fn is_limit(action: &Action) -> bool {
-    matches!(action, Action::LimitIops { .. })
+    matches!(action, Action::LimitIo { .. })
 }
 
-fn limits() -> impl Strategy<Value = IopsLimit> {
-    let one = prop_oneof![Just(None), (1u64..100).prop_map(Some)];
-    (one.clone(), one).prop_map(|(read, write)| IopsLimit { read, write })
+/// Without limits, and a program that knows of bytes.
+fn unlimited() -> IoMax {
+    IoMax { bytes: Some(RateLimit::default()), ..IoMax::default() }
+}
+
+fn limits() -> impl Strategy<Value = IoMax> {
+    let one = || prop_oneof![Just(None), (1u64..100).prop_map(Some)];
+    let rates = || (one(), one()).prop_map(|(read, write)| RateLimit { read, write });
+    (rates(), rates()).prop_map(|(ops, bytes)| IoMax { ops, bytes: Some(bytes) })
 }
 
 #[test]
 fn who_is_held_back_by_no_weight_is_capped_and_the_cap_is_known_after_a_restart() {
-    let hold = hold(IopsLimit { read: Some(50), write: None }, false);
+    let hold = hold(IoMax { ops: RateLimit { read: Some(50), write: None }, ..unlimited() }, false);
     let (mut host, mut first) = (Host::new(&hold), Holding::new(hold.clone()));
     assert_eq!(host.turn(&mut first), None, "sums say nothing alone");
     (0..40).for_each(|_| drop(host.turn(&mut first)));
     let cap = first.cap("b").unwrap();
-    assert_eq!((first.cap("a"), host.limits["b"]), (None, hold.tenants[1].iops_before.capped(cap)));
+    assert_eq!((first.cap("a"), host.limits["b"]), (None, limit(hold.tenants[1].before(), Some(cap))));
     let mut second = Holding::new(hold.clone());
     assert_eq!(host.turn(&mut second), None);
     for _ in 0..4 {
@@ -190,7 +200,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_the_cap_is_known_after_a_restart(
 
 #[test]
 fn a_shared_journal_lifts_caps_and_keeps_them_off() {
-    let hold = hold(IopsLimit::default(), false);
+    let hold = hold(unlimited(), false);
     let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
     (0..40).for_each(|_| drop(host.turn(&mut holding)));
     assert!(holding.cap("b").is_some());
@@ -199,17 +209,14 @@ fn a_shared_journal_lifts_caps_and_keeps_them_off() {
     seen.containers[1].journal[0].journal.commit_bytes = 1;
     shared.seen = Arc::new(seen);
     let turn = host.carry_out(&mut holding, shared).unwrap();
-    assert_eq!(
-        (turn.step.caps.get("b"), holding.cap("b"), host.limits["b"]),
-        (Some(&None), None, IopsLimit::default())
-    );
+    assert_eq!((turn.step.caps.get("b"), holding.cap("b"), host.limits["b"]), (Some(&None), None, unlimited()));
     (0..60).for_each(|_| assert!(!host.turn(&mut holding).unwrap().actions.iter().any(is_limit)));
     assert!((0..10).any(|_| host.turn(&mut holding).unwrap().actions.iter().any(is_limit)), "a minute is over");
 }
 
 #[test]
 fn tunables_are_set_once_and_are_as_before_beside_fsyncs() {
-    let hold = hold(IopsLimit::default(), false);
+    let hold = hold(unlimited(), false);
     let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold.clone()));
     let mut run = |seconds: usize, syncs: usize| {
         let is_tunable = |action: &Action| matches!(action, Action::SetTunable { .. });
@@ -257,7 +264,7 @@ proptest! {
     fn weights_of_a_container_and_its_thread_sum_to_its_weight(
         course in prop::collection::vec((0u64..4 * SECOND, 0u64..1 << 24), 1..60)
     ) {
-        let hold = hold(IopsLimit::default(), true);
+        let hold = hold(unlimited(), true);
         let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
         for (ns, journal_bytes) in course {
             host.at_ns += ns;
@@ -273,7 +280,7 @@ proptest! {
     fn no_clock_does_harm(
         times in prop::collection::vec(prop_oneof![3 => (0u64..12).prop_map(|second| second * SECOND), 1 => any::<u64>()], 2..40)
     ) {
-        let hold = hold(IopsLimit::default(), true);
+        let hold = hold(unlimited(), true);
         let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold));
         for at_ns in times {
             let reading = Reading { at_ns, ..host.read() };

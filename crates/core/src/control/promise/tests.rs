@@ -17,7 +17,13 @@ const PROMISED: f64 = 0.050;
 
 impl Device {
     fn ops(&self) -> f64 {
-        self.promises.of("b").unwrap_or(WANTS).min(WANTS)
+        match self.promises.of("b") {
+            Some(Limit::Ops(ops)) => ops.min(WANTS),
+            other => {
+                assert_eq!(other, None);
+                WANTS
+            }
+        }
     }
 
     /// The next second.
@@ -29,19 +35,21 @@ impl Device {
         let tenant = |fsync_p99, ops| {
             let usage = Usage { native: ops, journal: 0.0 };
             let waiting = if ops < WANTS { 0.9 } else { 0.2 };
-            TenantSample { usage, waiting, weight: 100, ops, cap: None, fsync_p99 }
+            TenantSample { usage, waiting, weight: 100, ops, bytes: 4096.0 * ops, cap: None, fsync_p99 }
         };
         let p99 = self.latencies.iter().copied().fold(0.0, f64::max);
         let tenants = [("a".to_owned(), tenant(Some(p99), 10.0)), ("b".to_owned(), tenant(None, self.ops()))];
-        let ops = tenants.iter().map(|(name, tenant)| (name.clone(), tenant.ops)).collect();
-        let sample = Sample { at_ns: 0, busy: 1.0, is_partial: false, can_cap: true, tenants: tenants.into() };
+        let rate = |tenant: &TenantSample| Rate { ops: tenant.ops, bytes: tenant.bytes };
+        let rates = tenants.iter().map(|(name, tenant)| (name.clone(), rate(tenant))).collect();
+        let sample =
+            Sample { at_ns: 0, busy: 1.0, is_partial: false, can_cap: true, largest: None, tenants: tenants.into() };
         let params = Params {
             parts: [("a".to_owned(), 0.5), ("b".to_owned(), 0.5)].into(),
             total_weight: 200.0,
             range: 1..=10_000,
             fsync_p99: [("a".to_owned(), PROMISED)].into(),
         };
-        self.promises.hold(&sample, &ops, &params, 1.0)
+        self.promises.hold(&sample, &rates, &params, 1.0)
     }
 
     fn run(&mut self, latency: impl Fn(f64) -> f64, seconds: usize) -> Option<Reason> {
@@ -106,9 +114,10 @@ fn others_stay_at_their_floor_where_that_helps_and_is_not_enough() {
 
 #[test]
 fn caps_that_were_found_become_no_lower() {
-    let mut device = Device { promises: Promises::found([("b".to_owned(), 30.0)].into_iter()), ..Device::default() };
+    let cap = Limit::Ops(30.0);
+    let mut device = Device { promises: Promises::found([("b".to_owned(), cap)].into_iter()), ..Device::default() };
     assert_eq!(why(device.run(|_| 0.100, 60).as_ref()), Some(LatencyMiss::AtFloor));
-    assert_eq!(device.promises.of("b"), Some(30.0));
+    assert_eq!(device.promises.of("b"), Some(cap));
     device.promises.keep(&BTreeMap::new());
     assert_eq!(device.promises.of("b"), None);
 }
