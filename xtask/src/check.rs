@@ -3,7 +3,7 @@
 //! Formatting, lints, unit and integration tests, dependency licences and sources. The lab's cases are `cargo xtask lab run`.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -11,8 +11,12 @@ use anyhow::{Context, Result, bail, ensure};
 use bulkhead_lab::{Cache, Stream, say};
 use serde::Deserialize;
 
+use crate::lab::workspace;
+
 /// The version that is installed when there is none.
 const CARGO_DENY_VERSION: &str = "0.20.2";
+/// Says which dependencies were found clean last.
+const CHECKED: &str = "deny.checked";
 /// Build options for tools with a short run time: no optimisation, no debugging information.
 pub(crate) const QUICKLY: &[&str] = &["--locked", "--debug", "--config", "profile.dev.debug=false"];
 
@@ -94,18 +98,52 @@ pub(crate) fn tests() -> Result<()> {
     cargo(&["test", "--workspace", "--locked"])
 }
 
-/// Licences and sources of dependencies.
+/// Licences and sources of dependencies, unless they are those that were found clean before.
 pub(crate) fn dependencies() -> Result<()> {
-    let program = cargo_deny()?;
+    let now = checked(&workspace())?;
+    if std::fs::read_to_string(workspace().join(CHECKED)).is_ok_and(|text| text.trim() == now) {
+        say::progress(format!("dependencies are those that cargo-deny found clean ({CHECKED})"));
+        return Ok(());
+    }
+    deny()?;
+    say::progress(format!("`cargo xtask deny` records that in {CHECKED}: cargo-deny takes two minutes to build"));
+    Ok(())
+}
+
+/// Lets cargo-deny look at dependencies, and records that they are clean.
+pub(crate) fn record_dependencies() -> Result<()> {
+    deny()?;
+    let path = workspace().join(CHECKED);
+    std::fs::write(&path, format!("{}\n", checked(&workspace())?))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What stands in [`CHECKED`] when the dependencies of a workspace are clean: what cargo-deny says depends on its version and these files alone,
+/// as the lock has checksums of all that is downloaded.
+fn checked(workspace: &Path) -> Result<String> {
+    let manifest = |folder: PathBuf| folder.join("Cargo.toml");
+    let members = std::fs::read_dir(workspace.join("crates")).context("cannot list the folder crates")?;
+    let mut files: Vec<PathBuf> = members
+        .map(|member| Ok(manifest(member?.path())))
+        .collect::<std::io::Result<_>>()
+        .context("cannot list crates")?;
+    files.extend(["xtask", "fuzz", ""].map(|folder| manifest(workspace.join(folder))));
+    files.extend(["Cargo.lock", "deny.toml"].map(|file| workspace.join(file)));
+    files.sort();
+    let mut hasher = blake3::Hasher::new();
+    for file in files {
+        let bytes = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        hasher.update(blake3::hash(&bytes).as_bytes());
+    }
+    Ok(format!("cargo-deny {CARGO_DENY_VERSION} {}", hasher.finalize()))
+}
+
+fn deny() -> Result<()> {
+    let program = installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)?;
     // It reads the manifests of all platforms' packages, of which only this platform's have been downloaded.
     cargo(&["fetch", "--locked"])?;
     // Advisories need the network: deny.toml says why they are left out here.
     run_command(&program, &["deny", "--locked", "--offline", "check", "bans", "licenses", "sources"])
-}
-
-/// Installed first if it is not there.
-pub(crate) fn cargo_deny() -> Result<PathBuf> {
-    installed("cargo-deny", CARGO_DENY_VERSION, QUICKLY)
 }
 
 /// A program that cargo installs, in a folder of its own in the lab's cache; built first if it is not there.
@@ -151,4 +189,29 @@ pub(crate) fn run_command(program: &std::path::Path, args: &[&str]) -> Result<()
     }
     say::progress(format!("`{shown}` took {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dependencies_are_looked_at_again_when_a_file_changes_that_names_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        for folder in ["crates/a", "xtask", "fuzz"] {
+            std::fs::create_dir_all(path(folder)).unwrap();
+        }
+        let files =
+            ["crates/a/Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "Cargo.toml", "Cargo.lock", "deny.toml"];
+        for file in files {
+            std::fs::write(path(file), "before").unwrap();
+        }
+        for file in files {
+            let before = checked(dir.path()).unwrap();
+            assert_eq!(checked(dir.path()).unwrap(), before);
+            std::fs::write(path(file), "after").unwrap();
+            assert_ne!(checked(dir.path()).unwrap(), before, "{file}");
+        }
+    }
 }

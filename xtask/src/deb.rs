@@ -46,8 +46,8 @@ pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
     let (profile, program) = (profile(is_release), programs_dir(is_release).join("bulkhead"));
     // Where the manifest of the package looks for them.
     write_completions(&program, &workspace().join("target/packaging"))?;
-    let cargo_deb = cargo_deb()?;
-    let package = target_dir().join(format!("debian/bulkhead-{profile}.deb"));
+    let cargo_deb = installed("cargo-deb", CARGO_DEB_VERSION, QUICKLY)?;
+    let package = path(is_release);
     let manifest = workspace().join("crates/cli/Cargo.toml");
     let [package_text, manifest] = [&package, &manifest].map(|path| path.to_string_lossy().into_owned());
     run_command(
@@ -69,9 +69,9 @@ pub(crate) fn make(is_release: bool) -> Result<PathBuf> {
     Ok(package)
 }
 
-/// Installed first if it is not there.
-pub(crate) fn cargo_deb() -> Result<PathBuf> {
-    installed("cargo-deb", CARGO_DEB_VERSION, QUICKLY)
+/// Where it goes.
+pub(crate) fn path(is_release: bool) -> PathBuf {
+    target_dir().join(format!("debian/bulkhead-{}.deb", profile(is_release)))
 }
 
 /// What cargo calls it.

@@ -164,7 +164,7 @@ impl MachineArgs {
 pub(crate) type Beside = watch::Receiver<Option<bool>>;
 
 /// The quick cases on the main kernel, with the programs as they are. Those on the wall clock wait until the host has ended what it does
-/// beside; when that fails, the run ends.
+/// beside, the package included; when that fails, the run ends.
 pub(crate) fn run_quick(beside: &Beside) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("cannot start the asynchronous runtime")?;
     let ended = |well: bool| {
@@ -184,7 +184,9 @@ pub(crate) fn run_quick(beside: &Beside) -> Result<ExitCode> {
                 () = ended(false) => "failed beside",
             }
         };
-        run_plan(cases::quick(), vec![Kernel::V6_12], None, false, &Programs::AS_THEY_ARE, ended(true), interrupt).await
+        let mut config = config(&Programs::AS_THEY_ARE)?;
+        config.package = Some(deb::path(false));
+        run_plan(cases::quick(), vec![Kernel::V6_12], None, false, config, ended(true), interrupt).await
     })
 }
 
@@ -202,14 +204,19 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
                 _ => named_cases(&cases)?,
             };
             let kernels = if kernel == "all" { Kernel::ALL.to_vec() } else { vec![kernel.parse()?] };
-            return run_plan(cases, kernels, clock, keep, &programs, ready(()), interrupted()?).await;
+            let mut config = config(&programs)?;
+            if cases.iter().any(|case| case.profile.init == Init::Systemd) {
+                config.package = Some(deb::make(programs.release)?);
+            }
+            return run_plan(cases, kernels, clock, keep, config, ready(()), interrupted()?).await;
         }
         if let Command::Soak { minutes, kernel, keep, programs } = command {
             let soak = cases::soak_of_suites(Duration::from_secs(minutes * 60));
             if !soak.kernels.contains(&kernel) {
                 bail!("kernel {kernel} has no block servers: choose 6.12 or backport");
             }
-            return run_plan(vec![&soak], vec![kernel], None, keep, &programs, ready(()), interrupted()?).await;
+            return run_plan(vec![&soak], vec![kernel], None, keep, config(&programs)?, ready(()), interrupted()?)
+                .await;
         }
         let interrupt = interrupted()?;
         tokio::select! {
@@ -381,15 +388,11 @@ async fn run_plan(
     kernels: Vec<Kernel>,
     clock: Option<Clock>,
     keep: bool,
-    programs: &Programs,
+    config: LabConfig,
     quiet: impl Future,
     interrupt: impl Future<Output = &'static str>,
 ) -> Result<ExitCode> {
     let mut interrupt = std::pin::pin!(interrupt);
-    let mut config = config(programs)?;
-    if cases.iter().any(|case| case.profile.init == Init::Systemd) {
-        config.package = Some(deb::make(programs.release)?);
-    }
     let lab = tokio::select! {
         lab = Lab::open(config) => Arc::new(lab?),
         signal = &mut interrupt => bail!("{signal} before the first case"),

@@ -25,6 +25,8 @@ struct Cli {
 enum Command {
     /// Formatting, lints, tests, licences: all that needs no virtual machine.
     Check,
+    /// Licences and sources of dependencies by cargo-deny; records that they are clean, which `check` believes until they change.
+    Deny,
     /// The Debian package, in target/debian.
     Deb(deb::Arguments),
     /// The before/after experiment in a virtual machine; the report goes to target/demo.
@@ -43,6 +45,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run().map(|()| ExitCode::SUCCESS),
+        Command::Deny => check::record_dependencies().map(|()| ExitCode::SUCCESS),
         Command::Deb(arguments) => deb::run(&arguments).map(|()| ExitCode::SUCCESS),
         Command::Demo => demo::run(),
         Command::Evidence(arguments) => evidence::run(&arguments),

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: checks and the quick cases, as continuous integration runs them.
 //!
-//! Compilers and tests leave a processor idle for much of the time: cases in virtual time, which do not mind, run beside them, at a lower
-//! priority. Cases on the wall clock wait. What the lab takes from elsewhere (its guest root, tools of crates.io) is made before tests run:
-//! some watch the host's file systems and mounts.
+//! Compilers and tests leave a processor idle for much of the time: the guest root is made beside the compilation of the programs, and
+//! cases in virtual time, which do not mind, run beside everything else, at a lower priority. Cases on the wall clock wait. Tests wait for the
+//! guest root: some watch the host's file systems and mounts.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
@@ -21,24 +21,29 @@ use crate::{check, deb, lab};
 /// Names the check that failed, or what could not be made.
 pub(crate) fn run() -> Result<ExitCode> {
     let mut phases = Phases::new();
-    check::lints()?;
-    lab::build(&Programs::DEV)?;
-    phases.end("lints and programs");
     let (ended, beside) = watch::channel(None);
     let (provided, is_provided) = mpsc::channel();
+    let (built, is_built) = mpsc::channel();
     let (checked, ran) = std::thread::scope(|scope| {
         let lab = scope.spawn(move || {
-            provide()?;
-            // Tests that have failed no longer wait for it.
+            provide_root()?;
+            // Whoever has failed no longer waits for it.
             let _ = provided.send(());
-            lab::run_quick(&beside)
+            match is_built.recv() {
+                Ok(()) => lab::run_quick(&beside),
+                Err(_) => Ok(ExitCode::FAILURE),
+            }
         });
-        let checked = checks(&mut phases, &is_provided);
+        let checked = build_programs(&mut phases).and_then(|()| {
+            let _ = built.send(());
+            checks(&mut phases, &is_provided)
+        });
         if let Err(error) = &checked
             && !lab.is_finished()
         {
             say::progress(format!("{error:#}; ending the lab"));
         }
+        drop(built);
         ended.send_replace(Some(checked.is_ok()));
         (checked, lab.join())
     });
@@ -49,15 +54,24 @@ pub(crate) fn run() -> Result<ExitCode> {
     Ok(code)
 }
 
-/// All but the lab.
+/// What the lab runs. Before the tests, because cargo builds one thing at a time.
+fn build_programs(phases: &mut Phases) -> Result<()> {
+    check::lints()?;
+    lab::build(&Programs::DEV)?;
+    phases.end("lints and programs");
+    Ok(())
+}
+
+/// The tests, the package that cases on the wall clock install, and the dependencies.
 fn checks(phases: &mut Phases, is_provided: &Receiver<()>) -> Result<()> {
     check::build_tests()?;
     is_provided.recv().context("what the lab needs cannot be made")?;
     phases.end("building tests");
     check::tests()?;
     phases.end("tests");
+    deb::make(false)?;
     check::dependencies()?;
-    phases.end("dependencies");
+    phases.end("package and dependencies");
     Ok(())
 }
 
@@ -85,9 +99,7 @@ impl Phases {
     }
 }
 
-/// What the lab needs beside the programs, as far as it is made on this host.
-fn provide() -> Result<()> {
+fn provide_root() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("cannot start the asynchronous runtime")?.block_on(Lab::provide_root())?;
-    deb::cargo_deb().map(drop)
+    runtime.context("cannot start the asynchronous runtime")?.block_on(Lab::provide_root())
 }

@@ -12,10 +12,10 @@
 //!
 //! Where tenants share a journal there are no caps: whoever commits waits for the writes of those that are held back.
 //!
-//! A cap is on operations, or on bytes where operations are neither small nor as large as the device takes them: of those writeback makes
-//! ones of 85 to 174 KiB as it comes, so that the same number is a fifth of the device in one second and half of it in the next. Not on both:
-//! the kernel splits what is larger than the device takes, charges all its bytes with the first part, and queues the rest behind all others
-//! (`bio_split`, `BIO_BPS_THROTTLED`). With limits on both, a stream of such has either an eighth of its bytes or none counted.
+//! A cap is on operations, or on bytes where operations are neither small nor as large as the device takes them: writeback makes ones of 85
+//! to 174 kB, as it comes, so that the same number is a fifth of the device in one second and half of it in the next. It is not on both: the
+//! kernel splits what is larger than the device takes, charges all its bytes with the first part, and queues the rest behind all others
+//! (`bio_split`, `BIO_BPS_THROTTLED`). With limits on both, a stream of such had eight times its bytes counted for some time, and then none.
 
 use std::collections::BTreeMap;
 
@@ -81,12 +81,12 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// As much as it did, of what suits its operations. `largest` is the most bytes that the device takes at once, where bytes can be capped.
+    /// As much as one did, of what suits its operations, and no less than anybody may do. `largest` is the most bytes that the device takes at once, where bytes can be capped.
     pub(super) fn of(did: Rate, largest: Option<f64>) -> Self {
         let size = part_of(did.bytes, did.ops);
         match largest {
-            Some(largest) if size >= LARGE && size <= UNSPLIT * largest => Self::Bytes(did.bytes),
-            _ => Self::Ops(did.ops),
+            Some(largest) if size >= LARGE && size <= UNSPLIT * largest => Self::Bytes(did.bytes.max(MIN_BYTES)),
+            _ => Self::Ops(did.ops.max(MIN_OPS)),
         }
     }
 
@@ -129,7 +129,7 @@ impl Limit {
         self.used(does).max(self.least()) * if waits { SLACK_WAITING } else { SLACK } >= 1.0
     }
 
-    /// The same for a tenant whose operations have become small since it was set on bytes.
+    /// Whether it is of the kind for operations as they are now: many small ones make little of a limit on bytes.
     fn suits(self, does: Rate) -> bool {
         matches!(self, Self::Ops(_)) || does.bytes >= SMALL * does.ops
     }

@@ -1,5 +1,7 @@
 //! Through the whole controller, on a device whose tenants have the same of it whatever their weights are.
 
+use proptest::prelude::*;
+
 use crate::control::correcting::{State, step};
 use crate::control::promise::FLOOR;
 use crate::control::{LatencyMiss, Step, TenantSample, Usage};
@@ -293,4 +295,38 @@ fn a_limit_that_another_program_writes_is_told_and_left() {
     let last = device.run(&mut state, &params(0.7, None), 10);
     assert_eq!(device.caps[1], found);
     assert_eq!(last.reason, Reason::OtherCap { tenant: "b".to_owned(), found, expected });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Also one that did nothing itself, and has what it has by its journal.
+    #[test]
+    fn nobody_is_held_below_the_least_whatever_is_measured(
+        course in prop::collection::vec(([0.0..1.0f64, 0.0..1.0], [0u32..2000, 0..2000], [0u64..1 << 32, 0..1 << 32]), 1..60),
+        largest in prop::option::of(4096.0..4e6),
+        has_promise: bool,
+    ) {
+        let params = params(0.7, has_promise.then_some(0.02));
+        let (mut device, mut state) = (Device::new([1.0, 1.0]), State::default());
+        device.largest = largest;
+        for (parts, ops, bytes) in course {
+            let mut sample = device.second();
+            sample.busy = 1.0;
+            for (n, tenant) in sample.tenants.values_mut().enumerate() {
+                tenant.usage = Usage { native: 0.0, journal: parts[n] };
+                (tenant.ops, tenant.bytes) = (f64::from(ops[n]), bytes[n] as f64);
+            }
+            let step = step(&mut state, &sample, &params);
+            for (n, name) in NAMES.iter().enumerate() {
+                device.weights[n] = step.changes.get(*name).copied().unwrap_or(device.weights[n]);
+                device.caps[n] = step.caps.get(*name).copied().unwrap_or(device.caps[n]);
+            }
+            for cap in device.caps.into_iter().flatten() {
+                let is_enough = cap.ops.is_none_or(|ops| f64::from(ops) >= MIN_OPS)
+                    && cap.bytes.is_none_or(|bytes| bytes as f64 >= MIN_BYTES);
+                prop_assert!(is_enough && cap != Cap::default(), "{cap:?}");
+            }
+        }
+    }
 }
