@@ -39,7 +39,7 @@ pub struct Reading {
     pub busy: Duration,
     /// What io.cost let it do (`cost.usage`).
     pub cost_used: Duration,
-    /// The most bytes that the device takes in one operation; `None` where it is not known.
+    /// The most bytes that the device takes in one operation; `None` where it is not known, or where time does not go by bytes.
     pub largest: Option<Bytes>,
     /// Tenants whose cgroups are there.
     pub tenants: BTreeMap<String, Counters>,

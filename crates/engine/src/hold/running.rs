@@ -73,7 +73,9 @@ impl Running {
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let tenants = self.counters(engine, facts.dev)?;
-        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest: facts.largest_request, tenants })
+        // An arm takes as long for a small operation as for one of a megabyte.
+        let largest = facts.largest_request.filter(|_| !facts.rotational);
+        Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest, tenants })
     }
 
     /// Of those whose cgroups are there: whose is gone takes no part.
