@@ -561,15 +561,15 @@ impl Client {
         let socket = self.socket.display();
         match error.kind() {
             io::ErrorKind::NotFound => {
-                Fault::new(Code::Unavailable, "daemon", format!("it does not run: there is no socket {socket}"))
+                Fault::new(Code::Unavailable, "daemon", format!("it is not running: there is no socket {socket}"))
                     .reason(Reason::DaemonUnreachable)
             }
             io::ErrorKind::ConnectionRefused => {
-                Fault::new(Code::Unavailable, "daemon", format!("it does not run: nobody listens on {socket}"))
+                Fault::new(Code::Unavailable, "daemon", format!("it is not running: nothing listens on {socket}"))
                     .reason(Reason::DaemonUnreachable)
             }
             io::ErrorKind::PermissionDenied => {
-                Fault::new(Code::PermissionDenied, "daemon", format!("you may not use its socket {socket}"))
+                Fault::new(Code::PermissionDenied, "daemon", format!("permission denied for its socket {socket}"))
                     .cure("run this as root, or as a member of the group that the socket belongs to")
             }
             _ => Fault::new(Code::Unavailable, "daemon", format!("cannot connect to {socket} ({error})"))
@@ -582,11 +582,11 @@ impl Client {
         Fault::new(
             Code::Unavailable,
             "daemon",
-            format!("the connection to {socket} broke off before the answer ({error})"),
+            format!("the connection to {socket} was lost before the answer ({error})"),
         )
         .cure(
-            "`journalctl -u bulkhead` says why; what it had begun is completed or undone when it starts again, and the \
-                 same command can be given again",
+            "`journalctl -u bulkhead` says why; what it had started is completed or undone when it starts again, and the \
+                 same command can be repeated",
         )
     }
 }

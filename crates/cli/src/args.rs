@@ -21,33 +21,33 @@ use crate::parse;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  done, or nothing to do          6  there is data on it that is not Bulkhead's
-  1  internal error                  7  no space
-  2  wrong arguments                 8  not supported on this host
+  0  success, or nothing to do       6  the target already contains other data
+  1  internal error                  7  no space left
+  2  invalid arguments               8  not supported on this host
   3  not found                       9  permission denied
-  4  already exists                 10  damaged
+  4  already exists                 10  data is corrupt
   5  in use                         11  the daemon does not answer
                                    12  cancelled
-`bulkhead run` ends with the exit code of its command (128 + the number of the signal that ended
-it), 127 when there is no such command, 126 when it cannot be executed, 125 when anything else
-failed before it, and 2 only when its own arguments cannot be read.";
+`bulkhead run` exits with the exit code of its command (128 + N if signal N ended it), with 127 if
+the command does not exist, 126 if it cannot be executed, 125 if anything else fails before it
+starts, and 2 only if its own arguments cannot be parsed.";
 
-/// Storage isolation for containers: own journal, held shares, nothing shared that one could block
+/// Storage isolation for containers: private journals, enforced I/O shares, no cross-tenant fsync stalls
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead", version, max_term_width = 100, after_long_help = EXIT_CODES, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// How results (and errors) are printed
+    /// Output format of results and errors
     #[arg(long, short, global = true, value_enum, default_value_t = Format::Table, env = "BULKHEAD_OUTPUT",
         hide_possible_values = true, value_name = "table|json", help_heading = "Global options")]
     pub(crate) output: Format,
 
-    /// The daemon's socket
+    /// Path of the daemon's socket
     #[arg(long, global = true, default_value = DEFAULT_SOCKET, env = "BULKHEAD_SOCKET", value_name = "PATH",
         help_heading = "Global options")]
     pub(crate) socket: PathBuf,
 
-    /// How long to wait, in seconds, for other operations on the same objects and for a tenant's data to be written; in most cases nothing
-    /// has been changed then, and the error says so
+    /// Seconds to wait for other operations on the same objects, and for a tenant's data to be written, at most 604800. After a timeout, in
+    /// most cases nothing has changed, and the error says so
     #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT), value_name = "SECONDS",
         help_heading = "Global options")]
     pub(crate) wait: u64,
@@ -68,84 +68,84 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the service that everything else talks to
+    /// Run the daemon that the other commands talk to
     Daemon(DaemonArgs),
-    /// Places where volumes live: a directory, or an LVM volume group
+    /// Manage pools: the directories or LVM volume groups that hold volumes
     #[command(subcommand)]
     Pool(PoolCommand),
-    /// Block devices with a file system and a journal of their own
+    /// Manage volumes: block devices, each with its own file system and journal
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Base volumes of what containers start from
+    /// Import base images that the volumes of containers are cloned from
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Show who read whose shared blocks, and from where: disk, host's page cache, sibling's page cache
+    /// Show which volumes read which shared blocks, and from where: disk, host page cache, or a peer's page cache
     Heatmap(HeatmapArgs),
-    /// Containers, or groups of processes, that are isolated from each other
+    /// Manage tenants: containers, or groups of processes, that are isolated from each other
     #[command(subcommand)]
     Tenant(TenantCommand),
-    /// Run a command in a tenant, with volumes mounted for it alone
+    /// Run a command in a tenant, with volumes mounted for that command alone
     Run(RunArgs),
-    /// Block devices, and the controllers that make shares work on them
+    /// Manage block devices and the I/O controllers that make shares work on them
     #[command(subcommand)]
     Device(DeviceCommand),
-    /// Hold shares of containers on a device, journal I/O included
+    /// Enforce the I/O shares of containers on a device, journal I/O included
     ///
-    /// Journal writes by a thread of the kernel are charged to nobody whom a weight holds: who causes them has them on top of its
-    /// share. The daemon makes such a container's weight that much smaller, once a second. Without --detach this lasts as long as
-    /// the command, which prints where everybody stands; then the weights are as before.
+    /// A kernel thread writes the journal, and those writes are charged to the root cgroup, so a journal-heavy container exceeds its share. The
+    /// daemon compensates once a second by reducing the weight of such a container accordingly. Without --detach, shares are enforced while
+    /// this command runs, and it prints where each tenant stands; when it ends, the previous weights are restored.
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Hold(HoldArgs),
-    /// Show live who reads, writes and journals how much, and who waits for whom in fsync
+    /// Show live reads, writes and journal I/O per container, and which containers delay each other's fsync
     Top(TopArgs),
-    /// Show whose writes made whose fsync slow
+    /// Show whose writes slowed down whose fsync
     Blame(BlameArgs),
-    /// What calls cost in journal bytes
+    /// Measure what system calls cost in journal bytes
     #[command(subcommand)]
     Journal(JournalCommand),
-    /// Operations that the daemon is carrying out, and those that ended lately
+    /// List, show and cancel jobs: the operations of the daemon that are in progress or ended recently
     #[command(subcommand)]
     Job(JobCommand),
-    /// Show what the daemon found on this host, and what is wrong
+    /// Show what the daemon found on this host, and its current problems
     Host,
-    /// Show on this machine what a noisy neighbour does to an fsync, and what Bulkhead changes
+    /// Demonstrate on this machine what a noisy neighbour does to fsync, and what Bulkhead changes
     Demo(DemoArgs),
-    /// Print a script that completes commands in a shell
+    /// Print a shell completion script
     Completions {
-        /// The shell
+        /// Shell to complete commands for
         shell: Shell,
     },
-    /// Become the command of `run` (internal)
+    /// Execute the command of `run` (internal)
     #[command(name = "__enter", hide = true)]
     Enter(EnterArgs),
     /// Serve a volume's image as a block device, in the background (internal)
     #[command(name = bulkhead_core::serve::COMMAND, hide = true)]
     Blockd(BlockdArgs),
-    /// Read from mounted volumes for the block servers of others, in the background (internal)
+    /// Read mounted volumes on behalf of the block servers of their peers, in the background (internal)
     #[command(name = "siblings", hide = true)]
     Siblings,
-    /// Carry out one action, for a daemon that does not wait for it itself (internal)
+    /// Perform one action in a process of its own, so that the daemon does not block on it (internal)
     #[command(name = bulkhead_engine::kernel::apart::COMMAND, hide = true)]
     Act {
-        /// The action, as JSON
+        /// Action, as JSON
         action: String,
     },
-    /// Do work that takes long, for a daemon that follows it (internal)
+    /// Perform long-running work under the supervision of the daemon (internal)
     #[command(name = bulkhead_core::work::COMMAND, hide = true)]
     Work {
-        /// The work, as JSON
+        /// Work to perform, as JSON
         spec: String,
     },
-    /// Put a load on a directory (internal)
+    /// Run a load generator in a directory (internal)
     #[command(name = "__load", hide = true)]
     Load(bulkhead_bench::load::LoadArgs),
     /// Run one experiment and write its JSON (for the lab)
     #[command(name = "__experiment", hide = true)]
     Experiment(ExperimentArgs),
-    /// Write the reference and the man pages into a directory (for packages)
+    /// Write the command reference and the man pages to a directory (for packaging)
     #[command(name = "__docs", hide = true)]
     Docs {
-        /// Where to
+        /// Output directory
         directory: PathBuf,
     },
 }
@@ -160,11 +160,11 @@ pub(crate) struct HoldArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HoldCommand {
-    /// List the shares that are held, and where everybody stands
+    /// List enforced shares, and where each tenant stands
     Ls,
-    /// End what is held on a device: its weights are as before
+    /// Stop enforcing shares on a device, and restore its previous weights
     Rm {
-        /// Its kernel name or path, for example vda
+        /// Kernel name or path of the device, for example vda
         device: String,
         #[command(flatten)]
         write: Write,
@@ -173,44 +173,46 @@ pub(crate) enum HoldCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// List the jobs: those that run, then those that ended, the latest first
+    /// List jobs: those in progress first, then those that ended, most recent first
     Ls,
     /// Show a job
     Inspect {
-        /// Its number
+        /// Job number
         job: u64,
     },
-    /// Have a job undone: at once while it waits, else before its next step, if all that it did can be undone
+    /// Cancel a job and undo what it has done
+    ///
+    /// A waiting job is cancelled at once; a running one before its next step, provided that everything it has done so far can be undone.
     Cancel {
-        /// Its number
+        /// Job number
         job: u64,
     },
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HoldStartArgs {
-    /// A container and its share, twice or more: a tenant, a container by its name or the start of its id, a unit, or the path
-    /// of a cgroup. Shares may sum to anything
+    /// Tenant and its share; required at least twice. NAME is a tenant, a container (its name or the start of its ID), a systemd unit, or the
+    /// path of a cgroup. Shares are relative and can add up to anything
     #[arg(long = "tenant", value_name = "NAME=SHARE", required = true)]
     pub(crate) tenants: Vec<String>,
-    /// How long 99 % of a tenant's fsyncs are to take at most, for example db=20ms: the others are slowed down for it, to a quarter
-    /// of their share at least. May be given for several
+    /// Upper limit for the 99th percentile of a tenant's fsync latency, for example db=20ms. The other tenants are throttled to meet it, but
+    /// not below a quarter of their share. Can be repeated for other tenants
     #[arg(long, value_name = "NAME=TIME")]
     pub(crate) fsync_p99: Vec<String>,
-    /// An ext4 that only this container uses, by a directory in it or its device: its journal thread runs in a cgroup beside the
-    /// container's as long as the share is held, and has a part of its weight. May be given for several
+    /// An ext4 file system that only this container uses, given as a directory in it or as its device. While shares are enforced, its journal
+    /// thread runs in a cgroup next to the container's and gets part of the container's weight. Can be repeated for other containers
     #[arg(long, value_name = "NAME=PATH")]
     pub(crate) journal: Vec<String>,
-    /// The physical device, by its kernel name or path [default: the only one with a controller]
+    /// Physical device, by kernel name or path [default: the only one with a controller]
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<String>,
-    /// What shares are parts of: bytes, or the device's time, of which a small random write takes more than its bytes say
+    /// Resource that the shares divide: bytes, or device time, of which a small random write takes more than its bytes suggest
     #[arg(long, value_enum, default_value_t = HoldUnit::Bytes)]
     pub(crate) unit: HoldUnit,
-    /// How they are held: as Bulkhead does, or every 5 s by the published equation, for comparison
+    /// How weights are corrected: by Bulkhead's own method, or every 5 s by the published equation, for comparison
     #[arg(long, value_enum, default_value_t = HoldMode::Correcting)]
     pub(crate) mode: HoldMode,
-    /// Leave it in force when this command ends, until `bulkhead hold rm` or the next boot
+    /// Keep enforcing shares after this command ends, until `bulkhead hold rm` or the next boot
     #[arg(long)]
     pub(crate) detach: bool,
     #[command(flatten)]
@@ -251,16 +253,16 @@ impl From<HoldMode> for Mode {
 
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     pub(crate) once: bool,
-    /// Print the sums since the observation began as JSON, and end
+    /// Print totals since the observation began, and exit (requires `--output json`)
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     pub(crate) total: bool,
-    /// Seconds between two looks
+    /// Seconds between updates, 0.2 to 86400
     #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds, allow_negative_numbers = true)]
     pub(crate) interval: f64,
-    /// What the lines are sorted by at first
+    /// Initial sort column
     #[arg(long, short, value_enum, default_value_t = SortKey::Journal)]
     pub(crate) sort: SortKey,
 }
@@ -268,15 +270,15 @@ pub(crate) struct TopArgs {
 /// Columns to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortKey {
-    /// Journal bytes that it caused
+    /// Journal bytes it caused
     Journal,
-    /// Data that it reads and writes
+    /// Data it reads and writes
     Data,
     /// Device time
     Device,
-    /// 99th percentile of fsync
+    /// 99th percentile of its fsync latency
     Fsync,
-    /// Time that it waited in fsync because of others
+    /// Time it spent waiting in fsync because of others
     Waited,
     /// Name
     Name,
@@ -284,38 +286,38 @@ pub(crate) enum SortKey {
 
 #[derive(Debug, Args)]
 pub(crate) struct BlameArgs {
-    /// Seconds to watch
+    /// Seconds to watch, 0.2 to 86400
     #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total", allow_negative_numbers = true)]
     pub(crate) watch: f64,
-    /// Print a table after each such time, until interrupted
+    /// Keep watching: print a table after each such interval, until interrupted
     #[arg(long, conflicts_with = "total")]
     pub(crate) follow: bool,
-    /// Everything since the daemon began to observe, at once; with --waits the last 5 minutes
+    /// Show everything since the daemon began observing, without watching first; with --waits, the last 5 minutes
     #[arg(long)]
     pub(crate) total: bool,
-    /// With --waits, list the waits of the last SECONDS (at most 300) at once
+    /// With --waits, list the waits of the last SECONDS (at most 300), without watching first
     #[arg(long, value_name = "SECONDS", value_parser = parse::remembered_seconds, requires = "waits", conflicts_with_all = ["watch", "follow", "total"], allow_negative_numbers = true)]
     pub(crate) last: Option<f64>,
-    /// List the longest waits one by one: the commits that each waited for, and whose blocks, data and requests held it up
+    /// List the longest waits one by one: which commits each waited for, and whose blocks, data and requests held it up
     #[arg(long)]
     pub(crate) waits: bool,
-    /// Only what this container waited for: its name, or the first 12 or more digits of its id
+    /// Show only the waits of this container: its name, or the first 12 or more digits of its ID
     #[arg(value_name = "VICTIM")]
     pub(crate) victim: Option<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// A directory to run in; what is made there (at most 6 GiB) is removed afterwards
+    /// Directory to run in; files created there (at most 6 GiB) are removed afterwards
     #[arg(long, value_name = "DIR", conflicts_with = "device", required_unless_present = "device")]
     pub(crate) on: Option<PathBuf>,
-    /// A whole block device to run on instead: all data on it is lost
+    /// Whole block device to run on instead; all data on it is lost
     #[arg(long, value_name = "DEV", requires = "erase")]
     pub(crate) device: Option<PathBuf>,
-    /// The exact path of the device once more, as confirmation that its data may be lost
+    /// Repeat the exact path of the device, to confirm that its data may be lost
     #[arg(long, value_name = "DEV", requires = "device")]
     pub(crate) erase: Option<PathBuf>,
-    /// Where the report, the figures and the pictures go
+    /// Output directory for the report, the measurements and the plots
     #[arg(long, value_name = "DIR", default_value = "bulkhead-demo")]
     pub(crate) report: PathBuf,
     #[command(flatten)]
@@ -327,13 +329,13 @@ pub(crate) struct DemoArgs {
 /// What the lab says of a machine that it simulates.
 #[derive(Debug, Args)]
 pub(crate) struct SimulatedArgs {
-    /// What a simulated disk simulates, in words
+    /// Description of the simulated disk
     #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
     disk: String,
-    /// The name of its model
+    /// Name of the disk's model
     #[arg(long, hide = true, default_value = "", value_name = "NAME")]
     disk_model: String,
-    /// What the machine's clock runs by, in words
+    /// Description of the machine's clock source
     #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
     clock: String,
 }
@@ -348,10 +350,10 @@ impl SimulatedArgs {
 /// What io.cost is told about a device.
 #[derive(Debug, Args)]
 pub(crate) struct IocostLines {
-    /// The line for io.cost.model (without the device number), as `device inspect` shows it
+    /// Line for io.cost.model, without the device number, as shown by `device inspect`
     #[arg(long, value_name = "LINE", requires = "qos")]
     model: Option<String>,
-    /// The line for io.cost.qos that goes with it
+    /// Line for io.cost.qos that goes with it
     #[arg(long, value_name = "LINE", requires = "model")]
     qos: Option<String>,
 }
@@ -367,21 +369,21 @@ impl IocostLines {
 
 #[derive(Debug, Args)]
 pub(crate) struct ExperimentArgs {
-    /// Which one
+    /// Name of the experiment
     pub(crate) name: String,
-    /// The block device, whose data is lost
+    /// Block device to run on; its data is lost
     #[arg(long, value_name = "DEV")]
     pub(crate) device: PathBuf,
-    /// Where its JSON goes
+    /// Output directory for its JSON
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// The short form
+    /// Run the short form
     #[arg(long)]
     pub(crate) quick: bool,
     /// Number of rounds
     #[arg(long)]
     pub(crate) rounds: Option<u32>,
-    /// Only these configurations, as `shared/none`
+    /// Only these configurations, for example `shared/none`
     #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
     pub(crate) configs: Vec<String>,
     /// Only these neighbours
@@ -395,23 +397,24 @@ pub(crate) struct ExperimentArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// Where records are kept that survive a reboot
+    /// Directory for records that survive a reboot
     #[arg(long, value_name = "DIR", default_value = "/var/lib/bulkhead")]
     pub(crate) state_dir: PathBuf,
-    /// Where volumes are mounted and running state is kept
+    /// Directory for mount points and runtime state
     #[arg(long, value_name = "DIR", default_value = "/run/bulkhead")]
     pub(crate) run_dir: PathBuf,
-    /// The group whose members may use the socket, beside root; its members are as good as root
+    /// Group whose members may use the socket, besides root; membership is equivalent to root access
     #[arg(long, value_name = "GROUP")]
     pub(crate) socket_group: Option<String>,
-    /// Serve /metrics to Prometheus here too, for example 127.0.0.1:9477; it shows the names of all containers that do I/O
+    /// Also serve Prometheus metrics (/metrics) on this address, for example 127.0.0.1:9477; they reveal the names of all containers that do
+    /// I/O
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// How many requests of a file volume can be under way; each takes up to 256 KiB of memory that is never paged out. Volumes that
-    /// have a device keep what they have
+    /// Maximum number of requests in flight per file volume, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
+    /// that already have a device keep their number
     #[arg(long, value_name = "N", default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) volume_requests: u16,
-    /// How the log on standard error is written; BULKHEAD_LOG sets its level (error, warn, info, debug)
+    /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
     pub(crate) log_format: LogFormat,
 }
@@ -425,27 +428,27 @@ pub(crate) enum LogFormat {
 /// What every command has that writes.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Write {
-    /// Say what would be done, and do nothing
+    /// Show what would be done, without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PoolCommand {
-    /// Make a pool, or take one over that is there already
+    /// Create a pool, or adopt an existing one
     Create(PoolCreateArgs),
-    /// List the pools
+    /// List pools
     Ls,
     /// Show a pool
     Inspect {
-        /// Its name
+        /// Name of the pool
         name: String,
     },
-    /// Say where a pool in a directory is now: its file system is mounted elsewhere
+    /// Record the new location of a directory pool whose file system is now mounted elsewhere
     Move {
-        /// Its name
+        /// Name of the pool
         name: String,
-        /// The directory in which its volumes are
+        /// Directory that now contains its volumes
         #[arg(long, value_name = "PATH")]
         dir: PathBuf,
         #[command(flatten)]
@@ -453,7 +456,7 @@ pub(crate) enum PoolCommand {
     },
     /// Remove an empty pool
     Rm {
-        /// Its name
+        /// Name of the pool
         name: String,
         #[command(flatten)]
         write: Write,
@@ -462,20 +465,20 @@ pub(crate) enum PoolCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct PoolCreateArgs {
-    /// Its name
+    /// Name of the pool
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) place: PoolPlace,
-    /// Make thin volumes, snapshots and clones in this thin pool of the volume group
+    /// Create thin volumes, snapshots and clones in this thin pool of the volume group
     #[arg(long, value_name = "LV", requires = "vg", conflicts_with_all = ["dir", "device"])]
     pub(crate) thin_pool: Option<String>,
-    /// Make a thin pool on the device, for thin volumes, snapshots and clones
+    /// Create a thin pool on the device, for thin volumes, snapshots and clones
     #[arg(long, requires = "device", conflicts_with_all = ["dir", "vg"])]
     pub(crate) thin: bool,
-    /// The device once more, as confirmation that everything on it may be erased
+    /// Repeat the device, to confirm that everything on it may be erased
     #[arg(long, value_name = "DEV", requires = "device", conflicts_with_all = ["dir", "vg"])]
     pub(crate) erase: Option<String>,
-    /// What makes block devices of the images in the directory
+    /// How the images in the directory become block devices
     #[arg(long, value_enum, default_value_t = Server::Auto, requires = "dir", conflicts_with_all = ["vg", "device"])]
     pub(crate) server: Server,
     #[command(flatten)]
@@ -484,42 +487,42 @@ pub(crate) struct PoolCreateArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Server {
-    /// A block server for each volume (ublk); a loop device where the kernel has no ublk
+    /// One block server per volume (ublk), or a loop device if the kernel has no ublk
     Auto,
-    /// A loop device for each volume: each flush commits the journal of the file system that the directory is on
+    /// One loop device per volume; each flush commits the journal of the file system that contains the directory
     Loop,
 }
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct PoolPlace {
-    /// A directory on a host file system; it is made when it is not there
+    /// Directory on a host file system; created if it does not exist
     #[arg(long, value_name = "PATH")]
     pub(crate) dir: Option<PathBuf>,
-    /// An LVM volume group that is there already
+    /// Existing LVM volume group
     #[arg(long, value_name = "VG")]
     pub(crate) vg: Option<String>,
-    /// A whole block device, which becomes a volume group
+    /// Whole block device, to be made a volume group
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HeatmapArgs {
-    /// Draw it as well
+    /// Also write the heat map to this file, as an SVG image
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sharing {
-    /// From the disk: it shares no memory
+    /// From disk; no memory is shared
     Off,
-    /// Through the host's page cache: one copy in memory for all clones of an image, beside that of each clone
+    /// Through the host page cache: one copy in memory for all clones of an image, in addition to each clone's own
     Base,
-    /// From the memory of a clone that has read the same, else from the disk (imported images)
+    /// From the page cache of a peer (a clone that has read the same block), else from disk (imported images only)
     Drr,
-    /// From the memory of a clone that has read the same, else through the host's page cache (imported images)
+    /// From the page cache of a peer, else through the host page cache (imported images only)
     Both,
 }
 
@@ -536,132 +539,140 @@ impl From<Sharing> for model::Sharing {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
-    /// Make a volume with an empty file system
+    /// Create a volume with an empty file system
     Create(VolumeCreateArgs),
-    /// List the volumes
+    /// List volumes
     Ls {
-        /// Only those of this pool
+        /// Only the volumes of this pool
         #[arg(long, value_name = "POOL")]
         pool: Option<String>,
     },
-    /// Show a volume, and how its journal is charged
+    /// Show a volume, and how its journal I/O is charged
     Inspect {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
     },
     /// Remove a volume and its data
     Rm {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Also when it is mounted for a tenant: take it away first
+        /// Remove it even if it is attached to a tenant: detach it first
         #[arg(long)]
         force: bool,
         #[command(flatten)]
         write: Write,
     },
-    /// Change the size of a volume, which can grow while it is in use, or of its journal
+    /// Resize a volume, which can grow while it is in use, or its journal
     Resize {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// The new size, for example 20G
+        /// New size, for example 20G
         #[arg(long, allow_hyphen_values = true, required_unless_present = "journal")]
         size: Option<String>,
-        /// Confirm that it is to become smaller (ext4 only, while it is not mounted)
+        /// Confirm that the volume is to shrink (ext4 only, while not mounted)
         #[arg(long)]
         shrink: bool,
-        /// Replace its journal by one of this size, for example 128M, or `auto`: as large as that of a new volume (ext4 only, while it is
-        /// not mounted). A volume that grows keeps its small journal otherwise
+        /// Replace the journal with one of this size, for example 128M, or `auto` for the size that a new volume would get (ext4 only, while
+        /// not mounted). Otherwise, a volume that grows keeps its small journal
         #[arg(long, allow_hyphen_values = true, value_name = "SIZE")]
         journal: Option<String>,
         #[command(flatten)]
         write: Write,
     },
-    /// Make a read-only copy that shares unchanged blocks (thin pools, and directories without `--server loop`)
+    /// Create a read-only snapshot of a volume (thin pools, and directory pools without `--server loop`)
+    ///
+    /// It shares unchanged blocks with its origin.
     Snapshot {
-        /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// Origin of the snapshot: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Name of the copy, in the same pool
+        /// Name of the snapshot, created in the same pool
         name: String,
         #[command(flatten)]
         write: Write,
     },
-    /// Make a writable copy that shares unchanged blocks (thin pools, and directories without `--server loop`)
+    /// Create a writable clone of a volume or snapshot (thin pools, and directory pools without `--server loop`)
+    ///
+    /// It shares unchanged blocks with its origin.
     Clone {
-        /// The volume to copy: POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// Origin of the clone: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Name of the copy, in the same pool
+        /// Name of the clone, created in the same pool
         name: String,
-        /// From where it reads what it shares; when left away as the original does, and on LVM `off` (there clones of a snapshot
-        /// can have `base`)
+        /// Where shared blocks are read from [default: as the origin; on LVM `off`, where only clones of a snapshot can use `base`]
         #[arg(long, value_enum, value_name = "HOW")]
         share: Option<Sharing>,
-        /// Learn from the reads of other volumes only if they are in the same domain; the pool's when left away (`drr` and `off` only)
+        /// Sharing domain: volumes learn only from reads of volumes in the same domain (`drr` and `off` only) [default: the origin's, else the
+        /// pool's]
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
         #[command(flatten)]
         write: Write,
     },
-    /// Make a volume that no tenant holds what a snapshot of it holds (pools on a directory)
+    /// Revert a detached volume to one of its snapshots (directory pools)
     Rollback {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Name of the snapshot, in the same pool
+        /// Name of the snapshot to revert to, in the same pool
         snapshot: String,
-        /// Confirm that what was written to the volume since is lost
+        /// Confirm that everything written to the volume since then is lost
         #[arg(long)]
         lose_changes: bool,
         #[command(flatten)]
         write: Write,
     },
-    /// Have a copied volume copy what it still shares, while it is in use, so that it depends on no layer (pools on a directory)
+    /// Make a volume independent of the layers it shares with others (directory pools)
+    ///
+    /// Blocks that the volume still shares are copied into its own image while it is in use, until it depends on no layer.
     Flatten {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Stop it; what was copied by then stays the volume's own
+        /// Stop copying; blocks copied so far stay the volume's own
         #[arg(long)]
         cancel: bool,
         #[command(flatten)]
         write: Write,
     },
-    /// Write a snapshot to standard output as a stream, all of it or what differs from another (pools on a directory or a thin pool)
+    /// Write a snapshot to standard output as a stream, in full or as the difference from another (directory pools and thin pools)
     Send(SendArgs),
-    /// Make a snapshot of a stream on standard input; only from hosts that are trusted as this one is (pools on a directory)
+    /// Create a snapshot from a stream on standard input, only from hosts as trusted as this one (directory pools)
     Receive(ReceiveArgs),
     /// Check the file system of a volume that is not mounted
     Check {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
         /// Repair what can be repaired safely
         #[arg(long)]
         repair: bool,
-        /// Repair all of it, which can lose files that are damaged; what it was is kept as the snapshot VOLUME-before-repair where the
-        /// pool can
+        /// Repair everything, which can lose damaged files; where the pool supports it, the previous state is kept as the snapshot
+        /// VOLUME-before-repair
         #[arg(long, conflicts_with = "repair")]
         full: bool,
         #[command(flatten)]
         write: Write,
     },
-    /// Give what files of mounted volumes no longer use back to their pools, which the tenants pay for (volumes provisioned on demand)
+    /// Return the unused space of mounted volumes to their pools (volumes provisioned on demand)
+    ///
+    /// Discards the blocks that no file uses any more. The tenants are charged for the I/O.
     Trim {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name; one after the other
+        /// Volumes to trim, one after the other: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         #[arg(value_name = "VOLUME", required_unless_present = "all", conflicts_with = "all")]
         volumes: Vec<String>,
-        /// All volumes that are mounted and can be trimmed
+        /// Trim all mounted volumes that can be trimmed
         #[arg(long)]
         all: bool,
         #[command(flatten)]
         write: Write,
     },
-    /// Give a volume that no tenant has a device without mounting it, for tools that repair or copy it
+    /// Provide a block device for a detached volume without mounting it, for tools that repair or copy it
     Map {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
         #[command(flatten)]
         write: Write,
     },
-    /// Take the device of a mapped volume away
+    /// Remove the block device of a mapped volume
     Unmap {
-        /// POOL/VOLUME, or VOLUME when only one pool has one of that name
+        /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
         #[command(flatten)]
         write: Write,
@@ -670,33 +681,34 @@ pub(crate) enum VolumeCommand {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Make a snapshot, to be cloned, of a directory, a tar archive or an OCI image; the same source gives the same base (pools on a
-    /// directory)
+    /// Import a directory, a tar archive or an OCI image as a base snapshot to clone (directory pools)
+    ///
+    /// The same source gives the same base.
     Import(ImageImportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
-    /// A directory, a tar archive (plain, gzip or zstd), an OCI image layout, or what `docker save` writes; images as a directory or a tar archive
+    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; images as a directory or a tar archive
     pub(crate) source: PathBuf,
-    /// POOL/VOLUME: the snapshot to make
+    /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
-    /// Its size, for example 10G; about twice what is in it when left out. Clones can be made larger
+    /// Size of the snapshot, for example 10G [default: about twice the size of its content]. Clones can be made larger
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<String>,
-    /// Which image of several: OS/ARCHITECTURE[/VARIANT]; what this host runs when left out
+    /// Select one of several images: OS/ARCHITECTURE[/VARIANT] [default: what this host runs]
     #[arg(long)]
     pub(crate) platform: Option<String>,
-    /// Which image of several: its name, tag or digest, for example alpine:3.20
+    /// Select one of several images by name, tag or digest, for example alpine:3.20
     #[arg(long, value_name = "NAME")]
     pub(crate) reference: Option<String>,
-    /// Refuse a source of which not all extended attributes can be kept; they are left out, and named, otherwise
+    /// Refuse a source if any of its extended attributes cannot be kept; otherwise those are left out, and listed
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Where archives are unpacked on the way
+    /// Directory to unpack archives in temporarily
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
-    /// Tenant that is charged for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
+    /// Tenant to charge for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]
@@ -705,12 +717,12 @@ pub(crate) struct ImageImportArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
-    /// The snapshot: POOL/VOLUME, or VOLUME when only one pool has one of that name
+    /// Snapshot to send: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
     pub(crate) snapshot: String,
-    /// A snapshot in the same pool that was sent before: send only what differs
+    /// Snapshot in the same pool that was sent before; send only the difference from it
     #[arg(long, value_name = "SNAPSHOT")]
     pub(crate) from: Option<String>,
-    /// Go on where an interrupted transfer ended: what `bulkhead volume receive --token` prints
+    /// Resume an interrupted transfer: the resume token that `bulkhead volume receive --token` prints
     #[arg(long, value_name = "TOKEN")]
     pub(crate) resume: Option<String>,
     #[command(flatten)]
@@ -719,16 +731,16 @@ pub(crate) struct SendArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReceiveArgs {
-    /// POOL/VOLUME: the snapshot to make
+    /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
-    /// Print where an interrupted transfer has to go on, for `bulkhead volume send --resume`
+    /// Print the resume token of an interrupted transfer, for `bulkhead volume send --resume`
     #[arg(long, conflicts_with = "abort")]
     pub(crate) token: bool,
-    /// Give up what was received of an interrupted transfer
+    /// Discard what was received of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
-    /// Tenant that is charged for the work [default: that of a volume with the same base, or none, at the lowest priority]; the snapshot is
-    /// not attached to it
+    /// Tenant to charge for the work [default: the tenant of a volume with the same base, or none, at the lowest priority]; the snapshot is not
+    /// attached to it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["token", "abort"])]
     pub(crate) tenant: Option<String>,
     #[command(flatten)]
@@ -737,18 +749,18 @@ pub(crate) struct ReceiveArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCreateArgs {
-    /// POOL/VOLUME
+    /// Volume to create: POOL/VOLUME
     pub(crate) volume: String,
-    /// Its size, for example 10G; rounded up to what the pool can give
+    /// Size, for example 10G; rounded up to the granularity of the pool
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: String,
-    /// Its file system
+    /// File system
     #[arg(long, value_enum, default_value_t = Fs::Ext4)]
     pub(crate) fs: Fs,
-    /// When its blocks are taken from the pool; full is the default, except in a thin pool
+    /// When blocks are allocated from the pool [default: full, except in a thin pool]
     #[arg(long, value_enum)]
     pub(crate) provision: Option<Blocks>,
-    /// Switch on ext4's fast_commit
+    /// Enable ext4's fast_commit
     #[arg(long)]
     pub(crate) fast_commit: bool,
     #[command(flatten)]
@@ -787,47 +799,47 @@ impl From<Blocks> for Provision {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TenantCommand {
-    /// Make a tenant: cgroups, share, limits, volumes
+    /// Create a tenant: its cgroups, share, limits and volumes
     Create {
-        /// Its name
+        /// Name of the tenant
         name: String,
-        /// Its weight when there is contention, 1 to 10000
+        /// I/O weight under contention, 1 to 10000
         #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true)]
         share: String,
-        /// A hard limit, for example vda:wbps=50M,riops=100 (rbps, wbps, riops, wiops); may be repeated
+        /// Hard limit, for example vda:wbps=50M,riops=100 (rbps, wbps, riops, wiops); can be repeated
         #[arg(long = "limit", value_name = "DEV:KEY=N,…")]
         limits: Vec<String>,
-        /// A volume to keep mounted for it; may be repeated
+        /// Volume to attach, which is then kept mounted for the tenant; can be repeated
         #[arg(long = "volume", value_name = "REF")]
         volumes: Vec<String>,
         #[command(flatten)]
         write: Write,
     },
-    /// List the tenants
+    /// List tenants
     Ls,
     /// Show a tenant
     Inspect {
-        /// Its name
+        /// Name of the tenant
         name: String,
     },
     /// Wait until all volumes of a tenant are mounted
     ///
-    /// Fails with the volume that is not, and why. The unit bulkhead-tenant@NAME.service runs this, for units that need the volumes to say
-    /// Requires= and After= it.
+    /// Fails with the volume that is not mounted, and the cause. The unit bulkhead-tenant@NAME.service runs this command; units that need the
+    /// volumes declare Requires= and After= on it.
     Ready {
-        /// Its name
+        /// Name of the tenant
         name: String,
-        /// How long to wait, in seconds
+        /// Seconds to wait
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
     },
-    /// Change a tenant; what is not given stays as it is
+    /// Change a tenant; settings that are not given stay unchanged
     Set(TenantSetArgs),
-    /// Remove a tenant; its volumes stay
+    /// Remove a tenant; its volumes are kept
     Rm {
-        /// Its name
+        /// Name of the tenant
         name: String,
-        /// Also while processes run in it: kill them
+        /// Remove it even if processes run in it: kill them
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -837,21 +849,21 @@ pub(crate) enum TenantCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct TenantSetArgs {
-    /// Its name
+    /// Name of the tenant
     pub(crate) name: String,
-    /// Its new weight, 1 to 10000
+    /// New I/O weight, 1 to 10000
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) share: Option<String>,
-    /// Hard limits in place of all that it has, for example vda:wbps=50M,riops=100; may be repeated
+    /// Hard limit, for example vda:wbps=50M,riops=100; replaces all existing limits; can be repeated
     #[arg(long = "limit", value_name = "DEV:KEY=N,…", conflicts_with = "no_limits")]
     pub(crate) limits: Vec<String>,
-    /// Take all hard limits away
+    /// Remove all hard limits
     #[arg(long)]
     pub(crate) no_limits: bool,
-    /// A volume to keep mounted for it from now on; may be repeated
+    /// Volume to attach, which is then kept mounted for the tenant; can be repeated
     #[arg(long, value_name = "REF")]
     pub(crate) attach: Vec<String>,
-    /// A volume to unmount; may be repeated
+    /// Volume to detach and unmount; can be repeated
     #[arg(long, value_name = "REF")]
     pub(crate) detach: Vec<String>,
     #[command(flatten)]
@@ -860,13 +872,13 @@ pub(crate) struct TenantSetArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The tenant
+    /// Tenant to run the command in
     #[arg(long, short)]
     pub(crate) tenant: String,
-    /// A volume, and the directory where the command sees it; may be repeated
+    /// Volume, and the directory where the command sees it; can be repeated
     #[arg(long = "volume", short, value_name = "REF:/PATH[:ro]")]
     pub(crate) volumes: Vec<String>,
-    /// The command and its arguments; what it leaves running in the background is killed at its end
+    /// Command and its arguments; processes that it leaves running in the background are killed when it ends
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -875,7 +887,7 @@ pub(crate) struct RunArgs {
 pub(crate) struct EnterArgs {
     #[arg(long)]
     pub(crate) tenant: String,
-    /// The process that waits for the command
+    /// Process that waits for the command
     #[arg(long)]
     pub(crate) run: u32,
     #[arg(long, num_args = 3, allow_hyphen_values = true, value_names = ["SOURCE", "TARGET", "MODE"])]
@@ -888,26 +900,26 @@ pub(crate) struct EnterArgs {
 pub(crate) struct BlockdArgs {
     /// What to serve, as JSON (`ServeSpec`)
     pub(crate) spec: String,
-    /// How many requests can be under way
+    /// Maximum number of requests in flight
     #[arg(long, default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) requests: u16,
-    /// Only take the volume's device over, and make none
+    /// Only take over the volume's existing device; do not create one
     #[arg(long)]
     pub(crate) successor: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
-    /// List the block devices, and whether shares work on them
+    /// List block devices, and whether shares work on them
     Ls,
     /// Show a block device: controller, scheduler, calibration
     Inspect {
-        /// Its kernel name or path, for example vda
+        /// Kernel name or path of the device, for example vda
         device: String,
     },
-    /// Choose the controller that makes shares work on a physical device
+    /// Select the I/O controller that makes shares work on a physical device
     Control {
-        /// Its kernel name or path, for example vda
+        /// Kernel name or path of the device, for example vda
         device: String,
         #[command(flatten)]
         choice: ControlChoice,
@@ -916,20 +928,20 @@ pub(crate) enum DeviceCommand {
     },
     /// Measure an io.cost model for a device, and store it
     ///
-    /// Takes minutes. Two scratch volumes, each in a tenant of its own (both named bulkhead-calibrate-a and -b, which are
-    /// reserved), are made in a pool on the device and removed at the end. The device should have nothing else to do; its
-    /// controller is off meanwhile. fio has to be installed. With --model and --qos nothing is measured: they are stored.
+    /// Takes minutes. Creates two scratch volumes in a pool on the device, each in its own tenant (both named bulkhead-calibrate-a and -b,
+    /// which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is off in the meantime.
+    /// Requires fio. With --model and --qos, nothing is measured: they are stored.
     Calibrate(CalibrateArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CalibrateArgs {
-    /// Its kernel name or path, for example vda
+    /// Kernel name or path of the device, for example vda
     pub(crate) device: String,
-    /// The pool whose room is used [default: the one with most room on the device]
+    /// Pool to create the scratch volumes in [default: the one with the most free space on the device]
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
-    /// Only measure what the stored calibration does to a small fsync beside three kinds of neighbours, and to those
+    /// Only measure how the stored calibration affects a small fsync beside three kinds of neighbours, and those neighbours
     #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
     pub(crate) verify: bool,
     #[command(flatten)]
@@ -940,25 +952,24 @@ pub(crate) struct CalibrateArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JournalCommand {
-    /// Measure on this kernel how many bytes each kind of call writes to the journal of an ext4 or XFS
+    /// Measure how many bytes each kind of call writes to the journal of ext4 or XFS, on this kernel
     ///
-    /// Each run makes a scratch file system in memory, with its journal on a device of its own, and calls each of 13 system
-    /// calls on files of their own; what the journal's device was given by the end of the commit is what they cost. The last two
-    /// columns are two-term weights: what a commit costs with such calls in it, and what each call adds. Takes a minute, and at
-    /// most 400 MiB of memory; needs root, e2fsprogs, xfsprogs and loop devices, and no daemon. Nothing else on the machine is
-    /// touched.
+    /// Each run creates a scratch file system in memory, with its journal on a separate device, and makes each of 13 system calls on separate
+    /// files; their cost is what the journal's device has been sent by the end of the commit. The last two columns are two-term weights: the
+    /// cost of a commit that contains such calls, and what each call adds. Takes a minute, and at most 400 MiB of memory; requires root,
+    /// e2fsprogs, xfsprogs and loop devices, but no daemon. Nothing else on the machine is touched.
     Calibrate(JournalCalibrateArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct JournalCalibrateArgs {
-    /// On which kind of file system [default: all of them, one after the other]
+    /// Kind of file system; can be a comma-separated list [default: all, one after the other]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND")]
     pub(crate) features: Vec<Features>,
-    /// How often everything is repeated
+    /// Number of runs, 1 to 1000
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
-    /// Calls of each kind in a run
+    /// Calls of each kind per run
     #[arg(long, default_value_t = journal_cost::MAX_CALLS, value_name = "N",
         value_parser = clap::value_parser!(u32).range(i64::from(journal_cost::MIN_CALLS)..=i64::from(journal_cost::MAX_CALLS)))]
     pub(crate) calls: u32,
@@ -967,10 +978,10 @@ pub(crate) struct JournalCalibrateArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ControlChoice {
-    /// The controller; none means that shares have no effect
+    /// Controller; with `none`, shares have no effect
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Controller>,
-    /// What was in force before Bulkhead changed it
+    /// Restore the setting from before Bulkhead changed it
     #[arg(long)]
     pub(crate) restore: bool,
 }

@@ -48,9 +48,9 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
         seen.blame.retain(|view| view.victim.is_called(victim));
         waits.waits.retain(|view| view.victim.is_called(victim));
         if seen.blame.is_empty() && !is_known && !args.follow {
-            let cause = "no container of that name did anything in this time";
+            let cause = "no container with that name was active in this interval";
             return Err(Fault::new(Code::NotFound, format!("container {victim}"), cause)
-                .cure("`bulkhead top --once` lists those that did"));
+                .cure("`bulkhead top --once` lists the active ones"));
         }
     }
     if output.is_json() {
@@ -60,16 +60,16 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
     if args.waits {
         if waits.left_out > 0 {
             let (n, longest) = (waits.left_out, latency_of(waits.left_out_seconds));
-            output.say(&format!("{n} more waits of all containers are left out, of at most {longest}"));
+            output.say(&format!("{n} more waits, of all containers, are omitted; the longest took {longest}"));
         }
         if waits.waits.is_empty() {
-            output.say("nobody waited in fsync on an ext4 file system");
+            output.say("no container waited in fsync on an ext4 file system");
             return Ok(());
         }
         return output.lines(&table(&WAIT_HEADERS, &waits.waits.iter().flat_map(wait_rows).collect::<Vec<_>>()));
     }
     if seen.blame.is_empty() {
-        output.say("nobody waited in fsync on an ext4 file system");
+        output.say("no container waited in fsync on an ext4 file system");
         return Ok(());
     }
     output.lines(&matrix(&seen.blame))

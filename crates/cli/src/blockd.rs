@@ -24,7 +24,7 @@ pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
 
 fn spec(text: &str) -> Result<ServeSpec, Fault> {
     serde_json::from_str(text).map_err(|error| {
-        Fault::new(Code::InvalidArgument, "block server", format!("what to serve cannot be read ({error})"))
+        Fault::new(Code::InvalidArgument, "block server", format!("cannot parse what to serve ({error})"))
     })
 }
 
@@ -33,8 +33,7 @@ fn spec(text: &str) -> Result<ServeSpec, Fault> {
 /// # Errors
 /// Why it cannot.
 pub(crate) fn siblings() -> Result<(), Fault> {
-    siblings::start(&Roots::host(), begin_log)
-        .map_err(|error| Fault::new(Code::Internal, "sibling reader", chain(&error)))
+    siblings::start(&Roots::host(), begin_log).map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
 }
 
 /// Without a log it serves all the same.

@@ -29,8 +29,8 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
         return show::done(output, &object, "calibrated", &done);
     }
     if args.write.dry_run {
-        return Err(invalid(object, "measuring uses the device, which a dry run must not")
-            .cure("leave `--dry-run` away, or give `--model` and `--qos`"));
+        return Err(invalid(object, "a measurement uses the device, which a dry run must not do")
+            .cure("omit `--dry-run`, or pass `--model` and `--qos`"));
     }
     let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
     let cancel = Cancel::new();

@@ -43,7 +43,7 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
         Command::Job(command) => job::run(&command, client, output).await,
         Command::Host => show::host(output, &client.host().await?),
         // Those that are processes of their own are dispatched in main.rs.
-        other => Err(invalid("command line", format!("{other:?} is not a question to the daemon"))),
+        other => Err(invalid("command line", format!("{other:?} is not a request to the daemon"))),
     }
 }
 
@@ -174,12 +174,12 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             let volume = resolved(client, &volume).await?;
             let request = VolumeRollback { to: parse::copy_name(&volume, &snapshot)?, lose_changes };
             let done = client.volume_rollback(&volume, &request, write.dry_run).await?;
-            show::done(output, &format!("volume {volume}"), "rolled back", &done)
+            show::done(output, &format!("volume {volume}"), "reverted", &done)
         }
         VolumeCommand::Flatten { volume, cancel, write } => {
             let volume = resolved(client, &volume).await?;
             let done = client.volume_flatten(&volume, &VolumeFlatten { cancel }, write.dry_run).await?;
-            let what = if cancel { "not flattened any further" } else { "set to be flattened" };
+            let what = if cancel { "flattening stopped" } else { "marked for flattening" };
             show::done(output, &format!("volume {volume}"), what, &done)
         }
         VolumeCommand::Send(args) => transfer::send(args, client, output).await,
@@ -263,8 +263,8 @@ async fn tenant_set(args: &TenantSetArgs, client: &Client, output: &Output) -> R
         detach: all_resolved(client, &args.detach).await?,
     };
     if request == TenantSet::default() {
-        return Err(invalid(format!("tenant {name}"), "there is nothing to change")
-            .cure("give --share, --limit, --no-limits, --attach or --detach"));
+        return Err(invalid(format!("tenant {name}"), "nothing to change")
+            .cure("specify --share, --limit, --no-limits, --attach or --detach"));
     }
     let done = client.tenant_set(&name, &request, args.write.dry_run).await?;
     show::done(output, &format!("tenant {name}"), "changed", &done)

@@ -49,7 +49,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     };
     daemon::make_dirs(&options.dirs)?;
     if let Err(error) = process::raise_open_files() {
-        tracing::warn!(%error, "no more than the usual number of files can be open: that is enough for about 200 volumes");
+        tracing::warn!(%error, "cannot raise the limit of open files: the default is enough for about 200 volumes");
     }
     // Before anything that could wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
@@ -68,7 +68,7 @@ fn without_bus() -> Option<Finding> {
     let lacks_bus = systemd::is_running(&Roots::host()) && !systemd::has_bus(&Roots::host());
     lacks_bus.then(|| {
         let evidence =
-            "there is no system bus: tenants are no units of systemd, and volumes are not unmounted before a shutdown";
+            "there is no system bus: tenants are not systemd units, and volumes are not unmounted before a shutdown";
         Finding::new(FindingId::SystemBusMissing, HOST, evidence).advise("apt-get install dbus, and restart the daemon")
     })
 }

@@ -24,8 +24,8 @@ const DATABASE_PROGRAMS: [&str; 2] = ["mariadbd", "sysbench"];
 const DATABASE_NEIGHBOURS: [&str; 2] = ["low-fsync", "high-fsync"];
 
 /// Said when io.cost cannot be used.
-const WITHOUT_MODEL: &str = "without `--model` and `--qos` BFQ holds the shares, which it does badly on some disks: \
-    `bulkhead device calibrate` finds the lines for this one";
+const WITHOUT_MODEL: &str = "without `--model` and `--qos`, BFQ enforces the shares, which works badly on some disks; \
+    `bulkhead device calibrate` determines both for this disk";
 
 /// An error of `bulkhead-bench` as a fault: the one it carries, or one about `object`.
 pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
         let neighbours = DATABASE_NEIGHBOURS.get(usize::from(options.model.is_none())..).unwrap_or_default();
         parts.push(("dbms-consolidation", neighbours, ["shared/bfq", &held]));
     } else {
-        output.say(&format!("the database part is skipped: {} not installed", missing.join(" and ")));
+        output.say(&format!("skipping the database part: {} not installed", missing.join(" and ")));
     }
     parts.push(("fsync-probe", &["streams"], ["shared/none", &ours]));
     let mut experiments = Vec::new();
@@ -114,7 +114,7 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
                 Ok((false, _)) => Err(invalid(object, "it is not a directory")),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     Err(Fault::new(Code::NotFound, object, "there is no such directory")
-                        .cure("name one on the disk that is to be tried"))
+                        .cure("name a directory on the disk to test"))
                 }
                 Err(error) => Err(invalid(object, error)),
             }
@@ -153,7 +153,7 @@ fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
 fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
     let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
     Fault::new(code, format!("file {}", path.display()), format!("it cannot be written ({error})"))
-        .cure("name another place with `--report`")
+        .cure("choose another directory with `--report`")
 }
 
 #[cfg(test)]

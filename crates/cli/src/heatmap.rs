@@ -20,28 +20,28 @@ pub(crate) async fn run(args: HeatmapArgs, client: &Client, output: &Output) -> 
     let rows = client.heatmap().await?;
     if let Some(path) = &args.svg {
         write(path, &heat_map(&rows))?;
-        output.say(&format!("drawn in {}", path.display()));
+        output.say(&format!("heat map written to {}", path.display()));
     }
     if output.is_json() {
         return output.json(&rows);
     }
     if rows.is_empty() {
-        output.say("no volume has read anything that it shares; only what is open is counted");
+        output.say("no volume has read shared blocks; only open volumes are counted");
         return Ok(());
     }
     let lines: Vec<Vec<String>> = rows.iter().map(line).collect();
     output.lines(&table(&["reader", "source", "from", "requests", "bytes", "disk reads saved"], &lines))?;
     let (requests, saved) =
         rows.iter().fold((0, 0), |(all, saved), row| (all + row.requests, saved + row.disk_reads_saved));
-    output.say(&format!("{saved} of {requests} reads of shared blocks needed no disk"));
+    output.say(&format!("{saved} of {requests} reads of shared blocks did not need the disk"));
     Ok(())
 }
 
 fn line(row: &HeatRow) -> Vec<String> {
     let from = match row.source {
         HeatSource::Disk(_) => "disk",
-        HeatSource::Cache(_) => "host's page cache",
-        HeatSource::Sibling(_) => "sibling's page cache",
+        HeatSource::Cache(_) => "host page cache",
+        HeatSource::Sibling(_) => "peer's page cache",
     };
     vec![
         row.reader.to_string(),
@@ -55,8 +55,7 @@ fn line(row: &HeatRow) -> Vec<String> {
 
 fn write(path: &Path, picture: &str) -> Result<(), Fault> {
     file::write_atomic(path, picture.as_bytes()).map_err(|error| {
-        let cause = format!("the picture cannot be written: {}", bulkhead_core::error::chain(&error));
-        Fault::new(Code::InvalidArgument, path.display(), cause)
-            .cure("name a file in a directory that can be written to")
+        let cause = format!("cannot write the heat map: {}", bulkhead_core::error::chain(&error));
+        Fault::new(Code::InvalidArgument, path.display(), cause).cure("choose a file in a writable directory")
     })
 }

@@ -23,7 +23,7 @@ const LEASE_SECONDS: u32 = 60;
 /// The lease is renewed with every so many tables: each time is a line in the daemon's log.
 const RENEW: u32 = 4;
 /// Titles of the table.
-const HEADERS: [&str; 8] = ["tenant", "target", "achieved", "of it journal", "error", "weight", "cap/s", "remarks"];
+const HEADERS: [&str; 8] = ["tenant", "target", "achieved", "journal", "error", "weight", "cap/s", "remarks"];
 
 /// Holds shares, lists what is held, or lets it go.
 ///
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: HoldArgs, client: &Client, output: &Output) -> Res
         Some(HoldCommand::Ls) => show::list(output, &client.hold_list().await?),
         Some(HoldCommand::Rm { device, write }) => {
             let done = client.hold_stop(&device, write.dry_run).await?;
-            show::done(output, &format!("hold on {device}"), "ended, its weights are taken back", &done)
+            show::done(output, &format!("hold on {device}"), "removed, its weights are reset", &done)
         }
     }
 }
@@ -50,18 +50,18 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
         lease_seconds: (!stays).then_some(LEASE_SECONDS),
     };
     if stays {
-        return show::done(output, "hold", "in force", &client.hold_start(&request, args.write.dry_run).await?);
+        return show::done(output, "hold", "active", &client.hold_start(&request, args.write.dry_run).await?);
     }
     // Before anything is in force: an interruption that comes while the daemon answers would leave it until the lease ends.
     let mut end = End::watched()?;
     let (done, goes_on) = begin(&request, &mut end, client, output).await?;
     let Some(view) = done.object else {
-        return Err(Fault::new(Code::Internal, "hold", "the daemon does not say what is held"));
+        return Err(Fault::new(Code::Internal, "hold", "the daemon's answer lacks the hold"));
     };
     let device = view.hold.device;
     let followed = match goes_on {
         true => {
-            output.say(&format!("holding shares on {device}; Ctrl-C ends it and takes the weights back"));
+            output.say(&format!("enforcing shares on {device}; Ctrl-C ends this and resets the weights"));
             follow(&request, &device, end, client, output).await
         }
         false => Ok(()),
@@ -82,12 +82,12 @@ async fn begin(
         done = &mut answer => return Ok((done?, true)),
         () = end.asked() => {}
     }
-    output.say("waiting for the daemon's answer, to take the hold back; Ctrl-C again leaves it to its lease");
+    output.say("waiting for the daemon's answer, to remove the hold; press Ctrl-C again to leave it to its lease");
     tokio::select! {
         done = answer => Ok((done?, false)),
         () = end.asked() => {
-            let cause = format!("the daemon did not answer; a hold that begins yet ends after {LEASE_SECONDS} s");
-            Err(Fault::new(Code::Unavailable, "hold", cause).cure("`bulkhead hold ls` lists what is held"))
+            let cause = format!("the daemon did not answer; if the hold still starts, it ends after {LEASE_SECONDS} s");
+            Err(Fault::new(Code::Unavailable, "hold", cause).cure("`bulkhead hold ls` lists the holds"))
         }
     }
 }
@@ -132,7 +132,7 @@ async fn follow(
             _ = looks.tick() => {}
         }
         let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device == device) else {
-            output.say(&format!("the hold on {device} was ended by somebody else"));
+            output.say(&format!("the hold on {device} was removed by someone else"));
             return Ok(());
         };
         if u32::is_multiple_of(number, RENEW) {
@@ -171,9 +171,9 @@ fn row(standing: &StandingView) -> Vec<String> {
         standing.fsync_p99_seconds.map(|p99| format!("fsync p99 {:.0} ms", 1e3 * p99)).into_iter().collect();
     match standing {
         StandingView { infeasible: true, .. } => {
-            remarks.push("its journal alone is more than its share: give it a volume of its own".to_owned());
+            remarks.push("its journal I/O alone exceeds its share: give it its own volume".to_owned());
         }
-        StandingView { contends: false, .. } => remarks.push("does not want more than it has".to_owned()),
+        StandingView { contends: false, .. } => remarks.push("not contending".to_owned()),
         _ => {}
     }
     vec![
@@ -199,9 +199,9 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
         let (name, time) =
             of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").cure(example))?;
         let us = micros(time)
-            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time with us, ms or s")).cure(example))?;
+            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time in us, ms or s")).cure(example))?;
         if named(&mut tenants, name, &object)?.fsync_p99_us.replace(us).is_some() {
-            return Err(invalid(&object, "it is given twice").cure("promise one latency to each tenant"));
+            return Err(invalid(&object, "it is given twice").cure("set one latency per tenant"));
         }
     }
     for text in &args.journal {
@@ -212,7 +212,7 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
             return Err(invalid(&object, format!("{path:?} is not an absolute path")).cure(example));
         }
         if named(&mut tenants, name, &object)?.journal.replace(path.into()).is_some() {
-            return Err(invalid(&object, "it is given twice").cure("name one file system for each tenant"));
+            return Err(invalid(&object, "it is given twice").cure("name one file system per tenant"));
         }
     }
     Ok(tenants)
@@ -220,8 +220,8 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
 
 fn named<'a>(tenants: &'a mut [HoldTenant], name: &str, object: &str) -> Result<&'a mut HoldTenant, Fault> {
     tenants.iter_mut().find(|tenant| tenant.tenant == name).ok_or_else(|| {
-        invalid(object, format!("{name} is not one of those whose shares are held"))
-            .cure(format!("give it a share, too: `--tenant {name}=50`"))
+        invalid(object, format!("no share is given for {name}"))
+            .cure(format!("give it a share as well: `--tenant {name}=50`"))
     })
 }
 
@@ -255,7 +255,7 @@ fn micros(text: &str) -> Option<u64> {
 }
 
 impl Show for HoldView {
-    const EMPTY: &'static str = "no shares are held; `bulkhead hold --tenant A=50 --tenant B=50` holds some";
+    const EMPTY: &'static str = "no shares are enforced; `bulkhead hold --tenant A=50 --tenant B=50` enforces some";
     const HEADERS: &'static [&'static str] = &["device", "unit", "weights", "state", "tenants (achieved/target)"];
 
     fn row(&self) -> Vec<String> {

@@ -75,7 +75,7 @@ fn sentence(job: &JobView) -> String {
     match (&others[..], &job.step) {
         ([], Some(step)) => format!("job {}: {step}", job.id),
         ([], None) => format!("job {}: {}", job.id, job.operation),
-        (_, _) => format!("job {}: waiting for job {}, which works on the same", job.id, others.join(", ")),
+        (_, _) => format!("job {}: waiting for job {}, which works on the same object", job.id, others.join(", ")),
     }
 }
 
@@ -110,8 +110,8 @@ impl Show for JobView {
                     .clone()
                     .map_or_else(|| "-".to_owned(), |step| format!("{step}, for {}", seconds(self.step_seconds))),
             ),
-            ("moved", self.progress.map_or_else(|| "-".to_owned(), moved)),
-            ("took so far", seconds(self.seconds)),
+            ("transferred", self.progress.map_or_else(|| "-".to_owned(), moved)),
+            ("elapsed", seconds(self.seconds)),
             ("ended", self.ended_seconds_ago.map_or_else(|| "-".to_owned(), |ago| format!("{} ago", seconds(ago)))),
             ("error", self.fault.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string)),
         ]

@@ -24,7 +24,7 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
     let object = "journal calibration";
     if !rustix::process::geteuid().is_root() {
         return Err(
-            Fault::new(Code::PermissionDenied, object, "it takes root to make a file system").cure("run it with sudo")
+            Fault::new(Code::PermissionDenied, object, "creating a file system requires root").cure("run it with sudo")
         );
     }
     let asked = |features: &Features| args.features.is_empty() || args.features.contains(features);

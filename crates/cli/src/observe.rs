@@ -35,13 +35,13 @@ impl Source {
                     return Err(Fault::new(
                         Code::PermissionDenied,
                         "observation",
-                        "no daemon runs, and without one it needs root",
+                        "no daemon is running, and without one this needs root",
                     )
                     .cure("run it with sudo"));
                 }
                 if !output.is_json() {
                     output
-                        .say("no daemon runs: observing from here, with programs in the kernel that go when this ends");
+                        .say("no daemon is running: observing from this process, with BPF programs that are unloaded when it ends");
                 }
                 Ok(Self::Here(Box::new(Observatory::new(Roots::host()))))
             }
@@ -60,9 +60,9 @@ impl Source {
             Self::Here(_) => Err(Fault::new(
                 Code::InvalidArgument,
                 option,
-                "only the daemon knows what happened before, and none runs",
+                "only the daemon knows what happened before, and none is running",
             )
-            .cure(format!("start it (`bulkhead daemon`), or leave `{option}` out"))),
+            .cure(format!("start it (`bulkhead daemon`), or omit `{option}`"))),
         }
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn share(text: &str) -> Result<Share, Fault> {
 /// A size that a volume can have.
 pub(crate) fn size(text: &str) -> Result<Bytes, Fault> {
     match checked("--size", text)? {
-        Bytes(0) => Err(invalid("--size", "a volume of size 0 is of no use: give a size such as 10G")),
+        Bytes(0) => Err(invalid("--size", "a volume cannot have size 0: give a size such as 10G")),
         size => Ok(size),
     }
 }
@@ -82,7 +82,7 @@ pub(crate) fn choose(name: &Name, volumes: impl Iterator<Item = VolumeRef>) -> R
     match &found[..] {
         [one] => Ok(one.clone()),
         [] => Err(Fault::new(Code::NotFound, format!("volume {name}"), "no pool has a volume of that name")
-            .cure("`bulkhead volume ls` lists them")),
+            .cure("`bulkhead volume ls` lists the volumes")),
         several => {
             let names: Vec<String> = several.iter().map(ToString::to_string).collect();
             let cause = format!("more than one pool has a volume of that name: {}", names.join(", "));
@@ -97,7 +97,7 @@ pub(crate) fn copy_name(original: &VolumeRef, text: &str) -> Result<Name, Fault>
         VolumeArg::NameOnly(name) => Ok(name),
         VolumeArg::Whole(copy) if copy.pool == original.pool => Ok(copy.name),
         VolumeArg::Whole(copy) => {
-            let cause = format!("a copy lives in the pool of its original, which is {}", original.pool);
+            let cause = format!("a copy is in the same pool as its origin, which is {}", original.pool);
             Err(invalid(format!("volume {copy}"), cause).cure("give only the name of the copy"))
         }
     }
@@ -161,7 +161,8 @@ pub(crate) struct RunVolume {
 pub(crate) fn run_volume(text: &str) -> Result<RunVolume, Fault> {
     let object = format!("--volume {text:?}");
     let wrong = |cause: &str| invalid(&object, cause).cure("write it like data:/var/lib/mysql or data:/srv:ro");
-    let (reference, place) = text.split_once(':').ok_or_else(|| wrong("it does not say where to mount it"))?;
+    let (reference, place) =
+        text.split_once(':').ok_or_else(|| wrong("it does not name a directory to mount it on"))?;
     let (target, read_only) = place.strip_suffix(":ro").map_or((place, false), |target| (target, true));
     let target = target.strip_suffix(":rw").unwrap_or(target);
     if !Path::new(target).is_absolute() {
@@ -179,7 +180,7 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     if (0.2..=86_400.0).contains(&seconds) {
         Ok(seconds)
     } else {
-        Err("it is not from 0.2 to 86400 seconds".to_owned())
+        Err("it is not between 0.2 and 86400 seconds".to_owned())
     }
 }
 

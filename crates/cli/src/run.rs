@@ -46,7 +46,7 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
         if wanted[..i].iter().any(|other| other.target == volume.target) {
             return Err(invalid(
                 format!("directory {}", volume.target.display()),
-                "two volumes are to be mounted there",
+                "two volumes would be mounted there",
             ));
         }
     }
@@ -75,10 +75,10 @@ fn check_target(target: &Path) -> Result<(), Fault> {
     let object = format!("directory {}", target.display());
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(invalid(object, "it is not a directory").cure("volumes are mounted over directories")),
+        Ok(_) => Err(invalid(object, "it is not a directory").cure("volumes are mounted on directories")),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(Fault::new(Code::NotFound, object, "there is no such directory to mount the volume over")
-                .cure(format!("make it first: `mkdir -p {}`", target.display())))
+            Err(Fault::new(Code::NotFound, object, "there is no such directory to mount the volume on")
+                .cure(format!("create it first: `mkdir -p {}`", target.display())))
         }
         Err(error) => Err(invalid(object, format!("it cannot be used ({error})"))),
     }

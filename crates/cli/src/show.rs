@@ -89,7 +89,7 @@ pub(crate) fn steps<T: Serialize>(output: &Output, object: &str, what: &str, don
     } else if done.steps.iter().any(|step| step.changed) {
         output.say(&format!("{object}: {what}"));
     } else {
-        output.say(&format!("{object}: nothing had to be changed"));
+        output.say(&format!("{object}: no changes needed"));
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ pub(crate) fn checked<T: Show>(output: &Output, object: &str, outcome: &Done<T>)
     if output.is_json() || outcome.dry_run {
         return done(output, object, "checked", outcome);
     }
-    output.say(&format!("{object}: checked, and in order"));
+    output.say(&format!("{object}: check passed"));
     Ok(())
 }
 
@@ -148,7 +148,7 @@ fn or_dash(item: Option<impl ToString>) -> String {
 }
 
 impl Show for PoolView {
-    const EMPTY: &'static str = "no pools; `bulkhead pool create` makes one";
+    const EMPTY: &'static str = "no pools; `bulkhead pool create` creates one";
     const HEADERS: &'static [&'static str] = &["name", "kind", "source", "size", "free", "volumes", "on"];
 
     fn row(&self) -> Vec<String> {
@@ -203,7 +203,7 @@ fn layers(layers: &LayersView) -> String {
 }
 
 impl Show for VolumeView {
-    const EMPTY: &'static str = "no volumes; `bulkhead volume create` makes one";
+    const EMPTY: &'static str = "no volumes; `bulkhead volume create` creates one";
     const HEADERS: &'static [&'static str] = &["volume", "size", "fs", "state", "tenant", "journal", "device"];
 
     fn row(&self) -> Vec<String> {
@@ -241,7 +241,7 @@ impl Show for VolumeView {
             ("file system", self.fs.to_string()),
             ("provision", self.provision.to_string()),
             ("read-only", yes_no(self.read_only)),
-            ("copied from", or_dash(self.origin.as_ref())),
+            ("origin", or_dash(self.origin.as_ref())),
             ("layers", or_dash(self.layers.as_ref().map(layers))),
             ("share", or_dash(share(self))),
             ("tenant", or_dash(self.tenant.as_ref())),
@@ -258,7 +258,7 @@ impl Show for VolumeView {
 }
 
 impl Show for TenantView {
-    const EMPTY: &'static str = "no tenants; `bulkhead tenant create` makes one";
+    const EMPTY: &'static str = "no tenants; `bulkhead tenant create` creates one";
     const HEADERS: &'static [&'static str] = &["name", "share", "processes", "read", "written", "journal", "volumes"];
 
     fn row(&self) -> Vec<String> {

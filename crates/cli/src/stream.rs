@@ -105,7 +105,7 @@ impl Feed {
     /// # Errors
     /// That it cannot be read; that nobody reads what is written.
     pub(crate) fn all_of(&mut self, input: &mut impl Read, name: &str) -> Result<(), Fault> {
-        let failed = |error: io::Error| Fault::new(Code::Internal, name, format!("it cannot be moved ({error})"));
+        let failed = |error: io::Error| Fault::new(Code::Internal, name, format!("it cannot be transferred ({error})"));
         let mut buffer = vec![0; PIECE];
         loop {
             match input.read(&mut buffer) {
@@ -142,7 +142,9 @@ impl Moving {
     /// Resolves when all is moved; at once when it was told that before.
     async fn end(&mut self) -> Result<(), Fault> {
         let Some(end) = &mut self.0 else { return Ok(()) };
-        let outcome = end.await.unwrap_or_else(|_| Err(Fault::new(Code::Internal, "stream", "it broke off by a bug")));
+        let outcome = end
+            .await
+            .unwrap_or_else(|_| Err(Fault::new(Code::Internal, "stream", "it was aborted by a bug in Bulkhead")));
         self.0 = None;
         outcome
     }
@@ -178,7 +180,7 @@ async fn follow(client: &Client, job: u64, moved: &mut Moving, bar: &ProgressBar
 /// # Errors
 /// Its fault.
 pub(crate) fn outcome(view: JobView) -> Result<JobResult, Fault> {
-    let unknown = || Fault::new(Code::Internal, format!("job {}", view.id), "it does not say what came of it");
+    let unknown = || Fault::new(Code::Internal, format!("job {}", view.id), "its outcome is unknown");
     match view.fault {
         Some(fault) => Err(fault),
         None => view.result.ok_or_else(unknown),
@@ -188,7 +190,7 @@ pub(crate) fn outcome(view: JobView) -> Result<JobResult, Fault> {
 /// A daemon that was started meanwhile knows nothing of the job.
 pub(crate) fn lost(fault: Fault) -> Fault {
     match fault.code {
-        Code::NotFound => Fault::new(Code::Unavailable, "daemon", "it was restarted meanwhile").cure("try again"),
+        Code::NotFound => Fault::new(Code::Unavailable, "daemon", "it was restarted in the meantime").cure("try again"),
         _ => fault,
     }
 }

@@ -39,10 +39,7 @@ const HEADERS: [&str; 12] = [
 pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<(), Fault> {
     let invalid = |cause, cure| Err(Fault::new(Code::InvalidArgument, "top", cause).cure(cure));
     if args.total && !output.is_json() {
-        return invalid(
-            "a table shows what happens per second, and a total does not",
-            "`--total --output json` prints the sums",
-        );
+        return invalid("a table shows rates per second, not totals", "`--total --output json` prints the totals");
     }
     let is_live = !args.once && !output.is_json();
     if is_live && (!std::io::stdout().is_terminal() || !std::io::stdin().is_terminal()) {
@@ -64,7 +61,7 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
             output.say(&line);
         }
         if rows.is_empty() {
-            output.say("nobody read, wrote, journalled or called fsync");
+            output.say("no container read, wrote, journalled or called fsync");
             return Ok(());
         }
         return output.lines(&table(&HEADERS, &rows));

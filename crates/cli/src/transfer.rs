@@ -26,8 +26,9 @@ fn printed(token: &ResumeToken) -> String {
 
 fn token(text: &str) -> Result<ResumeToken, Fault> {
     let bad = || {
-        invalid(format!("token {text:?}"), "it is none that `bulkhead volume receive --token` prints")
-            .cure("ask for it on the receiving host, and give it as it is")
+        invalid(format!("token {text:?}"), "not a valid resume token").cure(
+            "get it on the receiving host with `bulkhead volume receive POOL/VOLUME --token`, and pass it unchanged",
+        )
     };
     let words: Vec<&str> = text.trim().split(':').collect();
     let [content, base, offset] = words[..] else { return Err(bad()) };
@@ -45,7 +46,7 @@ pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Re
     let snapshot = resolved(client, &args.snapshot).await?;
     let resume = args.resume.as_deref().map(token).transpose()?;
     if io::stdout().is_terminal() && !args.write.dry_run {
-        return Err(invalid("standard output", "a stream is not for a terminal")
+        return Err(invalid("standard output", "a stream cannot be written to a terminal")
             .cure("redirect it to a file, or pipe it to `bulkhead volume receive`"));
     }
     let from = args.from.as_deref().map(|name| parse::copy_name(&snapshot, name)).transpose()?;
@@ -59,7 +60,7 @@ pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Re
     let done = stream::write(client, stream, out, &bar).await;
     bar.finish_and_clear();
     if let JobResult::Sent { read_bytes } = done? {
-        output.say(&format!("volume {snapshot}: sent, {read_bytes} were read"));
+        output.say(&format!("volume {snapshot}: sent, {read_bytes} read"));
     }
     Ok(())
 }
@@ -77,15 +78,15 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
     }
     if args.abort {
         let done = client.volume_receive_abort(&volume, args.write.dry_run).await?;
-        return show::steps(output, &object, "what was received is given up", &done);
+        return show::steps(output, &object, "received data discarded", &done);
     }
     let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
     if io::stdin().is_terminal() {
-        return Err(invalid("standard input", "a stream does not come from a terminal")
+        return Err(invalid("standard input", "a stream cannot be read from a terminal")
             .cure("redirect it from a file, or pipe it from `bulkhead volume send`"));
     }
     let mut input = stream::file(io::stdin(), "standard input")?;
-    let anew = "none of it was taken in: send it anew, and look at what it passes through on its way";
+    let anew = "nothing was received: send it again, and check what it passes through on the way";
     let (header, start) = read_header(&mut input).map_err(|error| fault(&error, &volume, anew))?;
     let stream = match client.volume_receive(&volume, &header, tenant.as_ref(), args.write.dry_run).await? {
         Streamed::Planned(done) => return show::steps(output, &object, "", &done),
@@ -96,7 +97,7 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
     let done = stream::feed(client, stream, feed, &bar).await;
     bar.finish_and_clear();
     if let JobResult::Received(done) = done? {
-        show::done(output, &object, &format!("received, as it was in {}", header.snapshot), &done)?;
+        show::done(output, &object, &format!("received, with the content of {}", header.snapshot), &done)?;
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(crate) async fn run(
         output.json(&outcome)?;
     } else if is_all {
         let (trimmed, passed_over) = (outcome.trimmed.len(), outcome.passed_over.len());
-        output.say(&format!("volumes trimmed: {trimmed}; not mounted, or not to be trimmed: {passed_over}"));
+        output.say(&format!("volumes trimmed: {trimmed}; skipped (not mounted, or cannot be trimmed): {passed_over}"));
     }
     failed.map_or(Ok(()), Err)
 }

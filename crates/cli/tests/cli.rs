@@ -88,19 +88,19 @@ fn without_a_daemon() {
     check(
         &["pool", "ls"],
         &expect![[r#"
-        exit 11
-        ----- stderr
-        error: daemon: it does not run: there is no socket /nonexistent/bulkhead.sock
-        hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
-    "#]],
+            exit 11
+            ----- stderr
+            error: daemon: it is not running: there is no socket /nonexistent/bulkhead.sock
+            hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
+        "#]],
     );
     check(
         &["tenant", "rm", "db", "--output", "json"],
         &expect![[r#"
-        exit 11
-        ----- stderr
-        {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
-    "#]],
+            exit 11
+            ----- stderr
+            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
+        "#]],
     );
 }
 
@@ -189,10 +189,10 @@ fn bad_numbers() {
     check(
         &["volume", "create", "p/v", "--size", "0"],
         &expect![[r#"
-        exit 2
-        ----- stderr
-        error: --size: a volume of size 0 is of no use: give a size such as 10G
-    "#]],
+            exit 2
+            ----- stderr
+            error: --size: a volume cannot have size 0: give a size such as 10G
+        "#]],
     );
     check(
         &["volume", "resize", "p/v", "--size", "-5G"],
@@ -242,11 +242,11 @@ fn bad_combinations() {
     check(
         &["tenant", "set", "db"],
         &expect![[r#"
-        exit 2
-        ----- stderr
-        error: tenant db: there is nothing to change
-        hint: give --share, --limit, --no-limits, --attach or --detach
-    "#]],
+            exit 2
+            ----- stderr
+            error: tenant db: nothing to change
+            hint: specify --share, --limit, --no-limits, --attach or --detach
+        "#]],
     );
     check(
         &["tenant", "set", "db", "--limit", "vda:rbps=1M", "--no-limits"],
@@ -325,10 +325,10 @@ fn bad_combinations() {
     check(
         &["volume", "frobnicate", "--output", "json"],
         &expect![[r#"
-        exit 2
-        ----- stderr
-        {"code":"invalid_argument","object":"command line","cause":"unrecognized subcommand 'frobnicate'","cure":"`--help` shows what can be given"}
-    "#]],
+            exit 2
+            ----- stderr
+            {"code":"invalid_argument","object":"command line","cause":"unrecognized subcommand 'frobnicate'","cure":"`--help` shows the valid arguments"}
+        "#]],
     );
 }
 
@@ -359,44 +359,44 @@ fn run_refuses_before_it_asks_the_daemon() {
     check(
         &["run", "--tenant", "db", "--volume", "data:/nonexistent", "--", "true"],
         &expect![[r#"
-        exit 125
-        ----- stderr
-        error: directory /nonexistent: there is no such directory to mount the volume over
-        hint: make it first: `mkdir -p /nonexistent`
-    "#]],
+            exit 125
+            ----- stderr
+            error: directory /nonexistent: there is no such directory to mount the volume on
+            hint: create it first: `mkdir -p /nonexistent`
+        "#]],
     );
     check(
         &["run", "--tenant", "db", "--volume", "data:/dev/null", "--", "true"],
         &expect![[r#"
-        exit 125
-        ----- stderr
-        error: directory /dev/null: it is not a directory
-        hint: volumes are mounted over directories
-    "#]],
+            exit 125
+            ----- stderr
+            error: directory /dev/null: it is not a directory
+            hint: volumes are mounted on directories
+        "#]],
     );
     check(
         &["run", "--tenant", "db", "-v", "a:/srv", "-v", "b:/srv", "--", "true"],
         &expect![[r#"
-        exit 125
-        ----- stderr
-        error: directory /srv: two volumes are to be mounted there
-    "#]],
+            exit 125
+            ----- stderr
+            error: directory /srv: two volumes would be mounted there
+        "#]],
     );
     check(
         &["run", "--tenant", "db", "--", "true", "--help"],
         &expect![[r#"
-        exit 125
-        ----- stderr
-        error: daemon: it does not run: there is no socket /nonexistent/bulkhead.sock
-        hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
-    "#]],
+            exit 125
+            ----- stderr
+            error: daemon: it is not running: there is no socket /nonexistent/bulkhead.sock
+            hint: start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal
+        "#]],
     );
     check(
         &["__enter", "--output", "json", "--tenant", "db", "--run", "7", "--", "true"],
         &expect![[r#"
             exit 125
             ----- stderr
-            {"code":"unavailable","object":"daemon","cause":"it does not run: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
+            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
         "#]],
     );
 }
@@ -499,10 +499,10 @@ fn a_day_with_the_daemon() {
     check(
         &["pool", "ls"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        no pools; `bulkhead pool create` makes one
-    "#]],
+            exit 0
+            ----- stderr
+            no pools; `bulkhead pool create` creates one
+        "#]],
     );
     check(
         &["pool", "ls", "--output", "json"],
@@ -541,11 +541,11 @@ fn a_day_with_the_daemon() {
     check(
         &["pool", "create", "files", "--dir", "/srv/other"],
         expect![[r#"
-        exit 4
-        ----- stderr
-        error: pool files: a pool of that name is there already, on /srv/pool
-        hint: choose another name
-    "#]],
+            exit 4
+            ----- stderr
+            error: pool files: a pool of that name already exists, on /srv/pool
+            hint: choose another name
+        "#]],
     );
     check(
         &["pool", "create", "fast", "--vg", "tvg", "--thin-pool", "thin"],
@@ -558,11 +558,11 @@ fn a_day_with_the_daemon() {
     check(
         &["pool", "create", "dev", "--device", "/dev/sdb"],
         expect![[r#"
-        exit 6
-        ----- stderr
-        error: device /dev/sdb: it carries data: ext4
-        hint: if that data may be lost, confirm with exactly `--erase /dev/sdb`
-    "#]],
+            exit 6
+            ----- stderr
+            error: device /dev/sdb: it contains data: ext4
+            hint: if that data may be lost, confirm with exactly `--erase /dev/sdb`
+        "#]],
     );
     check(
         &["pool", "ls"],
@@ -592,10 +592,10 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "ls"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        no volumes; `bulkhead volume create` makes one
-    "#]],
+            exit 0
+            ----- stderr
+            no volumes; `bulkhead volume create` creates one
+        "#]],
     );
     check(
         &["volume", "create", "files/data", "--size", "64M", "--dry-run"],
@@ -629,11 +629,11 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "create", "files/data", "--size", "1G"],
         expect![[r#"
-        exit 4
-        ----- stderr
-        error: volume files/data: a volume of that name is there already (64 MiB ext4)
-        hint: choose another name
-    "#]],
+            exit 4
+            ----- stderr
+            error: volume files/data: a volume of that name already exists (64 MiB ext4)
+            hint: choose another name
+        "#]],
     );
     check(
         &["volume", "create", "fast/data", "--size", "100M"],
@@ -646,11 +646,11 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "create", "fast/big", "--size", "2T"],
         expect![[r#"
-        exit 7
-        ----- stderr
-        error: volume fast/big: 2 TiB is larger than the whole pool (1 GiB)
-        hint: ask for less, or use a larger pool
-    "#]],
+            exit 7
+            ----- stderr
+            error: volume fast/big: 2 TiB is larger than the whole pool (1 GiB)
+            hint: request less, or use a larger pool
+        "#]],
     );
     check(
         &["volume", "create", "fast/logs", "--size", "300M", "--fs", "xfs"],
@@ -672,11 +672,11 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "resize", "fast/data", "--size", "64M"],
         expect![[r#"
-        exit 2
-        ----- stderr
-        error: volume fast/data: 64 MiB is less than the 100 MiB that it has
-        hint: add `--shrink` if it is to become smaller
-    "#]],
+            exit 2
+            ----- stderr
+            error: volume fast/data: 64 MiB is less than its current size of 100 MiB
+            hint: add `--shrink` if the volume is to shrink
+        "#]],
     );
     check(
         &["volume", "resize", "logs", "--size", "400M"],
@@ -713,28 +713,28 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "check", "logs"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        volume fast/logs: checked, and in order
-    "#]],
+            exit 0
+            ----- stderr
+            volume fast/logs: check passed
+        "#]],
     );
     check(
         &["volume", "inspect", "nothing"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        error: volume nothing: no pool has a volume of that name
-        hint: `bulkhead volume ls` lists them
-    "#]],
+            exit 3
+            ----- stderr
+            error: volume nothing: no pool has a volume of that name
+            hint: `bulkhead volume ls` lists the volumes
+        "#]],
     );
 
     check(
         &["tenant", "ls"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        no tenants; `bulkhead tenant create` makes one
-    "#]],
+            exit 0
+            ----- stderr
+            no tenants; `bulkhead tenant create` creates one
+        "#]],
     );
     let create =
         ["tenant", "create", "db", "--share", "300", "--volume", "fast/data", "--limit", "sdb:wbps=50M,riops=100"];
@@ -859,11 +859,11 @@ fn a_day_with_the_daemon() {
     check(
         &["run", "--tenant", "nobody", "--", "true"],
         expect![[r#"
-        exit 125
-        ----- stderr
-        error: tenant nobody: there is no tenant of that name
-        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create nobody` makes one
-    "#]],
+            exit 125
+            ----- stderr
+            error: tenant nobody: there is no tenant of that name
+            hint: `bulkhead tenant ls` lists the tenants, `bulkhead tenant create nobody` creates one
+        "#]],
     );
 
     check(
@@ -879,11 +879,11 @@ fn a_day_with_the_daemon() {
     check(
         &["device", "control", "sda", "--policy", "iocost"],
         expect![[r#"
-        exit 8
-        ----- stderr
-        error: device sda: it has no calibration, and io.cost with a guessed model costs throughput
-        hint: `bulkhead device calibrate sda` measures one
-    "#]],
+            exit 8
+            ----- stderr
+            error: device sda: it has no calibration, and io.cost with a guessed model costs throughput
+            hint: `bulkhead device calibrate sda` measures a model
+        "#]],
     );
     check(
         &["device", "calibrate", "sda", "--model", "ctrl=user model=linear", "--qos", "enable=1 ctrl=user"],
@@ -892,8 +892,8 @@ fn a_day_with_the_daemon() {
             ----- stderr
             device sda: calibrated
             note: given on the command line, not measured
-            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted and have no effect
-            hint: set one up: `bulkhead device control sda --policy iocost`, or bfq
+            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted but have no effect
+            hint: enable one: `bulkhead device control sda --policy iocost`, or bfq
         "#]],
     );
     check(
@@ -933,18 +933,18 @@ fn a_day_with_the_daemon() {
             ----- stderr
             device sda: changed
             note: given on the command line, not measured
-            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted and have no effect
-            hint: set one up: `bulkhead device control sda --policy iocost`, or bfq
+            warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted but have no effect
+            hint: enable one: `bulkhead device control sda --policy iocost`, or bfq
         "#]],
     );
     check(
         &["device", "inspect", "../etc"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        error: device ../etc: there is no block device of that name
-        hint: `bulkhead device ls` lists them by their kernel names
-    "#]],
+            exit 3
+            ----- stderr
+            error: device ../etc: there is no block device of that name
+            hint: `bulkhead device ls` lists the devices by kernel name
+        "#]],
     );
 
     check(
@@ -958,11 +958,11 @@ fn a_day_with_the_daemon() {
     check(
         &["tenant", "inspect", "db"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        error: tenant db: there is no tenant of that name
-        hint: `bulkhead tenant ls` lists them, `bulkhead tenant create db` makes one
-    "#]],
+            exit 3
+            ----- stderr
+            error: tenant db: there is no tenant of that name
+            hint: `bulkhead tenant ls` lists the tenants, `bulkhead tenant create db` creates one
+        "#]],
     );
     check(
         &["pool", "rm", "fast"],
@@ -976,11 +976,11 @@ fn a_day_with_the_daemon() {
     check(
         &["volume", "ls", "--pool", "nothing"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        error: pool nothing: there is no pool of that name
-        hint: `bulkhead pool ls` lists them, `bulkhead pool create nothing --dir PATH` makes one
-    "#]],
+            exit 3
+            ----- stderr
+            error: pool nothing: there is no pool of that name
+            hint: `bulkhead pool ls` lists the pools, `bulkhead pool create nothing --dir PATH` creates one
+        "#]],
     );
 }
 
@@ -1015,10 +1015,10 @@ fn an_import_is_refused_before_anything_is_unpacked() {
     check(
         &["image", "import", "/nowhere", "files/base", "--size", "0"],
         expect![[r#"
-        exit 2
-        ----- stderr
-        error: --size: a volume of size 0 is of no use: give a size such as 10G
-    "#]],
+            exit 2
+            ----- stderr
+            error: --size: a volume cannot have size 0: give a size such as 10G
+        "#]],
     );
     check(
         &["image", "import", "/nowhere", "files/base", "--platform", "amd64"],
@@ -1031,11 +1031,11 @@ fn an_import_is_refused_before_anything_is_unpacked() {
     check(
         &["image", "import", "/nowhere", "files/taken"],
         expect![[r#"
-        exit 4
-        ----- stderr
-        error: volume files/taken: a volume of that name is there already
-        hint: choose another name
-    "#]],
+            exit 4
+            ----- stderr
+            error: volume files/taken: a volume of that name already exists
+            hint: choose another name
+        "#]],
     );
     check(
         &["image", "import", "/nowhere", "files/base", "--size", "1M"],
@@ -1049,10 +1049,10 @@ fn an_import_is_refused_before_anything_is_unpacked() {
     check(
         &["image", "import", "/nowhere", "elsewhere/base", "-o", "json"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create elsewhere --dir PATH` makes one","reason":{"reason":"no_such_pool","pool":"elsewhere"}}
-    "#]],
+            exit 3
+            ----- stderr
+            {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists the pools, `bulkhead pool create elsewhere --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"elsewhere"}}
+        "#]],
     );
 }
 
@@ -1075,7 +1075,7 @@ fn streams_go_through_the_command_line() {
             ----- stdout
             what the snapshot holds
             ----- stderr
-            volume files/s: sent, 24 B were read
+            volume files/s: sent, 24 B read
         "#]],
     );
     check(
@@ -1083,8 +1083,8 @@ fn streams_go_through_the_command_line() {
         expect![[r#"
             exit 2
             ----- stderr
-            error: volume files/v: it is no snapshot, and may change while it is sent
-            hint: make a snapshot first, and use that: `bulkhead volume snapshot files/v NAME`
+            error: volume files/v: it is not a snapshot, and may change while it is sent
+            hint: create a snapshot first, and use that: `bulkhead volume snapshot files/v NAME`
         "#]],
     );
     let header = StreamHeader {
@@ -1104,7 +1104,7 @@ fn streams_go_through_the_command_line() {
     expect![[r#"
         exit 0
         ----- stderr
-        volume files/r: received, as it was in elsewhere/s
+        volume files/r: received, with the content of elsewhere/s
     "#]]
     .assert_eq(&screen(receive));
     let tree = daemon.dir.path().join("tree");
@@ -1150,7 +1150,7 @@ fn json_is_what_the_api_says() {
     daemon.check(&["pool", "inspect", "q", "-o", "json"], &expect![[r#"
         exit 3
         ----- stderr
-        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists them, `bulkhead pool create q --dir PATH` makes one","reason":{"reason":"no_such_pool","pool":"q"}}
+        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists the pools, `bulkhead pool create q --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"q"}}
     "#]]);
 }
 
@@ -1196,28 +1196,28 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     check(
         &["blame", "--waits", "--for", "0.2"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        AGO   WAITED   VICTIM                  ON   DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
-        12 s  900 ms   db                      /    80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
-                                                                    4711         200 us  125 ms    350 ms   itself (journal 10 %)
-        70 s  40.0 ms  noise\u{1b}[2J.service  vdb  100 %   0 %                                             itself (flush 100 %)
-        ----- stderr
-        watching for 0.2 s
-        9 more waits of all containers are left out, of at most 30.0 ms
-    "#]],
+            exit 0
+            ----- stdout
+            AGO   WAITED   VICTIM                  ON   DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
+            12 s  900 ms   db                      /    80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
+                                                                        4711         200 us  125 ms    350 ms   itself (journal 10 %)
+            70 s  40.0 ms  noise\u{1b}[2J.service  vdb  100 %   0 %                                             itself (flush 100 %)
+            ----- stderr
+            watching for 0.2 s
+            9 more waits, of all containers, are omitted; the longest took 30.0 ms
+        "#]],
     );
     check(
         &["blame", "--waits", "--last", "60", "db"],
         expect![[r#"
-        exit 0
-        ----- stdout
-        AGO   WAITED  VICTIM  ON  DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
-        12 s  900 ms  db      /   80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
-                                                  4711         200 us  125 ms    350 ms   itself (journal 10 %)
-        ----- stderr
-        9 more waits of all containers are left out, of at most 30.0 ms
-    "#]],
+            exit 0
+            ----- stdout
+            AGO   WAITED  VICTIM  ON  DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
+            12 s  900 ms  db      /   80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
+                                                      4711         200 us  125 ms    350 ms   itself (journal 10 %)
+            ----- stderr
+            9 more waits, of all containers, are omitted; the longest took 30.0 ms
+        "#]],
     );
     check(
         &["blame", "--waits", "--last", "301"],
@@ -1245,12 +1245,12 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     check(
         &["blame", "--for", "0.2", "nobody"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        watching for 0.2 s
-        error: container nobody: no container of that name did anything in this time
-        hint: `bulkhead top --once` lists those that did
-    "#]],
+            exit 3
+            ----- stderr
+            watching for 0.2 s
+            error: container nobody: no container with that name was active in this interval
+            hint: `bulkhead top --once` lists the active ones
+        "#]],
     );
     check(
         &["top"],
@@ -1264,12 +1264,12 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
     check(
         &["top", "--interval", "0"],
         expect![[r#"
-        exit 2
-        ----- stderr
-        error: invalid value '0' for '--interval <SECONDS>': it is not from 0.2 to 86400 seconds
+            exit 2
+            ----- stderr
+            error: invalid value '0' for '--interval <SECONDS>': it is not between 0.2 and 86400 seconds
 
-        For more information, try '--help'.
-    "#]],
+            For more information, try '--help'.
+        "#]],
     );
     let json = daemon.screen(&["blame", "--for", "0.2", "db", "--output", "json"]);
     let json: serde_json::Value = serde_json::from_str(json.strip_prefix("exit 0\n----- stdout\n").unwrap()).unwrap();
@@ -1334,21 +1334,21 @@ fn volumes_are_trimmed_where_it_is_of_use() {
     check(
         &["volume", "trim", "sparse", "full", "detached"],
         expect![[r#"
-        exit 8
-        ----- stderr
-        volume files/sparse: 1 MiB of free space trimmed
-        warning: volume files/detached: it is not mounted, and only a file system that is mounted knows what is free in it
-        error: volume files/full: it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that
-    "#]],
+            exit 8
+            ----- stderr
+            volume files/sparse: 1 MiB of free space trimmed
+            warning: volume files/detached: it is not mounted, and only a mounted file system knows what is free in it
+            error: volume files/full: it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that
+        "#]],
     );
     check(
         &["volume", "trim", "--all"],
         expect![[r#"
-        exit 0
-        ----- stderr
-        volume files/sparse: 1 MiB of free space trimmed
-        volumes trimmed: 1; not mounted, or not to be trimmed: 2
-    "#]],
+            exit 0
+            ----- stderr
+            volume files/sparse: 1 MiB of free space trimmed
+            volumes trimmed: 1; skipped (not mounted, or cannot be trimmed): 2
+        "#]],
     );
     check(
         &["volume", "trim", "--all", "--output", "json"],
@@ -1382,7 +1382,7 @@ fn volumes_are_trimmed_where_it_is_of_use() {
                 {
                   "code": "invalid_argument",
                   "object": "volume files/detached",
-                  "cause": "it is not mounted, and only a file system that is mounted knows what is free in it",
+                  "cause": "it is not mounted, and only a mounted file system knows what is free in it",
                   "cure": "attach files/detached to a tenant first",
                   "reason": {
                     "reason": "volume_not_attached",
@@ -1392,7 +1392,7 @@ fn volumes_are_trimmed_where_it_is_of_use() {
                 {
                   "code": "unsupported",
                   "object": "volume files/full",
-                  "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that"
+                  "cause": "it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that"
                 }
               ]
             }
@@ -1401,11 +1401,11 @@ fn volumes_are_trimmed_where_it_is_of_use() {
     check(
         &["volume", "trim", "none"],
         expect![[r#"
-        exit 3
-        ----- stderr
-        error: volume none: no pool has a volume of that name
-        hint: `bulkhead volume ls` lists them
-    "#]],
+            exit 3
+            ----- stderr
+            error: volume none: no pool has a volume of that name
+            hint: `bulkhead volume ls` lists the volumes
+        "#]],
     );
     check(
         &["volume", "trim", "a b"],

@@ -242,27 +242,29 @@ impl fmt::Display for Action {
             A::GrowImage { path, size_bytes, .. } => write!(f, "grow image {} to {size_bytes}", path.display()),
             A::ShrinkImage { path, size_bytes } => write!(f, "shrink image {} to {size_bytes}", path.display()),
             A::RemoveImage { path } => write!(f, "remove image {}", path.display()),
-            A::FreezeImage { image, layer, .. } => write!(f, "make layer {layer} of what {} holds", image.display()),
+            A::FreezeImage { image, layer, .. } => {
+                write!(f, "create layer {layer} from the content of {}", image.display())
+            }
             A::CopyImage { path, of } => {
-                write!(f, "create image {} on the layer of {}", path.display(), of.display())
+                write!(f, "create image {} on top of the layer of {}", path.display(), of.display())
             }
-            A::ReplaceImage { path, by } => write!(f, "put {} in the place of {}", by.display(), path.display()),
-            A::CreatePart { path, content, .. } => write!(f, "create part {} for {content}", path.display()),
+            A::ReplaceImage { path, by } => write!(f, "put {} in place of {}", by.display(), path.display()),
+            A::CreatePart { path, content, .. } => write!(f, "create staging file {} for {content}", path.display()),
             A::PublishPart { path, image } => {
-                write!(f, "make a layer of {}, and image {} on it", path.display(), image.display())
+                write!(f, "turn {} into a layer, and create image {} on top of it", path.display(), image.display())
             }
-            A::RemovePart { path } => write!(f, "remove part {}", path.display()),
-            A::SweepLayers { directory } => write!(f, "remove layers without images in {}", directory.display()),
+            A::RemovePart { path } => write!(f, "remove staging file {}", path.display()),
+            A::SweepLayers { directory } => write!(f, "remove unused layers in {}", directory.display()),
             A::SetLayersApart { directory, layers, .. } => {
-                write!(f, "set {} layers in {} apart", layers.len(), directory.display())
+                write!(f, "set {} layers in {} aside", layers.len(), directory.display())
             }
             A::MergeLayers { directory, layers, into, .. } => {
                 write!(f, "merge {} layers in {} into {into}", layers.len(), directory.display())
             }
             A::ReplaceLayers { directory, layers, into, .. } => {
-                write!(f, "replace {} layers in {} by {into}", layers.len(), directory.display())
+                write!(f, "replace {} layers in {} with {into}", layers.len(), directory.display())
             }
-            A::RenewServer { image, .. } => write!(f, "renew the server of {}", image.display()),
+            A::RenewServer { image, .. } => write!(f, "restart the block server of {}", image.display()),
             A::AttachImage { server, spec: ServeSpec { image, cgroup, .. } } => {
                 let how = match server {
                     Server::Auto => "serve",
@@ -299,25 +301,25 @@ impl fmt::Display for Action {
             A::CheckFs { device, fs, repair } => {
                 let how = match repair {
                     Repair::No => "",
-                    Repair::Safe => ", repairing what is safe",
-                    Repair::Full => ", repairing all of it",
+                    Repair::Safe => ", repairing what can be repaired safely",
+                    Repair::Full => ", repairing everything",
                 };
                 write!(f, "check {fs} on {device}{how}")
             }
-            A::NewFsUuid { device, fs, uuid } => write!(f, "give {fs} on {device} the UUID {uuid}"),
-            A::StampFsUuid { image, uuid, .. } => write!(f, "give ext4 in {} the UUID {uuid}", image.display()),
+            A::NewFsUuid { device, fs, uuid } => write!(f, "set the UUID of {fs} on {device} to {uuid}"),
+            A::StampFsUuid { image, uuid, .. } => write!(f, "set the UUID of ext4 in {} to {uuid}", image.display()),
             A::GrowFs { device, fs, .. } => write!(f, "grow {fs} on {device} to the device's size"),
             A::ShrinkFs { device, size_bytes } => write!(f, "shrink ext4 on {device} to {size_bytes}"),
             A::RemoveJournal { device, wanted_bytes } => {
                 write!(f, "remove the journal of ext4 on {device}, unless it has {wanted_bytes}")
             }
-            A::MakeJournal { device, size_bytes } => write!(f, "make a journal of {size_bytes} in ext4 on {device}"),
+            A::MakeJournal { device, size_bytes } => write!(f, "create a journal of {size_bytes} in ext4 on {device}"),
             A::Mount { device, fs, target, read_only, .. } => {
                 let how = if *read_only { ",ro" } else { "" };
                 write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
             }
-            A::AttachSibling { target, .. } => write!(f, "let siblings read what {} has in memory", target.display()),
-            A::DetachSibling { volume } => write!(f, "keep siblings from volume {volume}"),
+            A::AttachSibling { target, .. } => write!(f, "let peers read the cached blocks of {}", target.display()),
+            A::DetachSibling { volume } => write!(f, "stop peers from reading volume {volume}"),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
             A::TrimFs { target, start_bytes, length_bytes, .. } => {
                 let end = Bytes(start_bytes.0.saturating_add(length_bytes.0));
@@ -344,7 +346,7 @@ impl fmt::Display for Action {
             }
             A::SetCostModel { device, line } => write!(f, "set io.cost.model of {device}: {line}"),
             A::SetCostQos { device, line } => write!(f, "set io.cost.qos of {device}: {line}"),
-            A::DisableCost { device } => write!(f, "switch io.cost of {device} off"),
+            A::DisableCost { device } => write!(f, "disable io.cost on {device}"),
         }
     }
 }

@@ -130,7 +130,7 @@ pub fn part_path(directory: &Path, name: &Name) -> PathBuf {
 
 /// Why a volume that was provisioned in full is not trimmed.
 const WRITTEN_IN_ADVANCE: &str =
-    "it was written in advance, so that no write changes metadata that all tenants share: a hole in it would end that";
+    "it was written in advance, so that no write changes metadata that all tenants share: a hole would defeat that";
 
 /// Images in a directory, served with direct I/O.
 #[derive(Debug)]
@@ -381,10 +381,9 @@ impl Backend for LvmBackend {
             return Err(no_snapshots(volume, "thick lvm"));
         }
         if volume.fs == FsKind::Xfs {
-            let cause =
-                "mounting a snapshot of an XFS writes to it, and what was sent from a thin pool must not change";
+            let cause = "mounting an XFS snapshot writes to it, and what was sent from a thin pool must not change";
             return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
-                .cure("use ext4 or a pool in a directory, or copy the files"));
+                .cure("use ext4 or a directory pool, or copy the files"));
         }
         let (vg, lv) = self.lv(volume);
         Ok(vec![Action::ProtectLv { vg: vg.clone(), lv: lv.clone() }, Action::ActivateLv { vg, lv }])
@@ -406,13 +405,13 @@ impl Backend for LvmBackend {
 
     fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {
         let object = format!("volume {}", volume.reference());
-        Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot go back to a snapshot in place")
+        Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot be reverted to a snapshot in place")
             .cure("clone the snapshot, and attach the clone to the tenant instead"))
     }
 
     fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
         if self.thin_pool.is_none() {
-            return Some("a thick logical volume keeps its room in the volume group, whatever is discarded in it");
+            return Some("a thick logical volume keeps its space in the volume group, whatever is discarded in it");
         }
         if self.below(volume).is_some() {
             return Some("it shares memory with its snapshot, and the block server for that refuses discards");
@@ -428,8 +427,7 @@ impl Backend for LvmBackend {
 /// Why no volume of an LVM pool can be imported or received.
 #[must_use]
 pub fn not_received(volume: &VolumeRef) -> Fault {
-    let cause =
-        "nothing is imported or received into LVM: what comes in becomes a layer, which only pools in directories have";
+    let cause = "LVM pools cannot import or receive: incoming data becomes a layer, which only directory pools have";
     Fault::new(Code::Unsupported, format!("volume {volume}"), cause).reason(Reason::NeedsDirectoryPool)
 }
 

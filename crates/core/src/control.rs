@@ -333,10 +333,10 @@ pub const MIN_PART: f64 = 0.001;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BadShares {
     /// There is nobody to share with.
-    #[error("a share is one of several tenants': there are {0}")]
+    #[error("shares need two or more tenants: {0} given")]
     TooFew(usize),
     /// Zero, negative, or not a number.
-    #[error("the share of {tenant} is {share}: a share is a positive number")]
+    #[error("the share of {tenant} is {share}: a share must be a positive number")]
     NotPositive {
         /// Whose.
         tenant: String,
@@ -347,7 +347,7 @@ pub enum BadShares {
     #[error("the shares are too large to be added")]
     TooLarge,
     /// Less than [`MIN_PART`].
-    #[error("the share of {tenant} is {:.4} % of all: less than {} % cannot be held", part * 100.0, MIN_PART * 100.0)]
+    #[error("the share of {tenant} is {:.4} % of all: less than {} % cannot be enforced", part * 100.0, MIN_PART * 100.0)]
     TooSmall {
         /// Whose.
         tenant: String,
@@ -373,14 +373,14 @@ mod tests {
     #[test]
     fn what_is_no_share_is_named() {
         let said = |shares: &[(&str, f64)]| parts(&asked(shares)).unwrap_err().to_string();
-        assert_eq!(said(&[("a", 1.0)]), "a share is one of several tenants': there are 1");
-        assert_eq!(said(&[("a", 0.0), ("b", 1.0)]), "the share of a is 0: a share is a positive number");
-        assert_eq!(said(&[("a", f64::NAN), ("b", 1.0)]), "the share of a is NaN: a share is a positive number");
-        assert_eq!(said(&[("a", -1.0), ("b", 1.0)]), "the share of a is -1: a share is a positive number");
+        assert_eq!(said(&[("a", 1.0)]), "shares need two or more tenants: 1 given");
+        assert_eq!(said(&[("a", 0.0), ("b", 1.0)]), "the share of a is 0: a share must be a positive number");
+        assert_eq!(said(&[("a", f64::NAN), ("b", 1.0)]), "the share of a is NaN: a share must be a positive number");
+        assert_eq!(said(&[("a", -1.0), ("b", 1.0)]), "the share of a is -1: a share must be a positive number");
         assert_eq!(said(&[("a", f64::MAX), ("b", f64::MAX)]), "the shares are too large to be added");
         assert_eq!(
             said(&[("a", 1.0), ("b", 9999.0)]),
-            "the share of a is 0.0100 % of all: less than 0.1 % cannot be held"
+            "the share of a is 0.0100 % of all: less than 0.1 % cannot be enforced"
         );
     }
 }

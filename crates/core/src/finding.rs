@@ -90,19 +90,19 @@ ids! {
     VolumeNotMounted "volume_not_mounted" Critical
         "A volume of a tenant, or of a running command, cannot be mounted, or cannot be kept as it was mounted.";
     VolumeDamaged "volume_damaged" Critical
-        "The file system or the image of a volume is not whole. It is not mounted before it has been checked.";
+        "The file system or the image of a volume is damaged. The volume is not mounted until it has been checked.";
     RecordUnreadable "record_unreadable" Critical
-        "A state file is damaged, or cannot be read. What it describes is left alone.";
+        "A state file is damaged, or cannot be read. What it describes is left untouched.";
     PoolUnreachable "pool_unreachable" Critical
-        "The directory or volume group of a pool is not there, or is another one than the pool was made on. Its volumes cannot be used.";
+        "The directory or volume group of a pool is missing, or is not the one that the pool was created on. Its volumes cannot be used.";
     TenantNotAsRecorded "tenant_not_as_recorded" Critical
         "Cgroups, weights or limits of a tenant are not as recorded, or its removal cannot be completed.";
     LeaseNotEnded "lease_not_ended" Critical
-        "What a run that died held cannot be taken back.";
+        "What a run that died still held cannot be released.";
     FlatteningNotEnded "flattening_not_ended" Critical
-        "A volume that was flattened cannot let go of the layers that it no longer needs.";
+        "A flattened volume cannot release the layers that it no longer needs.";
     VolumeStillInUse "volume_still_in_use" Critical
-        "Something uses a volume that no tenant holds. It is closed when that ends.";
+        "Something uses a volume that is attached to no tenant. The volume is closed when that ends.";
     NotRecovered "not_recovered" Critical
         "An operation that was interrupted could neither be completed nor undone. The next start of the daemon tries again.";
     DeviceNotRestored "device_not_restored" Critical
@@ -115,20 +115,20 @@ ids! {
     PoolNearlyFull "pool_nearly_full" Warning
         "A file pool is 90 % full, or a thin pool 80 %. When it is full, writes that need new space fail.";
     PoolMetadataNearlyFull "pool_metadata_nearly_full" Warning
-        "The metadata of a thin pool are 80 % used. When they are used up, all of its volumes refuse writes.";
+        "The metadata of a thin pool is 80 % full. When it is full, all of its volumes refuse writes.";
     LayersNotMerged "layers_not_merged" Warning
-        "Layers of a file pool that are due to be merged are not. They take room, and volumes keep lying on them.";
+        "Layers of a file pool that are due to be merged are not. They take up space, and volumes still depend on them.";
     LayersNotRemoved "layers_not_removed" Warning
-        "Layers that nothing lies on cannot be removed. They take room in their pool.";
+        "Layers that nothing depends on cannot be removed. They take up space in their pool.";
     ImportUnfinished "import_unfinished" Info
-        "A volume is being imported, or its import was cut off.";
+        "A volume is being imported, or its import was interrupted.";
     ReceiveUnfinished "receive_unfinished" Info
-        "A volume has been received in part.";
+        "A volume has been received only in part.";
 
     ServerGone "server_gone" Critical
         "The block server of a volume is gone and no successor has started. I/O on the volume waits.";
     LayersMany "layers_many" Warning
-        "A volume lies on at least half of the layers that it may lie on. With all of them it can no longer be copied.";
+        "A volume depends on at least half of the maximum number of layers. At the maximum it can no longer be copied.";
     JournalSmallAfterGrowth "journal_small_after_growth" Warning
         "A volume has grown and its journal has not. fsync waits for checkpoints sooner than in a new volume of that size.";
     JournalNotCharged "journal_not_charged" Warning
@@ -136,15 +136,15 @@ ids! {
     ServedByLoop "served_by_loop" Warning
         "A volume of a file pool is a loop device. Each of its flushes commits the journal that all volumes of the pool share.";
     ImageCachedTwice "image_cached_twice" Warning
-        "A loop device does no direct I/O. The page cache has what is read and written twice.";
+        "A loop device does not use direct I/O. Data is held in the page cache twice.";
     MemoryNotShared "memory_not_shared" Warning
-        "The snapshot is gone with which a clone shared memory.";
+        "The snapshot with which a clone shared memory is gone.";
     VolumeMapped "volume_mapped" Info
-        "An operator works on the device of a volume. No tenant can have it meanwhile.";
+        "An operator is working on the device of a volume. It cannot be attached to a tenant in the meantime.";
     Flattening "flattening" Info
-        "What a volume shares with its layers is to be copied into its own image.";
+        "The blocks that a volume shares with its layers are to be copied into its own image.";
     FullProvisionLost "full_provision_lost" Info
-        "A volume that was provisioned in full has been copied. Its first write to each block takes new space of the pool.";
+        "A volume that was provisioned in full has been copied. Its first write to each block allocates new space in the pool.";
     ImageUnprepared "image_unprepared" Info
         "The image of a volume is still being written in advance. First writes commit the host file system's journal.";
 
@@ -162,29 +162,29 @@ ids! {
     DeviceNotIsolated "device_not_isolated" Warning
         "The calibration of a device found no speed at which io.cost isolates it. An fsync waits for what other tenants write.";
     HoldFailed "hold_failed" Warning
-        "Shares are not held on a device, because the last step failed. The next one tries again.";
+        "Shares are not enforced on a device, because the last step failed. The next step tries again.";
 
     ServersUnlisted "servers_unlisted" Warning
         "The block servers of this host cannot be listed. One that dies has no successor until they can.";
     ServersMayDeadlock "servers_may_deadlock" Warning
         "The thread that starts block servers cannot be marked as one that writes back memory. When memory is short, it may wait for I/O that waits for it.";
     SystemBusMissing "system_bus_missing" Warning
-        "systemd runs without a system bus. Tenants are no units, and volumes are not unmounted before a shutdown.";
+        "systemd runs without a system bus. Tenants are not systemd units, and volumes are not unmounted before a shutdown.";
     CheckHeldUp "check_held_up" Warning
-        "A periodic check of what may drift has not ended for a while. Another one looks after the rest.";
+        "A periodic check for drift has not finished for a while. Another one takes care of the rest.";
     MetricsNotServed "metrics_not_served" Warning
-        "Prometheus is no longer answered. The daemon has to be restarted.";
+        "Metrics are no longer served to Prometheus. The daemon has to be restarted.";
     FactUnreadable "fact_unreadable" Warning
-        "Something about the host could not be read when the daemon started. It counts as absent.";
+        "Something about the host could not be read when the daemon started. It is treated as absent.";
     LookupFailed "lookup_failed" Warning
-        "Something about an object could not be looked up. What is shown of it may lack something.";
+        "Something about an object could not be looked up. What is shown of it may be incomplete.";
     PhysicalDevicesUnknown "physical_devices_unknown" Warning
         "The physical devices below a pool are not all known. Weights may have no effect on the others.";
 
     NotObserved "not_observed" Warning
-        "This host cannot be observed. There is no attribution of journal I/O, and shares cannot be held.";
+        "This host cannot be observed. Journal I/O is not attributed, and shares cannot be enforced.";
     ObservationPartial "observation_partial" Warning
-        "Events were lost since the observation began. Its figures are too small.";
+        "Events were lost since the observation began. Its figures are too low.";
     ObservationUntyped "observation_untyped" Warning
         "Only plain tracepoints can be used. Device time is not known, and commits forced early are not surcharged.";
     EarlyCommitsNotCharged "early_commits_not_charged" Warning
@@ -196,9 +196,9 @@ ids! {
     XfsNotObserved "xfs_not_observed" Warning
         "The log I/O of XFS is not attributed.";
     BtrfsNotObserved "btrfs_not_observed" Info
-        "A btrfs is mounted. Its log trees are not attributed.";
+        "A btrfs file system is mounted. Its log trees are not attributed.";
     Ext4WithoutJournal "ext4_without_journal" Info
-        "An ext4 without a journal is mounted. Nothing on it is attributed.";
+        "An ext4 file system without a journal is mounted. Nothing on it is attributed.";
     IoControllerMissing "io_controller_missing" Warning
         "cgroup v2 has no io controller on this host. Data, device time, and who waits for whose requests are not known.";
 }

@@ -61,7 +61,7 @@ pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
             if space.free.0 < space.total.0 / 100 * (100 - FILE_POOL_NEARLY_FULL_PCT) {
                 let evidence = format!("{} of {} are free", space.free, space.total);
                 findings.push(finding(FindingId::PoolNearlyFull, evidence).advise(
-                    "make room before it is full: writes to clones, and to volumes provisioned on demand, fail then",
+                    "free up space before it is full: writes to clones and to volumes provisioned on demand will then fail",
                 ));
             }
         }
@@ -80,13 +80,15 @@ pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
                 findings.push(finding(FindingId::PoolNearlyFull, evidence).advise(advice));
             }
             if let Some(pct) = space.metadata_pct.filter(is_much) {
-                let evidence = format!("the metadata of thin pool {thin} are {pct:.0} % used");
+                let evidence = format!("the metadata of thin pool {thin} is {pct:.0} % full");
                 let advice = format!("remove snapshots, or `lvextend --poolmetadatasize +1G {thin}`");
                 findings.push(finding(FindingId::PoolMetadataNearlyFull, evidence).advise(advice));
             }
             if !space.health.is_empty() {
-                findings
-                    .push(finding(FindingId::PoolUnhealthy, format!("LVM says of thin pool {thin}: {}", space.health)));
+                findings.push(finding(
+                    FindingId::PoolUnhealthy,
+                    format!("LVM reports for thin pool {thin}: {}", space.health),
+                ));
             }
         }
     }
@@ -98,8 +100,12 @@ pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
 pub fn of_part(part: &ReceiveView) -> Finding {
     let (object, volume) = (format!("volume {}", part.volume), &part.volume);
     if is_base(part.content) {
-        return Finding::new(FindingId::ImportUnfinished, object, "it is being imported, or that was cut off")
-            .advise("when it was cut off, the next import under that name gives it up");
+        return Finding::new(
+            FindingId::ImportUnfinished,
+            object,
+            "it is being imported, or its import was interrupted",
+        )
+        .advise("if it was interrupted, the next import under that name discards it");
     }
     let evidence = format!("it has been received up to {} of {}", part.received_bytes, part.size_bytes);
     Finding::new(FindingId::ReceiveUnfinished, object, evidence)
@@ -152,7 +158,8 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let n_layers = facts.layers.map_or(0, |layers| layers.below.len());
     if n_layers >= MANY_LAYERS {
-        let evidence = format!("it lies on {n_layers} layers of at most {MAX_LAYERS}, and its snapshots add to them");
+        let evidence =
+            format!("it depends on {n_layers} of at most {MAX_LAYERS} layers, and its snapshots add to them");
         findings
             .push(finding(FindingId::LayersMany, evidence).reason(Reason::LayersMany { volume: reference.clone() }));
     }
@@ -161,14 +168,14 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
     if n_layers > 0 {
         if volume.flatten {
             let evidence = if facts.backing.is_some() {
-                "what it shares is being copied into its own image"
+                "the blocks it shares are being copied into its own image"
             } else {
-                "what it shares will be copied into its own image while it is in use, which it is not now"
+                "the blocks it shares will be copied into its own image while it is in use; it is not in use now"
             };
             findings.push(finding(FindingId::Flattening, evidence.to_owned()));
         }
         if volume.provision == Provision::Full {
-            let evidence = "it was copied: the first write to each block since takes new space of the pool, and may find none; the \
+            let evidence = "it was copied: since then, the first write to each block allocates new space in the pool, and may find none; the \
                             fsync that follows commits the host file system's journal";
             findings.push(finding(FindingId::FullProvisionLost, evidence.to_owned()));
         }
@@ -183,7 +190,7 @@ pub fn of_volume(volume: &Volume, facts: &VolumeFacts<'_>) -> Vec<Finding> {
 /// What the record of a mapped volume says.
 #[must_use]
 pub fn of_mapping(volume: &VolumeRef) -> Finding {
-    let evidence = "it is mapped: an operator works on its device, and no tenant can have it";
+    let evidence = "it is mapped: an operator is working on its device, and it cannot be attached to a tenant";
     Finding::new(FindingId::VolumeMapped, format!("volume {volume}"), evidence)
         .reason(Reason::VolumeMapped { volume: volume.clone() })
 }
@@ -214,12 +221,12 @@ fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
             }
             if let Some(base) = lost_base {
                 let evidence =
-                    format!("{} is gone, with which it shared memory: it shares none any more", base.display());
+                    format!("{}, with which it shared memory, is gone: it no longer shares any", base.display());
                 findings.push(finding(FindingId::MemoryNotShared, evidence));
             }
             if *unprepared > Bytes(0) {
                 let evidence = format!(
-                    "{unprepared} of it have yet to be written in advance, which is under way: the first write to each part of that \
+                    "{unprepared} of it have yet to be written in advance, which is in progress: the first write to each part of that \
                      commits the host file system's journal"
                 );
                 findings.push(finding(FindingId::ImageUnprepared, evidence));
@@ -233,7 +240,7 @@ fn of_backing(volume: &VolumeRef, backing: &Backing) -> Vec<Finding> {
 #[must_use]
 pub fn server_gone(object: impl fmt::Display, evidence: impl fmt::Display) -> Finding {
     Finding::new(FindingId::ServerGone, object, evidence)
-        .advise("the daemon goes on trying; its log and that of the block server say why it fails")
+        .advise("the daemon keeps trying; its log and that of the block server say why it fails")
 }
 
 /// What is known of a tenant beside its record.

@@ -39,7 +39,7 @@ const MAX_EXTENTS: u64 = 1 << 32;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
     /// It is something else.
-    #[error("it is no index")]
+    #[error("it is not an index")]
     Unknown,
     /// It is of a version that this program does not know.
     #[error("it is an index of version {0}, and this program reads version {VERSION}")]
@@ -169,10 +169,10 @@ impl IndexHead {
             blocks: large(bytes, 56),
         };
         if !matches!(head.handle_type, 1 | 0x81) {
-            return Err(IndexError::Damaged("its head says what no index does"));
+            return Err(IndexError::Damaged("its header is invalid"));
         }
         if head.extents > MAX_EXTENTS || head.blocks < head.extents || head.blocks > u64::MAX / BLOCK_BYTES {
-            return Err(IndexError::Damaged("its head counts what cannot be"));
+            return Err(IndexError::Damaged("its header has impossible counts"));
         }
         Ok(head)
     }
@@ -287,7 +287,7 @@ impl Checker {
     /// [`IndexError::Damaged`].
     pub fn end(&self, found: &[u8; CHECKSUM_BYTES]) -> Result<(), IndexError> {
         if (self.seen, self.blocks) != (self.head.extents, self.head.blocks) {
-            return Err(IndexError::Damaged("its head counts something else"));
+            return Err(IndexError::Damaged("the counts in its header are wrong"));
         }
         if self.checksum() != *found {
             return Err(IndexError::Damaged("its checksum is wrong"));

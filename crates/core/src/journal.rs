@@ -36,13 +36,13 @@ pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> 
     let object = || format!("volume {}", volume.reference());
     if volume.fs == FsKind::Xfs {
         return Err(Fault::new(Code::Unsupported, object(), "the log of an XFS keeps the size that mkfs.xfs gave it")
-            .cure("create a volume that is as large as this one is to be, and copy the files"));
+            .cure("create a volume of the new size, and copy the files"));
     }
     let JournalSize::Bytes(size) = asked else { return Ok(size_for(volume_size)) };
     let largest = LARGEST.min(Bytes(volume_size.0 / 2 / Bytes::MIB * Bytes::MIB));
     match size.round_up(Bytes::mib(1)) {
         Some(size) if (MIN..=largest).contains(&size) => Ok(size),
-        _ => Err(Fault::new(Code::InvalidArgument, object(), format!("its journal cannot have {size}"))
+        _ => Err(Fault::new(Code::InvalidArgument, object(), format!("its journal cannot have a size of {size}"))
             .cure(format!("give it {MIN} to {largest}, or `auto`: {}", size_for(volume_size)))),
     }
 }
@@ -57,7 +57,7 @@ pub fn small(volume: &Volume, journal: Bytes) -> Option<Finding> {
     }
     let reference = volume.reference();
     let evidence = format!(
-        "its journal has {journal}, and that of a new volume of {} has {wanted}: a small one makes fsync wait for checkpoints sooner",
+        "its journal has {journal}, but that of a new volume of {} has {wanted}: a small journal makes fsync wait for checkpoints sooner",
         volume.size_bytes
     );
     let finding = Finding::new(FindingId::JournalSmallAfterGrowth, format!("volume {reference}"), evidence);

@@ -138,7 +138,7 @@ impl fmt::Display for Sharing {
 
 /// A text that is none of the ways to share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("volumes share by `off`, `base`, `drr` or `both`")]
+#[error("unknown sharing mode: use `off`, `base`, `drr` or `both`")]
 pub struct SharingError;
 
 impl FromStr for Sharing {

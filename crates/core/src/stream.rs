@@ -89,7 +89,7 @@ pub fn differing(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
     /// It is something else.
-    #[error("it is no stream of a snapshot")]
+    #[error("it is not the stream of a snapshot")]
     Unknown,
     /// It is of a version that this program does not know.
     #[error("it is a stream of version {0}, and this program reads version {VERSION}")]
@@ -98,7 +98,7 @@ pub enum StreamError {
     #[error("its header cannot be read: {0}")]
     Header(String),
     /// It was changed on its way.
-    #[error("it was changed on its way: the checksum of what comes at {0} bytes is wrong")]
+    #[error("it was altered in transit: the checksum at {0} bytes is wrong")]
     Checksum(u64),
     /// A record says what no sender writes.
     #[error("it is damaged: a record {0}")]
@@ -218,7 +218,7 @@ pub fn decode_head(head: &[u8; HEAD_BYTES], at: u64, size: u64) -> Result<Record
         1 if len > MAX_DATA_BYTES => bad("has too much data"),
         1 => Ok(Record::Data { offset, len }),
         2 => Ok(Record::Zeroes { offset, len }),
-        _ => bad("is of a kind that is not known"),
+        _ => bad("is of an unknown kind"),
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(decode_head(&head, 0, size), Err(StreamError::Record("at the end is not empty")));
         let mut head = encode_head(Record::Zeroes { offset: 0, len: 4096 });
         head[0] = 9;
-        assert_eq!(decode_head(&head, 0, size), Err(StreamError::Record("is of a kind that is not known")));
+        assert_eq!(decode_head(&head, 0, size), Err(StreamError::Record("is of an unknown kind")));
     }
 
     proptest! {

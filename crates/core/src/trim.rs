@@ -24,7 +24,7 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
     let refused = |cause: &str| Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause);
     if volume.read_only {
         return Err(refused("it is a read-only snapshot, in which nothing is ever freed")
-            .cure("remove it when nobody needs it any more"));
+            .cure("remove it when it is no longer needed"));
     }
     backend.keeps_discarded(volume).map_or(Ok(()), |reason| Err(refused(reason)))
 }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(refusal(&lvm(Some("thin")), &clone), None);
         assert!(refusal(&lvm(Some("thin")), &shared).unwrap().contains("refuses discards"));
         assert!(refusal(&lvm(Some("thin")), &full).unwrap().contains("written in advance"));
-        assert!(refusal(&lvm(None), &full).unwrap().contains("keeps its room"));
+        assert!(refusal(&lvm(None), &full).unwrap().contains("keeps its space"));
         for pool in [file(Server::Auto), lvm(Some("thin"))] {
             assert!(refusal(&pool, &snapshot).unwrap().contains("read-only"));
         }

@@ -194,11 +194,12 @@ pub fn resize(
     } else {
         let object = format!("volume {}", volume.reference());
         if volume.fs == FsKind::Xfs {
-            return Err(Fault::new(Code::Unsupported, object, "XFS cannot be made smaller")
+            return Err(Fault::new(Code::Unsupported, object, "XFS cannot be shrunk")
                 .cure("create a smaller volume and copy the files"));
         }
         if let Some(at) = mounted_at {
-            let cause = format!("it is mounted at {}, and ext4 shrinks only when it is not mounted", at.display());
+            let cause =
+                format!("it is mounted at {}, and ext4 can be shrunk only while it is not mounted", at.display());
             return Err(Fault::new(Code::InUse, object, cause).cure("detach it from its tenant first"));
         }
         steps.extend(backend.open(volume, None));
@@ -234,7 +235,10 @@ pub fn replace_journal(
     mounted_at: Option<&Path>,
 ) -> Result<Plan, Fault> {
     if let Some(at) = mounted_at {
-        let cause = format!("it is mounted at {}, and a journal is replaced only when it is not", at.display());
+        let cause = format!(
+            "it is mounted at {}, and a journal can be replaced only while its file system is not mounted",
+            at.display()
+        );
         return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
             .cure("detach it from its tenant first"));
     }

@@ -38,7 +38,7 @@ impl Engine {
                     let ids: Vec<Uuid> = leases.iter().map(|lease| lease.id).chain([id]).collect();
                     for id in ids {
                         if let Err(second) = self.lease_remove(id) {
-                            fault.cause = format!("{}; undoing it failed as well ({second})", fault.cause);
+                            fault.cause = format!("{}; undoing it also failed ({second})", fault.cause);
                         }
                     }
                     return Err(fault);
@@ -101,7 +101,7 @@ impl Engine {
     pub(crate) fn kill_left(&self, tenant: &Name, pid: u32, cgroup: String) -> Result<Action, Fault> {
         let processes = self.host().processes(&cgroup);
         if !processes.is_empty() {
-            tracing::info!(%tenant, pid, n = processes.len(), "ending what a run left behind");
+            tracing::info!(%tenant, pid, n = processes.len(), "killing the processes that a run left behind");
             self.host().kill_all(&cgroup)?;
         }
         Ok(Action::RemoveCgroup { cgroup })
@@ -136,9 +136,9 @@ impl Engine {
             self.executor.run_steps(volume::unmount(backend, volume, &target), dry_run)?;
         }
         let Some(user) = self.host().in_use(&device)?.filter(|_| !dry_run) else { return Ok(()) };
-        let cause = format!("no tenant has it, and it is in use all the same: {user}");
+        let cause = format!("it is attached to no tenant, but still in use: {user}");
         Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
-            .cure("end what uses it: who has it now could still write to what the next tenant stores in it"))
+            .cure("stop what uses it: it could still write to what the next tenant stores in it"))
     }
 
     /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.

@@ -95,7 +95,7 @@ impl Executor {
         for action in steps {
             if let Err(second) = self.step(action) {
                 tracing::error!(step = %action, fault = %second, "undoing failed");
-                fault.cause = format!("{}; undoing it failed as well ({second})", fault.cause);
+                fault.cause = format!("{}; undoing it also failed ({second})", fault.cause);
             }
         }
         fault

@@ -83,12 +83,12 @@ pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
         return Err(Fault::new(
             Code::PermissionDenied,
             "daemon",
-            "it needs root, to mount volumes and to write cgroups",
+            "it needs root to mount volumes and to write to cgroups",
         )
         .cure("start it as root: `systemctl start bulkhead` or `sudo bulkhead daemon`"));
     }
     if facts.cgroup_mode != Mode::V2 {
-        let cause = format!("this host runs cgroup {}, and shares of I/O need cgroup v2 alone", facts.cgroup_mode);
+        let cause = format!("this host uses cgroup {}, but I/O shares require cgroup v2 alone", facts.cgroup_mode);
         return Err(Fault::new(Code::Unsupported, "host", cause).cure(
             "boot with `systemd.unified_cgroup_hierarchy=1` (and without `cgroup_no_v1=`, `cgroup_disable=io`)",
         ));
@@ -163,9 +163,9 @@ pub async fn run_until(
         engine.reconcile();
         engine
     };
-    let engine = tokio::task::spawn_blocking(reconcile).await.map_err(|error| {
-        Fault::new(Code::Internal, "daemon", format!("reaching the recorded state broke off: {error}"))
-    })?;
+    let engine = tokio::task::spawn_blocking(reconcile)
+        .await
+        .map_err(|error| Fault::new(Code::Internal, "daemon", format!("reconciliation failed: {error}")))?;
     let n_problems = engine.problems().len();
     let service = Service::new(engine, facts, observe, options.socket.clone());
     // Before the socket, so that nothing is left behind when the address is taken.
@@ -192,7 +192,7 @@ pub async fn run_until(
     let _ = close.send(());
     if timeout(LAST_OPERATIONS, service.close()).await.is_err() {
         let cut_off = service.running().join(", ");
-        tracing::warn!(cut_off, "operations did not end in time: the next start completes or undoes them");
+        tracing::warn!(cut_off, "operations did not finish in time: the next start completes or undoes them");
     }
     if timeout(LAST_ANSWERS, server).await.is_err() {
         tracing::warn!("clients kept their connections open; closing them");
@@ -207,7 +207,7 @@ pub async fn run_until(
     remove_socket(&options.socket);
     drop(lock);
     if !goes_down {
-        tracing::info!("stopped; tenants run on and volumes stay mounted");
+        tracing::info!("stopped; tenants keep running and volumes stay mounted");
     }
     Ok(())
 }
@@ -225,12 +225,12 @@ async fn release(service: &Service) {
         }
     };
     for fault in &left {
-        tracing::error!(object = %fault.object, cause = %fault.cause, "not unmounted before the host goes down");
+        tracing::error!(object = %fault.object, cause = %fault.cause, "not unmounted before the host shuts down");
     }
     tracing::info!(
         seconds = began.elapsed().as_secs_f64(),
         left = left.len(),
-        "the host goes down: volumes are unmounted"
+        "the host is shutting down: volumes are unmounted"
     );
 }
 
@@ -256,7 +256,7 @@ async fn serve_metrics(
     Ok(async move {
         let told = service.clone();
         if let Err(error) = axum::serve(listener, http::metrics_router(service)).await {
-            let evidence = format!("/metrics is not served any more ({error})");
+            let evidence = format!("/metrics is no longer served ({error})");
             let finding = Finding::new(FindingId::MetricsNotServed, HOST, evidence);
             told.conditions().set(finding.advise("restart the daemon"));
         }
@@ -295,7 +295,7 @@ async fn watchdog() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!(%error, "systemd cannot be told about our state");
+        tracing::warn!(%error, "cannot notify systemd of the daemon's state");
     }
 }
 
@@ -306,7 +306,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), Fault> {
         std::fs::create_dir_all(path)
             .and_then(|()| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)))
     };
-    made.map_err(|error| io_fault(&error, format!("directory {}", path.display()), "make it"))
+    made.map_err(|error| io_fault(&error, format!("directory {}", path.display()), "create it"))
 }
 
 fn io_fault(error: &io::Error, object: String, what: &str) -> Fault {
@@ -323,8 +323,12 @@ fn lock(run_dir: &Path) -> Result<LockFile, Fault> {
     lock_exclusive(&path).map_err(|error| match error {
         FileError::AlreadyLocked { pid, .. } => {
             let who = pid.map_or_else(String::new, |pid| format!(" with process id {pid}"));
-            Fault::new(Code::InUse, "daemon", format!("another one runs already{who} (it holds {})", path.display()))
-                .cure("use that one, or stop it first: `systemctl stop bulkhead`")
+            Fault::new(
+                Code::InUse,
+                "daemon",
+                format!("another daemon is already running{who} (it holds {})", path.display()),
+            )
+            .cure("use that one, or stop it first with `systemctl stop bulkhead`")
         }
         error => {
             let source = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
@@ -343,7 +347,7 @@ async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault
     };
     match std::fs::symlink_metadata(socket) {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(Fault::new(Code::HasData, object, "something that is no socket is there")
+            return Err(Fault::new(Code::HasData, object, "something that is not a socket is there")
                 .reason(Reason::SocketTaken { socket: socket.to_owned() }));
         }
         Ok(_) if UnixStream::connect(socket).await.is_ok() => {
@@ -352,18 +356,18 @@ async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault
         }
         Ok(_) => tracing::info!(socket = %socket.display(), "replacing the socket of a daemon that is gone"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fault("look at it")(error)),
+        Err(error) => return Err(fault("examine it")(error)),
     }
     let parent = socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let private = parent.join(format!(".bulkhead-{}", std::process::id()));
-    std::fs::create_dir(&private).map_err(fault("make a directory beside it"))?;
+    std::fs::create_dir(&private).map_err(fault("create a directory next to it"))?;
     let made = private_socket(&private, group).and_then(|(made, listener)| {
         std::fs::rename(made, socket)?;
         Ok(listener)
     });
     // What is left in it after a failure is removed too; a failure of this is of no consequence.
     let _ = std::fs::remove_dir_all(&private);
-    made.map_err(fault("make it"))
+    made.map_err(fault("create it"))
 }
 
 fn private_socket(dir: &Path, group: Option<u32>) -> io::Result<(PathBuf, UnixListener)> {
@@ -391,7 +395,7 @@ fn group_id(group: &str) -> Result<u32, Fault> {
         std::fs::read_to_string("/etc/group").map_err(|error| io_fault(&error, object.clone(), "read /etc/group"))?;
     group_in(&list, group).ok_or_else(|| {
         Fault::new(Code::InvalidArgument, object, "there is no such group in /etc/group")
-            .cure(format!("make it: `groupadd --system {group}`, or give its number"))
+            .cure(format!("create it: `groupadd --system {group}`, or give a group number"))
     })
 }
 

@@ -120,7 +120,7 @@ impl Engine {
         };
         let facts = self.facts(&name)?;
         if facts.identity != identity {
-            let cause = format!("it is not the device of that name that was configured ({identity:?})");
+            let cause = format!("it is not the device that was configured under that name ({identity:?})");
             return Err(Fault::new(Code::Corrupt, format!("device {name}"), cause)
                 .reason(Reason::DeviceReplaced { device: name }));
         }
@@ -172,7 +172,7 @@ impl Engine {
             let findings = device_findings(&facts, (works, &reason), calibration.as_ref());
             (works, reason, findings)
         } else if facts.physical.is_empty() {
-            (false, "it is not on a block device (tmpfs, network or overlay below)".to_owned(), Vec::new())
+            (false, "it is not backed by a block device (but by tmpfs, network or overlay)".to_owned(), Vec::new())
         } else {
             let mut below: Vec<BlockFacts> = self.host().block_devices()?;
             below.retain(|other| facts.physical.contains(&other.name));
@@ -186,7 +186,7 @@ impl Engine {
             }
             let shares_work = !judged.is_empty() && judged.iter().all(|(works, _)| *works);
             let reasons: Vec<String> = judged.into_iter().map(|(_, reason)| reason).collect();
-            (shares_work, format!("decided on {}: {}", facts.physical.join(", "), reasons.join("; ")), findings)
+            (shares_work, format!("depends on {}: {}", facts.physical.join(", "), reasons.join("; ")), findings)
         };
         Ok(DeviceView {
             name: facts.name,
@@ -250,7 +250,7 @@ fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
             (
                 false,
                 format!(
-                    "neither io.cost nor bfq is active (scheduler {scheduler}): weights are accepted and have no effect"
+                    "neither io.cost nor bfq is active (scheduler {scheduler}): weights are accepted but have no effect"
                 ),
             )
         }

@@ -236,7 +236,7 @@ impl Engine {
     /// Refuses a place that is not the recorded pool: a directory whose file system is not mounted, another volume group.
     pub(crate) fn check_identity(&self, pool: &Pool) -> Result<(), Fault> {
         let fault = |place: String| {
-            let cause = format!("{place} is not there, or is not the one that the pool was made on");
+            let cause = format!("{place} is missing, or is not the one that the pool was created on");
             Fault::new(Code::Corrupt, format!("pool {}", pool.name), cause)
         };
         let (is_it, fault) = match &pool.source {

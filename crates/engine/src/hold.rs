@@ -151,7 +151,7 @@ impl Engine {
             return match (controlled.pop(), controlled.is_empty()) {
                 (Some(only), true) => Ok(only),
                 (None, _) => {
-                    Err(Fault::new(Code::Unsupported, "hold", "no device has a controller that weights work with")
+                    Err(Fault::new(Code::Unsupported, "hold", "no device has a controller that honours weights")
                         .reason(Reason::NoDeviceToHold))
                 }
                 (Some(last), false) => {
@@ -188,8 +188,8 @@ impl Engine {
         let promised: BTreeMap<&str, u64> =
             request.tenants.iter().filter_map(|held| Some((held.tenant.as_str(), held.fsync_p99_us?))).collect();
         if let Some((tenant, _)) = promised.iter().find(|(_, us)| **us == 0) {
-            return Err(invalid(format!("tenant {tenant}"), "its fsyncs cannot take no time".to_owned())
-                .cure("promise a latency that the device has when nobody else uses it, for example 20ms"));
+            return Err(invalid(format!("tenant {tenant}"), "the latency of its fsyncs cannot be zero".to_owned())
+                .cure("choose a latency that the device achieves when nobody else uses it, for example 20ms"));
         }
         let parts = control::parts(&asked)
             .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;
@@ -218,10 +218,9 @@ impl Engine {
             let is_same =
                 |other: &&HeldTenant| journal.is_some() && device_of(other) == journal.as_ref().map(|j| &j.device);
             if let Some(other) = tenants.iter().find(is_same) {
-                let cause = format!("{} and {name} have the same file system", other.name);
-                return Err(invalid(format!("tenant {name}"), cause).cure(
-                    "leave the journal of a shared file system where it is: its part of the shares is corrected",
-                ));
+                let cause = format!("{} and {name} use the same file system", other.name);
+                return Err(invalid(format!("tenant {name}"), cause)
+                    .cure("leave the journal of a shared file system where it is: shares are corrected for its I/O"));
             }
             let (iops_before, bytes_before) = (before.ops, before.bytes);
             tenants.push(HeldTenant {
@@ -240,11 +239,11 @@ impl Engine {
             && let Some(other) = others.iter().find(|other| parent(&other.cgroup) != parent(&first.cgroup))
         {
             let cause = format!(
-                "weights arbitrate between siblings, and {} is not beside {} in the hierarchy",
+                "weights arbitrate between sibling cgroups, and {} is not a sibling of {}",
                 other.cgroup, first.cgroup
             );
             return Err(Fault::new(Code::Unsupported, format!("tenant {}", other.name), cause)
-                .cure("put them under one parent (`--cgroup-parent`, `Slice=`), or hold the cgroups above them"));
+                .cure("put them under one parent (`--cgroup-parent`, `Slice=`), or use the cgroups above them"));
         }
         Ok(tenants)
     }
@@ -254,19 +253,19 @@ impl Engine {
         let object = || format!("file system of {}", path.display());
         if !path.is_absolute() {
             return Err(
-                Fault::new(Code::InvalidArgument, object(), "the path is not absolute").cure("begin it with a slash")
+                Fault::new(Code::InvalidArgument, object(), "the path is not absolute").cure("start it with a slash")
             );
         }
         let found = self.host().journal_at(path)?;
         if !found.physical.contains(&facts.name) {
-            let cause = format!("it is on {}, and shares of {} are held", found.physical.join(", "), facts.name);
+            let cause = format!("it is on {}, but shares are enforced on {}", found.physical.join(", "), facts.name);
             return Err(Fault::new(Code::InvalidArgument, object(), cause)
                 .reason(Reason::HoldOnPhysical { physical: found.physical }));
         }
         let beside = journal_beside(cgroup);
         if !found.cgroup.is_empty() && found.cgroup != beside {
-            let cause = format!("its journal thread is in {} already, which is charged for it", found.cgroup);
-            return Err(Fault::new(Code::InUse, object(), cause).cure("hold the share of that cgroup"));
+            let cause = format!("its journal thread is already in {}, which is charged for it", found.cgroup);
+            return Err(Fault::new(Code::InUse, object(), cause).cure("enforce the share of that cgroup instead"));
         }
         Ok(HeldJournal { device: found.device, cgroup: beside })
     }
@@ -279,7 +278,7 @@ impl Engine {
             total = total.saturating_add(weight.ok_or_else(|| {
                 let cause = format!("its cgroup {} has no {file}", tenant.cgroup);
                 Fault::new(Code::Unsupported, format!("tenant {}", tenant.name), cause)
-                    .cure("enable the io controller for it: `+io` in `cgroup.subtree_control` of the cgroup above")
+                    .cure("enable the io controller for it: `+io` in `cgroup.subtree_control` of its parent cgroup")
             })?);
         }
         Ok(total.max(MIN_MEAN_WEIGHT * u32::try_from(tenants.len()).unwrap_or(u32::MAX)))
@@ -294,7 +293,7 @@ fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
         Policy::None => Err(Fault::new(
             Code::Unsupported,
             format!("device {}", facts.name),
-            "no controller makes weights work on it",
+            "it has no controller that honours weights",
         )
         .reason(Reason::NoController { device: facts.name.clone() })),
     }
@@ -342,17 +341,17 @@ fn find(containers: &[(String, Identity)], name: &str) -> Result<(String, Identi
         found = kept;
     }
     match &found[..] {
-        [] => Err(Fault::new(Code::NotFound, object, "no container, unit, tenant or cgroup is called so")
+        [] => Err(Fault::new(Code::NotFound, object, "no container, unit, tenant or cgroup has that name")
             .reason(Reason::NoSuchContainer { name: name.to_owned() })),
         [(cgroup, _)] if cgroup.is_empty() => {
             Err(Fault::new(Code::InvalidArgument, object, "the root cgroup has no weight")
-                .cure("hold what is below it"))
+                .cure("use the cgroups below it"))
         }
         [one] => Ok((*one).clone()),
         several => {
             let paths: Vec<&str> = several.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
-            Err(Fault::new(Code::InvalidArgument, object, format!("several are called so: {}", paths.join(", ")))
-                .cure("give the path of the cgroup that is meant"))
+            Err(Fault::new(Code::InvalidArgument, object, format!("several have that name: {}", paths.join(", ")))
+                .cure("give the path of one of the cgroups"))
         }
     }
 }

@@ -319,7 +319,7 @@ async fn a_stale_socket_is_replaced_and_another_file_is_not() {
     drop(UnixListener::bind(&socket).unwrap());
     let fault = Client::new(&socket).healthz().await.unwrap_err();
     assert_eq!(fault.code, Code::Unavailable);
-    assert!(fault.cause.contains("nobody listens"), "{fault}");
+    assert!(fault.cause.contains("nothing listens"), "{fault}");
     Daemon::start(&dir, &sim).await.stop().await.unwrap();
 
     std::fs::write(&socket, "precious").unwrap();

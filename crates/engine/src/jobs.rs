@@ -241,7 +241,7 @@ impl Job {
     }
 
     fn cancelled(&self) -> Fault {
-        let cause = format!("`{}` was cancelled, and what it had begun is undone", self.asked.operation);
+        let cause = format!("`{}` was cancelled, and what it had done was undone", self.asked.operation);
         Fault::new(Code::Cancelled, format!("job {}", self.id), cause)
     }
 
@@ -282,21 +282,21 @@ impl Job {
 
 fn out_of_time(state: &State, patience: Duration) -> Fault {
     let seconds = patience.as_secs();
-    let so_far = if state.has_changed { "not all of it was done" } else { "nothing was changed" };
+    let so_far = if state.has_changed { "only part of it was done" } else { "nothing was changed" };
     let why = match (&state.waits_for[..], &state.step) {
-        ([], Some((step, _))) => format!("`{step}` was not possible"),
-        ([], None) => "it did not begin".to_owned(),
+        ([], Some((step, _))) => format!("`{step}` did not complete"),
+        ([], None) => "it did not start".to_owned(),
         (others, _) => {
             let others: Vec<String> = others.iter().map(|(id, what)| format!("job {id} ({what})")).collect();
-            format!("others were not done with it: {}", others.join(", "))
+            format!("other jobs did not finish with it: {}", others.join(", "))
         }
     };
-    Fault::new(Code::InUse, state.objects.join(", "), format!("{so_far}: within {seconds} s {why}"))
+    Fault::new(Code::InUse, state.objects.join(", "), format!("{so_far}: within {seconds} s, {why}"))
         .reason(Reason::WaitEnded { seconds })
 }
 
 fn stopping() -> Fault {
-    Fault::new(Code::Unavailable, "daemon", "it is stopping").cure("try again when it runs again")
+    Fault::new(Code::Unavailable, "daemon", "it is stopping").cure("try again when it is running again")
 }
 
 /// The jobs of a daemon.
@@ -482,8 +482,8 @@ impl Drop for Running {
             let mut state = self.job.state();
             state.waits_for.clear();
             let (code, cause) = match self.has_begun {
-                true => (Code::Internal, "it broke off by a bug in Bulkhead"),
-                false => (Code::Cancelled, "who asked for it went away before it had begun"),
+                true => (Code::Internal, "it was aborted by a bug in Bulkhead"),
+                false => (Code::Cancelled, "the client disconnected before it had started"),
             };
             let broken_off = || (Instant::now(), Err(Fault::new(code, format!("job {}", self.job.id), cause)));
             state.ended.get_or_insert_with(broken_off);

@@ -83,7 +83,7 @@ impl Engine {
                 outcome => {
                     let object = format!("pool {name}");
                     let finding = outcome.err().map(|fault| {
-                        let evidence = format!("its layers are not merged: {fault}");
+                        let evidence = format!("its layers cannot be merged: {fault}");
                         Finding {
                             object: object.clone(),
                             evidence,
@@ -102,7 +102,7 @@ impl Engine {
     fn merge_in_pool(&self, name: &Name) -> Result<(), Fault> {
         // Whoever removes or moves the pool has it for themselves, and leaves no layers or another pool.
         let claim = Claim::default().pool_stays(name);
-        let in_use = || Fault::new(Code::InUse, format!("pool {name}"), "an operation on it is under way");
+        let in_use = || Fault::new(Code::InUse, format!("pool {name}"), "an operation on it is in progress");
         let _held = self.shared.locks.try_claim(self.executor.job(), claim).ok_or_else(in_use)?;
         let pool = match self.pool(name) {
             Err(fault) if fault.code == Code::NotFound => return Ok(()),
@@ -157,7 +157,7 @@ impl Engine {
             if let Some(renewed) = renewed {
                 self.shared.merging.state().stale.remove(&reference);
                 if let Err(fault) = renewed {
-                    tracing::warn!(%fault, "a server does not let go of layers that were merged");
+                    tracing::warn!(%fault, "a block server does not release merged layers");
                 }
             }
         }

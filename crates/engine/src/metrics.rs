@@ -137,7 +137,7 @@ impl Collector for Seen {
         };
         let mut observing = encoder.encode_descriptor(
             "observing",
-            "Whether the journals of this host are observed, by which method, and why not or not by a better one",
+            "Whether the journals of this host are observed, by which method, and why not at all or not by a better method",
             None,
             MetricType::Gauge,
         )?;
@@ -158,7 +158,7 @@ impl Collector for Seen {
 }
 
 fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    let help = "File systems that are observed; always 1";
+    let help = "Observed file systems; always 1";
     let mut info = encoder.encode_descriptor("volume_info", help, None, MetricType::Gauge)?;
     for view in &seen.file_systems {
         let mount_point = view.mount_point.as_deref().unwrap_or_default();
@@ -166,12 +166,13 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
         let labels: Labels<'_, 3> = [("volume", &view.device), ("mount_point", mount_point), ("disks", &disks)];
         info.encode_family(&labels)?.encode_gauge(&1_i64)?;
     }
-    let mut commits = counter(encoder, "journal_commits", "Commits of a journal", None)?;
+    let mut commits = counter(encoder, "journal_commits", "Journal commits", None)?;
     for view in &seen.file_systems {
         let labels: Labels<'_, 1> = [("volume", &view.device)];
         commits.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.commits, None)?;
     }
-    let help = "Journal bytes that a tenant caused, whoever wrote them; without a tenant what nobody can be named for";
+    let help =
+        "Journal bytes caused by a tenant, whoever wrote them; without a tenant, those that cannot be attributed";
     let mut bytes = counter(encoder, "journal", help, Some(&Unit::Bytes))?;
     let mut encode = |who: Option<&Identity>, volume: &str, journal: &JournalBytes| -> fmt::Result {
         for kind in Kind::ALL.into_iter().filter(|kind| journal.of(*kind) > 0) {
@@ -189,7 +190,7 @@ fn journals(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Res
 }
 
 fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    let help = "How long fsync, fdatasync and O_SYNC writes of a tenant took";
+    let help = "Latency of a tenant's fsync, fdatasync and O_SYNC writes";
     let mut latency = encoder.encode_descriptor("fsync_duration", help, Some(&Unit::Seconds), MetricType::Histogram)?;
     for view in named(seen).filter(|view| view.fsync.count() > 0) {
         let labels = of(Some(&view.identity), TENANT);
@@ -198,18 +199,18 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
         of_tenant.encode_histogram(seconds(view.fsync.sum_us), view.fsync.count(), &buckets(&view.fsync), none)?;
     }
     let help =
-        "Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest";
+        "Time a tenant waited in fsync because of another tenant or itself; without a culprit, the unattributed rest";
     let mut blame = counter(encoder, "fsync_blame", help, Some(&Unit::Seconds))?;
     let (pairs, n_left_out) = pairs(&seen.blame, MAX_PAIRS);
     for view in pairs {
         let labels = [of(Some(&view.victim), VICTIM), of(view.culprit.as_ref(), CULPRIT)].concat();
         blame.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, u64>(&view.seconds, None)?;
     }
-    let help = "Pairs of victim and culprit that are not shown, because there are too many: those with the least time";
+    let help = "Pairs of victim and culprit that are omitted because there are too many: those with the least time";
     encoder
         .encode_descriptor("fsync_blame_pairs_left_out", help, None, MetricType::Gauge)?
         .encode_gauge(&n_left_out)?;
-    let help = "Bytes that devices read and wrote for a tenant, as the kernel charges them";
+    let help = "Bytes read from and written to devices for a tenant, as charged by the kernel";
     let mut bytes = counter(encoder, "device_io", help, Some(&Unit::Bytes))?;
     for view in named(seen) {
         for (direction, n_bytes) in [("read", view.read_bytes), ("write", view.written_bytes)] {
@@ -217,12 +218,12 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
             bytes.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&n_bytes, None)?;
         }
     }
-    let mut time = counter(encoder, "device_time", "Device time that a tenant's requests took", Some(&Unit::Seconds))?;
+    let mut time = counter(encoder, "device_time", "Device time taken by a tenant's requests", Some(&Unit::Seconds))?;
     let devices = || named(seen).flat_map(|view| view.devices.iter().map(move |device| (view, device)));
     for (view, device) in devices() {
         time.encode_family(&of_device(view, device))?.encode_counter::<NoLabelSet, f64, u64>(&device.seconds, None)?;
     }
-    let help = "Device time that a tenant would have had by the weights of those that were active with it";
+    let help = "Device time a tenant would have had by the weights of the tenants active at the same time";
     let mut target = counter(encoder, "device_target", help, Some(&Unit::Seconds))?;
     for (view, device) in devices() {
         let Some(seconds) = device.target_seconds else { continue };
@@ -232,7 +233,8 @@ fn containers(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::R
 }
 
 fn devices(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    let mut time = counter(encoder, "device_busy", "Time that a device was busy, and what with", Some(&Unit::Seconds))?;
+    let mut time =
+        counter(encoder, "device_busy", "Time a device was busy, by class of request", Some(&Unit::Seconds))?;
     for view in &seen.devices {
         let parts = [("data", view.data_seconds), ("metadata", view.metadata_seconds), ("flush", view.flush_seconds)];
         for (class, seconds) in parts {
@@ -250,36 +252,36 @@ fn holds(encoder: &mut DescriptorEncoder<'_>, holds: &[HoldView]) -> fmt::Result
     if holds.is_empty() {
         return Ok(());
     }
-    let help = "What holding shares on a device does, and why it may stand still; always 1";
+    let help = "State of the hold on a device; always 1";
     let mut state = encoder.encode_descriptor("hold_state", help, None, MetricType::Gauge)?;
     for view in holds {
         let labels: Labels<'_, 2> = [("device", &view.hold.device), ("state", &view.state)];
         state.encode_family(&labels)?.encode_gauge(&1_i64)?;
     }
-    let mut corrections = counter(encoder, "hold_corrections", "How often weights were changed to hold shares", None)?;
+    let mut corrections = counter(encoder, "hold_corrections", "Number of weight corrections made by a hold", None)?;
     for view in holds {
         let labels: Labels<'_, 1> = [("device", &view.hold.device)];
         corrections.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, u64>(&view.corrections, None)?;
     }
     let figures: [Figure; 8] = [
-        ("hold_target_ratio", "The share of a device that a tenant is to have of what all contenders did", |view| {
+        ("hold_target_ratio", "Target share of a tenant in what all contenders did on a device", |view| {
             Some(view.target_share)
         }),
-        ("hold_achieved_ratio", "What it had in the last seconds, journal I/O included", |view| {
+        ("hold_achieved_ratio", "Achieved share of a tenant in the last seconds, journal I/O included", |view| {
             Some(view.achieved_share)
         }),
-        ("hold_journal_ratio", "Its journal I/O alone, in the same measure", |view| Some(view.journal_share)),
-        ("hold_weight", "Its weight on the device", |view| Some(f64::from(view.weight))),
-        ("hold_infeasible", "1 if its journal I/O alone is more than its share, so that no weight helps", |view| {
+        ("hold_journal_ratio", "Share of a tenant's journal I/O alone", |view| Some(view.journal_share)),
+        ("hold_weight", "Weight of a tenant on a device", |view| Some(f64::from(view.weight))),
+        ("hold_infeasible", "1 if a tenant's journal I/O alone exceeds its share, so that no weight helps", |view| {
             Some(f64::from(u8::from(view.infeasible)))
         }),
-        ("hold_cap", "Operations per second that it is held to, where weights do not hold it back", |view| {
+        ("hold_cap", "Cap on a tenant's operations per second, where weights do not restrain it", |view| {
             view.cap.map(f64::from)
         }),
-        ("hold_cap_bytes", "Bytes per second that it is held to, where weights do not hold it back", |view| {
+        ("hold_cap_bytes", "Cap on a tenant's bytes per second, where weights do not restrain it", |view| {
             view.cap_bytes.map(as_f64)
         }),
-        ("hold_fsync_p99_seconds", "How long 99 % of its fsyncs in the last 10 s took at most", |view| {
+        ("hold_fsync_p99_seconds", "99th percentile of a tenant's fsync latency in the last 10 s", |view| {
             view.fsync_p99_seconds
         }),
     ];
@@ -308,8 +310,15 @@ fn shared_reads(encoder: &mut DescriptorEncoder<'_>, heat: &[HeatRow]) -> fmt::R
         return Ok(());
     }
     let figures: [SharedFigure; 2] = [
-        ("shared_reads", "Reads of what a volume shares with others, since it was opened", None, |row| row.requests),
-        ("shared_read", "How much these brought", Some(&Unit::Bytes), |row| row.bytes.0),
+        ("shared_reads", "Reads of blocks that a volume shares with others, since it was opened", None, |row| {
+            row.requests
+        }),
+        (
+            "shared_read",
+            "Bytes read from blocks that a volume shares with others, since it was opened",
+            Some(&Unit::Bytes),
+            |row| row.bytes.0,
+        ),
     ];
     for (name, help, unit, value) in figures {
         let mut counts = counter(encoder, name, help, unit)?;
@@ -328,8 +337,8 @@ type PoolFigure = (&'static str, &'static str, fn(&Space) -> Bytes);
 
 fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::Result {
     let figures: [PoolFigure; 2] = [
-        ("pool_size", "Size of what a pool lives on", |space| space.total),
-        ("pool_free", "What is free of that; when nothing is, writes to clones and thin volumes fail", |space| {
+        ("pool_size", "Size of the storage of a pool", |space| space.total),
+        ("pool_free", "Free space of a pool; when there is none, writes to clones and thin volumes fail", |space| {
             space.free
         }),
     ];
@@ -342,7 +351,7 @@ fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[(Name, Space)]) -> fmt::R
     }
     let thin: Vec<_> = pools.iter().filter_map(|(pool, space)| Some((pool, space.metadata_pct?))).collect();
     if !thin.is_empty() {
-        let help = "How much of a thin pool's metadata is used; when all is, its volumes refuse writes";
+        let help = "Used part of a thin pool's metadata; when it is full, its volumes refuse writes";
         let unit = Unit::Ratios;
         let mut gauge = encoder.encode_descriptor("pool_metadata_used", help, Some(&unit), MetricType::Gauge)?;
         for (pool, pct) in thin {
@@ -357,7 +366,8 @@ fn trimmed(encoder: &mut DescriptorEncoder<'_>, trimmed: &BTreeMap<Name, Bytes>)
     if trimmed.is_empty() {
         return Ok(());
     }
-    let help = "Free space that `volume trim` discarded in a pool's volumes, also what the pool had back already";
+    let help =
+        "Free space discarded by `volume trim` in a pool's volumes, including what the pool had already got back";
     let mut bytes = counter(encoder, "trimmed", help, Some(&Unit::Bytes))?;
     for (pool, sum) in trimmed {
         let labels: Labels<'_, 1> = [("pool", pool.as_str())];
@@ -370,7 +380,7 @@ fn problems(encoder: &mut DescriptorEncoder<'_>, problems: &BTreeMap<&'static st
     if problems.is_empty() {
         return Ok(());
     }
-    let help = "What is not as recorded, for example volumes that cannot be mounted; GET /v1/host lists it";
+    let help = "Objects that are not as recorded, for example volumes that cannot be mounted; GET /v1/host lists them";
     let mut gauge = encoder.encode_descriptor("problems", help, None, MetricType::Gauge)?;
     for (kind, count) in problems {
         let labels: Labels<'_, 1> = [("kind", kind)];
@@ -388,7 +398,7 @@ fn findings(encoder: &mut DescriptorEncoder<'_>, findings: &[Finding]) -> fmt::R
     if findings.is_empty() {
         return Ok(());
     }
-    let help = "Findings of the host and of what is on it, by id and severity";
+    let help = "Findings about the host and its objects, by id and severity";
     let mut gauge = encoder.encode_descriptor("findings", help, None, MetricType::Gauge)?;
     for ((id, severity), count) in finding::counts(findings) {
         let labels = [("id", id.to_owned()), ("severity", severity.to_string())];
@@ -398,10 +408,14 @@ fn findings(encoder: &mut DescriptorEncoder<'_>, findings: &[Finding]) -> fmt::R
 }
 
 fn losses(encoder: &mut DescriptorEncoder<'_>, seen: &Observation) -> fmt::Result {
-    let mut time = counter(encoder, "observed", "How long was observed", Some(&Unit::Seconds))?;
+    let mut time = counter(encoder, "observed", "Observed time", Some(&Unit::Seconds))?;
     time.encode_counter::<NoLabelSet, f64, u64>(&seen.observed_seconds, None)?;
-    let mut lost =
-        counter(encoder, "observation_lost", "What there was no room to count: the other figures lack it", None)?;
+    let mut lost = counter(
+        encoder,
+        "observation_lost",
+        "What could not be counted for lack of room: it is missing from the other figures",
+        None,
+    )?;
     let losses = &seen.losses;
     for (what, n_lost) in [
         ("records", losses.records),
@@ -517,23 +531,23 @@ mod tests {
             # HELP bulkhead_build_info The daemon's version; always 1
             # TYPE bulkhead_build_info gauge
             bulkhead_build_info{version="x.y.z"} 1
-            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
+            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not at all or not by a better method
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="tp_btf",reason=""} 1
-            # HELP bulkhead_volume_info File systems that are observed; always 1
+            # HELP bulkhead_volume_info Observed file systems; always 1
             # TYPE bulkhead_volume_info gauge
             bulkhead_volume_info{volume="vda1",mount_point="/",disks="vda"} 1
-            # HELP bulkhead_journal_commits Commits of a journal
+            # HELP bulkhead_journal_commits Journal commits
             # TYPE bulkhead_journal_commits counter
             bulkhead_journal_commits_total{volume="vda1"} 11
-            # HELP bulkhead_journal_bytes Journal bytes that a tenant caused, whoever wrote them; without a tenant what nobody can be named for
+            # HELP bulkhead_journal_bytes Journal bytes caused by a tenant, whoever wrote them; without a tenant, those that cannot be attributed
             # TYPE bulkhead_journal_bytes counter
             # UNIT bulkhead_journal_bytes bytes
             bulkhead_journal_bytes_total{tenant="db",tenant_kind="tenant",volume="vda1",kind="commit"} 40960
             bulkhead_journal_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",volume="vda1",kind="commit"} 2097152
             bulkhead_journal_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",volume="vda1",kind="ordered"} 1048576
             bulkhead_journal_bytes_total{tenant="",tenant_kind="",volume="vda1",kind="commit"} 4096
-            # HELP bulkhead_fsync_duration_seconds How long fsync, fdatasync and O_SYNC writes of a tenant took
+            # HELP bulkhead_fsync_duration_seconds Latency of a tenant's fsync, fdatasync and O_SYNC writes
             # TYPE bulkhead_fsync_duration_seconds histogram
             # UNIT bulkhead_fsync_duration_seconds seconds
             bulkhead_fsync_duration_seconds_sum{tenant="db",tenant_kind="tenant"} 1.2
@@ -559,39 +573,39 @@ mod tests {
             bulkhead_fsync_duration_seconds_bucket{le="16.777216",tenant="db",tenant_kind="tenant"} 11
             bulkhead_fsync_duration_seconds_bucket{le="33.554432",tenant="db",tenant_kind="tenant"} 11
             bulkhead_fsync_duration_seconds_bucket{le="+Inf",tenant="db",tenant_kind="tenant"} 11
-            # HELP bulkhead_fsync_blame_seconds Time that a tenant waited in fsync because of another one, or of itself; without a culprit the unknown rest
+            # HELP bulkhead_fsync_blame_seconds Time a tenant waited in fsync because of another tenant or itself; without a culprit, the unattributed rest
             # TYPE bulkhead_fsync_blame_seconds counter
             # UNIT bulkhead_fsync_blame_seconds seconds
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="db",culprit_kind="tenant"} 0.02
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="noise\\u{1b}[2J.service",culprit_kind="unit"} 0.27
             bulkhead_fsync_blame_seconds_total{victim="db",victim_kind="tenant",culprit="",culprit_kind=""} 0.01
-            # HELP bulkhead_fsync_blame_pairs_left_out Pairs of victim and culprit that are not shown, because there are too many: those with the least time
+            # HELP bulkhead_fsync_blame_pairs_left_out Pairs of victim and culprit that are omitted because there are too many: those with the least time
             # TYPE bulkhead_fsync_blame_pairs_left_out gauge
             bulkhead_fsync_blame_pairs_left_out 0
-            # HELP bulkhead_device_io_bytes Bytes that devices read and wrote for a tenant, as the kernel charges them
+            # HELP bulkhead_device_io_bytes Bytes read from and written to devices for a tenant, as charged by the kernel
             # TYPE bulkhead_device_io_bytes counter
             # UNIT bulkhead_device_io_bytes bytes
             bulkhead_device_io_bytes_total{tenant="db",tenant_kind="tenant",direction="read"} 0
             bulkhead_device_io_bytes_total{tenant="db",tenant_kind="tenant",direction="write"} 163840
             bulkhead_device_io_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",direction="read"} 0
             bulkhead_device_io_bytes_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",direction="write"} 94371840
-            # HELP bulkhead_device_time_seconds Device time that a tenant's requests took
+            # HELP bulkhead_device_time_seconds Device time taken by a tenant's requests
             # TYPE bulkhead_device_time_seconds counter
             # UNIT bulkhead_device_time_seconds seconds
             bulkhead_device_time_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.05
             bulkhead_device_time_seconds_total{tenant="noise\\u{1b}[2J.service",tenant_kind="unit",device="vda"} 0.9
-            # HELP bulkhead_device_target_seconds Device time that a tenant would have had by the weights of those that were active with it
+            # HELP bulkhead_device_target_seconds Device time a tenant would have had by the weights of the tenants active at the same time
             # TYPE bulkhead_device_target_seconds counter
             # UNIT bulkhead_device_target_seconds seconds
             bulkhead_device_target_seconds_total{tenant="db",tenant_kind="tenant",device="vda"} 0.76
-            # HELP bulkhead_device_busy_seconds Time that a device was busy, and what with
+            # HELP bulkhead_device_busy_seconds Time a device was busy, by class of request
             # TYPE bulkhead_device_busy_seconds counter
             # UNIT bulkhead_device_busy_seconds seconds
-            # HELP bulkhead_observed_seconds How long was observed
+            # HELP bulkhead_observed_seconds Observed time
             # TYPE bulkhead_observed_seconds counter
             # UNIT bulkhead_observed_seconds seconds
             bulkhead_observed_seconds_total 1.0
-            # HELP bulkhead_observation_lost What there was no room to count: the other figures lack it
+            # HELP bulkhead_observation_lost What could not be counted for lack of room: it is missing from the other figures
             # TYPE bulkhead_observation_lost counter
             bulkhead_observation_lost_total{what="records"} 0
             bulkhead_observation_lost_total{what="owners"} 0
@@ -693,10 +707,10 @@ mod tests {
             # HELP bulkhead_build_info The daemon's version; always 1
             # TYPE bulkhead_build_info gauge
             bulkhead_build_info{version="x.y.z"} 1
-            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not or not by a better one
+            # HELP bulkhead_observing Whether the journals of this host are observed, by which method, and why not at all or not by a better method
             # TYPE bulkhead_observing gauge
             bulkhead_observing{method="none",reason="the kernel has \"no\" BTF"} 0
-            # HELP bulkhead_findings Findings of the host and of what is on it, by id and severity
+            # HELP bulkhead_findings Findings about the host and its objects, by id and severity
             # TYPE bulkhead_findings gauge
             bulkhead_findings{id="not_observed",severity="warning"} 1
             # EOF

@@ -85,7 +85,7 @@ struct State {
     answered: u64,
     /// Why there are no looks.
     failure: Option<(Instant, Fault)>,
-    /// Why the last look failed, until one succeeds; it is logged once.
+    /// Why the last poll failed, until one succeeds; it is logged once.
     last_failure: Option<Fault>,
     observer: Observer,
     names: Names,
@@ -146,8 +146,8 @@ impl Observe for Observatory {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(Fault::new(Code::Unavailable, "observation", "the programs are still being loaded")
-                    .cure("ask again in a while"));
+                return Err(Fault::new(Code::Unavailable, "observation", "the BPF programs are still being loaded")
+                    .cure("try again later"));
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -275,7 +275,7 @@ impl<'a> Worker<'a> {
                     batch.merge(self.xfs.look());
                     self.shared.lock().observer.finish(batch);
                 }
-                Err(error) => tracing::warn!(%error, "the last look failed"),
+                Err(error) => tracing::warn!(%error, "the last poll failed"),
             }
         }
         // When somebody asks again there may be what was missing.
@@ -367,8 +367,8 @@ impl<'a> Worker<'a> {
             Err(typed) => match load(&self.roots, Method::PlainTracepoints) {
                 Ok((tracer, mut findings)) => {
                     let evidence = format!(
-                        "only plain tracepoints can be used: {}; nobody is surcharged for commits forced early, and device time is not \
-                         shown: that takes type information",
+                        "only plain tracepoints can be used: {}; commits forced early are not surcharged, and device time is not \
+                         shown: that requires type information",
                         typed.cause
                     );
                     findings.insert(0, finding(FindingId::ObservationUntyped, evidence));
@@ -404,15 +404,14 @@ fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> 
     }
     // That is so with plain tracepoints anyway.
     if let Some(cause) = tracer.without_functions().filter(|_| method == Method::TypedTracepoints) {
-        let evidence = format!(
-            "nobody is surcharged for commits forced early, because the kernel refuses fentry programs: {cause}"
-        );
+        let evidence =
+            format!("commits forced early are not surcharged, because the kernel refuses fentry programs: {cause}");
         findings.push(finding(FindingId::EarlyCommitsNotCharged, evidence));
     }
     match tested {
         Ok(()) => {}
         Err(SelfTest::NotMade(error)) => {
-            let evidence = format!("the self-test could not be made: {}", chain(&error));
+            let evidence = format!("the self-test could not be run: {}", chain(&error));
             findings.push(finding(FindingId::SelfTestNotMade, evidence));
         }
         Err(SelfTest::Failed(cause)) => {
@@ -446,8 +445,8 @@ fn self_test(roots: &Roots, tracer: &mut Tracer) -> Result<(), SelfTest> {
     // On a slow host the journal's superblock may be written after the last commit: the next one would pay for it.
     if owned + pending != saw || unowned != 0 {
         let cause = format!(
-            "the journal's device saw {saw} bytes, {owned} were charged to their owners and {unowned} to nobody, and {pending} \
-             wait for a commit"
+            "the journal's device received {saw} bytes, but {owned} were charged to their owners, {unowned} to nobody, and {pending} \
+             are waiting for a commit"
         );
         return Err(failed(cause));
     }
@@ -480,7 +479,7 @@ fn fault(error: &BpfError) -> Fault {
             (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
         }
         BpfError::NoTracefs { .. } | BpfError::NoField { .. } => (Code::Unsupported, ""),
-        BpfError::NoExt4 => (Code::Unsupported, "ask again when one is mounted"),
+        BpfError::NoExt4 => (Code::Unsupported, "try again when one is mounted"),
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };

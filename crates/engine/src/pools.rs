@@ -38,7 +38,7 @@ impl Engine {
             if is_same_place(&pool, &request.source) {
                 return Ok(Done { object: Some(self.pool_view(&pool)), steps: Vec::new(), dry_run });
             }
-            let cause = format!("a pool of that name is there already, on {}", place(&pool.source));
+            let cause = format!("a pool of that name already exists, on {}", place(&pool.source));
             return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
         }
         let (pool, mut plan) = match &request.source {
@@ -101,7 +101,7 @@ impl Engine {
                 .reason(Reason::PoolHasVolumes { pool: pool.name }));
         }
         if let Some(part) = self.parts(&pool)?.first() {
-            let cause = format!("{} has been received in part", part.volume);
+            let cause = format!("{} has been received only in part", part.volume);
             return Err(Fault::new(Code::InUse, format!("pool {name}"), cause)
                 .reason(Reason::PoolHasPart { volume: part.volume.clone() }));
         }
@@ -141,9 +141,9 @@ impl Engine {
     /// Refuses a directory in which others than root could put something in the place of an image.
     fn check_nobody_can_replace(&self, path: &Path) -> Result<(), Fault> {
         let Some(why) = self.host().who_can_replace(path)? else { return Ok(()) };
-        let cause = format!("{why}, who could put anything in the place of the images of volumes");
+        let cause = format!("{why}, who could replace the images of volumes");
         Err(Fault::new(Code::InvalidArgument, format!("directory {}", path.display()), cause).cure(
-            "use a directory that only root can write to, and so all above it: for example /var/lib/bulkhead-pool",
+            "use a directory that only root can write to, like all directories above it: for example /var/lib/bulkhead-pool",
         ))
     }
 
@@ -163,23 +163,22 @@ impl Engine {
         let (marker, found) = match found {
             Some((marker, Ok(Record::Pool(pool)))) if pool.name == *name => (marker, pool),
             Some((_, Ok(Record::Pool(pool)))) => {
-                return Err(Fault::new(Code::HasData, object, format!("it is the pool {}", pool.name))
+                return Err(Fault::new(Code::HasData, object, format!("it is pool {}", pool.name))
                     .reason(Reason::PoolMoved { pool: pool.name, directory: path.to_owned() }));
             }
             Some((_, Err(fault))) => return Err(fault),
             _ => {
-                return Err(Fault::new(Code::NotFound, object, "no pool is there").cure(
-                    "mount the file system that the pool is on, and name the directory in which its volumes are",
-                ));
+                return Err(Fault::new(Code::NotFound, object, "there is no pool in it")
+                    .cure("mount the pool's file system, and give the directory that contains its volumes"));
             }
         };
         let PoolSource::File { directory: before, server } = &found.source else {
-            return Err(Fault::new(Code::Corrupt, object, "its record is that of a pool on LVM"));
+            return Err(Fault::new(Code::Corrupt, object, "its record is that of an LVM pool"));
         };
         if let Some(recorded) = recorded.as_ref().filter(|recorded| recorded.uuid != found.uuid) {
-            let cause = format!("it is another pool of the name {name} than the one on {}", place(&recorded.source));
+            let cause = format!("it is not the same pool {name} as the one on {}", place(&recorded.source));
             return Err(
-                Fault::new(Code::HasData, object, cause).cure("a host has one pool of a name: remove one of them")
+                Fault::new(Code::HasData, object, cause).cure("pool names are unique on a host: remove one of the two")
             );
         }
         self.check_nobody_can_replace(path)?;
@@ -188,7 +187,8 @@ impl Engine {
             for volume in self.volumes_in(&moved)?.into_iter().filter_map(Result::ok) {
                 let device = backend::backend(&found).device(&volume);
                 if let Some(open) = self.host().open_device(&device)? {
-                    let cause = format!("it is open as {}, by its path in {}", open.path.display(), before.display());
+                    let cause =
+                        format!("it is open as {}, under its path in {}", open.path.display(), before.display());
                     return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
                         .cure("detach it from its tenant first"));
                 }
@@ -222,14 +222,14 @@ impl Engine {
                     Ok((pool, plan))
                 }
                 Some((_, Ok(Record::Pool(pool)))) if pool.name == *name => {
-                    let cause = format!("it is the pool {name}, which was at {} before", place(&pool.source));
+                    let cause = format!("it is pool {name}, which was at {} before", place(&pool.source));
                     let reason = Reason::PoolMoved { pool: pool.name, directory: path.to_owned() };
                     Err(Fault::new(Code::HasData, object, cause).reason(reason))
                 }
                 Some((_, Ok(Record::Pool(pool)))) => {
-                    let cause = format!("it is the pool {} already ({})", pool.name, place(&pool.source));
+                    let cause = format!("it is already pool {} ({})", pool.name, place(&pool.source));
                     Err(Fault::new(Code::HasData, object, cause)
-                        .cure("use that name, or remove that pool first, or choose another directory"))
+                        .cure("use that name, remove that pool first, or choose another directory"))
                 }
                 Some((_, Err(fault))) => Err(fault),
                 _ => Err(Fault::new(Code::Corrupt, object, "its pool record cannot be read")),
@@ -237,7 +237,7 @@ impl Engine {
         }
         if entries.as_ref().is_some_and(|entries| entries.iter().any(|entry| entry != "lost+found")) {
             return Err(Fault::new(Code::HasData, object, "it is not empty")
-                .cure("give the pool a directory of its own, for example a new one inside it"));
+                .cure("give the pool its own directory, for example a new one inside this one"));
         }
         self.check_nobody_can_replace(path)?;
         if entries.is_none() {
@@ -262,7 +262,7 @@ impl Engine {
         if let Some(owner) = tags.iter().find_map(|tag| tag.strip_prefix("bulkhead.pool="))
             && owner != name.as_str()
         {
-            return Err(Fault::new(Code::HasData, object, format!("it is the pool {owner} already"))
+            return Err(Fault::new(Code::HasData, object, format!("it is already pool {owner}"))
                 .cure("use that name, or remove that pool first"));
         }
         if let Some(thin) = thin_pool {
@@ -286,11 +286,11 @@ impl Engine {
         let found = self.host().logical_volumes(vg)?.into_iter().find(|lv| lv.name == thin);
         match found.map(|lv| lv.thin_pool) {
             None => Err(Fault::new(Code::NotFound, object, "there is no such thin pool")
-                .cure(format!("make it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`"))),
+                .cure(format!("create it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`"))),
             Some(None) => Err(Fault::new(Code::InvalidArgument, object, "it is a logical volume of another kind")
                 .cure("`lvs -o lv_name,lv_layout` shows which are thin pools")),
             Some(Some(ThinPool { zeroes: false })) => {
-                let cause = "it does not zero new blocks: a new volume would show what an earlier one wrote";
+                let cause = "it does not zero new blocks: a new volume would expose the data of an earlier one";
                 Err(Fault::new(Code::Unsupported, object, cause).cure(format!("`lvchange --zero y {vg}/{thin}`")))
             }
             Some(Some(ThinPool { zeroes: true })) => Ok(()),
@@ -303,7 +303,7 @@ impl Engine {
         let pool = device_pool(name, vg, device, thin, pool_uuid_from_tags(&tags).unwrap_or_default());
         let dev = self.host().named_device(Path::new(device))?.dev;
         if !pool_tags(&pool).iter().all(|tag| tags.contains(tag)) || !self.host().vg_devices(vg)?.contains(&dev) {
-            return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it is there already")
+            return Err(Fault::new(Code::AlreadyExists, format!("volume group {vg}"), "it already exists")
                 .reason(Reason::VolumeGroupTaken { vg: vg.to_owned() }));
         }
         let lacks_pool = thin && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == THIN_POOL);
@@ -319,19 +319,19 @@ impl Engine {
         erase: Option<&str>,
     ) -> Result<(Pool, Plan), Fault> {
         let object = format!("device {}", path.display());
-        let device = path.to_str().ok_or_else(|| {
-            Fault::new(Code::InvalidArgument, &object, "its path is not UTF-8, which LVM cannot be told")
-        })?;
+        let device = path
+            .to_str()
+            .ok_or_else(|| Fault::new(Code::InvalidArgument, &object, "its path is not UTF-8, which LVM requires"))?;
         let vg = format!("bulkhead-{name}");
         if self.host().vg_tags(&vg)?.is_some() {
             return self.plan_resumed_pool(name, &vg, device, thin);
         }
         let found = self.host().named_device(path)?;
         if let Some(reason) = found.in_use {
-            return Err(Fault::new(Code::InUse, object, reason).cure("choose a device that nothing uses"));
+            return Err(Fault::new(Code::InUse, object, reason).cure("choose a device that is not in use"));
         }
         if !found.signatures.is_empty() && erase != Some(device) {
-            let cause = format!("it carries data: {}", found.signatures.join(", "));
+            let cause = format!("it contains data: {}", found.signatures.join(", "));
             return Err(
                 Fault::new(Code::HasData, object, cause).reason(Reason::EraseUnconfirmed { device: device.to_owned() })
             );

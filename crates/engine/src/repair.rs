@@ -27,7 +27,7 @@ impl Engine {
     ) -> Result<Done<VolumeView>, Fault> {
         let Located { pool, backend, volume } = self.locate_unmounted(reference)?;
         if let Some(at) = self.mounted_at(&volume)? {
-            let cause = format!("it is mounted at {}, and can be checked only when it is not", at.display());
+            let cause = format!("it is mounted at {}, and can be checked only while it is not mounted", at.display());
             return Err(
                 Fault::new(Code::InUse, format!("volume {reference}"), cause).cure("detach it from its tenant first")
             );
@@ -75,7 +75,7 @@ impl Engine {
         };
         if self.named(pool, &copy.name)?.is_some() {
             let kept = copy.reference();
-            let cause = format!("{kept} is there already: what it was before an earlier repair");
+            let cause = format!("{kept} already exists: its state before an earlier repair");
             return Err(Fault::new(Code::AlreadyExists, format!("volume {}", volume.reference()), cause)
                 .reason(Reason::EarlierRepairKept { kept }));
         }
@@ -124,7 +124,7 @@ impl Engine {
             let user = self.host().in_use(&backend.device(&volume))?;
             if let Some(user) = user {
                 return Err(
-                    Fault::new(Code::InUse, format!("volume {reference}"), user).cure("end what uses its device")
+                    Fault::new(Code::InUse, format!("volume {reference}"), user).cure("stop what uses its device")
                 );
             }
             let forget = Action::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) };
@@ -145,7 +145,7 @@ impl Engine {
             return Ok(());
         }
         let volume = volume.reference();
-        Err(Fault::new(Code::InUse, format!("volume {volume}"), "it is mapped: somebody works on its device")
+        Err(Fault::new(Code::InUse, format!("volume {volume}"), "it is mapped: an operator is working on its device")
             .reason(Reason::VolumeMapped { volume }))
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn before_repair(name: &Name) -> Result<Name, Fault> {
         Fault::new(
             Code::InvalidArgument,
             format!("volume {name}"),
-            format!("it cannot be kept before it is repaired: {error}"),
+            format!("its state before the repair cannot be kept: {error}"),
         )
         .cure("clone it under a shorter name, and repair the clone")
     })

@@ -29,8 +29,8 @@ impl Engine {
         let object = format!("volume {reference}");
         let located = match (request.size_bytes, request.journal) {
             (None, None) => {
-                return Err(Fault::new(Code::InvalidArgument, object, "neither a size nor a journal is asked for")
-                    .cure("give it a size, a journal, or both"));
+                return Err(Fault::new(Code::InvalidArgument, object, "neither a size nor a journal is given")
+                    .cure("specify a size, a journal, or both"));
             }
             (None, Some(_)) => self.locate_unmounted(reference)?,
             (Some(_), _) => self.locate_ready(reference)?,
@@ -73,7 +73,7 @@ impl Engine {
     ) -> Result<Vec<Applied>, Fault> {
         let object = format!("volume {}", volume.reference());
         if to < volume.size_bytes && !shrink {
-            let cause = format!("{to} is less than the {} that it has", volume.size_bytes);
+            let cause = format!("{to} is less than its current size of {}", volume.size_bytes);
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::WouldShrink { volume: volume.reference() }));
         }
@@ -137,7 +137,7 @@ impl Engine {
             Ok(()) => Err(fault),
             Err(second) => {
                 tracing::error!(volume = %volume.reference(), fault = %second, "it may be without a journal, and is not mounted");
-                let cause = format!("{}; its journal is not in order either ({second})", fault.cause);
+                let cause = format!("{}; its journal could not be restored either ({second})", fault.cause);
                 Err(Fault { cause, ..fault }.reason(Reason::JournalUnmended { volume: volume.reference() }))
             }
         }
@@ -162,7 +162,7 @@ impl Engine {
             Ok(bytes) => bytes,
             // Others say what is wrong with the device.
             Err(fault) => {
-                tracing::debug!(volume = %volume.reference(), %fault, "its journal cannot be looked at");
+                tracing::debug!(volume = %volume.reference(), %fault, "its journal cannot be examined");
                 None
             }
         }

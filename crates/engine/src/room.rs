@@ -70,7 +70,7 @@ impl Engine {
             return Ok(());
         }
         let cause = format!("{size} is larger than the whole pool ({})", space.total);
-        Err(Fault::new(Code::NoSpace, object, cause).cure("ask for less, or use a larger pool"))
+        Err(Fault::new(Code::NoSpace, object, cause).cure("request less, or use a larger pool"))
     }
 
     /// Reserves room in a pool.
@@ -111,7 +111,10 @@ impl Engine {
         let object = format!("volume {}", volume.reference());
         match self.reserve(pool, own, Takes::Unseen, &object) {
             Err(fault) if fault.code == Code::NoSpace => {
-                let cause = format!("it is being flattened, and a copy adds its own blocks to that: {}", fault.cause);
+                let cause = format!(
+                    "it is being flattened, and a copy adds its own blocks to what must be copied: {}",
+                    fault.cause
+                );
                 let reason = Reason::FlatteningNeedsRoom { volume: volume.reference() };
                 Err(Fault::new(Code::NoSpace, object, cause).reason(reason))
             }
@@ -179,12 +182,12 @@ impl Engine {
 
 fn no_room(needed: Bytes, free: Bytes, outstanding: Bytes, object: &str) -> Fault {
     let left = Bytes(free.0.saturating_sub(outstanding.0));
-    let mut cause = format!("{needed} are needed and the pool has {left} left");
+    let mut cause = format!("{needed} is needed, but the pool has {left} left");
     if left < free {
-        cause += &format!(" (of {free}: the rest is promised to others, for example to volumes that are flattened)");
+        cause += &format!(" (of {free}: the rest is reserved for others, for example for volumes being flattened)");
     }
     Fault::new(Code::NoSpace, object, cause)
-        .cure("ask for less, remove volumes or snapshots, make the pool larger, or provision on demand")
+        .cure("request less, remove volumes or snapshots, make the pool larger, or provision on demand")
 }
 
 /// What a volume takes at most when all is copied into its own image that it shares.

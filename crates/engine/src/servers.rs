@@ -81,7 +81,7 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
     };
     thread::Builder::new().name("servers".to_owned()).spawn(look).map_err(failed)?;
     if hears.recv_timeout(FIRST_LIMIT).is_err() {
-        tracing::warn!("a block server that is gone has no successor yet: what asks for its volume waits");
+        tracing::warn!("a block server that is gone has no successor yet: I/O on its volume waits");
     }
     Ok(())
 }
@@ -241,7 +241,7 @@ impl Servers {
             Ok(server) => {
                 if let Some(server) = server {
                     if let Err(error) = self.starter.watch.add(id, &server) {
-                        tracing::error!(%error, device = id, "the end of a block server cannot be waited for");
+                        tracing::error!(%error, device = id, "cannot wait for the exit of a block server");
                         self.due.insert(id, now + AGAIN.0);
                     }
                     device.server = Some(server);
@@ -269,7 +269,7 @@ impl Servers {
         }
         let tried = self.tries.entry(volume).or_default();
         if tried.started.is_some() {
-            tried.failed("it ended again".to_owned(), now);
+            tried.failed("it exited again".to_owned(), now);
         }
         match tried.next {
             // It says how that ended.
@@ -313,7 +313,7 @@ impl Servers {
         };
         if let Err(error) = thread::Builder::new().name("successor".to_owned()).spawn(start) {
             // Tried again like any other that failed.
-            let _ = self.starter.started.send((volume, Err(format!("no thread can be started ({error})"))));
+            let _ = self.starter.started.send((volume, Err(format!("cannot start a thread ({error})"))));
             self.starter.watch.wake();
         }
     }

@@ -726,7 +726,7 @@ impl World {
             A::RemoveRecord { path } => self.files.remove(path).is_some(),
             A::CreateImage { path, size_bytes, provision } => {
                 if self.images.contains_key(path) {
-                    return Err(Fault::new(Code::AlreadyExists, path.display(), "it is there already"));
+                    return Err(Fault::new(Code::AlreadyExists, path.display(), "it already exists"));
                 }
                 if *provision == Provision::Full {
                     self.written.insert(path.clone());
@@ -894,7 +894,7 @@ impl World {
             }
             A::CreateLv { vg, lv, size_bytes, tags, .. } => {
                 if self.volumes.contains_key(&(vg.clone(), lv.clone())) {
-                    return Err(Fault::new(Code::AlreadyExists, lv, "it is there already"));
+                    return Err(Fault::new(Code::AlreadyExists, lv, "it already exists"));
                 }
                 let (name, tags) = (lv.clone(), tags.clone());
                 let volume = LogicalVolume { name, size: *size_bytes, tags, thin_pool: None, read_only: false };

@@ -48,7 +48,7 @@ pub fn damaged(path: &Path, cause: impl std::fmt::Display) -> Fault {
 pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
     let corrupt = |cause: &str| damaged(path, cause);
     let text = std::str::from_utf8(content).map_err(|_| corrupt("it is not text"))?;
-    let (header, body) = text.split_once('\n').ok_or_else(|| corrupt("it is cut off in its first line"))?;
+    let (header, body) = text.split_once('\n').ok_or_else(|| corrupt("it is truncated in its first line"))?;
     let words: Vec<&str> = header.split(' ').collect();
     let ["bulkhead", kind, version, "crc32", crc] = words[..] else {
         return Err(corrupt("its first line is not that of a Bulkhead state file"));
@@ -58,7 +58,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
         return Err(Fault::new(Code::Unsupported, format!("state file {}", path.display()), cause)
             .cure("use the version of Bulkhead that wrote it, or a newer one"));
     }
-    let body = body.strip_suffix('\n').ok_or_else(|| corrupt("it is cut off"))?;
+    let body = body.strip_suffix('\n').ok_or_else(|| corrupt("it is truncated"))?;
     if u32::from_str_radix(crc, 16) != Ok(crc32fast::hash(body.as_bytes())) {
         return Err(corrupt("its checksum does not match its content"));
     }

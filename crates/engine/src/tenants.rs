@@ -37,8 +37,12 @@ impl Engine {
         let is_new = match self.tenant(&request.name) {
             Ok(found) if found == wanted => false,
             Ok(_) => {
-                return Err(Fault::new(Code::AlreadyExists, object, "a tenant of that name is there, and differs")
-                    .reason(Reason::TenantDiffers { tenant: request.name.clone() }));
+                return Err(Fault::new(
+                    Code::AlreadyExists,
+                    object,
+                    "a tenant of that name already exists, and differs",
+                )
+                .reason(Reason::TenantDiffers { tenant: request.name.clone() }));
             }
             Err(fault) if fault.code == Code::NotFound => true,
             Err(fault) => return Err(fault),
@@ -272,9 +276,8 @@ impl Engine {
         let values = [limit.read_bytes_per_second, limit.write_bytes_per_second, limit.read_iops, limit.write_iops];
         if values.contains(&Some(0)) {
             let object = format!("limit on {}", limit.device);
-            return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O for good").cure(
-                "leave it away for no limit; writing 1 to `cgroup.freeze` of its cgroup `payload` stops a tenant",
-            ));
+            return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O permanently")
+                .cure("omit it for no limit; to stop a tenant, write 1 to `cgroup.freeze` of its cgroup `payload`"));
         }
         Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
     }
@@ -319,7 +322,7 @@ impl Engine {
 
 fn join(mut first: Fault, second: Option<Fault>) -> Fault {
     if let Some(second) = second {
-        first.cause = format!("{}; undoing it failed as well ({second})", first.cause);
+        first.cause = format!("{}; undoing it also failed ({second})", first.cause);
     }
     first
 }

@@ -43,7 +43,7 @@ impl Engine {
         // Where there can be no snapshot that can be sent, this says so.
         let freeze = located.backend.freeze(&located.volume, Uuid::new_v4())?;
         if !located.volume.read_only {
-            let cause = "it is no snapshot, and may change while it is sent";
+            let cause = "it is not a snapshot, and may change while it is sent";
             return Err(Fault::new(Code::InvalidArgument, format!("volume {reference}"), cause)
                 .reason(Reason::SnapshotNeeded { volume: reference.clone() }));
         }
@@ -145,7 +145,7 @@ impl Engine {
         let received = self.being_received(&part)?.map_or(Bytes(0), received_bytes);
         if header.start_bytes > received {
             let cause =
-                format!("the stream begins at {}, and only {received} were received before", header.start_bytes);
+                format!("the stream begins at {}, but only {received} has been received so far", header.start_bytes);
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::ReceiveIncomplete { volume: reference.clone() }));
         }
@@ -249,14 +249,14 @@ impl Engine {
         let given_up = self.parts(pool).and_then(|parts| {
             for part in parts.into_iter().filter(|part| is_base(part.content)) {
                 if self.host().part_is_abandoned(&part.part, after)? {
-                    tracing::info!(volume = %part.volume, "giving up an import that was cut off");
+                    tracing::info!(volume = %part.volume, "discarding an interrupted import");
                     self.executor.run_steps(vec![Action::RemovePart { path: part.part }], false)?;
                 }
             }
             Ok(())
         });
         if let Err(fault) = given_up {
-            tracing::warn!(object = %fault.object, cause = %fault.cause, "cannot give up what imports left");
+            tracing::warn!(object = %fault.object, cause = %fault.cause, "cannot discard interrupted imports");
         }
     }
 
@@ -314,11 +314,11 @@ fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
     let object = format!("volume {}", task.volume);
     let StreamHeader { content, base, .. } = task.header;
     if token.content != content {
-        let cause = format!("what was received in part is {}, and it is {content}", token.content);
+        let cause = format!("what was received in part is {}, but this is {content}", token.content);
         return Err(Fault::new(Code::InvalidArgument, object, cause).reason(Reason::ResumeOfOther));
     }
     if token.base != base {
-        return Err(Fault::new(Code::InvalidArgument, object, "what was received in part is based on something else")
+        return Err(Fault::new(Code::InvalidArgument, object, "what was received in part has another base")
             .reason(Reason::ResumeOnOtherBase));
     }
     task.header.start_bytes = token.received_bytes;
@@ -326,7 +326,7 @@ fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
 }
 
 fn never_sent(snapshot: &VolumeRef, from: &VolumeRef) -> Fault {
-    let cause = format!("nothing that {from} holds has ever been sent or received");
+    let cause = format!("the content of {from} has never been sent or received");
     Fault::new(Code::InvalidArgument, format!("volume {snapshot}"), cause)
         .reason(Reason::NeverSent { from: from.clone() })
 }

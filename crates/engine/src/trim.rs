@@ -58,7 +58,7 @@ impl Engine {
     ) -> Result<Option<Done<TrimView>>, Fault> {
         let Located { backend, volume, .. } = self.locate_ready(reference)?;
         if *trimming.uuid.get_or_insert(volume.uuid) != volume.uuid {
-            let cause = "it was removed, and another one of its name was made";
+            let cause = "it was removed, and another volume of that name was created";
             return Err(Fault::new(Code::NotFound, format!("volume {reference}"), cause));
         }
         trim::check(backend.as_ref(), &volume)?;
@@ -99,7 +99,7 @@ impl Engine {
         if trimming.next > Bytes(0) {
             return Err(fault("it was detached while it was being trimmed"));
         }
-        Err(fault("it is not mounted, and only a file system that is mounted knows what is free in it")
+        Err(fault("it is not mounted, and only a mounted file system knows what is free in it")
             .reason(Reason::VolumeNotAttached { volume: reference.clone() }))
     }
 

@@ -65,7 +65,7 @@ impl Engine {
                     dry_run,
                 });
             }
-            let cause = format!("a volume of that name is there already ({} {})", found.size_bytes, found.fs);
+            let cause = format!("a volume of that name already exists ({} {})", found.size_bytes, found.fs);
             return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
         }
         if wanted.provision == Provision::OnDemand && matches!(pool.source, PoolSource::Lvm { thin_pool: None, .. }) {
@@ -241,7 +241,7 @@ impl Engine {
         let used = self.host().space(&pool.source)?.metadata_pct;
         let Some(pct) = used.filter(|pct| *pct >= METADATA_FULL_PCT) else { return Ok(()) };
         let cause = format!(
-            "the metadata of thin pool {vg}/{thin} are {pct:.0} % used, and writes to all of its volumes fail when they are full"
+            "the metadata of thin pool {vg}/{thin} is {pct:.0} % full, and writes to all of its volumes fail when it is full"
         );
         Err(Fault::new(Code::NoSpace, format!("volume {}", copy.reference()), cause)
             .cure(format!("remove snapshots, or `lvextend --poolmetadatasize +1G {vg}/{thin}`")))
@@ -262,13 +262,13 @@ impl Engine {
         let to = VolumeRef { pool: pool.name.clone(), name: request.to.clone() };
         let snapshot = self.locate_ready(&to)?.volume;
         if !snapshot.read_only || snapshot.origin.as_ref() != Some(&volume.name) {
-            return Err(Fault::new(Code::InvalidArgument, object, format!("{to} is no snapshot of it"))
+            return Err(Fault::new(Code::InvalidArgument, object, format!("{to} is not a snapshot of it"))
                 .reason(Reason::NoSnapshotOfIt { snapshot: to }));
         }
         self.check_unheld(reference)?;
         self.check_unmapped(&volume)?;
         if !request.lose_changes {
-            let cause = format!("what was written to it since {to} was made would be lost");
+            let cause = format!("what was written to it since {to} was created would be lost");
             return Err(Fault::new(Code::InvalidArgument, object, cause)
                 .reason(Reason::WouldLoseChanges { volume: reference.clone() }));
         }
@@ -310,9 +310,9 @@ impl Engine {
             return Err(Fault::new(
                 Code::Unsupported,
                 object,
-                "it lies on no layers: it shares nothing that it could copy",
+                "it depends on no layers: it has no shared blocks to copy",
             )
-            .cure("nothing is to be done: no other volume is needed for it"));
+            .cure("nothing needs to be done: it does not depend on another volume"));
         };
         // From when it is recorded on, it is promised.
         let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
@@ -361,7 +361,7 @@ impl Engine {
             }
         };
         let (None, Some(other)) = (&volume, other) else { return Ok(volume) };
-        let cause = format!("there is a {other}, which is not a volume of Bulkhead's");
+        let cause = format!("there is a {other}, which is not a Bulkhead volume");
         Err(Fault::new(Code::HasData, format!("volume {}/{name}", pool.name), cause)
             .cure("choose another name, or move it away"))
     }
@@ -401,7 +401,7 @@ impl Engine {
         let (physical_devices, of_devices) = below.clone();
         let accounting = match (&mounted_at, &tenant) {
             (None, _) => Accounting::NotMounted,
-            (Some(_), None) => Accounting::None { reason: "it is mounted, but no tenant holds it".to_owned() },
+            (Some(_), None) => Accounting::None { reason: "it is mounted, but attached to no tenant".to_owned() },
             (Some(_), Some(name)) => self.host().accounting(&device, volume.fs, name),
         };
         let facts = VolumeFacts {
@@ -451,7 +451,7 @@ impl Engine {
 
 fn already_exists(volume: &Volume) -> Fault {
     let object = format!("volume {}", volume.reference());
-    Fault::new(Code::AlreadyExists, object, "a volume of that name is there already").cure("choose another name")
+    Fault::new(Code::AlreadyExists, object, "a volume of that name already exists").cure("choose another name")
 }
 
 pub(crate) fn is_thin(pool: &Pool) -> bool {
@@ -476,13 +476,13 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
             check_sharing_on_lvm(request, copy, origin)?;
         }
         _ if asked => {
-            let cause = "only volumes with a block server of their own can choose how they share";
+            let cause = "only volumes with their own block server can choose where shared blocks are read from";
             return Err(Fault::new(Code::Unsupported, object(), cause).reason(Reason::SharingFixed));
         }
         _ => {}
     }
     if copy.domain.is_some() && copy.share.caches_layers() {
-        let cause = format!("`{}` reads through the host's page cache, which knows no sharing domains", copy.share);
+        let cause = format!("`{}` reads through the host page cache, which has no sharing domains", copy.share);
         return Err(Fault::new(Code::InvalidArgument, object(), cause).reason(Reason::DomainNeedsDrr));
     }
     Ok(())
@@ -495,16 +495,15 @@ fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) ->
         return Ok(());
     }
     if copy.share.asks_siblings() {
-        let cause = "siblings are asked by the index of an imported image, and LVM pools have none";
+        let cause = "reading from peers needs the index of an imported image, and LVM pools have none";
         return Err(refused(Code::Unsupported, cause).reason(Reason::SiblingsNeedIndex));
     }
     if copy.fs == FsKind::Xfs {
-        let cause = "mounting a snapshot of an XFS writes to it, and what LVM volumes share must not change";
-        return Err(refused(Code::Unsupported, cause).cure("use ext4, or a pool in a directory"));
+        let cause = "mounting an XFS snapshot writes to it, and what LVM volumes share must not change";
+        return Err(refused(Code::Unsupported, cause).cure("use ext4, or a directory pool"));
     }
     if request.read_only || !origin.read_only {
-        let cause =
-            "on LVM only a clone of a snapshot shares memory: what it has in common with that, which does not change";
+        let cause = "on LVM, only a clone of a snapshot can share memory, because the snapshot does not change";
         let reason = Reason::SnapshotNeeded { volume: origin.reference() };
         return Err(refused(Code::InvalidArgument, cause).reason(reason));
     }

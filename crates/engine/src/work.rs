@@ -263,7 +263,7 @@ impl<'a> Working<'a> {
             match packet::receive(self.worker.control(), &mut self.buffer) {
                 Ok((packet @ [_, ..], _)) => {
                     return serde_json::from_slice(packet).map_err(|error| {
-                        Fault::new(Code::Internal, "worker", format!("what it says cannot be read ({error})"))
+                        Fault::new(Code::Internal, "worker", format!("its message cannot be parsed ({error})"))
                     });
                 }
                 Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock) => {}
@@ -292,17 +292,17 @@ impl<'a> Working<'a> {
     }
 
     fn died(&mut self) -> Fault {
-        let how = self.worker.ended(LAST_WORDS).unwrap_or_else(|| "it goes on".to_owned());
-        Fault::new(Code::Internal, "worker", format!("the process that did this ended without a word ({how})"))
+        let how = self.worker.ended(LAST_WORDS).unwrap_or_else(|| "it is still running".to_owned());
+        Fault::new(Code::Internal, "worker", format!("the worker process exited without a report ({how})"))
             .cure("the daemon's log may say why; try again")
     }
 }
 
 /// That nobody is there any more for whom it would be done.
 pub(crate) fn went_away(job: &Job) -> Fault {
-    Fault::new(Code::Cancelled, format!("job {}", job.id()), "who asked for it went away")
+    Fault::new(Code::Cancelled, format!("job {}", job.id()), "the client disconnected")
 }
 
 fn unexpected(report: &Report) -> Fault {
-    Fault::new(Code::Internal, "worker", format!("it said {report:?} out of turn"))
+    Fault::new(Code::Internal, "worker", format!("it sent {report:?} out of turn"))
 }

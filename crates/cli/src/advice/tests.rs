@@ -26,51 +26,60 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         (Reason::DaemonUnreachable, "start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal"),
         (
             Reason::DaemonRunning { socket: "/run/b.sock".into() },
-            "use that one, or stop it first, or choose another path with `--socket`",
+            "use that daemon, stop it first, or choose another socket path with `--socket`",
         ),
-        (Reason::SocketTaken { socket: "/run/b.sock".into() }, "remove it, or choose another path with `--socket`"),
+        (
+            Reason::SocketTaken { socket: "/run/b.sock".into() },
+            "remove it, or choose another socket path with `--socket`",
+        ),
         (
             Reason::RecordDamaged { path: "/var/lib/bulkhead/pools/p".into() },
-            "restore it from a backup, put it back under its own name, or move it away: what it describes is left untouched",
+            "restore it from a backup, rename it back, or move it away: what it describes is left untouched",
         ),
         (
             Reason::WaitEnded { seconds: 7 },
-            "`bulkhead job ls` shows what goes on; give it more time with `--wait`, or try again later",
+            "`bulkhead job ls` shows what is in progress; allow more time with `--wait`, or try again later",
         ),
-        (Reason::NoSuchJob { job: 7 }, "`bulkhead job ls` lists them"),
+        (Reason::NoSuchJob { job: 7 }, "`bulkhead job ls` lists the jobs"),
         (
             Reason::NoSuchPool { pool: name("p") },
-            "`bulkhead pool ls` lists them, `bulkhead pool create p --dir PATH` makes one",
+            "`bulkhead pool ls` lists the pools, `bulkhead pool create p --dir PATH` creates one",
         ),
         (
             Reason::PoolNotThere { pool: name("p") },
-            "mount the file system that the pool is on; if it is mounted elsewhere now: `bulkhead pool move p --dir DIRECTORY`",
+            "mount the pool's file system; if it is now mounted elsewhere: `bulkhead pool move p --dir DIRECTORY`",
         ),
         (
             Reason::PoolGroupNotThere { pool: name("p"), vg: "vg0".to_owned() },
-            "`vgs -o+vg_tags` shows the volume groups that are there",
+            "`vgs -o+vg_tags` lists the existing volume groups",
         ),
         (
             Reason::PoolMoved { pool: name("p"), directory: "/mnt/p".into() },
-            "if it is here from now on: `bulkhead pool move p --dir /mnt/p`",
+            "if the pool is now here: `bulkhead pool move p --dir /mnt/p`",
         ),
         (
             Reason::PoolHasVolumes { pool: name("p") },
             "remove them first: `bulkhead volume ls --pool p`, `bulkhead volume rm p/VOLUME`",
         ),
-        (Reason::PoolHasPart { volume: volume("p/v") }, "give it up first: `bulkhead volume receive p/v --abort`"),
+        (
+            Reason::PoolHasPart { volume: volume("p/v") },
+            "discard what was received first: `bulkhead volume receive p/v --abort`",
+        ),
         (
             Reason::NoSuchVolumeGroup { vg: "vg0".to_owned() },
-            "`vgs` lists them; `bulkhead pool create NAME --device /dev/X` makes one",
+            "`vgs` lists the volume groups; `bulkhead pool create NAME --device /dev/X` creates one",
         ),
-        (Reason::VolumeGroupTaken { vg: "vg0".to_owned() }, "choose another name for the pool, or use it with `--vg`"),
+        (
+            Reason::VolumeGroupTaken { vg: "vg0".to_owned() },
+            "choose another name for the pool, or use that volume group with `--vg`",
+        ),
         (
             Reason::EraseUnconfirmed { device: "sda".to_owned() },
             "if that data may be lost, confirm with exactly `--erase sda`",
         ),
         (
             Reason::NoSuchVolume { volume: volume("p/v") },
-            "`bulkhead volume ls` lists them, `bulkhead volume create p/v --size SIZE` makes one",
+            "`bulkhead volume ls` lists the volumes, `bulkhead volume create p/v --size SIZE` creates one",
         ),
         (
             Reason::VolumeUnfinished { volume: volume("p/v") },
@@ -84,20 +93,20 @@ fn wordings() -> Vec<(Reason, &'static str)> {
             Reason::RemovalOfAttached { volume: volume("p/v"), tenant: name("db") },
             "detach it: `bulkhead tenant set db --detach p/v`, or remove it with `--force`",
         ),
-        (Reason::VolumeMapped { volume: volume("p/v") }, "`bulkhead volume unmap p/v` when that is done"),
+        (Reason::VolumeMapped { volume: volume("p/v") }, "`bulkhead volume unmap p/v` once that work is done"),
         (Reason::FastCommitNeedsExt4, "omit `--fast-commit`, or use `--fs ext4`"),
         (Reason::OnDemandNeedsThin { pool: name("p") }, "omit `--provision`, or use a pool on a thin pool"),
-        (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` if it is to become smaller"),
+        (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` if the volume is to shrink"),
         (
             Reason::ReceiveUnfinished { volume: volume("p/v") },
-            "`bulkhead volume receive p/v --token` says how to go on, `--abort` gives it up",
+            "`bulkhead volume receive p/v --token` prints the resume token, `--abort` discards what was received",
         ),
         (
             Reason::ResumeOfOther,
-            "name the snapshot that was being sent; if it is gone or was written to, give up what was received (`--abort`)",
+            "name the snapshot that was being sent; if it is gone or has been written to, discard what was received (`--abort`)",
         ),
-        (Reason::ResumeOnOtherBase, "give the same `--from` as before, or none if there was none"),
-        (Reason::ChecksHeldUp, "`bulkhead job ls` shows the step that they are at"),
+        (Reason::ResumeOnOtherBase, "use the same `--from` as before, or none if there was none"),
+        (Reason::ChecksHeldUp, "`bulkhead job ls` shows which step they are at"),
         (
             Reason::JournalSmall { volume: volume("p/v") },
             "detach it from its tenant, then `bulkhead volume resize p/v --journal auto`",
@@ -113,67 +122,76 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::FileSystemErrors,
-            "`bulkhead volume check POOL/VOLUME --repair` repairs what is safe, with `--full` all of it; `bulkhead volume map POOL/VOLUME` gives you the device",
+            "`bulkhead volume check POOL/VOLUME --repair` repairs what can be repaired safely, `--full` repairs everything; `bulkhead volume map POOL/VOLUME` provides the device",
         ),
         (
             Reason::EarlierRepairKept { kept: volume("p/v-before-repair") },
-            "remove that when it is not needed any more: `bulkhead volume rm p/v-before-repair`",
+            "remove it when it is no longer needed: `bulkhead volume rm p/v-before-repair`",
         ),
         (
             Reason::SnapshotNeeded { volume: volume("p/v") },
-            "make a snapshot first, and use that: `bulkhead volume snapshot p/v NAME`",
+            "create a snapshot first, and use that: `bulkhead volume snapshot p/v NAME`",
         ),
-        (Reason::NoSnapshotOfIt { snapshot: volume("p/s") }, "clone that: `bulkhead volume clone p/s NAME`"),
+        (Reason::NoSnapshotOfIt { snapshot: volume("p/s") }, "clone it instead: `bulkhead volume clone p/s NAME`"),
         (
             Reason::WouldLoseChanges { volume: volume("p/v") },
-            "add `--lose-changes`, or keep it as a snapshot first: `bulkhead volume snapshot p/v NAME`",
+            "add `--lose-changes`, or keep the current state as a snapshot first: `bulkhead volume snapshot p/v NAME`",
         ),
         (
             Reason::NoSnapshotsInPool,
-            "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or one in a directory without `--server loop`",
+            "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or a directory pool without `--server loop`",
         ),
-        (Reason::TooManyLayers, "`bulkhead volume flatten POOL/VOLUME`, and use it until it depends on no layer"),
+        (
+            Reason::TooManyLayers,
+            "`bulkhead volume flatten POOL/VOLUME`, and keep the volume in use until it depends on no layer",
+        ),
         (
             Reason::FlatteningNeedsRoom { volume: volume("p/v") },
-            "make room in the pool, wait until it is flattened, or cancel that: `bulkhead volume flatten p/v --cancel`",
+            "free up space in the pool, wait until the volume is flattened, or cancel flattening: `bulkhead volume flatten p/v --cancel`",
         ),
-        (Reason::SharingFixed, "omit `--share` and `--domain`, or make it in a pool in a directory"),
-        (Reason::DomainNeedsDrr, "give it `--share drr` or `--share off`"),
-        (Reason::SiblingsNeedIndex, "give it `--share base`, or make it in a pool in a directory"),
+        (Reason::SharingFixed, "omit `--share` and `--domain`, or use a directory pool"),
+        (Reason::DomainNeedsDrr, "use `--share drr` or `--share off`"),
+        (Reason::SiblingsNeedIndex, "use `--share base`, or a directory pool"),
         (
             Reason::SiblingsUnreadable,
-            "`/run/bulkhead/blockd/siblings.log` may say why; a clone made with `--share base` needs no siblings",
+            "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--share base` needs no peers",
         ),
         (Reason::SharingNeedsUblk, "`modprobe ublk_drv`, or clone the snapshot without `--share`"),
         (
             Reason::NeedsDirectoryPool,
-            "use a pool in a directory (`bulkhead pool create NAME --dir PATH`), or copy the files",
+            "use a directory pool (`bulkhead pool create NAME --dir PATH`), or copy the files",
         ),
         (
             Reason::ReceiveIncomplete { volume: volume("p/v") },
-            "send it again, from where `bulkhead volume receive p/v --token` says",
+            "resume the transfer with the token that `bulkhead volume receive p/v --token` prints",
         ),
-        (Reason::ReceiveGivenUp, "send it again, from where `bulkhead volume receive POOL/VOLUME --token` says"),
-        (Reason::NothingReceived { volume: volume("p/v") }, "send it from its beginning, without `--resume`"),
+        (
+            Reason::ReceiveGivenUp,
+            "resume the transfer with the token that `bulkhead volume receive POOL/VOLUME --token` prints",
+        ),
+        (Reason::NothingReceived { volume: volume("p/v") }, "send it from the beginning, without `--resume`"),
         (Reason::NeverSent { from: volume("p/s") }, "omit `--from`"),
         (
             Reason::BaseMissing,
-            "receive the snapshot first that the stream is based on, or send this one whole (without `--from`)",
+            "receive the snapshot that the stream is based on first, or send this one in full (without `--from`)",
         ),
-        (Reason::OtherReceived, "go on with that, give it up with `--abort`, or choose another name"),
-        (Reason::StagingInSource, "give another directory with `--staging`"),
-        (Reason::StagingFull, "make room there, or give another directory with `--staging`"),
-        (Reason::StagingUnsuitable, "give a `--staging` directory on a file system that has all that the source has"),
+        (Reason::OtherReceived, "resume that transfer, discard it with `--abort`, or choose another name"),
+        (Reason::StagingInSource, "choose another directory with `--staging`"),
+        (Reason::StagingFull, "free up space there, or choose another directory with `--staging`"),
+        (
+            Reason::StagingUnsuitable,
+            "choose a `--staging` directory on a file system that supports everything the source uses",
+        ),
         (
             Reason::ArchiveCompression,
             "decompress it, for example `xz -dc FILE | bulkhead image import /dev/stdin POOL/VOLUME`",
         ),
         (Reason::NoSuchPlatform, "choose one with `--platform`"),
-        (Reason::ImageAmbiguous, "choose one with `--reference`, and `--platform` if need be"),
-        (Reason::TooManyImages, "choose one image with `--reference`, or save it alone into a layout"),
+        (Reason::ImageAmbiguous, "choose one with `--reference`, and `--platform` if necessary"),
+        (Reason::TooManyImages, "choose one image with `--reference`, or save it alone to a layout"),
         (
             Reason::NoSuchTenant { tenant: name("db") },
-            "`bulkhead tenant ls` lists them, `bulkhead tenant create db` makes one",
+            "`bulkhead tenant ls` lists the tenants, `bulkhead tenant create db` creates one",
         ),
         (
             Reason::TenantDiffers { tenant: name("db") },
@@ -181,43 +199,46 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::TenantHasProcesses { tenant: name("db") },
-            "end them, or remove the tenant with `--force`, which kills them",
+            "stop them, or remove the tenant with `--force`, which kills them",
         ),
-        (Reason::NoSuchDevice { device: "sda".to_owned() }, "`bulkhead device ls` lists them by their kernel names"),
+        (Reason::NoSuchDevice { device: "sda".to_owned() }, "`bulkhead device ls` lists the devices by kernel name"),
         (
             Reason::DeviceReplaced { device: "sda".to_owned() },
             "configure it again, for example `bulkhead device control sda --policy iocost`",
         ),
         (
             Reason::ControlOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
-            "control the physical device, for example `bulkhead device control sda --policy iocost`",
+            "set the controller of the physical device, for example `bulkhead device control sda --policy iocost`",
         ),
-        (Reason::Uncalibrated { device: "sda".to_owned() }, "`bulkhead device calibrate sda` measures one"),
+        (Reason::Uncalibrated { device: "sda".to_owned() }, "`bulkhead device calibrate sda` measures a model"),
         (
             Reason::NoController { device: "sda".to_owned() },
-            "set one up: `bulkhead device control sda --policy iocost`, or bfq",
+            "enable one: `bulkhead device control sda --policy iocost`, or bfq",
         ),
         (
             Reason::StrictBfqNeeded { device: "sda".to_owned(), tunables: vec!["a=1".to_owned(), "b=2".to_owned()] },
-            "`bulkhead device control sda --policy bfq`, then a=1, b=2 in /sys/block/sda/queue/iosched; if its write cache is on, switch \
-             that off first (`hdparm -W 0 /dev/sda`): a flush waits for all that is in it",
+            "`bulkhead device control sda --policy bfq`, then set a=1, b=2 in /sys/block/sda/queue/iosched; if the write cache is on, switch \
+             it off first (`hdparm -W 0 /dev/sda`): a flush waits for everything in it",
         ),
         (Reason::IocostMissing, "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST"),
         (Reason::UblkMissing, "`modprobe ublk_drv`, or `--server loop` for the pool"),
         (
             Reason::NoDeviceToHold,
-            "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` sets one up",
+            "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` enables one",
         ),
         (
             Reason::SeveralDevicesToHold { devices: vec!["sda".to_owned(), "sdb".to_owned()] },
-            "say which one is meant: `--device DEV`, as in `bulkhead device ls`",
+            "choose one with `--device DEV`, as listed by `bulkhead device ls`",
         ),
         (
             Reason::HoldOnPhysical { physical: vec!["sda".to_owned(), "sdb".to_owned()] },
-            "hold shares of the physical device: `--device sda`",
+            "use the physical device: `--device sda`",
         ),
         (Reason::SharesInvalid, "for example `--tenant a=70 --tenant b=30`"),
-        (Reason::NoSuchContainer { name: "web".to_owned() }, "`bulkhead top` shows the names of those that do I/O"),
+        (
+            Reason::NoSuchContainer { name: "web".to_owned() },
+            "`bulkhead top` shows the names of containers that do I/O",
+        ),
     ]
 }
 

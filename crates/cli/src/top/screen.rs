@@ -158,7 +158,7 @@ impl Screen {
         let help = format!(
             " q quit  s sort ({})  up/down choose  p {}  -/+ every {} s",
             self.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned()),
-            if self.paused { "go on" } else { "pause" },
+            if self.paused { "resume" } else { "pause" },
             self.interval
         );
         frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)), keys);
@@ -175,7 +175,7 @@ impl Screen {
         let first = match (&self.seen, &self.failure) {
             (_, Some(fault)) => format!("{fault}  {}", advice::cure(fault)),
             (Some(seen), None) => summary(seen),
-            (None, None) => "bulkhead: looking; the first figures come in a moment".to_owned(),
+            (None, None) => "bulkhead: observing; the first figures will appear in a moment".to_owned(),
         };
         let limits = |seen: &Observation| seen.limits().into_iter().map(|finding| finding.evidence).collect();
         let notes = self.seen.as_ref().map(|seen| [limits(seen), held(seen)].concat().join("; "));

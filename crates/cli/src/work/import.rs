@@ -77,16 +77,16 @@ impl MakeError {
         let (code, cure) = match (self, io_kind(self)) {
             (Self::Scratch(error), _) => return error.fault(object),
             (_, Some(io::ErrorKind::PermissionDenied)) => {
-                (Code::PermissionDenied, "run it as root, whose the pool's files are")
+                (Code::PermissionDenied, "run it as root, which owns the pool's files")
             }
             (_, Some(io::ErrorKind::StorageFull)) => {
-                (Code::NoSpace, "make room in the pool, or in the staging directory")
+                (Code::NoSpace, "free up space in the pool, or in the staging directory")
             }
             (Self::Fs(FsError::Tool { source: ToolError::Missing { .. }, .. }), _) => {
                 (Code::Unsupported, "apt-get install e2fsprogs")
             }
             (Self::Fs(FsError::TreeTooLarge { .. }), _) => {
-                (Code::NoSpace, "give a larger `--size`, or make room in the pool")
+                (Code::NoSpace, "give a larger `--size`, or free up space in the pool")
             }
             (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {
                 (Code::Unsupported, "`modprobe loop`")
@@ -106,7 +106,7 @@ fn make(part: &Path, tree: &Tree, size: Bytes, mut progress: impl FnMut(Bytes)) 
     let (opened, _) = Part::resume(part, IMPORTING, None, size, Bytes(0))?;
     // What an import that was cut off left.
     let emptied = opened.file().set_len(0).and_then(|()| opened.file().set_len(size.0));
-    emptied.map_err(|error| MakeError::Io("empty the part", error))?;
+    emptied.map_err(|error| MakeError::Io("empty the staging file", error))?;
     let options = TreeOptions { tree: tree.path(), entries: tree.entries(), size, scratch: &scratch };
     fsutil::make_of_tree(part, &options)?;
     let content = base::seal(&opened, size, &mut progress)?;

@@ -33,7 +33,7 @@ const TELL_EVERY: Duration = Duration::from_millis(200);
 /// `InvalidArgument` for what is no work; `Unavailable` when the daemon does not listen.
 pub(crate) fn run(text: &str) -> Result<(), Fault> {
     let spec: WorkSpec = serde_json::from_str(text)
-        .map_err(|error| Fault::new(Code::InvalidArgument, "worker", format!("the work cannot be read ({error})")))?;
+        .map_err(|error| Fault::new(Code::InvalidArgument, "worker", format!("cannot parse the work ({error})")))?;
     // Without a log it works all the same.
     let _ = start_log(LogFormat::Text);
     join(&spec.cgroup);
@@ -64,7 +64,7 @@ fn join(cgroup: &str) {
 }
 
 fn silent(error: &io::Error) -> Fault {
-    Fault::new(Code::Unavailable, "daemon", format!("it does not say what to do ({error})"))
+    Fault::new(Code::Unavailable, "daemon", format!("communication with it failed ({error})"))
 }
 
 /// The other end of the conversation.

@@ -30,7 +30,7 @@ pub(super) fn run(task: &ReceiveTask, daemon: &mut Daemon) -> Result<Outcome, Fa
 }
 
 fn again(volume: &VolumeRef) -> String {
-    format!("`bulkhead volume receive {volume} --token` says where to go on")
+    format!("`bulkhead volume receive {volume} --token` prints the resume token")
 }
 
 fn open(part: &Path, header: &StreamHeader) -> Result<Target, TransferError> {
@@ -56,9 +56,9 @@ fn receive(
     let fault = |error: &TransferError| transfer::fault(error, volume, &again(volume));
     let mut receiver = Receiver::open(BufReader::new(stream)).map_err(|error| fault(&error))?;
     if receiver.header() != header {
-        let cause = "the header of the stream is not the one that was said before it";
+        let cause = "the header of the stream differs from the one in the request";
         return Err(Fault::new(Code::InvalidArgument, format!("volume {volume}"), cause)
-            .cure("send the request again, with the header that the stream has"));
+            .cure("repeat the request with the header of the stream"));
     }
     receiver.receive(target, progress).map_err(|error| fault(&error))
 }

@@ -17,15 +17,15 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fa
     let same = cure.to_owned();
     let (code, cure) = match (error, io_kind(error)) {
         (_, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)) => {
-            return Fault::new(Code::Cancelled, format!("volume {volume}"), "who asked for it went away").cure(same);
+            return Fault::new(Code::Cancelled, format!("volume {volume}"), "the client disconnected").cure(same);
         }
         (_, Some(io::ErrorKind::PermissionDenied)) => {
-            (Code::PermissionDenied, "run it as root, whose the pool's files are".to_owned())
+            (Code::PermissionDenied, "run it as root, which owns the pool's files".to_owned())
         }
-        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("make room there; {same}")),
+        (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("free up space there; {same}")),
         (TransferError::Stream(StreamError::Version(_)), _) => (
             Code::Corrupt,
-            "receive it with the version of Bulkhead that sent it; if that is this one, it was changed on its way"
+            "receive it with the version of Bulkhead that sent it; if that is this one, it was altered in transit"
                 .to_owned(),
         ),
         (TransferError::Base(_), _) => {
@@ -49,7 +49,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fa
         }
         (TransferError::Thin(ThinError::Reserved { pool, .. }), _) => {
             let left = format!("dmsetup message {pool} 0 release_metadata_snap");
-            (Code::InUse, format!("send it again when that has ended; what nobody uses goes with `{left}`"))
+            (Code::InUse, format!("send it again when that has finished; `{left}` releases one that is no longer used"))
         }
         (TransferError::Writable(device), _) => {
             (Code::Internal, format!("`lvchange -pr {0}; lvchange --refresh {0}`, and send it again", device.display()))

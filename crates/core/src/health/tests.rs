@@ -82,8 +82,8 @@ fn what_a_copy_loses_is_said_as_long_as_it_lies_on_layers() {
     assert_eq!(ids(&of(&thin, MANY_LAYERS - 1, None)), ["flattening"]);
     assert_eq!(ids(&of(&thin, MANY_LAYERS, None)), ["layers_many", "flattening"]);
     let evidence = |backing| of(&thin, 1, backing)[0].evidence.clone();
-    assert!(evidence(None).contains("which it is not now"));
-    assert!(evidence(Some(&Backing::LogicalVolume)).contains("is being copied"));
+    assert!(evidence(None).contains("it is not in use now"));
+    assert!(evidence(Some(&Backing::LogicalVolume)).contains("are being copied"));
 }
 
 #[test]

@@ -67,9 +67,9 @@ impl Running {
         let (host, hold) = (engine.host(), self.holding.hold());
         let facts = engine.facts(&hold.device)?;
         if weight_file(&facts)? != hold.weight_file {
-            let cause = format!("{} has no effect on it any more", hold.weight_file);
+            let cause = format!("{} no longer has any effect on it", hold.weight_file);
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                .cure("hold the shares anew, for the controller that is in force now"));
+                .cure("start the hold again, for the controller that is active now"));
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let tenants = self.counters(engine, facts.dev)?;
@@ -127,7 +127,7 @@ impl Running {
         self.corrections += u64::from(!step.changes.is_empty());
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(word);
         if was != Some(word(&step.reason)) {
-            tracing::info!(device = self.holding.hold().device, reason = %sentence(&step.reason), "holding shares");
+            tracing::info!(device = self.holding.hold().device, reason = %sentence(&step.reason), "enforcing shares");
         }
         self.outcome = Some(Outcome { reason: Ok(step.reason), standings: step.tenants, weights, fsync_p99 });
         Ok(())
@@ -142,7 +142,7 @@ impl Running {
         }
         match engine.executor.run_steps(self.holding.lift(), false) {
             Ok(_) => self.holding.lifted(),
-            Err(fault) => tracing::error!(device, %fault, "caps could not be lifted"),
+            Err(fault) => tracing::error!(device, %fault, "cannot lift the caps"),
         }
         self.holding.forget();
         self.outcome = Some(Outcome {
@@ -221,9 +221,9 @@ impl Holder {
         self.running.retain(|device, running| {
             let expired = running.has_expired(now);
             if expired {
-                tracing::info!(device, "nobody asks for the hold any more");
+                tracing::info!(device, "the lease of the hold has expired");
                 if let Err(fault) = engine.hold_stop(device, false) {
-                    tracing::error!(%fault, "the hold could not be ended");
+                    tracing::error!(%fault, "cannot end the hold");
                 }
             }
             !expired

@@ -244,7 +244,7 @@ fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     assert_eq!((view.state.as_str(), io_max(&sim, "a")), ("capped", None));
     let cap = view.standings[1].cap.unwrap();
     assert_eq!(io_max(&sim, "b"), Some(format!("rbps=max wbps=max riops={} wiops={cap}", cap.min(50))));
-    assert!(view.reason.contains(&format!("b back: it is held to {cap} operations")), "{}", view.reason);
+    assert!(view.reason.contains(&format!("b: it is capped at {cap} operations")), "{}", view.reason);
     // Asked for again, it knows what was there before; a daemon that starts anew goes on with what it finds.
     engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
     let mut second = self::holder(&engine);

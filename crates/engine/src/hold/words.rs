@@ -25,34 +25,34 @@ pub(super) const fn word(reason: &Reason) -> &'static str {
 pub(super) fn sentence(reason: &Reason) -> String {
     match reason {
         Reason::Corrected => "weights were changed".to_owned(),
-        Reason::WithinBand => "weights are right".to_owned(),
-        Reason::Starting => "the last seconds are not known yet".to_owned(),
+        Reason::WithinBand => "weights are correct".to_owned(),
+        Reason::Starting => "there is no data on the last seconds yet".to_owned(),
         Reason::NotContended { busy } => {
             format!("the device is not contended: busy for {:.0} % of the time", busy * 100.0)
         }
-        Reason::NoContenders => "fewer than two want more than they have".to_owned(),
+        Reason::NoContenders => "fewer than two tenants contend".to_owned(),
         Reason::Ineffective { tenant, had, expected } => format!(
-            "weights do nothing for {tenant}: it has {:.0} % of what is charged to all, where its weight is worth {:.0} %",
+            "weights have no effect on {tenant}: it gets {:.0} % of all charged I/O, while its weight is worth {:.0} %",
             had * 100.0,
             expected * 100.0
         ),
         Reason::Capped { tenant, cap } => {
-            format!("weights do not hold {tenant} back: it is held to {} a second", amount(*cap))
+            format!("weights do not restrain {tenant}: it is capped at {} per second", amount(*cap))
         }
         Reason::LatencyMissed { tenant, found, promised, why } => {
             let why = match why {
-                LatencyMiss::AtFloor => "all others have only their floor left",
+                LatencyMiss::AtFloor => "all others are already throttled to their floor",
                 LatencyMiss::NoHelp => {
-                    "to hold all others back to their floor did not help, so that they are not held back: the device is too slow for it"
+                    "throttling all others to their floor did not help, so they are not throttled: the device is too slow for this latency"
                 }
                 LatencyMiss::NoCaps => {
-                    "others cannot be slowed down, because it shares a journal with them or the kernel has no io.max: \
-                     give it a volume of its own"
+                    "others cannot be throttled, because it shares a journal with them or the kernel has no io.max: \
+                     give it its own volume"
                 }
             };
-            format!("fsyncs of {tenant} take {:.0} ms, not {:.0}: {why}", found * 1e3, promised * 1e3)
+            format!("fsyncs of {tenant} take {:.0} ms instead of {:.0} ms: {why}", found * 1e3, promised * 1e3)
         }
-        Reason::Partial => "records were lost, so that the figures are too small".to_owned(),
+        Reason::Partial => "records were lost, so the figures are too low".to_owned(),
         Reason::Late { ns } => {
             format!("the last sample is {:.1} s old", Duration::from_nanos(*ns).as_secs_f64())
         }
@@ -60,14 +60,14 @@ pub(super) fn sentence(reason: &Reason) -> String {
         Reason::OtherCap { tenant, found, expected } => {
             let text = |cap: &Option<Cap>| cap.map_or_else(|| "none".to_owned(), amount);
             format!(
-                "another program set the limit of {tenant} in io.max from {} to {}: nothing is changed until it is back",
+                "another program changed the limit of {tenant} in io.max from {} to {}: nothing is changed until it is restored",
                 text(expected),
                 text(found)
             )
         }
         Reason::OtherWriter { tenant, found, expected } => {
             format!(
-                "another program set the weight of {tenant} from {expected} to {found}: nothing is changed until it is back"
+                "another program changed the weight of {tenant} from {expected} to {found}: nothing is changed until it is restored"
             )
         }
     }

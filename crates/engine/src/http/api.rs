@@ -102,8 +102,7 @@ impl<A: Place, Q: Query, B: Body, S: Send + Sync> FromRequest<S> for Call<A, Q, 
         let QueryString(query) = query.map_err(|rejection: QueryRejection| invalid(rejection.body_text()))?;
         let id = if Q::IS_JOB { requested(&parts.headers)? } else { None };
         let bytes = if B::IS_READ { read(Request::from_parts(parts, body), state).await? } else { Bytes::new() };
-        let body =
-            B::read(&bytes).map_err(|error| invalid(format!("its body is not the JSON that is expected: {error}")))?;
+        let body = B::read(&bytes).map_err(|error| invalid(format!("its body is not the expected JSON: {error}")))?;
         let terms = query.terms(id);
         Ok(Self { at, query, body, terms })
     }

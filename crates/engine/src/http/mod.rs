@@ -93,7 +93,7 @@ async fn no_such_path(request: Request) -> Failure {
 }
 
 async fn no_such_method(request: Request) -> Failure {
-    let cause = format!("{} is not possible on {:?}", request.method(), request.uri().path());
+    let cause = format!("{} is not supported on {:?}", request.method(), request.uri().path());
     let fault = Fault::new(Code::InvalidArgument, "request", cause).cure("GET /v1/openapi.json describes the API");
     Failure { status: StatusCode::METHOD_NOT_ALLOWED, fault }
 }

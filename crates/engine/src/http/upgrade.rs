@@ -40,7 +40,9 @@ impl Upgrade {
         tokio::spawn(async move {
             match self.0.await.map_err(io::Error::other).and_then(stream) {
                 Ok(stream) => begun.stream(stream),
-                Err(error) => tracing::info!(job = begun.job, %error, "the connection did not become a stream"),
+                Err(error) => {
+                    tracing::info!(job = begun.job, %error, "the connection could not be upgraded to a stream")
+                }
             }
         });
         response
@@ -55,7 +57,7 @@ fn has(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
 
 /// The socket below a connection that was HTTP.
 fn stream(upgraded: Upgraded) -> io::Result<Stream> {
-    let foreign = |_| io::Error::other("it is no connection of this server");
+    let foreign = |_| io::Error::other("it is not a connection of this server");
     let parts = auto::upgrade::downcast::<TokioIo<UnixStream>>(upgraded).map_err(foreign)?;
     let socket = parts.io.into_inner().into_std()?;
     // Who gets it waits when it reads.

@@ -137,7 +137,7 @@ async fn a_worker_that_dies_is_told_of_by_its_job() {
     assert!(read(stream).await.is_empty());
     let fault = ended(&daemon, job).await.fault.unwrap();
     assert_eq!(fault.code, Code::Internal);
-    assert!(fault.cause.contains("without a word (signal: 9"), "{fault}");
+    assert!(fault.cause.contains("without a report (signal: 9"), "{fault}");
     daemon.stop().await.unwrap();
 }
 

@@ -164,7 +164,7 @@ impl Kernel {
             A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
             A::SetWeight { cgroup, file, device, weight } => {
                 let dev = block::devno_of_name(&self.roots, device).ok_or_else(|| {
-                    Fault::new(Code::NotFound, format!("device {device}"), "there is no such device any more")
+                    Fault::new(Code::NotFound, format!("device {device}"), "the device no longer exists")
                 })?;
                 let before = self.weights(cgroup, file)?.ok_or_else(|| no_weight(cgroup, file))?;
                 let old = before.on(dev);
@@ -288,7 +288,7 @@ impl Kernel {
                     CheckOutcome::Clean => return Ok(Outcome::UNCHANGED),
                     CheckOutcome::Repaired => {}
                     CheckOutcome::LogDirty => {
-                        let cause = "its log has not been replayed, which XFS does at its next mount";
+                        let cause = "its log has not been replayed; XFS does that at the next mount";
                         return Err(Fault::new(Code::InUse, device, cause).cure("mount it once, then check again"));
                     }
                     CheckOutcome::Errors(text) => {
@@ -342,9 +342,9 @@ impl Kernel {
             return Err(Fault::new(Code::InUse, target.display(), cause).cure("unmount it"));
         }
         if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {
-            let cause = "there are files in it, which nobody would see any more with a file system mounted over them";
+            let cause = "it contains files, which a file system mounted over them would hide";
             return Err(Fault::new(Code::HasData, format!("directory {}", target.display()), cause)
-                .cure("move them away: nothing but the volume belongs there"));
+                .cure("move them away: only the volume belongs there"));
         }
         let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
         let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
@@ -375,7 +375,7 @@ impl Kernel {
         }
         let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
         Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
-            .cure("end the processes in those mount namespaces"))
+            .cure("stop the processes in those mount namespaces"))
     }
 
     fn users_of(&self, dev: DevNo) -> String {
@@ -397,7 +397,7 @@ impl Kernel {
             Err(error) => return Err(error.fault(format!("cgroup {cgroup}"))),
         };
         Weights::parse(&text).map(Some).ok_or_else(|| {
-            Fault::new(Code::Internal, format!("cgroup {cgroup}"), format!("{file} is not understood: {text:?}"))
+            Fault::new(Code::Internal, format!("cgroup {cgroup}"), format!("cannot parse {file}: {text:?}"))
         })
     }
 
@@ -431,7 +431,7 @@ impl Kernel {
 fn trim_fs(roots: &Roots, target: &Path, start: Bytes, length: Bytes) -> Result<Bytes, Fault> {
     let object = || format!("mount point {}", target.display());
     if mount::mounted_at(roots, target).map_err(|e| e.fault(object()))?.is_none() {
-        return Err(Fault::new(Code::NotFound, object(), "nothing is mounted there any more"));
+        return Err(Fault::new(Code::NotFound, object(), "nothing is mounted there now"));
     }
     trim::trim(target, start, length).map_err(|e| e.fault(object()))
 }

@@ -44,7 +44,7 @@ impl Kernel {
             // example to a full disk, does not keep a volume from being unmounted.
             let written = apart(&Action::SyncFs { target: target.clone() }, job)?;
             if let Err(fault) = written {
-                tracing::warn!(target = %target.display(), %fault, "not all that was dirty could be written");
+                tracing::warn!(target = %target.display(), %fault, "not all dirty data could be written");
             }
         }
         apart(action, job)?

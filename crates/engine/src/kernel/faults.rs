@@ -63,12 +63,12 @@ fn missing_program<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a ToolError
 fn of_io(error: &io::Error) -> (Code, &'static str) {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            (Code::NoSpace, "make room on that file system, or use another one")
+            (Code::NoSpace, "free up space on that file system, or use another one")
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             (Code::Unsupported, "the file system is read-only: remount it read-write, or use another one")
         }
-        io::ErrorKind::PermissionDenied => (Code::PermissionDenied, "the daemon has to run as root"),
+        io::ErrorKind::PermissionDenied => (Code::PermissionDenied, "the daemon must run as root"),
         io::ErrorKind::NotFound => (Code::NotFound, ""),
         io::ErrorKind::ResourceBusy => (Code::InUse, ""),
         _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
@@ -82,8 +82,8 @@ impl Classify for FileError {
             FileError::NoName { .. } => (Code::InvalidArgument, ""),
             FileError::Exists { .. } => (Code::AlreadyExists, "move it away, or choose another name"),
             FileError::TooLarge { .. } => (Code::Corrupt, "it is not a Bulkhead state file: move it away"),
-            FileError::NoSpace { .. } => (Code::NoSpace, "ask for less, make room, or provision on demand"),
-            FileError::AlreadyLocked { .. } => (Code::InUse, "another daemon runs: stop it first"),
+            FileError::NoSpace { .. } => (Code::NoSpace, "request less, free up space, or provision on demand"),
+            FileError::AlreadyLocked { .. } => (Code::InUse, "another daemon is running: stop it first"),
         }
     }
 }
@@ -105,10 +105,10 @@ impl Classify for LoopError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LoopError::Image { source, .. } => of_io(source),
-            LoopError::Unsuitable { .. } => (Code::Corrupt, "the image is not a volume's: restore it"),
+            LoopError::Unsuitable { .. } => (Code::Corrupt, "the image does not belong to a volume: restore it"),
             LoopError::Unavailable { .. } => (Code::Unsupported, "`modprobe loop`, or use an lvm pool"),
             LoopError::Conflict { .. } | LoopError::Busy { .. } | LoopError::Locked { .. } => {
-                (Code::InUse, "end what uses the loop device (`losetup -l`, `findmnt`)")
+                (Code::InUse, "stop what uses the loop device (`losetup -l`, `findmnt`)")
             }
             LoopError::NoneFree { .. } => {
                 (Code::Unsupported, "raise the number of loop devices (`modprobe loop max_loop=N`)")
@@ -126,9 +126,9 @@ impl Classify for UblkError {
             UblkError::Unavailable { .. } | UblkError::Lacks { .. } => (Code::Unsupported, ""),
             UblkError::TooMany { .. } => (
                 Code::NoSpace,
-                "boot with `ublk_drv.ublks_max=1000000`, or write that to the parameter as root of the host",
+                "boot with `ublk_drv.ublks_max=1000000`, or write that value to the module parameter as root on the host",
             ),
-            UblkError::Busy { .. } => (Code::InUse, "end what uses the device (`lsblk`, `findmnt`)"),
+            UblkError::Busy { .. } => (Code::InUse, "stop what uses the device (`lsblk`, `findmnt`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
     }
@@ -142,10 +142,10 @@ impl Classify for LvmError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LvmError::BadName { .. } | LvmError::BadTag(_) | LvmError::ZeroSize { .. } => (Code::InvalidArgument, ""),
-            LvmError::NotFound { .. } => (Code::NotFound, "`vgs` and `lvs` list what is there"),
+            LvmError::NotFound { .. } => (Code::NotFound, "`vgs` and `lvs` list what exists"),
             LvmError::AlreadyExists { .. } => (Code::AlreadyExists, "choose another name"),
-            LvmError::NoSpace { .. } => (Code::NoSpace, "ask for less, remove volumes, or `vgextend` the group"),
-            LvmError::InUse { .. } => (Code::InUse, "end what uses it (`lsblk`, `findmnt`)"),
+            LvmError::NoSpace { .. } => (Code::NoSpace, "request less, remove volumes, or `vgextend` the group"),
+            LvmError::InUse { .. } => (Code::InUse, "stop what uses it (`lsblk`, `findmnt`)"),
             LvmError::HasSignature { .. } => (Code::HasData, "nothing is overwritten: use an empty device"),
             LvmError::WouldShrink { .. } => (Code::InvalidArgument, ""),
             LvmError::Device { .. } | LvmError::Report { .. } | LvmError::Other { .. } => {
@@ -178,7 +178,7 @@ impl Classify for MountError {
                 (Code::Unsupported, "load the file system's module, or use another file system")
             }
             error if finds_errors(error) => (Code::Corrupt, ""),
-            MountError::Busy { .. } => (Code::InUse, "end the processes that use it (`fuser -vm PATH`)"),
+            MountError::Busy { .. } => (Code::InUse, "stop the processes that use it (`fuser -vm PATH`)"),
             _ => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
     }
@@ -199,11 +199,11 @@ impl Classify for CgroupError {
             CgroupError::NotFound { .. } | CgroupError::NoProcess { .. } => (Code::NotFound, ""),
             CgroupError::NoFile { .. } | CgroupError::MissingController { .. } => (
                 Code::Unsupported,
-                "the kernel or the host's cgroup set-up lacks the controller: `cat /sys/fs/cgroup/cgroup.controllers`, \
-                 boot without cgroup v1 (`systemd.unified_cgroup_hierarchy=1`) if that took it",
+                "the kernel or the host's cgroup setup lacks the controller (`cat /sys/fs/cgroup/cgroup.controllers`): \
+                 boot without cgroup v1 (`systemd.unified_cgroup_hierarchy=1`) if that has taken it",
             ),
             CgroupError::Occupied { .. } | CgroupError::Busy { .. } | CgroupError::TimedOut { .. } => {
-                (Code::InUse, "end these processes first")
+                (Code::InUse, "stop these processes first")
             }
             CgroupError::Refused { .. } => (
                 Code::Unsupported,
@@ -263,14 +263,16 @@ impl Classify for FsError {
             FsError::UnknownFs { .. } => (Code::Corrupt, "its superblock is damaged: `e2fsck -b`, `xfs_repair`"),
             FsError::LogDirty { .. } => (Code::InUse, "mount it once, so that the log is replayed"),
             FsError::HasErrors { .. } => (Code::Corrupt, ""),
-            FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or ask for more"),
-            FsError::TreeTooLarge { .. } => (Code::NoSpace, "ask for a larger size, or make room below it"),
+            FsError::TooSmall { .. } => (Code::NoSpace, "remove files, or request a larger size"),
+            FsError::TreeTooLarge { .. } => (Code::NoSpace, "request a larger size, or free up space below it"),
             FsError::NoRoom { .. } => {
-                (Code::NoSpace, "remove files, make the volume larger, or ask for a smaller journal")
+                (Code::NoSpace, "remove files, make the volume larger, or request a smaller journal")
             }
             FsError::NotSmaller { .. } => (Code::InvalidArgument, ""),
             FsError::Unsupported { .. } => (Code::Unsupported, ""),
-            FsError::Newer { .. } => (Code::Unsupported, "install newer e2fsprogs or xfsprogs: it is not damaged"),
+            FsError::Newer { .. } => {
+                (Code::Unsupported, "install newer e2fsprogs or xfsprogs: the file system is not damaged")
+            }
             FsError::Write { source, .. } | FsError::Tree { source, .. } => of_io(source),
             FsError::Report { .. } | FsError::Tool { .. } => (Code::Internal, "the daemon's log and `dmesg` say more"),
         }
@@ -286,7 +288,7 @@ impl Classify for TrimError {
         match self {
             TrimError::NoDiscards { .. } => (
                 Code::Unsupported,
-                "`lvs -o lv_name,discards` says whether a thin pool ignores them: `lvchange --discards passdown` ends that",
+                "`lvs -o lv_name,discards` shows whether a thin pool ignores discards: `lvchange --discards passdown` ends that",
             ),
             TrimError::File(error) => error.classify(),
         }

@@ -126,9 +126,9 @@ impl Kernel {
         let mut server = self.cleared(image, volume)?;
         if server.is_none() {
             if self.loop_of(image)?.is_some() {
-                let cause = "it is on a loop device, which knows no layers";
+                let cause = "it is on a loop device, which does not support layers";
                 return Err(Fault::new(Code::Unsupported, object(), cause)
-                    .cure("detach the volume from its tenant and attach it again, where the kernel has ublk"));
+                    .cure("on a kernel with ublk, detach the volume from its tenant and attach it again"));
             }
             // What has become a layer's cannot be a loop device's again.
             self.ublk().map_err(|e| e.fault(object()))?;
@@ -142,7 +142,7 @@ impl Kernel {
         let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
             let told = service::of(&self.roots, &device.name());
-            let gone = || Fault::new(Code::Internal, object(), "nothing is told of its server any more");
+            let gone = || Fault::new(Code::Internal, object(), "its block server is no longer known");
             self.serve(&ServeSpec { layered: true, ..told.ok_or_else(gone)? })?;
         }
         Ok(Outcome::changed(changed))
@@ -212,7 +212,7 @@ impl Kernel {
         let served =
             service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
         let removed = served.map_err(|source| {
-            file::FileError::Io { operation: "look for what is served of", path: directory.to_owned(), source }.into()
+            file::FileError::Io { operation: "look for served images in", path: directory.to_owned(), source }.into()
         });
         match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
             Ok(removed) => {
@@ -220,7 +220,7 @@ impl Kernel {
                 Outcome::changed(!removed.is_empty())
             }
             Err(error) => {
-                let evidence = format!("layers that are of no use any more cannot be removed: {}", chain(&error));
+                let evidence = format!("layers that are no longer used cannot be removed: {}", chain(&error));
                 self.conditions.set(Finding::new(FindingId::LayersNotRemoved, object, evidence));
                 Outcome::UNCHANGED
             }
@@ -244,7 +244,7 @@ impl Kernel {
                     continue;
                 }
                 Err(TryLockError::WouldBlock) => {
-                    let cause = "layers are being made there all the time";
+                    let cause = "layers are constantly being created there";
                     return Err(Fault::new(Code::InUse, file_object(directory), cause));
                 }
             };
@@ -365,13 +365,10 @@ impl Kernel {
             && let Some(other) = service::other_image(&self.roots, &device.name(), image)
         {
             let node = sized::node(&self.roots, device);
-            let cause = format!(
-                "{} still serves {}, which an operation left that was cut off",
-                node.display(),
-                other.display()
-            );
+            let cause =
+                format!("{} still serves {}, left by an interrupted operation", node.display(), other.display());
             return Err(Fault::new(Code::InUse, file_object(image), cause)
-                .cure(format!("wait until nothing uses it any more: `fuser -v {}` says what does", node.display())));
+                .cure(format!("wait until nothing uses it: `fuser -v {}` shows what does", node.display())));
         }
         Ok(found)
     }
@@ -387,7 +384,7 @@ impl Kernel {
         let Some(other) = service::other_image(&self.roots, &device.name(), image) else { return Ok(found) };
         self.detach_image(image, volume)?;
         let (image, other) = (image.display(), other.display());
-        tracing::warn!(%image, %other, device = device.name(), "removed a device that an operation left that was cut off");
+        tracing::warn!(%image, %other, device = device.name(), "removed a device left by an interrupted operation");
         Ok(None)
     }
 
@@ -451,7 +448,7 @@ impl Kernel {
         if let Some(server) = device.server().map_err(failed)? {
             server.kill().map_err(failed)?;
             if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {
-                return Err(Fault::new(Code::InUse, file_object(&spec.image), "its server does not end")
+                return Err(Fault::new(Code::InUse, file_object(&spec.image), "its block server does not exit")
                     .cure("the daemon's log and `dmesg` say more"));
             }
         }
@@ -495,7 +492,7 @@ fn activate_below(node: &Path) {
     if !node.exists()
         && let Err(error) = lvm::activate(vg, lv)
     {
-        tracing::warn!(volume = %node.display(), why = chain(&error), "nothing can be shared with it");
+        tracing::warn!(volume = %node.display(), why = chain(&error), "no memory can be shared with it");
     }
 }
 

@@ -170,7 +170,7 @@ impl Kernel {
     fn device_at(&self, path: &Path, object: &str) -> Result<BlockDevice, Fault> {
         if !path.is_absolute() {
             return Err(Fault::new(Code::InvalidArgument, object, "its path is not absolute")
-                .cure("name it as in /dev, for example /dev/sdb"));
+                .cure("give its path in /dev, for example /dev/sdb"));
         }
         block::by_path(&self.roots, path).map_err(|e| match e {
             block::BlockError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
@@ -329,9 +329,9 @@ impl Host for Kernel {
             return Err(Fault::new(
                 Code::InvalidArgument,
                 object,
-                "it is a partition, and limits are those of whole devices",
+                "it is a partition, but limits apply to whole devices",
             )
-            .cure("name the device that it is a part of"));
+            .cure("give the device that it is a partition of"));
         }
         Ok(found.dev)
     }
@@ -471,8 +471,8 @@ impl Host for Kernel {
         match fs {
             FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup },
             FsKind::Xfs => Accounting::Partial {
-                limit: "XFS: log writes under fsync are charged to the caller and xfsaild to the journal cgroup; log \
-                        writes in the background are made by kworkers, which cannot be moved, and go to the root cgroup"
+                limit: "XFS: log writes under fsync are charged to the caller and xfsaild to the journal cgroup; background \
+                        log writes are made by kworkers, which cannot be moved, and are charged to the root cgroup"
                     .to_owned(),
             },
         }
@@ -498,12 +498,13 @@ impl Host for Kernel {
         let object = || format!("file system of {}", path.display());
         let dev = block::devno_below(path).map_err(|e| e.fault(object()))?;
         let none = |cause: &str| {
-            Fault::new(Code::Unsupported, object(), cause)
-                .cure("only an ext4 with a journal on a device of its own has a journal thread that can be charged")
+            Fault::new(Code::Unsupported, object(), cause).cure(
+                "only an ext4 file system with a journal, on its own device, has a journal thread that can be charged",
+            )
         };
         let name = block::name_of(&self.roots, dev).map_err(|_| none("it is not on a block device"))?;
         if block::devno_below(Path::new("/")).is_ok_and(|root| root == dev) {
-            return Err(none("it is the host's root file system, whose journal everybody writes"));
+            return Err(none("it is the host's root file system, whose journal is shared by everything on the host"));
         }
         let thread = jbd2::find_thread(&self.roots, &name).map_err(|e| e.fault(object()))?;
         let pid = thread.ok_or_else(|| none("it has no journal thread"))?;
@@ -555,7 +556,7 @@ impl Host for Kernel {
             systemd.is_stopping().unwrap_or_else(|error| {
                 tracing::warn!(
                     why = bulkhead_core::error::chain(&error),
-                    "systemd does not say whether the host goes down"
+                    "systemd does not say whether the host is shutting down"
                 );
                 false
             })

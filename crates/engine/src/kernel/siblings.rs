@@ -44,7 +44,7 @@ impl Kernel {
     ) -> Result<Outcome, Fault> {
         let object = || format!("volume {volume}");
         let failed = |what: &str, error: &dyn std::fmt::Display| {
-            Fault::new(Code::Internal, object(), format!("siblings cannot read from it: {what}: {error}"))
+            Fault::new(Code::Internal, object(), format!("peers cannot read from it: {what}: {error}"))
                 .reason(Reason::SiblingsUnreadable)
         };
         let DeviceRef::Image { image, .. } = device else { return Ok(Outcome::UNCHANGED) };
@@ -54,9 +54,9 @@ impl Kernel {
         for started in [false, true] {
             match self.tell_reader(&hello, Some(&root)) {
                 Ok(Some(changed)) => return Ok(Outcome::changed(changed)),
-                Err(silent) if started => return Err(failed("the sibling reader", &silent.why)),
-                Err(silent) => self.end_reader(&silent).map_err(|error| failed("the sibling reader", &error))?,
-                Ok(None) if started => return Err(failed("the sibling reader", &"it is not there")),
+                Err(silent) if started => return Err(failed("the peer reader", &silent.why)),
+                Err(silent) => self.end_reader(&silent).map_err(|error| failed("the peer reader", &error))?,
+                Ok(None) if started => return Err(failed("the peer reader", &"it is not running")),
                 Ok(None) => {}
             }
             Tool::this_program().arg("siblings").run().map_err(|error| error.fault(object()))?;
@@ -69,9 +69,9 @@ impl Kernel {
             Ok(changed) => Ok(Outcome::changed(changed.unwrap_or(false))),
             // It reads from what hangs. All that it knows it is told again.
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
-                let cause = format!("the sibling reader keeps it ({}) and does not end: {error}", silent.why);
+                let cause = format!("the peer reader keeps it open ({}) and does not exit: {error}", silent.why);
                 Fault::new(Code::InUse, format!("volume {volume}"), cause)
-                    .cure("see what its disk waits for; then try again")
+                    .cure("find out what its disk is waiting for, then try again")
             }),
         }
     }
@@ -85,7 +85,7 @@ impl Kernel {
             }
             // It is there, and does not accept: whoever it is cannot be told.
             Err(error) => {
-                tracing::warn!(%error, "the sibling reader does not accept");
+                tracing::warn!(%error, "the peer reader does not accept connections");
                 return Ok(None);
             }
         };
@@ -108,7 +108,7 @@ impl Kernel {
 
     fn end_reader(&self, silent: &Silent) -> io::Result<()> {
         let Some(process) = &silent.reader else { return Ok(()) };
-        tracing::warn!(why = silent.why, "the sibling reader is ended");
+        tracing::warn!(why = silent.why, "killing the peer reader");
         process.kill()?;
         if process.wait_until_ended(END_LIMIT)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
     }

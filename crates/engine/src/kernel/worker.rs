@@ -13,7 +13,7 @@ use crate::host::{WORKER_LOOK, Worker};
 impl Kernel {
     pub(super) fn worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault> {
         let failed = |cause: &dyn std::fmt::Display| {
-            Fault::new(Code::Internal, "worker", format!("no process can be started for this ({cause})"))
+            Fault::new(Code::Internal, "worker", format!("cannot start a process for this ({cause})"))
         };
         if !self.has_processes {
             return Err(failed(&"this program has no workers"));
@@ -40,7 +40,7 @@ impl Worker for Process {
     fn ended(&mut self, limit: Duration) -> Option<String> {
         match self.0.ended(limit) {
             Ok(status) => status.map(|status| status.to_string()),
-            Err(error) => Some(format!("nobody knows how: {error}")),
+            Err(error) => Some(format!("its exit status is unknown: {error}")),
         }
     }
 }

@@ -109,7 +109,7 @@ fn load(roots: &Roots) -> Result<(XfsTracer, Option<Finding>), String> {
     match self_test(roots, &mut tracer) {
         Ok(()) => Ok((tracer, None)),
         Err(SelfTest::NotMade(error)) => {
-            let evidence = format!("xfs: the self-test could not be made: {}", chain(&error));
+            let evidence = format!("xfs: the self-test could not be run: {}", chain(&error));
             Ok((tracer, Some(finding(FindingId::SelfTestNotMade, evidence))))
         }
         Err(SelfTest::Failed(cause)) => Err(cause),
@@ -134,7 +134,7 @@ fn self_test(roots: &Roots, tracer: &mut XfsTracer) -> Result<(), SelfTest> {
     // What kernel threads convert after data has been written is nobody's where write-back has no owners (cgroup v1).
     if owned + unowned != saw || owned < saw / 10 * 9 {
         return Err(failed(format!(
-            "the log's device saw {saw} bytes, {owned} were charged to their owners and {unowned} to nobody"
+            "the log's device received {saw} bytes, but {owned} were charged to their owners and {unowned} to nobody"
         )));
     }
     tracer.reset().map_err(SelfTest::Bpf)

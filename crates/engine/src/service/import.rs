@@ -80,17 +80,16 @@ impl Importing {
         let object = || format!("directory {}", staging.display());
         let is_plain = |path: &Path| path.is_absolute() && !path.components().any(|part| part.as_os_str() == "..");
         if !is_plain(staging.as_path()) {
-            return Err(
-                Fault::new(Code::InvalidArgument, object(), "it is no absolute path").cure("give its whole path")
-            );
+            return Err(Fault::new(Code::InvalidArgument, object(), "it is not an absolute path")
+                .cure("give its absolute path"));
         }
         // Of what is made in it: in a sticky directory that is safe.
         match engine.host().who_can_replace(&staging.join("tree"))? {
             None => Ok(staging),
             Some(why) => {
-                let cause = format!("{why}, who could put anything in the place of what is unpacked");
+                let cause = format!("{why}, who could replace what is unpacked");
                 Err(Fault::new(Code::InvalidArgument, object(), cause)
-                    .cure("give a directory that only root can write to, or a sticky one, such as /var/tmp"))
+                    .cure("choose a directory that only root can write to, or a sticky one, such as /var/tmp"))
             }
         }
     }
@@ -129,14 +128,14 @@ impl Errand for Importing {
     fn staged(&self, engine: &Engine, staged: &Staged) -> Result<Order, Fault> {
         let header = self.header(staged.size_bytes, staged.data_bytes);
         let view = engine.volume_receive(&self.volume, &header, false)?.object;
-        let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "there is no part of it");
+        let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "it has no staging file");
         let part = view.ok_or_else(nothing)?.part;
         *self.made() = Some(header);
         Ok(Order::Make { part })
     }
 
     fn last_step(&self) -> Option<String> {
-        Some(format!("make volume {} of what was imported", self.volume))
+        Some(format!("create volume {} from what was imported", self.volume))
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
@@ -164,7 +163,7 @@ fn give_up_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault>
     match engine.volume_receiving(volume) {
         Ok(view) if is_base(view.content) => engine.volume_receive_abort(volume, false).map(drop),
         Ok(view) => {
-            let cause = format!("a snapshot is being received under that name, {}", view.content);
+            let cause = format!("a snapshot is being received under that name: {}", view.content);
             Err(Fault::new(Code::InUse, format!("volume {volume}"), cause).reason(Reason::OtherReceived))
         }
         Err(fault) if fault.code == Code::NotFound || fault.code == Code::Unsupported => Ok(()),
@@ -173,5 +172,9 @@ fn give_up_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault>
 }
 
 pub(super) fn other_work(volume: &VolumeRef, outcome: &Outcome) -> Fault {
-    Fault::new(Code::Internal, format!("volume {volume}"), format!("a worker did something else ({outcome:?})"))
+    Fault::new(
+        Code::Internal,
+        format!("volume {volume}"),
+        format!("a worker reported an unexpected outcome ({outcome:?})"),
+    )
 }

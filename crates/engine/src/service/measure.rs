@@ -72,7 +72,7 @@ impl Errand for Measuring {
     }
 
     fn last_step(&self) -> Option<String> {
-        Some(format!("record what was measured on device {}", self.name))
+        Some(format!("record the measurements of device {}", self.name))
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
@@ -82,7 +82,7 @@ impl Errand for Measuring {
             }
             Outcome::Verified(verified) => Ok(JobResult::Verified(verified)),
             other => {
-                let cause = format!("a worker did something else ({other:?})");
+                let cause = format!("a worker reported an unexpected outcome ({other:?})");
                 Err(Fault::new(Code::Internal, format!("device {}", self.name), cause))
             }
         }

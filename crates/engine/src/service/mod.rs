@@ -84,7 +84,7 @@ impl Service {
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>, socket: PathBuf) -> Self {
         let holds = engine.holds().unwrap_or_else(|fault| {
-            let evidence = format!("holds cannot be taken up again: {fault}");
+            let evidence = format!("holds cannot be resumed: {fault}");
             let finding = Finding { evidence, ..Finding::of_fault(FindingId::RecordUnreadable, fault) };
             engine.host().conditions().set(finding);
             Vec::new()
@@ -160,7 +160,7 @@ impl Service {
 
     fn held_up(&self) -> Option<Finding> {
         let n_held_up = self.checks().iter().filter(|began| began.elapsed() >= HELD_UP).count();
-        let evidence = format!("{n_held_up} periodic checks have not ended after {} s", HELD_UP.as_secs());
+        let evidence = format!("{n_held_up} periodic checks have not finished after {} s", HELD_UP.as_secs());
         let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
         (n_held_up > 0).then(|| finding.reason(Reason::ChecksHeldUp))
     }
@@ -206,13 +206,16 @@ impl Service {
                 return;
             }
             if !checks.is_empty() {
-                tracing::warn!(held_up = checks.len(), "a periodic check is held up: another one looks after the rest");
+                tracing::warn!(
+                    held_up = checks.len(),
+                    "a periodic check is held up: another one takes care of the rest"
+                );
             }
             checks.push(began);
         }
         // Gone when it ends, however that is.
         let check = Check { service: self.clone(), began };
-        let Ok(running) = self.0.engine.shared.jobs.begin_check("check what may drift") else { return };
+        let Ok(running) = self.0.engine.shared.jobs.begin_check("check for drift") else { return };
         let engine = self.0.engine.for_job(running.job());
         drop(spawn_blocking(move || {
             let _check = check;
@@ -251,7 +254,7 @@ impl Service {
             Ok(())
         });
         if let Err(fault) = stepped.await {
-            tracing::error!(%fault, "a step of holding shares failed");
+            tracing::error!(%fault, "a step of a hold failed");
         }
     }
 
@@ -378,8 +381,8 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + S
     spawn_blocking(work).await.unwrap_or_else(|error| {
         let cause = error.try_into_panic().map_or_else(|error| error.to_string(), |panic| panic_message(&*panic));
         tracing::error!(%cause, "an operation panicked");
-        Err(Fault::new(Code::Internal, "daemon", format!("the operation broke off by a bug in Bulkhead: {cause}"))
-            .cure("look at the object with `inspect` before trying again, and report this with the daemon's log"))
+        Err(Fault::new(Code::Internal, "daemon", format!("the operation was aborted by a bug in Bulkhead: {cause}"))
+            .cure("examine the object with `inspect` before trying again, and report this with the daemon's log"))
     })
 }
 

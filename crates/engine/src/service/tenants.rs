@@ -59,7 +59,7 @@ impl Service {
 
     /// Mounts volumes for a tenant for as long as a process lives.
     pub async fn lease_create(&self, request: LeaseCreate, terms: Terms) -> Result<LeaseReply, Fault> {
-        let operation = format!("lend volumes of tenant {} to process {}", request.tenant, request.pid);
+        let operation = format!("lease volumes of tenant {} to process {}", request.tenant, request.pid);
         let claim = Claim::default().tenant(&request.tenant).volumes(&request.volumes);
         self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
     }

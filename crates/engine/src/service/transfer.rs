@@ -116,7 +116,7 @@ impl Errand for Receiving {
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
         let view = engine.volume_receive(&self.volume, &self.header, false)?.object;
-        let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "there is no part of it");
+        let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "it has no staging file");
         let part = view.ok_or_else(nothing)?.part;
         let tenant = match &self.tenant {
             Some(named) => Some(named.clone()),
@@ -126,7 +126,7 @@ impl Errand for Receiving {
     }
 
     fn last_step(&self) -> Option<String> {
-        Some(format!("make volume {} of what was received", self.volume))
+        Some(format!("create volume {} from what was received", self.volume))
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {

@@ -96,7 +96,7 @@ impl Service {
         request: VolumeRollback,
         terms: Terms,
     ) -> Result<Done<VolumeView>, Fault> {
-        let operation = format!("roll volume {volume} back to {}", request.to);
+        let operation = format!("revert volume {volume} to {}", request.to);
         let snapshot = VolumeRef { pool: volume.pool.clone(), name: request.to.clone() };
         let claim = Claim::default().volumes([&volume, &snapshot]);
         self.change(terms, operation, claim, move |engine| engine.volume_rollback(&volume, &request, terms.dry_run))
@@ -119,7 +119,7 @@ impl Service {
 
     /// Gives up what was received of a volume so far.
     pub async fn volume_receive_abort(&self, volume: VolumeRef, terms: Terms) -> Result<Done<ReceiveView>, Fault> {
-        let operation = format!("give up what was received of volume {volume}");
+        let operation = format!("discard what was received of volume {volume}");
         let claim = Claim::default().volume(&volume);
         self.change(terms, operation, claim, move |engine| engine.volume_receive_abort(&volume, terms.dry_run)).await
     }

@@ -72,7 +72,7 @@ impl Service {
             }
         }));
         is_ready.await.unwrap_or_else(|_| {
-            Err(Fault::new(Code::Internal, format!("job {job}"), "it broke off by a bug in Bulkhead"))
+            Err(Fault::new(Code::Internal, format!("job {job}"), "it was aborted by a bug in Bulkhead"))
         })?;
         Ok(Begun { job, stream })
     }
@@ -116,7 +116,7 @@ impl Service {
         if outcome.as_ref().is_err_and(|fault| errand.leaves_something(fault)) {
             let held = runtime.block_on(self.claim_now(running, engine, errand.claim()));
             if let Err(fault) = held.and_then(|_held| errand.give_up(engine)) {
-                tracing::warn!(job = job.id(), %fault, "what it left is given up later");
+                tracing::warn!(job = job.id(), %fault, "what it left is discarded later");
             }
         }
         outcome
@@ -135,7 +135,8 @@ impl Service {
             match working.next()? {
                 Event::Done(outcome) => return Ok(outcome),
                 Event::Staged(staged) => {
-                    let held = runtime.block_on(self.claim_again(running, engine, errand, "make a part of it"))?;
+                    let held =
+                        runtime.block_on(self.claim_again(running, engine, errand, "create its staging file"))?;
                     let order = errand.staged(engine, &staged)?;
                     drop(held);
                     working.tell(&order)?;

@@ -85,11 +85,11 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     refused(
         ctx,
         3,
-        &["test.slice/c", "called so"],
+        &["test.slice/c", "has that name"],
         &["hold", "--tenant", "test.slice/c=1", "--tenant", "test.slice/b=1"],
     )
     .await?;
-    refused(ctx, 2, &["a share is a positive number"], &["hold", "--tenant", "a=0", "--tenant", "b=1"]).await?;
+    refused(ctx, 2, &["a share must be a positive number"], &["hold", "--tenant", "a=0", "--tenant", "b=1"]).await?;
     // The observation begins, and further down it begins anew, while nothing goes on: an emulated processor stumbles now and then over
     // code that is patched while another one runs it (`Oops: int3`).
     json(ctx, &["top", "--total"]).await?;
@@ -203,7 +203,7 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     // io.cost: journal writes go through as debt, and weights do nothing between two who sync all the time.
     json(ctx, &["device", "calibrate", disk, "--model", lines.model, "--qos", lines.qos]).await?;
     json(ctx, &["device", "control", disk, "--policy", "iocost"]).await?;
-    refused(ctx, 2, &["not one of those"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
+    refused(ctx, 2, &["no share is given"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
     refused(ctx, 2, &["not a time"], &[&["hold", "--fsync-p99", "a=20"], &tenants[..]].concat()).await?;
     // The observation begins while nothing goes on: see above.
     json(ctx, &["top", "--total"]).await?;
@@ -334,7 +334,7 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["top", "--total"]).await?;
     ctx.machine.sh(&BESIDE.replace("DISK", &path)).await?;
     let hold = ["hold", "--tenant", "test.slice/a=50", "--tenant", "test.slice/b=50", "--journal"];
-    refused(ctx, 2, &["not one of those"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
+    refused(ctx, 2, &["no share is given"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
     refused(ctx, 8, &["not on a block device"], &[&hold[..], &["test.slice/a=/dev"]].concat()).await?;
     json(ctx, &[&hold[..], &["test.slice/a=/run/own", "--detach"]].concat()).await?;
     let leaf = "/sys/fs/cgroup/test.slice/bulkhead-journal:a";
@@ -342,7 +342,7 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a"), "the thread is elsewhere");
     let refused_twice =
         ["hold", "--tenant", "test.slice/a=1", "--tenant", "test.slice/b=1", "--journal", "test.slice/b=/run/own"];
-    refused(ctx, 5, &["is in test.slice/bulkhead-journal:a already"], &refused_twice).await?;
+    refused(ctx, 5, &["is already in test.slice/bulkhead-journal:a"], &refused_twice).await?;
     let weights = async || -> Result<(u64, u64)> {
         let text = ctx
             .machine

@@ -380,7 +380,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         ("large", "file/x", &["--size", "16M"], 7, &["larger `--size`"]),
         ("tree", "file/base", &[], 4, &["a volume of that name"]),
         ("tree", "nowhere/x", &[], 3, &["nowhere"]),
-        ("tree", "thin/x", &[], 8, &["into LVM"]),
+        ("tree", "thin/x", &[], 8, &["LVM pools cannot import"]),
     ] {
         let source = format!("{AT}/{source}");
         let args = [&["image", "import", &source, to, "--staging", STAGING], options].concat();
@@ -393,7 +393,10 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     refused(ctx, 7, &["No space left", "--staging"], &args).await?;
     ctx.machine.sh("test -z \"$(ls /run/small)\"; umount /run/small; rmdir /run/small").await?;
     let plan = cli(ctx, &["image", "import", &source, "file/x", "--staging", STAGING, "--dry-run"]).await?;
-    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would create part"), "dry run: {plan:?}");
+    ensure!(
+        plan.status == ExitStatus::Code(0) && plan.stdout.contains("would create staging file"),
+        "dry run: {plan:?}"
+    );
     let after = ctx.machine.sh(&listed).await?;
     ensure!(before == after, "there was\n{before}\nand now there is\n{after}");
     Ok(())

@@ -169,7 +169,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "check", "file/origin"]).await?;
     refused(ctx, 2, &["would be lost", "--lose-changes"], &rollback).await?;
     let other = ["volume", "rollback", "file/origin", "first", "--lose-changes"];
-    refused(ctx, 2, &["no snapshot of it", "volume clone"], &other).await?;
+    refused(ctx, 2, &["not a snapshot of it", "volume clone"], &other).await?;
     let back = json(ctx, &["volume", "rollback", "file/origin", "s3", "--lose-changes"]).await?;
     let layers = back["object"]["layers"]["below"].as_array().map_or(0, Vec::len);
     ensure!(layers == 5, "four snapshots and the one that was gone back to: {back}");
@@ -369,7 +369,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
         .await?;
     let log = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
     ensure!(log.contains("No space left on device"), "its server says nothing of it: {log}");
-    refused(ctx, 7, &["are needed and the pool has"], &["volume", "flatten", "file/copy"]).await?;
+    refused(ctx, 7, &["is needed, but the pool has"], &["volume", "flatten", "file/copy"]).await?;
     ctx.machine.sh("rm /run/filepool/fill /run/filepool/rest").await?;
     json(ctx, &["tenant", "rm", "copy"]).await?;
     json(ctx, &["volume", "check", "file/copy", "--repair"]).await?;

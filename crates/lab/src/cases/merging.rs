@@ -112,7 +112,7 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx, &["file"]).await?;
     let log = daemon.stop().await?;
-    ensure!(!log.contains("layers are not merged"), "some could not be merged: {log}");
+    ensure!(!log.contains("layers cannot be merged"), "some could not be merged: {log}");
     Ok(Outcome::Passed)
 }
 

@@ -195,7 +195,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(table.contains("file/first") && table.contains("</svg>"), "{table}");
     ctx.machine.sh("rm /run/heat.svg").await?;
     let with_domain = ["volume", "clone", "file/image", "no", "--share", "base", "--domain", "other"];
-    refused(ctx, 2, &["knows no sharing domains", "--share drr"], &with_domain).await?;
+    refused(ctx, 2, &["has no sharing domains", "--share drr"], &with_domain).await?;
     json(ctx, &["volume", "create", "thin/volume", "--size", "64M"]).await?;
     refused(ctx, 8, &["--share base"], &["volume", "clone", "thin/volume", "no", "--share", "drr"]).await?;
     json(ctx, &["volume", "rm", "thin/volume"]).await?;

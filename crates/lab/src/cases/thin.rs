@@ -126,7 +126,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     verify(ctx, "b", "/run/sums").await?;
     let view = json(ctx, &["volume", "inspect", "thin/b"]).await?;
     ensure!(
-        view["findings"].to_string().contains("shares none any more"),
+        view["findings"].to_string().contains("no longer shares any"),
         "nobody says that it shares nothing: {view}"
     );
     json(ctx, &["tenant", "rm", "b"]).await?;

@@ -160,7 +160,7 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     let is_told = all.any(|found| found["id"] == "receive_unfinished" && found["object"] == "volume other/again");
     ensure!(is_told, "the pool says {findings}");
     let flipped = receive(&format!("cat {STREAMS}/flipped"));
-    refused_as(ctx, 10, &["changed on its way", "checksum"], &["bash", "-c", &flipped]).await?;
+    refused_as(ctx, 10, &["altered in transit", "checksum"], &["bash", "-c", &flipped]).await?;
     let further = offset(&token(ctx).await?)?;
     ensure!(further > reached, "from {reached} it came to {further}");
     refused_as(ctx, 10, &["something follows"], &["bash", "-c", &receive(&format!("cat {STREAMS}/longer"))]).await?;
@@ -169,7 +169,7 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     let other = ["volume", "send", "file/ext4-1", "--resume", &token];
     refused(ctx, 2, &["what was received in part is", "--abort"], &other).await?;
     let based = ["volume", "send", "file/ext4-2", "--from", "ext4-1", "--resume", &token];
-    refused(ctx, 2, &["based on something else", "--from"], &based).await?;
+    refused(ctx, 2, &["has another base", "--from"], &based).await?;
     let rest = format!(
         "{program} volume send file/ext4-2 --resume {token} | tee {STREAMS}/rest | {program} volume receive other/again"
     );
@@ -190,15 +190,16 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
 /// What cannot be sent or received is refused, and nothing is left of it.
 async fn refusals(ctx: &Ctx) -> Result<()> {
     let program = ctx.program("bulkhead");
-    refused(ctx, 2, &["no snapshot", "volume snapshot file/ext4"], &["volume", "send", "file/ext4"]).await?;
+    refused(ctx, 2, &["not a snapshot", "volume snapshot file/ext4"], &["volume", "send", "file/ext4"]).await?;
     refused(ctx, 3, &["nothing of it has been received"], &["volume", "receive", "other/x", "--token"]).await?;
-    refused(ctx, 2, &["none that", "--token"], &["volume", "send", "file/ext4-1", "--resume", "x:y"]).await?;
+    refused(ctx, 2, &["not a valid resume token", "--token"], &["volume", "send", "file/ext4-1", "--resume", "x:y"])
+        .await?;
     let receive = |input: &str, to: &str| format!("cat {STREAMS}/{input} | {program} volume receive {to}");
     for (input, to, code, words) in [
-        ("noise", "other/x", 10, &["no stream of"][..]),
+        ("noise", "other/x", 10, &["not the stream of"][..]),
         ("newer", "other/x", 10, &["version 2", "reads version 1", "that sent it"]),
         ("whole", "other/ext4-1", 4, &["a volume of that name"]),
-        ("whole", "thin/x", 8, &["into LVM"]),
+        ("whole", "thin/x", 8, &["LVM pools cannot import"]),
         ("whole", "nowhere/x", 3, &["nowhere"]),
         ("whole", "x", 2, &["POOL/"]),
     ] {
@@ -220,12 +221,12 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         .await?;
     // Not enough room.
     ctx.machine.sh("cd /run/filepool; n=$(stat -f -c '%a * %S' .); fallocate -l $((n - 10000000)) fill").await?;
-    refused_as(ctx, 7, &["are needed and the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
+    refused_as(ctx, 7, &["is needed, but the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
     ctx.machine.sh("rm /run/filepool/fill").await?;
     let plan = cli(ctx, &["volume", "send", "file/ext4-1", "--dry-run"]).await?;
-    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would make layer"), "dry run: {plan:?}");
+    ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("would create layer"), "dry run: {plan:?}");
     let plan = ctx.machine.sh(&format!("{program} volume receive other/x --dry-run < {STREAMS}/whole")).await?;
-    ensure!(plan.contains("would create part"), "dry run: {plan}");
+    ensure!(plan.contains("would create staging file"), "dry run: {plan}");
     let left = ctx.machine.sh(&format!("ls {OTHER} | grep -c 'part$\\|x.img' || true")).await?;
     ensure!(left.trim() == "0", "something was left: {left}");
     Ok(())
@@ -250,12 +251,12 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     let plan = cli(ctx, &["volume", "send", "thin/a", "--dry-run"]).await?;
     ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("/a read-only"), "dry run: {plan:?}");
     refused(ctx, 2, &["ever been sent", "--from"], &step).await?;
-    refused(ctx, 2, &["no snapshot", "volume snapshot thin/v"], &["volume", "send", "thin/v"]).await?;
+    refused(ctx, 2, &["not a snapshot", "volume snapshot thin/v"], &["volume", "send", "thin/v"]).await?;
     for (volume, fs) in [("thin/x", "xfs"), ("thick/v", "ext4")] {
         json(ctx, &["volume", "create", volume, "--size", "320M", "--fs", fs]).await?;
     }
     json(ctx, &["volume", "snapshot", "thin/x", "y"]).await?;
-    refused(ctx, 8, &["snapshot of an XFS", "use ext4"], &["volume", "send", "thin/y"]).await?;
+    refused(ctx, 8, &["an XFS snapshot", "use ext4"], &["volume", "send", "thin/y"]).await?;
     refused(ctx, 8, &["thick lvm pools have no snapshots", "--thin-pool"], &["volume", "send", "thick/v"]).await?;
 
     let program = ctx.program("bulkhead");

@@ -68,7 +68,7 @@ async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
     let blocks = format!("stat -c %b {FILE_POOL}/full.img");
     let taken = ctx.machine.sh(&blocks).await?;
     refused(ctx, 8, &["file/full", "written in advance"], &["volume", "trim", "file/full"]).await?;
-    refused(ctx, 8, &["keeps its room"], &["volume", "trim", "thick/v"]).await?;
+    refused(ctx, 8, &["keeps its space"], &["volume", "trim", "thick/v"]).await?;
     let detached = ["volume", "trim", "file/detached"];
     refused(ctx, 8, &["written in advance"], &detached).await?;
     json(ctx, &["volume", "snapshot", "thin/v", "s"]).await?;

@@ -109,7 +109,7 @@ async fn volume_life(ctx: &mut Ctx, volumes: &[(&str, &str)]) -> Result<Outcome>
         } else {
             refused(ctx, 8, &["log of an XFS"], &["volume", "resize", &volume, "--journal", "auto"]).await?;
             let shrink = ["volume", "resize", &volume, "--size", "320M", "--shrink"];
-            refused(ctx, 8, &["XFS cannot be made smaller"], &shrink).await?;
+            refused(ctx, 8, &["XFS cannot be shrunk"], &shrink).await?;
         }
         json(ctx, &["tenant", "set", "db", "--attach", &volume]).await?;
         ctx.machine.sh(&format!("md5sum < {at}/data | diff - /run/sum; rm /run/sum")).await?;
@@ -193,7 +193,7 @@ async fn files_in_the_mount_point(ctx: &Ctx, at: &str) -> Result<()> {
         .await?;
     json(ctx, &["tenant", "set", "db", "--detach", "thick/v"]).await?;
     let attach = ["tenant", "set", "db", "--attach", "thick/v"];
-    refused(ctx, 6, &["there are files in it"], &attach).await?;
+    refused(ctx, 6, &["it contains files"], &attach).await?;
     ctx.machine.sh(&format!("rm {at}/keep")).await?;
     json(ctx, &attach).await?;
     Ok(())
@@ -266,7 +266,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine
         .sh("umount /run/ro; mount -t tmpfs -o size=64k none /run/ro; head -c 1M /dev/zero > /run/ro/fill || true")
         .await?;
-    refused(ctx, 7, &["room"], &["pool", "create", "p", "--dir", "/run/ro/pool"]).await?;
+    refused(ctx, 7, &["No space left", "free up space"], &["pool", "create", "p", "--dir", "/run/ro/pool"]).await?;
     ctx.machine.sh("umount /run/ro; rmdir /run/ro").await?;
     let pools = json(ctx, &["pool", "ls"]).await?;
     ensure!(pools.as_array().is_some_and(|pools| pools.len() == 3), "a refused pool is there: {pools}");
@@ -299,12 +299,15 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
 
     // A second daemon.
     let second = cli(ctx, &["daemon"]).await?;
-    ensure!(second.status != ExitStatus::Code(0) && second.stderr.contains("another one runs already"), "{second:?}");
+    ensure!(
+        second.status != ExitStatus::Code(0) && second.stderr.contains("another daemon is already running"),
+        "{second:?}"
+    );
     // Damaged records: reported, and nothing behind them is touched.
     json(ctx, &["volume", "create", "file/torn", "--size", "64M"]).await?;
     let record = "/run/filepool/pool/torn.volume";
     ctx.machine.sh(&format!("cp {record} /run/keep; truncate -s 50 {record}")).await?;
-    refused(ctx, 10, &["torn.volume", "cut off"], &["volume", "inspect", "file/torn"]).await?;
+    refused(ctx, 10, &["torn.volume", "truncated"], &["volume", "inspect", "file/torn"]).await?;
     refused(ctx, 10, &["torn.volume"], &["volume", "rm", "file/torn", "--force"]).await?;
     ctx.machine.sh(&format!("cp /run/keep {record}; sed -i s/ext4/ext5/ {record}")).await?;
     refused(ctx, 10, &["checksum"], &["volume", "inspect", "file/torn"]).await?;

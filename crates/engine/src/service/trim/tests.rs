@@ -115,7 +115,7 @@ async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
     pool(&service, "thin", NewPoolSource::VolumeGroup { vg: "tvg".into(), thin_pool: Some("thin".into()) }).await;
     for (name, provision, why) in [
         ("p/full", None, Some("written in advance")),
-        ("thick/v", None, Some("keeps its room")),
+        ("thick/v", None, Some("keeps its space")),
         ("thin/full", Some(Provision::Full), Some("written in advance")),
         ("thin/v", None, None),
     ] {
