@@ -88,7 +88,7 @@ pub struct Ctx<G: Guest = Machine> {
     pub lab: Arc<G::Lab>,
     /// Folder on the host for the results of this case. What it writes to [`crate::GUEST_OUT`] is put here too.
     pub artifacts: PathBuf,
-    /// How long the case may take: it fails when it takes longer.
+    /// How long the case may take: it fails when it takes longer (four times as long in virtual time, by the host's clock).
     pub limit: Duration,
     pub(crate) case: &'static str,
 }

@@ -6,6 +6,7 @@
 //! the host thinks ([`crate::agent`]).
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -43,6 +44,15 @@ impl Clock {
         match self {
             Self::Wall => None,
             Self::Virtual => Some(1_000_000_000 >> ICOUNT_SHIFT),
+        }
+    }
+
+    /// A limit of the host's time for what a machine does. One in virtual time is emulated beside others and beside compilers: how long
+    /// it takes says how much of the host it gets, so that a limit is there only to end what never ends.
+    pub(crate) fn patience(self, limit: Duration) -> Duration {
+        match self {
+            Self::Wall => limit,
+            Self::Virtual => limit * 4,
         }
     }
 

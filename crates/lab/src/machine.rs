@@ -420,7 +420,7 @@ impl Machine {
     /// # Errors
     /// When it cannot be started.
     pub async fn spawn_with_input(&self, argv: &[&str], env: &[(&str, &str)], stdin: &[u8]) -> Result<Process> {
-        Process::start(self.channel()?, argv, env, stdin).await
+        Process::start(self.channel()?, self.spec.clock, argv, env, stdin).await
     }
 
     /// Reads a file of the guest.

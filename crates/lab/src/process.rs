@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::time::Instant;
 
 use crate::channel::{Channel, Events, gone};
+use crate::clock::Clock;
 use crate::protocol::{Event, ExitStatus, Payload, Request, Stream};
 
 /// What a finished program said.
@@ -49,10 +50,18 @@ pub struct Process {
     events: Events,
     /// How many of its events were taken.
     n_seen: u64,
+    /// That of its machine.
+    clock: Clock,
 }
 
 impl Process {
-    pub(crate) async fn start(channel: &Channel, argv: &[&str], env: &[(&str, &str)], stdin: &[u8]) -> Result<Self> {
+    pub(crate) async fn start(
+        channel: &Channel,
+        clock: Clock,
+        argv: &[&str],
+        env: &[(&str, &str)],
+        stdin: &[u8],
+    ) -> Result<Self> {
         let name = argv.first().copied().unwrap_or_default().to_owned();
         let request = Request::Spawn {
             argv: argv.iter().map(|&arg| arg.to_owned()).collect(),
@@ -61,7 +70,9 @@ impl Process {
         };
         let (id, mut events) = channel.send(request).await?;
         match events.recv().await {
-            Some(Event::Started { pid }) => Ok(Self { channel: channel.clone(), id, pid, name, events, n_seen: 1 }),
+            Some(Event::Started { pid }) => {
+                Ok(Self { channel: channel.clone(), id, pid, name, events, n_seen: 1, clock })
+            }
             Some(Event::Failed { message }) => bail!("the guest says: {message}"),
             Some(other) => bail!("the agent answered the start of {name} with {other:?}"),
             None => Err(gone()),
@@ -111,12 +122,13 @@ impl Process {
         }
     }
 
-    /// Waits for its end and returns all output not taken by [`Process::next`]. When the time is over the process
-    /// and its group are killed.
+    /// Waits for its end and returns all output not taken by [`Process::next`]. When the time is over (four times as much in virtual
+    /// time, by the host's clock) the process and its group are killed.
     ///
     /// # Errors
     /// When the time is over (with the output so far), or the machine ends first.
     pub async fn wait(mut self, deadline: Duration) -> Result<Output> {
+        let deadline = self.clock.patience(deadline);
         let end = Instant::now() + deadline;
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         let status = loop {

@@ -190,10 +190,10 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
             }
         };
         let begin = Instant::now();
-        let mut ran = run_on(machine, &self.lab, self.plan, case, *kernel).await;
+        let mut ran = run_on(machine, &self.lab, self.plan, case, *kernel, profile.clock).await;
         if ran.died_of_emulation {
             let machine = G::boot(&self.lab, *kernel, profile, &format!("{name}-again")).await;
-            ran = run_on(machine, &self.lab, self.plan, case, *kernel).await;
+            ran = run_on(machine, &self.lab, self.plan, case, *kernel, profile.clock).await;
         }
         self.record(case, *kernel, profile.clock, Verdict::Ran(ran.outcome), begin.elapsed());
         ran.machine.map(|machine| Idle { machine, profile: *profile, kernel: *kernel })
@@ -222,6 +222,7 @@ async fn run_on<G: Guest>(
     plan: &Plan<'_, G>,
     case: &Case<G>,
     kernel: Kernel,
+    clock: Clock,
 ) -> Ran<G> {
     let machine = match machine {
         Ok(machine) => machine,
@@ -232,7 +233,7 @@ async fn run_on<G: Guest>(
     };
     let artifacts = plan.artifacts.join(format!("{}-{kernel}", case.name));
     let mut ctx = Ctx { machine, lab: Arc::clone(lab), artifacts, limit: case.limit, case: case.name };
-    let outcome = match checked(&mut ctx, plan, case).await {
+    let outcome = match checked(&mut ctx, plan, case, clock.patience(case.limit)).await {
         Ok(outcome) => outcome,
         Err(error) => Outcome::Failed(format!("{error:#}")),
     };
@@ -254,7 +255,7 @@ async fn run_on<G: Guest>(
 }
 
 /// The case between two snapshots.
-async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>) -> Result<Outcome> {
+async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>, limit: Duration) -> Result<Outcome> {
     std::fs::create_dir_all(&ctx.artifacts).with_context(|| format!("cannot create {}", ctx.artifacts.display()))?;
     ctx.machine.prepare().await.context("before the case")?;
     let before = ctx.machine.snapshot().await.context("before the case")?.unwrap_or_default();
@@ -265,11 +266,11 @@ async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>)
             why = fault => Ok(Outcome::Failed(why)),
         }
     };
-    let result = tokio::time::timeout(case.limit, run).await;
+    let result = tokio::time::timeout(limit, run).await;
     let artifacts = ctx.artifacts.clone();
     let collected = ctx.machine.collect(&artifacts).await;
     let outcome = match result {
-        Err(_) => return Ok(Outcome::Failed(format!("still running after {} s", case.limit.as_secs()))),
+        Err(_) => return Ok(Outcome::Failed(format!("still running after {} s", limit.as_secs()))),
         Ok(Err(error)) => return Ok(Outcome::Failed(format!("{error:#}"))),
         Ok(Ok(Outcome::Failed(why))) => return Ok(Outcome::Failed(why)),
         Ok(Ok(outcome)) => outcome,
