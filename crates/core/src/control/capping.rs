@@ -81,7 +81,8 @@ pub(super) enum Limit {
 }
 
 impl Limit {
-    /// As much as one did, of what suits its operations, and no less than anybody may do. `largest` is the most bytes that the device takes at once, where bytes can be capped.
+    /// As much as one did, in the kind that suits its operations, and no less than the least. `largest` is the most bytes that the device
+    /// takes at once, where bytes can be capped.
     pub(super) fn of(did: Rate, largest: Option<f64>) -> Self {
         let size = part_of(did.bytes, did.ops);
         match largest {
@@ -229,15 +230,13 @@ impl Caps {
 
     /// What is to change from what is there, and somebody who is held.
     pub(super) fn changes(&self, sample: &Sample) -> (BTreeMap<String, Option<Cap>>, Option<Reason>) {
-        let near = |wanted: f64, found: f64| (wanted / found - 1.0).abs() < DEAD_BAND;
-        let is_near = |wanted: Cap, found: Cap| match (wanted, found) {
-            (Cap { ops: Some(wanted), bytes: None }, Cap { ops: Some(found), bytes: None }) => {
-                near(f64::from(wanted), f64::from(found))
-            }
-            (Cap { ops: None, bytes: Some(wanted) }, Cap { ops: None, bytes: Some(found) }) => {
-                near(as_f64(wanted), as_f64(found))
-            }
-            _ => wanted == found,
+        let near = |wanted: Option<f64>, found: Option<f64>| match (wanted, found) {
+            (Some(wanted), Some(found)) => (wanted / found - 1.0).abs() < DEAD_BAND,
+            (wanted, found) => wanted == found,
+        };
+        let is_near = |wanted: Cap, found: Cap| {
+            near(wanted.ops.map(f64::from), found.ops.map(f64::from))
+                && near(wanted.bytes.map(as_f64), found.bytes.map(as_f64))
         };
         let change = |(name, tenant): (&String, &TenantSample)| match (self.of(name), tenant.cap) {
             (None, None) => None,
