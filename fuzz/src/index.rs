@@ -46,7 +46,7 @@ fn described(mut input: Input<'_>, content: Uuid, how: u8) -> Vec<u8> {
         block = block.wrapping_add(count.into());
         blocks = blocks.wrapping_add(count.into());
     }
-    let head = IndexHead { content, handle_type, key: [1; 16], extents: extents.len() as u64, blocks };
+    let head = IndexHead::new(content, handle_type, [1; 16], extents.len() as u64, blocks);
     let mut checker = Checker::new(head);
     let mut bytes = Vec::with_capacity(HEAD_BYTES + extents.len() * EXTENT_BYTES);
     bytes.extend(head.encode());

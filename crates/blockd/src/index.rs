@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::index::{
-    CHECKSUM_BYTES, Checker, EXTENT_BYTES, FileId, HASH_BYTES, HEAD_BYTES, IndexError, IndexExtent, IndexHead,
-    KEY_BYTES,
+    BlockHasher, CHECKSUM_BYTES, Checker, EXTENT_BYTES, FileId, HASH_BYTES, HEAD_BYTES, IndexError, IndexExtent,
+    IndexHead, KEY_BYTES,
 };
 use bulkhead_core::model::FsKind;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
@@ -116,7 +116,7 @@ pub fn build(
     let random = [*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat();
     let mut key = [0; KEY_BYTES];
     key.copy_from_slice(&blake3::derive_key(KEY_CONTEXT, &random)[..KEY_BYTES]);
-    let head = IndexHead { content, handle_type, key, extents: extents.len() as u64, blocks };
+    let head = IndexHead::new(content, handle_type, key, extents.len() as u64, blocks);
     // Root's alone: its key is not for those who could look for other blocks of the same hash.
     let created = File::options().write(true).create(true).truncate(true).mode(0o600).open(to);
     let written = created.and_then(|file| {
@@ -134,7 +134,7 @@ pub fn build(
     });
     let mut out = written.map_err(failed("write", to))?;
     let file = open_direct(base, OFlags::RDONLY | OFlags::NOATIME)?;
-    let mut buffer = Buffer::new();
+    let (mut buffer, hasher) = (Buffer::new(), head.hasher());
     let mut hashed = 0;
     for extent in &extents {
         let range = extent.range().start * BLOCK_BYTES..extent.range().end * BLOCK_BYTES;
@@ -143,7 +143,7 @@ pub fn build(
             let bytes = buffer.first(to_usize((range.end - at).min(CHUNK)));
             file.read_exact_at(bytes, at).map_err(at_base("read"))?;
             for block in bytes.chunks_exact(4096) {
-                out.write_all(&head.hash(block)).map_err(failed("write", to))?;
+                out.write_all(&hasher.hash(block)).map_err(failed("write", to))?;
             }
             at += bytes.len() as u64;
             hashed += bytes.len() as u64;
@@ -241,6 +241,7 @@ pub struct Index {
     file: File,
     /// What it is of.
     pub head: IndexHead,
+    hasher: BlockHasher,
     /// The first block of each group of extents.
     groups: Vec<u64>,
 }
@@ -283,7 +284,7 @@ impl Index {
         let mut sum = [0; CHECKSUM_BYTES];
         read(&mut sum)?;
         checker.end(&sum).map_err(unusable)?;
-        Ok(Self { file, head, groups })
+        Ok(Self { file, head, hasher: head.hasher(), groups })
     }
 
     /// Where the blocks of a range are, as far as they are in files.
@@ -326,7 +327,7 @@ impl Index {
         let mut hashes = vec![0; blocks.len() * HASH_BYTES];
         self.file.read_exact_at(&mut hashes, self.head.hashes_at() + place.hash * HASH_BYTES as u64)?;
         let hashes = hashes.as_chunks::<HASH_BYTES>().0;
-        let is_same = blocks.zip(hashes).map(|(block, hash)| self.head.hash(block) == *hash);
+        let is_same = blocks.zip(hashes).map(|(block, hash)| self.hasher.hash(block) == *hash);
         Ok(is_same.enumerate().fold(0, |hits, (n, same)| hits | u32::from(same) << n))
     }
 }
