@@ -126,7 +126,7 @@ impl Programs {
 
 #[derive(Debug, Args)]
 pub(crate) struct MachineArgs {
-    /// Adds a disk: hdd, hdd-nocache, hdd-slow, ssd, nvme, nvme-slow, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
+    /// Adds a disk: hdd, hdd-nocache, hdd-slow, ssd, ssd-slow, nvme, nvme-slow, fast or faulty, with its size in MiB as in hdd:4096 (default 8192).
     #[arg(long = "disk", value_name = "MODEL[:MIB]")]
     disks: Vec<DiskSpec>,
     /// The kernel: 6.12, backport or 6.1.

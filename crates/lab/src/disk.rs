@@ -28,6 +28,8 @@ pub enum DiskModel {
     HddSlow,
     /// A SATA SSD of a consumer.
     Ssd,
+    /// A SATA SSD five times slower than `Ssd`, for loads that compute as much as they read. On the wall clock the same as `Ssd`.
+    SsdSlow,
     /// An NVMe SSD with power-loss protection. On the wall clock the same as [`DiskModel::Ssd`].
     Nvme,
     /// An NVMe SSD fifty times slower, for loads that would keep the guest's processor busy. On the wall clock the same as
@@ -41,8 +43,17 @@ pub enum DiskModel {
 
 impl DiskModel {
     /// All models.
-    pub const ALL: [Self; 8] =
-        [Self::Hdd, Self::HddNoCache, Self::HddSlow, Self::Ssd, Self::Nvme, Self::NvmeSlow, Self::Fast, Self::Faulty];
+    pub const ALL: [Self; 9] = [
+        Self::Hdd,
+        Self::HddNoCache,
+        Self::HddSlow,
+        Self::Ssd,
+        Self::SsdSlow,
+        Self::Nvme,
+        Self::NvmeSlow,
+        Self::Fast,
+        Self::Faulty,
+    ];
 
     /// The name used on the command line, and in the disk's serial number.
     #[must_use]
@@ -52,6 +63,7 @@ impl DiskModel {
             Self::HddNoCache => "hdd-nocache",
             Self::HddSlow => "hdd-slow",
             Self::Ssd => "ssd",
+            Self::SsdSlow => "ssd-slow",
             Self::Nvme => "nvme",
             Self::NvmeSlow => "nvme-slow",
             Self::Fast => "fast",
@@ -105,6 +117,11 @@ impl DiskModel {
             (Clock::Virtual, Self::Ssd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=111983844 rseqiops=19542 rrandiops=19510 wbps=105976352 wseqiops=17026 wrandiops=16922",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=80.00 max=80.00",
+            }),
+            // The same drive with all of its times five times as long, not measured: a fifth of the rates, at the same vrate.
+            (Clock::Virtual, Self::SsdSlow) => Some(IocostLines {
+                model: "ctrl=user model=linear rbps=22396768 rseqiops=3908 rrandiops=3902 wbps=21195270 wseqiops=3405 wrandiops=3384",
+                qos: "enable=1 ctrl=user rpct=95.00 rlat=500000 wpct=95.00 wlat=500000 min=80.00 max=80.00",
             }),
             // No vrate isolates: the drive serves a stream before all else. 90 times as long as alone, the writers at 110 % of what is fair.
             (Clock::Virtual, Self::HddNoCache) => Some(IocostLines {

@@ -30,10 +30,10 @@ fn filters(model: DiskModel, kvm: bool, trigger: &Path) -> (&'static [&'static s
             let seek = ["min-seek-time=1ms", "half-seek-time=8ms", "max-seek-time=15ms", rate, BURST];
             (&["spinning", "rate"], list(&seek))
         }
-        (DiskModel::Ssd | DiskModel::Nvme | DiskModel::NvmeSlow, true) => {
+        (DiskModel::Ssd | DiskModel::SsdSlow | DiskModel::Nvme | DiskModel::NvmeSlow, true) => {
             (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=4000M", BURST]))
         }
-        (DiskModel::Ssd | DiskModel::Nvme | DiskModel::NvmeSlow, false) => {
+        (DiskModel::Ssd | DiskModel::SsdSlow | DiskModel::Nvme | DiskModel::NvmeSlow, false) => {
             (&["delay", "rate"], list(&["rdelay=100us", "wdelay=50us", "rate=1600M", BURST]))
         }
         (DiskModel::Fast, _) => (&[], Vec::new()),
@@ -51,7 +51,7 @@ pub(super) fn describe(model: DiskModel) -> &'static str {
             "nbdkit, filters spinning (seeks 1 to 15 ms, 8 ms half-way, one arm) and rate (250 Mibit/s, 1000 under KVM, 0.1 s \
              of burst); a flush is free"
         }
-        DiskModel::Ssd | DiskModel::Nvme | DiskModel::NvmeSlow => {
+        DiskModel::Ssd | DiskModel::SsdSlow | DiskModel::Nvme | DiskModel::NvmeSlow => {
             "nbdkit, filters delay (100 us a read, 50 us a write) and rate (1600 Mibit/s, 4000 under KVM, 0.1 s of burst); \
              a flush is free"
         }
