@@ -428,35 +428,46 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     if let Some(config) = ours {
         case.figures.push(config.id());
     }
+    // Once with weights alone, and once with a limit for A's fsyncs that holds the neighbour back.
+    let free = ours.map(words::unheld);
+    let promised = ours.filter(|config| Some(*config) != free);
     for (disk, experiment) in by_disk(case.name, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
-        for neighbour in ["streams", "fsyncs", "storm"] {
-            let cell = ours.and_then(|ours| experiment?.cell(ours.layout, ours.controller, neighbour));
-            let mean = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS));
-            let p99 = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_P99_MS, f::FSYNC_IDLE_P99_MS));
-            let kept = cell.and_then(fair_part_pct);
-            let share_known = cell.is_some_and(|cell| cell.figure(f::A_DEVICE_SHARE).is_some());
-            let remark = if share_known {
-                "of alone x (1 - A's share of device time)"
-            } else {
-                "of alone; A's share of device time not measured, taken as 0"
-            };
-            let first_come = cell.zip(experiment).and_then(|(cell, experiment)| first_come_pct(experiment, cell));
-            let on = on_flash(disk);
-            case.row(disk, &format!("{neighbour} mean{on}"), mean, factor, "");
-            case.row(disk, &format!("{neighbour} p99{on}"), p99, factor, "");
-            case.row(disk, &format!("{neighbour} neighbour"), kept, percent, remark);
-            let remark = "of what it gets beside A on a shared file system without control";
-            case.row(disk, &format!("{neighbour} neighbour of first come"), first_come, percent, remark);
-            let said = [
-                mean.map(|s| format!("mean {}", factor(s.median))),
-                p99.map(|s| format!("p99 {}", factor(s.median))),
-                kept.map(|s| format!("neighbour {}", percent(s.median))),
-            ];
-            case.tell(&format!("{disk} {neighbour}"), said);
+        probes(case, disk, experiment, disk, free);
+        if promised.is_some() {
+            probes(case, disk, experiment, &format!("{disk} promised"), promised);
         }
+    }
+}
+
+/// One configuration beside all neighbours, as the rows of `place`.
+fn probes(case: &mut Case<'_>, disk: &str, experiment: Option<&Experiment>, place: &str, config: Option<Config<'_>>) {
+    for neighbour in ["streams", "fsyncs", "storm"] {
+        let cell = config.and_then(|config| experiment?.cell(config.layout, config.controller, neighbour));
+        let mean = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_MEAN_MS, f::FSYNC_IDLE_MEAN_MS));
+        let p99 = cell.and_then(|cell| cell.ratio(f::FSYNC_LOADED_P99_MS, f::FSYNC_IDLE_P99_MS));
+        let kept = cell.and_then(fair_part_pct);
+        let share_known = cell.is_some_and(|cell| cell.figure(f::A_DEVICE_SHARE).is_some());
+        let remark = if share_known {
+            "of alone x (1 - A's share of device time)"
+        } else {
+            "of alone; A's share of device time not measured, taken as 0"
+        };
+        let first_come = cell.zip(experiment).and_then(|(cell, experiment)| first_come_pct(experiment, cell));
+        let on = on_flash(disk);
+        case.row(place, &format!("{neighbour} mean{on}"), mean, factor, "");
+        case.row(place, &format!("{neighbour} p99{on}"), p99, factor, "");
+        case.row(place, &format!("{neighbour} neighbour"), kept, percent, remark);
+        let remark = "of what it gets beside A on a shared file system without control";
+        case.row(place, &format!("{neighbour} neighbour of first come"), first_come, percent, remark);
+        let said = [
+            mean.map(|s| format!("mean {}", factor(s.median))),
+            p99.map(|s| format!("p99 {}", factor(s.median))),
+            kept.map(|s| format!("neighbour {}", percent(s.median))),
+        ];
+        case.tell(&format!("{place} {neighbour}"), said);
     }
 }
 

@@ -141,14 +141,15 @@ fn round(
     let neighbour = kind.map(|kind| LoadArgs::new(kind, &places.b, f64::from(window)));
     let warm_up = if plan.hold.is_some() { SETTLE } else { warm_up };
     let dev = bench.dev_of_a(plan.layout)?;
-    let work =
-        |standings: Option<&Standings>| beside(&starter, &pair, &server, neighbour, dev, (warm_up, window), standings);
+    let work = |standings: Option<&Standings<'_>>| {
+        beside(&starter, &pair, &server, neighbour, dev, (warm_up, window), standings)
+    };
     let mut round = Round::default();
     let seen = match plan.hold {
         None => work(None)?,
         Some(mode) => {
             // Of the device's time: by bytes, what a database writes in small pieces would hold a stream to as little.
-            let holding = Holding { shares: SHARES, unit: Unit::Time, mode };
+            let holding = Holding { shares: SHARES, unit: Unit::Time, mode, fsync_p99: None };
             while_held(bench, observatory, holding, &mut round, |standings| work(Some(standings)))?
         }
     };
@@ -158,8 +159,8 @@ fn round(
     Ok(round)
 }
 
-/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`; standings are those at the
-/// end of the window.
+/// The clients, and the neighbour if there is one, at the same time. The database's file system is on `dev`; standings are kept at both
+/// ends of the window.
 fn beside(
     starter: &Starter,
     pair: &Pair,
@@ -167,7 +168,7 @@ fn beside(
     neighbour: Option<LoadArgs>,
     dev: DevNo,
     (warm_up, window): (u32, u32),
-    standings: Option<&Standings>,
+    standings: Option<&Standings<'_>>,
 ) -> Result<Seen> {
     let cancel = &starter.cancel;
     let neighbour = neighbour.map(|args| LoadArgs { warm_up_seconds: f64::from(warm_up), ..args });
@@ -184,11 +185,14 @@ fn beside(
     }
     wait_until(start + Duration::from_secs(u64::from(warm_up)), cancel)?;
     let trace = FsyncTrace::start(&Roots::host(), dev)?;
+    if let Some(standings) = standings {
+        standings.keep()?;
+    }
     let before = pair.watch.snapshot()?;
     wait_until(Instant::now() + Duration::from_secs(u64::from(window)), cancel)?;
     let activity = before.until(&pair.watch.snapshot()?);
     if let Some(standings) = standings {
-        standings.keep();
+        standings.keep()?;
     }
     let mut calls = trace.stop()?;
     let threads: HashSet<u32> = server.threads()?.into_iter().collect();

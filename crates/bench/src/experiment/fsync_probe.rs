@@ -1,24 +1,33 @@
 //! `fsync-probe`: what a small fsync costs beside a noisy neighbour (TARGETS.md, first row).
 //!
 //! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
-//! warm-up: until the page cache holds as much dirty data as it may, 0.5 GB of the lab's 3, the disk is not their limit. Full form:
-//! 21 cells x 3 rounds, 45 minutes for a disk on the guest's clock; short form: 6 cells, one round, 4 minutes.
+//! warm-up: until the page cache holds as much dirty data as it may, 0.5 GB of the lab's 3, the disk is not their limit. In three cells
+//! equal shares are enforced and A's fsyncs have an upper limit, which takes a warm-up of 75 s. Full form: 24 cells x 3 rounds,
+//! 70 minutes for a disk on the guest's clock; short form: 6 cells, one round, 4 minutes.
 
-use anyhow::Result;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bulkhead_core::control::Mode;
+use bulkhead_core::control::usage::Unit;
 use bulkhead_core::units::Bytes;
+use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::roots::Roots;
 
+use super::held::{Holding, Standings, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
 use crate::cgroup_run::Starter;
 use crate::layout::{Bench, Controller, Layout, Places};
 use crate::load::{LoadArgs, LoadKind};
-use crate::pair::{Measured, Pair, measure};
+use crate::pair::{Measured, Pair, measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
 const ABOUT: &str = "Tenant A appends 4 KiB and calls fsync every 100 ms; tenant B is idle, then busy. Latencies are those of the \
     call itself; `since_scheduled` counts from the moment the operation was due. Equal shares. B's throughput is what the \
     device did that was not charged to A for streams, durable bytes for fsyncs, and files created and removed for storm. \
-    a_device_share is how busy the device was with A alone, 0 to 1.";
+    a_device_share is how busy the device was with A alone, 0 to 1. With +hold, equal shares of the device's time are enforced and A is \
+    promised that 99 % of its fsyncs take no more than twice what they took alone, right before.";
 
 /// The neighbours, in the order (a), (b), (c) of the target.
 pub(crate) const NEIGHBOURS: [(&str, LoadKind); 3] =
@@ -38,6 +47,13 @@ const CONFIGS: [(Layout, Controller); 7] = [
 /// What the short form compares when no configurations are named: it has to end on two disks within 10 minutes.
 const QUICK_CONFIGS: [(Layout, Controller); 2] =
     [(Layout::Shared, Controller::None), (Layout::OwnAccounted, Controller::Iocost)];
+
+/// The shares of A and B.
+const SHARES: (u32, u32) = (100, 100);
+/// What A is promised: that 99 % of its fsyncs take at most so many times what they take alone, which is TARGETS' limit.
+const PROMISE: f64 = 2.0;
+/// How long a promise is enforced before a window, s: a step every 10 s, and some of them until the neighbour is where it belongs.
+const SETTLE: f64 = 75.0;
 
 /// Warm-up and window of the three parts of a round.
 #[derive(Clone, Copy)]
@@ -63,20 +79,29 @@ fn times(kind: LoadKind, quick: bool) -> Times {
 pub(super) fn cells(options: &Options) -> Vec<Plan> {
     let is_short = options.quick && options.configs.is_empty();
     let configs = if is_short { QUICK_CONFIGS.as_slice() } else { &CONFIGS };
-    product(configs, &NEIGHBOURS.map(|(name, _)| name))
+    let free = product(configs, &NEIGHBOURS.map(|(name, _)| name));
+    let held = NEIGHBOURS.iter().filter(|_| !is_short).map(|&(neighbour, _)| Plan {
+        layout: Layout::OwnAccounted,
+        controller: Controller::Iocost,
+        neighbour,
+        hold: Some(Mode::Correcting),
+    });
+    free.into_iter().chain(held).collect()
 }
 
 /// One round of a cell, on average over the neighbours.
-pub(super) fn seconds(quick: bool) -> f64 {
+pub(super) fn seconds(options: &Options) -> f64 {
+    let (quick, plans) = (options.quick, chosen(&cells(options), options));
+    let n_held = plans.iter().filter(|plan| plan.hold.is_some()).count() as f64;
     let part = |(warm_up, window): (f64, f64)| warm_up + window;
     let all = NEIGHBOURS.map(|(_, kind)| times(kind, quick));
     let sum: f64 = all.iter().map(|t| part(t.idle) + part(t.alone) + part(t.loaded)).sum();
-    sum / all.len() as f64 + BETWEEN_SECONDS
+    sum / all.len() as f64 + BETWEEN_SECONDS + SETTLE * n_held / (plans.len() as f64).max(1.0)
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let frame = Frame::new("fsync-probe", ABOUT, options, progress);
-    frame.with_bench((100, 100), None, |frame, bench| {
+    frame.with_bench(SHARES, None, |frame, bench| {
         for (name, kind) in NEIGHBOURS {
             let times = times(kind, options.quick);
             for (what, (warm_up, window)) in [("A alone", times.idle), ("B alone", times.alone), ("both", times.loaded)]
@@ -84,15 +109,34 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
                 frame.experiment.commands.push(format!("{name}: {what}: warm-up {warm_up} s, window {window} s"));
             }
         }
-        frame.rounds(&chosen(&cells(options), options), |frame, plan| round(frame, bench, plan))
+        let observatory = Observatory::new(Roots::host());
+        let plans = chosen(&cells(options), options);
+        let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan));
+        observatory.stop();
+        done
     })
 }
 
-fn round(frame: &mut Frame<'_, '_>, bench: &Bench, plan: Plan) -> Result<Round> {
+fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, plan: Plan) -> Result<Round> {
     let places = bench.arrange(plan.layout, plan.controller, frame.options.model.as_ref())?;
     let kind = NEIGHBOURS.iter().find(|(name, _)| *name == plan.neighbour).map_or(LoadKind::Streams, |(_, kind)| *kind);
     let volume = Bytes(bench.volume_bytes());
-    beside(&frame.starter(), &bench.pair()?, &places, volume, kind, frame.options.quick)
+    let (starter, pair) = (frame.starter(), bench.pair()?);
+    let Some(mode) = plan.hold else {
+        return beside(&starter, &pair, &places, volume, kind, frame.options.quick);
+    };
+    let windows = Windows::new(&starter, &pair, &places, volume, kind, frame.options.quick);
+    let (idle, alone) = (windows.idle()?, windows.alone()?);
+    let p99_ms =
+        idle.a.as_ref().and_then(|probe| probe.fsync_ms.percentile(99.0)).context("A alone called no fsync")?;
+    let promised = Duration::from_secs_f64(PROMISE * p99_ms / 1000.0);
+    let holding = Holding { shares: SHARES, unit: Unit::Time, mode, fsync_p99: Some(promised) };
+    let mut held = Round::default();
+    let loaded = while_held(bench, observatory, holding, &mut held, |standings| windows.loaded(Some(standings)))?;
+    let mut round = figures(kind, &idle, &alone, &loaded);
+    round.figures.append(&mut held.figures);
+    put(&mut round, "fsync_promised_p99_ms", PROMISE * p99_ms);
+    Ok(round)
 }
 
 /// A's probe alone, the neighbour alone, and both.
@@ -104,16 +148,45 @@ pub(crate) fn beside(
     kind: LoadKind,
     quick: bool,
 ) -> Result<Round> {
-    let times = times(kind, quick);
-    let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);
-    let mut neighbour = LoadArgs::new(kind, &places.b, 0.0);
-    if kind == LoadKind::Streams {
-        neighbour.file_bytes = Some((128 << 20).min(volume.0 / 16));
+    let windows = Windows::new(starter, pair, places, volume, kind, quick);
+    Ok(figures(kind, &windows.idle()?, &windows.alone()?, &windows.loaded(None)?))
+}
+
+/// What is measured one after the other.
+struct Windows<'a> {
+    starter: &'a Starter,
+    pair: &'a Pair,
+    probe: LoadArgs,
+    neighbour: LoadArgs,
+    times: Times,
+}
+
+impl<'a> Windows<'a> {
+    fn new(starter: &'a Starter, pair: &'a Pair, places: &Places, volume: Bytes, kind: LoadKind, quick: bool) -> Self {
+        let probe = LoadArgs::new(LoadKind::Probe, &places.a, 0.0);
+        let mut neighbour = LoadArgs::new(kind, &places.b, 0.0);
+        if kind == LoadKind::Streams {
+            neighbour.file_bytes = Some((128 << 20).min(volume.0 / 16));
+        }
+        Self { starter, pair, probe, neighbour, times: times(kind, quick) }
     }
-    let idle = measure(starter, pair, Some(&probe), None, times.idle)?;
-    let alone = measure(starter, pair, None, Some(&neighbour), times.alone)?;
-    let loaded = measure(starter, pair, Some(&probe), Some(&neighbour), times.loaded)?;
-    Ok(figures(kind, &idle, &alone, &loaded))
+
+    fn idle(&self) -> Result<Measured> {
+        measure(self.starter, self.pair, Some(&self.probe), None, self.times.idle)
+    }
+
+    fn alone(&self) -> Result<Measured> {
+        measure(self.starter, self.pair, None, Some(&self.neighbour), self.times.alone)
+    }
+
+    /// Both; while shares are enforced when there are standings to keep.
+    fn loaded(&self, standings: Option<&Standings<'_>>) -> Result<Measured> {
+        let (warm_up, window) = self.times.loaded;
+        let warm_up = if standings.is_some() { SETTLE } else { warm_up };
+        let keep = || standings.map_or(Ok(()), Standings::keep);
+        let (probe, neighbour) = (Some(&self.probe), Some(&self.neighbour));
+        Ok(measure_with(self.starter, self.pair, probe, neighbour, (warm_up, window), keep)?.measured)
+    }
 }
 
 fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured) -> Round {

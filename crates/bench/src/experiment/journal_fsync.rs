@@ -82,15 +82,12 @@ fn round(
     let measured = match plan.hold {
         None => measure(&starter, &pair, Some(&a), Some(&b), times)?,
         Some(mode) => {
-            let work = |standings: &Standings| {
-                let keep = || {
-                    standings.keep();
-                    Ok(())
-                };
+            let work = |standings: &Standings<'_>| {
+                let keep = || standings.keep();
                 let times = (f64::from(SETTLE), times.1);
                 Ok(measure_with(&starter, &pair, Some(&a), Some(&b), times, keep)?.measured)
             };
-            let holding = Holding { shares: SHARES, unit: Unit::Bytes, mode };
+            let holding = Holding { shares: SHARES, unit: Unit::Bytes, mode, fsync_p99: None };
             while_held(bench, observatory, holding, &mut round, work)?
         }
     };

@@ -95,6 +95,8 @@ fn plainly(name: &str) -> &'static [&'static str] {
             "On a file system that both share, A's fsync has to wait until B's data is on the disk, because one journal serves both. Bulkhead \
              gives each tenant a file system and journal of its own, charges the journal's writes to the tenant that caused them, and lets a \
              controller share the disk out.",
+            "Where shares are held, A is also promised that 99 % of its fsyncs take at most twice what they took alone, and B is held back \
+             until they do.",
         ],
         "dbms-consolidation" => &[
             "A database inserts rows as fast as it can and is promised 70 % of a disk. Its neighbour, promised 30 %, writes without fsync, \
