@@ -364,7 +364,7 @@ async fn damaged_index(ctx: &Ctx) -> Result<()> {
     let damages = [
         format!("printf '\\377' | dd of={index} bs=1 seek=200 conv=notrunc status=none"),
         format!("truncate -s 5000 {index}"),
-        format!("printf '\\002' | dd of={index} bs=1 seek=8 conv=notrunc status=none"),
+        format!("printf '\\003' | dd of={index} bs=1 seek=8 conv=notrunc status=none"),
     ];
     for damage in damages {
         // The reader goes with the last volume, and has no index any more.
