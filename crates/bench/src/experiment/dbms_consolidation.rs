@@ -10,10 +10,9 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::units::DevNo;
-use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_engine::observe::Observatory;
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};
 use bulkhead_sys::roots::Roots;
 
@@ -64,10 +63,9 @@ pub(super) fn cells(options: &Options) -> Vec<Plan> {
     let few = options.quick && options.neighbours.is_empty();
     let neighbours: &[&str] = if few { &["none", "high-fsync"] } else { &NEIGHBOURS };
     // With shares held: under io.cost beside every neighbour, under BFQ beside the one that calls fsync most.
-    let mut held = product(&[(Layout::OwnAccounted, Controller::Iocost)], neighbours.get(1..).unwrap_or_default());
-    held.extend(product(&[(Layout::OwnAccounted, Controller::Bfq)], &["high-fsync"]));
-    held.iter_mut().for_each(|plan| plan.hold = Some(Mode::Correcting));
-    [product(&CONFIGS, neighbours), product(&ALONE, &["none"]), held].concat()
+    let held = neighbours.iter().skip(1).map(|neighbour| Plan::held(Controller::Iocost, neighbour));
+    let held = held.chain([Plan::held(Controller::Bfq, "high-fsync")]);
+    [product(&CONFIGS, neighbours), product(&ALONE, &["none"]), held.collect()].concat()
 }
 
 /// One round of a cell, on average.
@@ -105,10 +103,7 @@ fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {
         .commands
         .push(format!("sysbench oltp_insert, {CLIENTS} clients, warm-up {warm_up} s, window {window} s"));
     frame.experiment.commands.push(format!("with shares held: warm-up {SETTLE} s"));
-    let observatory = Observatory::new(Roots::host());
-    let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan, (warm_up, window)));
-    observatory.stop();
-    done
+    frame.observed_rounds(&plans, |frame, observatory, plan| round(frame, bench, observatory, plan, (warm_up, window)))
 }
 
 /// What was seen of the database and its neighbour.

@@ -8,11 +8,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
 use bulkhead_core::units::Bytes;
-use bulkhead_engine::observe::{Observatory, Observe as _};
-use bulkhead_sys::roots::Roots;
+use bulkhead_engine::observe::Observatory;
 
 use super::held::{Holding, Standings, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
@@ -80,13 +78,8 @@ pub(super) fn cells(options: &Options) -> Vec<Plan> {
     let is_short = options.quick && options.configs.is_empty();
     let configs = if is_short { QUICK_CONFIGS.as_slice() } else { &CONFIGS };
     let free = product(configs, &NEIGHBOURS.map(|(name, _)| name));
-    let held = NEIGHBOURS.iter().filter(|_| !is_short).map(|&(neighbour, _)| Plan {
-        layout: Layout::OwnAccounted,
-        controller: Controller::Iocost,
-        neighbour,
-        hold: Some(Mode::Correcting),
-    });
-    free.into_iter().chain(held).collect()
+    let held = NEIGHBOURS.iter().map(|(neighbour, _)| Plan::held(Controller::Iocost, neighbour));
+    free.into_iter().chain(held.filter(|_| !is_short)).collect()
 }
 
 /// One round of a cell, on average over the neighbours.
@@ -109,11 +102,8 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
                 frame.experiment.commands.push(format!("{name}: {what}: warm-up {warm_up} s, window {window} s"));
             }
         }
-        let observatory = Observatory::new(Roots::host());
         let plans = chosen(&cells(options), options);
-        let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan));
-        observatory.stop();
-        done
+        frame.observed_rounds(&plans, |frame, observatory, plan| round(frame, bench, observatory, plan))
     })
 }
 

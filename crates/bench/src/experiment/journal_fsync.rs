@@ -4,10 +4,8 @@
 //! form: 9 cells of 18 s, 4 minutes. Two more, with shares held, take 45 s longer each.
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::Mode;
 use bulkhead_core::control::usage::Unit;
-use bulkhead_engine::observe::{Observatory, Observe as _};
-use bulkhead_sys::roots::Roots;
+use bulkhead_engine::observe::Observatory;
 
 use super::held::{Holding, SETTLE, Standings, while_held};
 use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
@@ -38,12 +36,7 @@ const SHARES: (u32, u32) = (700, 300);
 
 /// All cells.
 pub(super) fn cells() -> Vec<Plan> {
-    let held = [Controller::Bfq, Controller::Iocost].map(|controller| Plan {
-        layout: Layout::OwnAccounted,
-        controller,
-        neighbour: "high-fsync",
-        hold: Some(Mode::Correcting),
-    });
+    let held = [Controller::Bfq, Controller::Iocost].map(|controller| Plan::held(controller, "high-fsync"));
     [product(&CONFIGS, &["high-fsync"]), held.to_vec()].concat()
 }
 
@@ -60,11 +53,8 @@ pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experim
     let command = format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1);
     frame.with_bench(SHARES, None, |frame, bench| {
         frame.experiment.commands.push(command);
-        let observatory = Observatory::new(Roots::host());
-        let done =
-            frame.rounds(&chosen(&cells(), options), |frame, plan| round(frame, bench, &observatory, plan, times));
-        observatory.stop();
-        done
+        let plans = chosen(&cells(), options);
+        frame.observed_rounds(&plans, |frame, observatory, plan| round(frame, bench, observatory, plan, times))
     })
 }
 

@@ -27,6 +27,8 @@ use anyhow::{Context, Result, bail};
 use bulkhead_core::control::Mode;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::units::{Bytes, Share};
+use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::roots::Roots;
 
 use crate::calls::{METADATA, OTHER};
 use crate::cgroup_run::{Cancel, Starter};
@@ -205,6 +207,11 @@ struct Plan {
 }
 
 impl Plan {
+    /// Volumes of their own with accounting, and shares enforced.
+    fn held(controller: Controller, neighbour: &'static str) -> Self {
+        Self { layout: Layout::OwnAccounted, controller, neighbour, hold: Some(Mode::Correcting) }
+    }
+
     /// `shared/iocost`, or `shared+hold/iocost`.
     fn config(self) -> String {
         format!("{}/{}", self.layout_word(), self.controller.as_str())
@@ -376,6 +383,18 @@ impl<'a, 'p> Frame<'a, 'p> {
             }
         }
         Ok(())
+    }
+
+    /// [`Self::rounds`] while the host is observed, for cells in which shares are enforced.
+    fn observed_rounds(
+        &mut self,
+        plans: &[Plan],
+        mut step: impl FnMut(&mut Self, &Observatory, Plan) -> Result<Round>,
+    ) -> Result<()> {
+        let observatory = Observatory::new(Roots::host());
+        let done = self.rounds(plans, |frame, plan| step(frame, &observatory, plan));
+        observatory.stop();
+        done
     }
 
     /// A round of a cell is done.

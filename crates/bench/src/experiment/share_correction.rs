@@ -87,14 +87,11 @@ pub(super) fn seconds(quick: bool) -> f64 {
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     let frame = Frame::new("share-correction", ABOUT, options, progress);
     frame.with_bench((500, 500), Some(JOURNAL), |frame, bench| {
-        let observatory = Observatory::new(Roots::host());
         let plans = chosen(&cells(frame.options.quick), frame.options);
         let mkdirs_ms = mkdirs_ms(frame.options.model.as_ref(), 2);
         let command = |kind| format!("__load {}", load(kind, Path::new("DIR"), mkdirs_ms, 0.0).argv().join(" "));
         frame.experiment.commands.extend([LoadKind::SequentialRead, LoadKind::Mkdirs].map(command));
-        let done = frame.rounds(&plans, |frame, plan| round(frame, bench, &observatory, plan));
-        observatory.stop();
-        done
+        frame.observed_rounds(&plans, |frame, observatory, plan| round(frame, bench, observatory, plan))
     })
 }
 
