@@ -91,6 +91,9 @@ fn wait_rows(wait: &WaitView) -> Vec<Vec<String>> {
     if n_more > 0 {
         commits.insert(0, vec![format!("{n_more} more"), String::new(), String::new(), String::new()]);
     }
+    if commits.is_empty() {
+        commits.push(vec!["none".to_owned(), String::new(), String::new(), String::new()]);
+    }
     let causes: Vec<String> = wait
         .culprits
         .iter()
@@ -98,7 +101,7 @@ fn wait_rows(wait: &WaitView) -> Vec<Vec<String>> {
         .filter(|(at, view)| *at == 0 || view.causes.seconds >= MIN_PART * wait.seconds)
         .map(|(_, view)| format!("{} ({})", culprit_name(view, wait), causes(view, wait)))
         .collect();
-    let n_lines = commits.len().max(causes.len()).max(1);
+    let n_lines = commits.len().max(causes.len());
     (0..n_lines)
         .map(|at| {
             let cells = if at == 0 { whole.clone() } else { vec![String::new(); whole.len()] };

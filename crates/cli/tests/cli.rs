@@ -1201,7 +1201,7 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
             AGO   WAITED   VICTIM                  ON   DEVICE  COMMIT  TRANSACTION  LOCKED  FLUSHING  LOGGING  BECAUSE OF
             12 s  900 ms   db                      /    80 %    19 %    4710         200 us  100 ms    ?        noise\u{1b}[2J.service (queue 72 %, journal 17 %)
                                                                         4711         200 us  125 ms    350 ms   itself (journal 10 %)
-            70 s  40.0 ms  noise\u{1b}[2J.service  vdb  100 %   0 %                                             itself (flush 100 %)
+            70 s  40.0 ms  noise\u{1b}[2J.service  vdb  100 %   0 %     none                                    itself (flush 100 %)
             ----- stderr
             watching for 0.2 s
             9 more waits, of all containers, are omitted; the longest took 30.0 ms
