@@ -234,7 +234,7 @@ impl Parameters {
     /// slower that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that what it takes to reach them is a
     /// small part of their latency. hdd-slow, ssd-slow and nvme-slow are five times slower again, for loads that such a processor would bound:
     /// 10^9 instructions a second are to nvme-slow what a dozen server cores, 5 x 10^10 together, are to the drive. The burst of
-    /// nvme-slow never ends: experiments write 7 % of the lab's 8 GiB within a minute, and 7 % of the drive never.
+    /// nvme and nvme-slow never ends: experiments write 7 % of the lab's 8 GiB within a minute, and 7 % of the drive never.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {
@@ -243,7 +243,7 @@ impl Parameters {
             "hdd-nocache" => Some(Self::HDD.without_write_cache()),
             "ssd" => Some(Self::SSD.scaled(5.0)),
             "ssd-slow" => Some(Self::SSD.scaled(25.0)),
-            "nvme" => Some(Self::NVME.scaled(10.0)),
+            "nvme" => Some(Self::NVME.scaled(10.0).without_end_of_burst()),
             "nvme-slow" => Some(Self::NVME.scaled(50.0).without_end_of_burst()),
             _ => None,
         }
