@@ -252,6 +252,9 @@ pub enum LatencyMiss {
     AtFloor,
     /// It did not become better when they were: they are held back no more.
     NoHelp,
+    /// They do more than their caps allow: since Linux 6.12 metadata passes `io.max` (`tg_dispatch_in_debt`). They are not capped
+    /// any more.
+    PastCaps,
     /// Others cannot be slowed down: it shares a journal with them, or the kernel has no `io.max`.
     NoCaps,
 }

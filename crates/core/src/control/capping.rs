@@ -113,7 +113,7 @@ impl Limit {
     }
 
     /// How much of it one uses that does so much, of 1.
-    fn used(self, does: Rate) -> f64 {
+    pub(super) fn used(self, does: Rate) -> f64 {
         match self {
             Self::Ops(ops) => does.ops / ops,
             Self::Bytes(bytes) => does.bytes / bytes,

@@ -5,7 +5,8 @@
 //! round the one at which it was missed last: every burst that was held back would be let in again.
 //!
 //! It need not help: on a disk with one arm a single request in the way makes an fsync late, however few there are. Where all others
-//! are at their floor and fsyncs take hardly less than before, nobody is held back for nothing: that is tried again after a while.
+//! are at their floor and fsyncs take hardly less than before, nobody is held back for nothing: that is tried again after a while. So it
+//! is where all others do more than their caps allow: what creates and removes files writes nothing but metadata, which passes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +29,8 @@ const NEAR: (f64, f64) = (0.85, 1.1);
 pub(super) const FLOOR: f64 = 0.25;
 /// It helps to hold others back when fsyncs take no more than this part of what they took before.
 const HELPS: f64 = 0.75;
+/// Who does so many times what its cap allows is not held by it: its I/O is metadata.
+const PASSES: f64 = 1.5;
 /// Where it does not, it is tried again after so long, s.
 const PAUSE: f64 = 300.0;
 
@@ -41,6 +44,8 @@ pub(super) struct Promises {
     before: Option<f64>,
     /// How long nobody is held back yet, because it did not help, s.
     pause: f64,
+    /// And why it did not.
+    gave_up: Option<LatencyMiss>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,21 +94,39 @@ impl Promises {
             self.recover(worst, sample, rates);
             return None;
         }
-        if self.pause > 0.0 {
-            return told(&missed, LatencyMiss::NoHelp);
+        if let Some(why) = self.gave_up.filter(|_| self.pause > 0.0) {
+            return told(&missed, why);
         }
         if self.since_step < WINDOW && !self.held_back.is_empty() {
             return None;
         }
         let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
+        if self.is_passed(rates) {
+            return self.give_up(&missed, LatencyMiss::PastCaps);
+        }
         if self.hold_back(sample, rates, params, &spared, worst) {
             return None;
         }
         if self.before.is_some_and(|before| worst > HELPS * before) {
-            *self = Self { pause: PAUSE, ..Self::default() };
-            return told(&missed, LatencyMiss::NoHelp);
+            return self.give_up(&missed, LatencyMiss::NoHelp);
         }
         told(&missed, LatencyMiss::AtFloor)
+    }
+
+    /// Whether all who are held back and do I/O do more than their caps allow.
+    fn is_passed(&self, rates: &BTreeMap<String, Rate>) -> bool {
+        let used = |(name, held_back): (&String, &HeldBack)| {
+            let does = rates.get(name).filter(|does| does.ops > 0.0)?;
+            Some(held_back.did.times(held_back.part).used(*does))
+        };
+        let mut used = self.held_back.iter().filter_map(used).peekable();
+        used.peek().is_some() && used.all(|used| used > PASSES)
+    }
+
+    /// Holds nobody back for a while.
+    fn give_up(&mut self, missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
+        *self = Self { pause: PAUSE, gave_up: Some(why), ..Self::default() };
+        told(missed, why)
     }
 
     /// One step for all others that do I/O; whether there was one to take.

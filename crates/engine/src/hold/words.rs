@@ -45,6 +45,10 @@ pub(super) fn sentence(reason: &Reason) -> String {
                 LatencyMiss::NoHelp => {
                     "throttling all others to their floor did not help, so they are not throttled: the device is too slow for this latency"
                 }
+                LatencyMiss::PastCaps => {
+                    "the others write mostly metadata, which this kernel lets past io.max, so they are not throttled: \
+                     limit how many files they create and remove"
+                }
                 LatencyMiss::NoCaps => {
                     "others cannot be throttled, because it shares a journal with them or the kernel has no io.max: \
                      give it its own volume"

@@ -277,7 +277,10 @@ fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
         ensure!((parts - seconds).abs() < 1e-6, "{name}: the parts of {seconds} s sum to {parts} s");
         let Some(last) = wait["commits"].as_array().context("no list of commits")?.last() else {
             // Its transaction was committed before, so that it waited for its data and a flush.
-            ensure!(number(&wait["commit_seconds"])? == 0.0, "{name}: a wait for no commit has a commit's part: {wait}");
+            ensure!(
+                number(&wait["commit_seconds"])? == 0.0,
+                "{name}: a wait for no commit has a commit's part: {wait}"
+            );
             continue;
         };
         n_with_commits += 1;

@@ -10,6 +10,8 @@ use super::*;
 struct Device {
     promises: Promises,
     latencies: VecDeque<f64>,
+    /// B writes metadata, which passes caps.
+    passes: bool,
 }
 
 const WANTS: f64 = 100.0;
@@ -17,7 +19,7 @@ const PROMISED: f64 = 0.050;
 
 impl Device {
     fn ops(&self) -> f64 {
-        match self.promises.of("b") {
+        match self.promises.of("b").filter(|_| !self.passes) {
             Some(Limit::Ops(ops)) => ops.min(WANTS),
             other => {
                 assert_eq!(other, None);
@@ -103,6 +105,20 @@ fn nobody_is_held_back_where_it_does_not_help() {
     let latency = |ops: f64| 0.010 + 0.0009 * ops;
     assert_eq!(device.run(latency, 120).map(|_| ()), Some(()));
     assert!(latency(device.ops()) <= PROMISED, "{}", device.ops());
+}
+
+#[test]
+fn caps_that_are_passed_are_lifted() {
+    let mut device = Device { passes: true, ..Device::default() };
+    let steps: Vec<_> = (0..60).map(|_| why(device.step(|_| 0.100).as_ref())).collect();
+    assert_eq!(steps.last(), Some(&Some(LatencyMiss::PastCaps)));
+    assert_eq!(steps.iter().filter(|why| why.is_some()).count(), 50, "{steps:?}");
+    assert_eq!(device.promises.of("b"), None);
+    // Once it writes data it is held back again.
+    device.passes = false;
+    assert_eq!(why(device.run(|ops| 0.010 + 0.0009 * ops, 200).as_ref()), Some(LatencyMiss::PastCaps), "for 5 minutes");
+    device.run(|ops| 0.010 + 0.0009 * ops, 200);
+    assert!(device.ops() < WANTS);
 }
 
 #[test]
