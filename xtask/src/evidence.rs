@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     if !NAMES.contains(&name) {
-        bail!("there is no evidence {name}: {} can be had", NAMES.join(", "));
+        bail!("there is no experiment {name}: choose from {}", NAMES.join(", "));
     }
     let stored = stored_folder().join(format!("{name}.json"));
     let mut is_stored = arguments.render || arguments.here || arguments.is_full(name);
@@ -180,7 +180,7 @@ fn beside(name: &str) -> Vec<PathBuf> {
 
 fn measure_here(name: &str, arguments: &Arguments) -> Result<Experiment> {
     if name != "attribution" {
-        bail!("{name} needs a machine of its own: only attribution can be had with --here");
+        bail!("{name} needs a machine of its own: only attribution runs with --here");
     }
     let options = Options {
         quick: arguments.quick,

@@ -139,10 +139,10 @@ pub(crate) struct MachineArgs {
     #[arg(long)]
     systemd: bool,
     /// Memory of the guest in MiB.
-    #[arg(long, default_value_t = 2048)]
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(512..=1 << 20))]
     memory: u32,
     /// CPUs of the guest.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
 }
 

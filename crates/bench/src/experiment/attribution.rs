@@ -23,7 +23,7 @@ use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
 use super::{Frame, OnProgress, Options, put};
-use crate::calls::{Batch, thread_cpu};
+use crate::calls::{Batch, METADATA, OTHER, thread_cpu};
 use crate::cgroup_run::{Load, wait_until};
 use crate::cleanup::{lock, with_removal};
 use crate::estimate::Counts;
@@ -48,6 +48,8 @@ pub(crate) const CONTAINERS: &str = "containers";
 const ALL: usize = (1 << PLAYERS.len()) - 1;
 /// And those of programs.
 pub(crate) const PROGRAMS: &str = "programs";
+/// What a run can be restricted to, as its neighbours.
+pub(super) const GROUPS: [&str; 4] = [CONTAINERS, METADATA, OTHER, PROGRAMS];
 /// How often the loads for the programs are repeated.
 const N_EXERCISES: usize = 20;
 /// Seconds of each combination.

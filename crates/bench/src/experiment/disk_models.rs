@@ -126,6 +126,11 @@ fn cells(model: &str) -> Vec<Plan> {
     cells
 }
 
+/// What can be chosen on a disk: operations as configurations, depths as neighbours.
+pub(super) fn choices(model: &str) -> Vec<(String, String)> {
+    cells(model).iter().map(|plan| (plan.operation.to_owned(), depth_word(plan.depth))).collect()
+}
+
 /// The cells that the options ask for: operations are its configurations, depths its neighbours.
 fn chosen(model: &str, options: &Options) -> Vec<Plan> {
     let wanted = |list: &[String], word: &str| list.is_empty() || list.iter().any(|name| name == word);

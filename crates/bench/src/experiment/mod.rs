@@ -262,24 +262,43 @@ fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
 /// # Errors
 /// Names what is unknown, and what is known.
 pub fn check_choice(name: &str, options: &Options) -> Result<()> {
-    let all = match name {
-        "fsync-probe" => fsync_probe::cells(options),
-        "dbms-consolidation" => dbms_consolidation::cells(options),
-        "journal-fsync" => journal_fsync::cells(),
-        "share-correction" => share_correction::cells(options.quick),
-        _ => return Ok(()),
+    // Configuration and neighbour of each cell, empty where there is nothing to choose.
+    let of_plans = |plans: Vec<Plan>| plans.iter().map(|plan| (plan.config(), plan.neighbour.to_owned())).collect();
+    let all: Vec<(String, String)> = match name {
+        "fsync-probe" => of_plans(fsync_probe::cells(options)),
+        "dbms-consolidation" => of_plans(dbms_consolidation::cells(options)),
+        "journal-fsync" => of_plans(journal_fsync::cells()),
+        "share-correction" => of_plans(share_correction::cells(options.quick)),
+        disk_models::NAME => disks(name).iter().flat_map(|disk| disk_models::choices(disk)).collect(),
+        "attribution" => attribution::GROUPS.iter().map(|group| (String::new(), (*group).to_owned())).collect(),
+        _ => Vec::new(),
     };
-    let neighbours: BTreeSet<String> = all.iter().map(|plan| plan.neighbour.to_owned()).collect();
-    let configs: BTreeSet<String> = all.iter().map(|plan| plan.config()).collect();
-    for (what, wanted, known) in
-        [("neighbour", &options.neighbours, neighbours), ("configuration", &options.configs, configs)]
-    {
-        if let Some(unknown) = wanted.iter().find(|word| !known.contains(*word)) {
-            let known: Vec<String> = known.into_iter().collect();
-            bail!("{name} has no {what} {unknown:?}: {} can be had", known.join(", "));
+    let of_config = |(config, _): &(String, String)| config.clone();
+    let of_neighbour = |(_, neighbour): &(String, String)| neighbour.clone();
+    let known = |part: &dyn Fn(&(String, String)) -> String| -> BTreeSet<String> {
+        all.iter().map(part).filter(|word| !word.is_empty()).collect()
+    };
+    for (what, wanted, known) in [
+        ("neighbour", &options.neighbours, known(&of_neighbour)),
+        ("configuration", &options.configs, known(&of_config)),
+    ] {
+        match wanted.iter().find(|word| !known.contains(*word)) {
+            Some(unknown) if known.is_empty() => {
+                bail!("{name} has no {what} {unknown:?}, nor another to choose: leave the option out")
+            }
+            Some(unknown) => {
+                let known: Vec<String> = known.into_iter().collect();
+                bail!("{name} has no {what} {unknown:?}: choose from {}", known.join(", "));
+            }
+            None => {}
         }
     }
-    if chosen(&all, options).is_empty() {
+    let wanted =
+        |list: &[String], word: &str| word.is_empty() || list.is_empty() || list.iter().any(|name| name == word);
+    let is_chosen = |(config, neighbour): &(String, String)| {
+        wanted(&options.configs, config) && wanted(&options.neighbours, neighbour)
+    };
+    if !all.is_empty() && !all.iter().any(is_chosen) {
         bail!("{name} has no cell with one of these configurations and one of these neighbours");
     }
     Ok(())
@@ -470,10 +489,19 @@ mod tests {
             Options { neighbours: words(neighbour), configs: words(config), ..options() }
         };
         assert!(check_choice("fsync-probe", &of("streams", "shared/none")).is_ok());
-        assert!(check_choice("clone-read", &of("anything", "")).is_ok());
+        assert!(check_choice("clone-read", &of("", "")).is_ok());
+        assert!(check_choice("disk-models", &of("depth-32", "random-read")).is_ok());
+        assert!(OVERHEAD.iter().all(|group| check_choice("attribution", &of(group, "")).is_ok()));
         let refused = |name, neighbour, config| check_choice(name, &of(neighbour, config)).unwrap_err().to_string();
         assert!(refused("fsync-probe", "nobody", "").contains("no neighbour \"nobody\""));
         assert!(refused("dbms-consolidation", "", "own").contains("own+accounting/iocost"));
+        // Those that are run as a whole do not run as a whole instead.
+        for name in ["clone-read", "launch-storm", "volume-overhead", "journal-cost", "churn"] {
+            assert!(refused(name, "anything", "").contains("no neighbour \"anything\", nor another"), "{name}");
+            assert!(refused(name, "", "drr").contains("no configuration \"drr\", nor another"), "{name}");
+        }
+        assert!(refused("disk-models", "depth-3", "").contains("choose from depth-1, "));
+        assert!(refused("attribution", "", "shared/none").contains("no configuration"));
         // It has both, and not together.
         assert!(refused("dbms-consolidation", "none", "own+accounting+hold/iocost").contains("no cell"));
     }
