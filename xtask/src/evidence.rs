@@ -34,37 +34,37 @@ const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The experiment; --list names them.
+    /// The experiment (see --list).
     #[arg(required_unless_present = "list")]
     name: Option<String>,
-    /// Name the experiments.
+    /// List the experiments and exit.
     #[arg(long)]
     list: bool,
-    /// The short form: one round, short windows, at most 10 minutes a disk on the guest's clock; goes to target/evidence.
+    /// Run the short form: one round, short windows, at most 10 minutes of guest time per disk; stored in target/evidence.
     #[arg(long)]
     quick: bool,
-    /// Only read the stored JSON and judge it.
+    /// Judge the stored JSON without running anything.
     #[arg(long, conflicts_with = "quick")]
     judge: bool,
-    /// Only write the report and the pictures of the stored JSON anew.
+    /// Regenerate the report and the pictures from the stored JSON.
     #[arg(long, conflicts_with_all = ["quick", "judge"])]
     render: bool,
-    /// Only what observing costs, on this machine's own kernel; the rest stays as it is stored. For attribution.
+    /// Measure the cost of observation on this machine's own kernel; the other stored results stay. For attribution only.
     #[arg(long, conflicts_with_all = ["judge", "render", "disk", "configs", "neighbours"])]
     here: bool,
-    /// Only this disk model, instead of all that the target names; what is stored of the others stays.
+    /// Only this disk model [default: all of the target]; stored results of others stay.
     #[arg(long, value_name = "MODEL")]
     disk: Option<String>,
-    /// Only these configurations, as `shared/none`; with --disk the other cells that are stored stay.
+    /// Only these configurations, as `shared/none`; with --disk, the other stored cells stay.
     #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
     configs: Vec<String>,
-    /// Only these neighbours; with --disk the other cells that are stored stay.
+    /// Only these neighbours; with --disk, the other stored cells stay.
     #[arg(long = "neighbour", value_name = "KIND")]
     neighbours: Vec<String>,
-    /// Number of rounds; fewer than 3 go to target/evidence.
+    /// Number of rounds [default: 3]; fewer are stored in target/evidence.
     #[arg(long)]
     rounds: Option<u32>,
-    /// Use the release programs as they are in the target folder.
+    /// Use the release programs in the target folder without building them.
     #[arg(long)]
     no_build: bool,
 }

@@ -37,31 +37,31 @@ pub(crate) const BENCH_DISK_MIB: u32 = 8192;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Installs what is missing on the host, builds the guest root, downloads all kernels and builds what cases want of crates.io.
+    /// Installs missing host packages, builds the guest root, downloads all kernels and builds the crates that cases compare with.
     Prepare {
         #[command(flatten)]
         programs: Programs,
     },
     /// Runs cases; the last line is `N passed, N failed, N skipped`.
     Run {
-        /// Names of cases; a name that ends in `*` stands for all that begin so.
+        /// Names of cases; a trailing `*` matches any ending.
         cases: Vec<String>,
-        /// All cases, without those marked "by name only".
+        /// All cases except those marked "by name only".
         #[arg(long, conflicts_with = "cases")]
         all: bool,
-        /// All cases but the long ones, each of which has a shorter one on its subject: what is run at every change.
+        /// All cases except the long ones; each of these has a shorter counterpart that runs here.
         #[arg(long, conflicts_with_all = ["cases", "all"])]
         quick: bool,
         /// 6.12, backport, 6.1 or all.
         #[arg(long, default_value = "6.12")]
         kernel: String,
-        /// The clock of all machines, wall or virtual, in place of the one that each case asks for.
+        /// Overrides the clock of each case: wall or virtual.
         #[arg(long)]
         clock: Option<Clock>,
-        /// Only list the cases.
+        /// List the cases and exit.
         #[arg(long)]
         list: bool,
-        /// Keep the machine of a case that fails: lines typed are run in it until the input ends (Ctrl-D).
+        /// Keep the machine of a failed case and run the lines you type in it, until Ctrl-D.
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
@@ -70,26 +70,26 @@ pub(crate) enum Command {
     /// Runs fsx, pjdfstest, fio --verify and stress-ng --verify in rounds on volumes, clones and clones of clones, while servers are
     /// killed, snapshots made and clones flattened; ends with what passed, or at the first failure.
     Soak {
-        /// How long new rounds begin; each takes some minutes.
+        /// How long new rounds are started; each takes some minutes.
         #[arg(long, default_value_t = 60)]
         minutes: u64,
         /// 6.12 or backport.
         #[arg(long, default_value = "6.12")]
         kernel: Kernel,
-        /// Keep the machine when something fails, as `run` does.
+        /// Keep the machine of a failed round, as `run` does.
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
         programs: Programs,
     },
-    /// Boots a machine and gives a shell on its console.
+    /// Boots a machine with a shell on its console.
     Shell {
         #[command(flatten)]
         programs: Programs,
         #[command(flatten)]
         machine: MachineArgs,
     },
-    /// Boots a machine, runs one command in it, passes its output and exit code on; /lab/out goes to the artifacts.
+    /// Boots a machine, runs one command in it and returns its output and exit code; /lab/out is copied to the artifacts.
     Exec {
         #[command(flatten)]
         programs: Programs,
@@ -107,10 +107,10 @@ pub(crate) enum Command {
 /// How the programs under test are built.
 #[derive(Debug, Args)]
 pub(crate) struct Programs {
-    /// Use optimised programs.
+    /// Use programs built in release mode.
     #[arg(long)]
     pub(crate) release: bool,
-    /// Use the programs as they are in the target folder.
+    /// Use the programs in the target folder without building them.
     #[arg(long)]
     pub(crate) no_build: bool,
 }
@@ -132,10 +132,10 @@ pub(crate) struct MachineArgs {
     /// The kernel: 6.12, backport or 6.1.
     #[arg(long, default_value = "6.12")]
     kernel: Kernel,
-    /// What the clock runs by: wall, or virtual (counts instructions).
+    /// The guest's clock: wall, or virtual (counts instructions).
     #[arg(long, default_value = "wall")]
     clock: Clock,
-    /// systemd as process 1, in place of a script.
+    /// Run systemd as process 1 instead of a script.
     #[arg(long)]
     systemd: bool,
     /// Memory of the guest in MiB.

@@ -23,22 +23,22 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Formatting, lints, tests, licences: all that needs no virtual machine.
+    /// Formatting, lints, tests and licences: everything that runs without a virtual machine.
     Check,
-    /// Licences and sources of dependencies by cargo-deny; records that they are clean, which `check` believes until they change.
+    /// Checks licences and sources of the dependencies with cargo-deny and records the result, which `check` trusts until they change.
     Deny,
-    /// The Debian package, in target/debian.
+    /// Builds the Debian package in target/debian.
     Deb(deb::Arguments),
-    /// The before/after experiment in a virtual machine; the report goes to target/demo.
+    /// Runs the before/after demonstration in a virtual machine; the report goes to target/demo.
     Demo,
-    /// Runs an experiment of the targets, writes docs/evidence/NAME.{json,svg,md}, and says whether the target is met.
+    /// Runs an experiment, writes docs/evidence/NAME.{json,svg,md}, and says whether its targets are met.
     Evidence(evidence::Arguments),
-    /// Fuzzes what reads bytes that come from elsewhere: streams, indexes, attributes of layers, packets, archives, OCI layouts.
+    /// Fuzzes the parsers of untrusted input: streams, indexes, layer attributes, packets, archives, OCI layouts.
     Fuzz(fuzz::Arguments),
-    /// Virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
+    /// Boots virtual machines with stock kernels and simulated disks: acceptance cases, a shell, single commands.
     #[command(subcommand)]
     Lab(lab::Command),
-    /// Checks and the quick cases of the lab, whose guest root and tools are made while tests are built: what is run at every change.
+    /// Runs the checks and the quick cases of the lab side by side; CI runs this for every change.
     Test,
 }
 
