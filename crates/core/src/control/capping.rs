@@ -39,9 +39,13 @@ const LOOSEN: f64 = 1.05;
 const FREE: f64 = 1.25;
 /// Who does less of what its cap lets it do waits for others, not for the cap.
 const AT_CAP: f64 = 0.8;
-/// Unless it is no further below it than this many operations per second: the kernel lets whole ones through in each of its slices of 0.1 s
-/// (`throtl_slice`), so that a cap of 19 lets 10 through.
+/// Unless it is no further below it than this many operations per second: see [`SLICES`].
 const FEW: f64 = 12.0;
+/// The kernel lets whole operations through in each of its slices of 0.1 s (`throtl_slice`), so that a cap of 19 a second lets 10 through and
+/// one of 20 lets 20. What is set is a multiple of this, and what is left of the cap is carried to the next second.
+const SLICES: f64 = 10.0;
+/// For caps of fewer operations per second; of more, it is hardly a part.
+const FINE: f64 = 500.0;
 /// A cap that is this much higher than what its tenant does holds nobody, and is lifted.
 const SLACK: f64 = 1.5;
 /// The same for one that waits for I/O, perhaps for the cap all the same ([`FEW`]). What has queued behind it would come at once: it rises
@@ -63,7 +67,18 @@ const DEAD_BAND: f64 = 0.02;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Caps {
     share: BTreeMap<String, Limit>,
+    /// What is set for those of few operations.
+    whole: BTreeMap<String, Whole>,
     pub(super) promises: Promises,
+}
+
+/// A cap in multiples of [`SLICES`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Whole {
+    /// Operations per second.
+    ops: f64,
+    /// What the caps of the seconds before were larger than what was set for them.
+    carried: f64,
 }
 
 /// What a tenant did, per second.
@@ -168,6 +183,8 @@ impl Caps {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
             match limit {
                 Limit::Ops(ops) => {
+                    let whole = self.whole.get(name).filter(|_| self.share.get(name) == Some(&limit));
+                    let ops = whole.map_or(ops, |whole| whole.ops);
                     let ops = ops.round().clamp(1.0, f64::from(u32::MAX)) as u32;
                     cap.ops = Some(cap.ops.map_or(ops, |other| other.min(ops)));
                 }
@@ -226,6 +243,20 @@ impl Caps {
             }
         }
         self.share.retain(|name, cap| cap.holds(rate(name), waits(name)));
+        self.carry();
+    }
+
+    /// Chooses what is set for this second.
+    fn carry(&mut self) {
+        let before = std::mem::take(&mut self.whole);
+        for (name, limit) in &self.share {
+            let Limit::Ops(ops) = *limit else { continue };
+            if (SLICES..FINE).contains(&ops) {
+                let wanted = ops + before.get(name).map_or(0.0, |whole| whole.carried);
+                let whole = SLICES * (wanted / SLICES).floor().max(1.0);
+                self.whole.insert(name.clone(), Whole { ops: whole, carried: wanted - whole });
+            }
+        }
     }
 
     /// What is to change from what is there, and somebody who is held.
