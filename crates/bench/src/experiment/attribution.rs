@@ -22,8 +22,8 @@ use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
-use super::{Frame, OnProgress, Options, put};
-use crate::calls::{Batch, METADATA, OTHER, thread_cpu};
+use super::{Frame, OnProgress, Options, is_wanted, put};
+use crate::calls::{Batch, thread_cpu};
 use crate::cgroup_run::{Load, wait_until};
 use crate::cleanup::{lock, with_removal};
 use crate::estimate::Counts;
@@ -48,8 +48,6 @@ pub(crate) const CONTAINERS: &str = "containers";
 const ALL: usize = (1 << PLAYERS.len()) - 1;
 /// And those of programs.
 pub(crate) const PROGRAMS: &str = "programs";
-/// What a run can be restricted to, as its neighbours.
-pub(super) const GROUPS: [&str; 4] = [CONTAINERS, METADATA, OTHER, PROGRAMS];
 /// How often the loads for the programs are repeated.
 const N_EXERCISES: usize = 20;
 /// Seconds of each combination.
@@ -100,8 +98,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     }
     let cgroups = PLAYERS.map(|player| slice.join(player));
     let cgroups: Vec<CgroupPath> = cgroups.into_iter().collect::<Result<_, _>>()?;
-    let wanted =
-        |group: &str| frame.options.neighbours.is_empty() || frame.options.neighbours.iter().any(|n| n == group);
+    let wanted = |group: &str| is_wanted(&frame.options.neighbours, group);
     let sets: Vec<usize> = (1..=ALL).filter(|_| wanted(CONTAINERS)).collect();
     let batches: Vec<Batch> = Batch::ALL.into_iter().filter(|batch| wanted(batch.group())).collect();
     let programs = if wanted(PROGRAMS) { tracer.programs(roots)? } else { Vec::new() };

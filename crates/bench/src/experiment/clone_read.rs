@@ -23,8 +23,8 @@ use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 
 const ABOUT: &str = "Clones of one base on a file pool. After all caches were dropped, and all directories and inodes and the base's \
-    index read again, and 10 s for reads that are nobody's: the first clone reads a large file (from the disk), the second one reads it for the first time, then again three times from its own \
-    cache, and the third one reads it by md5sum, twice. Reads of the device are counted meanwhile; copies are the growth of the page cache \
+    index read again, and a pause of 10 s: the first clone reads a large file (from the disk), the second one reads it for the first \
+    time, then again three times from its own cache, and the third one reads it by md5sum, twice. Reads of the device are counted meanwhile; copies are the growth of the page cache \
     in sizes of the file, after all three have read it. Then the first two read the ordinary files. At last caches are dropped again, \
     and the first clone reads the large file, which others had and have no more.";
 

@@ -16,7 +16,7 @@ use self::published::{
     OUTER_FLUSH, RANDOM_FLUSH, RANDOM_READ, RANDOM_WRITE, SEQUENTIAL_FLUSH, SEQUENTIAL_READ, SEQUENTIAL_WRITE,
     SMALL_SEQUENTIAL_READ, SMALL_SEQUENTIAL_WRITE, depth_word, drive,
 };
-use super::{Frame, OnProgress, Options, machine, put};
+use super::{Frame, OnProgress, Options, is_wanted, machine, put};
 use crate::calibrate::fio;
 use crate::cgroup_run::wait_until;
 use crate::cleanup::with_removal;
@@ -133,10 +133,10 @@ pub(super) fn choices(model: &str) -> Vec<(String, String)> {
 
 /// The cells that the options ask for: operations are its configurations, depths its neighbours.
 fn chosen(model: &str, options: &Options) -> Vec<Plan> {
-    let wanted = |list: &[String], word: &str| list.is_empty() || list.iter().any(|name| name == word);
-    let is_wanted =
-        |plan: &Plan| wanted(&options.configs, plan.operation) && wanted(&options.neighbours, &depth_word(plan.depth));
-    cells(model).into_iter().filter(is_wanted).collect()
+    let is_chosen = |plan: &Plan| {
+        is_wanted(&options.configs, plan.operation) && is_wanted(&options.neighbours, &depth_word(plan.depth))
+    };
+    cells(model).into_iter().filter(is_chosen).collect()
 }
 
 pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {

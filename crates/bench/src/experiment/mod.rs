@@ -250,11 +250,14 @@ fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) -> Vec
 
 /// The cells that the options ask for.
 fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
-    let wanted = |list: &[String], word: &str| list.is_empty() || list.iter().any(|name| name == word);
-    all.iter()
-        .filter(|plan| wanted(&options.neighbours, plan.neighbour) && wanted(&options.configs, &plan.config()))
-        .copied()
-        .collect()
+    let is_chosen =
+        |plan: &&Plan| is_wanted(&options.neighbours, plan.neighbour) && is_wanted(&options.configs, &plan.config());
+    all.iter().filter(is_chosen).copied().collect()
+}
+
+/// Whether a list of names has this one; an empty list stands for all.
+fn is_wanted(list: &[String], word: &str) -> bool {
+    list.is_empty() || list.iter().any(|name| name == word)
 }
 
 /// Refuses neighbours and configurations that an experiment does not have, before anything is set up for it.
@@ -270,7 +273,10 @@ pub fn check_choice(name: &str, options: &Options) -> Result<()> {
         "journal-fsync" => of_plans(journal_fsync::cells()),
         "share-correction" => of_plans(share_correction::cells(options.quick)),
         disk_models::NAME => disks(name).iter().flat_map(|disk| disk_models::choices(disk)).collect(),
-        "attribution" => attribution::GROUPS.iter().map(|group| (String::new(), (*group).to_owned())).collect(),
+        "attribution" => {
+            let groups = [attribution::CONTAINERS].into_iter().chain(OVERHEAD);
+            groups.map(|group| (String::new(), group.to_owned())).collect()
+        }
         _ => Vec::new(),
     };
     let of_config = |(config, _): &(String, String)| config.clone();
@@ -293,10 +299,8 @@ pub fn check_choice(name: &str, options: &Options) -> Result<()> {
             None => {}
         }
     }
-    let wanted =
-        |list: &[String], word: &str| word.is_empty() || list.is_empty() || list.iter().any(|name| name == word);
     let is_chosen = |(config, neighbour): &(String, String)| {
-        wanted(&options.configs, config) && wanted(&options.neighbours, neighbour)
+        is_wanted(&options.configs, config) && is_wanted(&options.neighbours, neighbour)
     };
     if !all.is_empty() && !all.iter().any(is_chosen) {
         bail!("{name} has no cell with one of these configurations and one of these neighbours");

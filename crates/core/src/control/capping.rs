@@ -179,12 +179,11 @@ impl Caps {
     /// A tenant's cap, if it has one.
     pub(super) fn of(&self, name: &str) -> Option<Cap> {
         let mut cap = Cap::default();
-        for limit in self.share.get(name).copied().into_iter().chain(self.promises.of(name)) {
+        let of_share = |limit: &Limit| self.whole.get(name).map_or(*limit, |whole| Limit::Ops(whole.ops));
+        for limit in self.share.get(name).map(of_share).into_iter().chain(self.promises.of(name)) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to the range")]
             match limit {
                 Limit::Ops(ops) => {
-                    let whole = self.whole.get(name).filter(|_| self.share.get(name) == Some(&limit));
-                    let ops = whole.map_or(ops, |whole| whole.ops);
                     let ops = ops.round().clamp(1.0, f64::from(u32::MAX)) as u32;
                     cap.ops = Some(cap.ops.map_or(ops, |other| other.min(ops)));
                 }

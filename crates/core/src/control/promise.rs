@@ -29,10 +29,10 @@ const NEAR: (f64, f64) = (0.85, 1.1);
 pub(super) const FLOOR: f64 = 0.25;
 /// It helps to hold others back when fsyncs take no more than this part of what they took before.
 const HELPS: f64 = 0.75;
-/// Who does so many times what its cap allows is not held by it: its I/O is metadata.
-const PASSES: f64 = 1.5;
 /// Where it does not, it is tried again after so long, s.
 const PAUSE: f64 = 300.0;
+/// Who does so many times what its cap allows is not held by it: its I/O is metadata.
+const PASSES: f64 = 1.5;
 
 /// Who is held back for promises, and how that goes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -42,10 +42,8 @@ pub(super) struct Promises {
     since_step: f64,
     /// What fsyncs took when it began, of what was promised; none when it is not known.
     before: Option<f64>,
-    /// How long nobody is held back yet, because it did not help, s.
-    pause: f64,
-    /// And why it did not.
-    gave_up: Option<LatencyMiss>,
+    /// How long nobody is held back yet (s), because it did not help, and why it did not.
+    paused: Option<(f64, LatencyMiss)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,23 +85,23 @@ impl Promises {
         seconds: f64,
     ) -> Option<Reason> {
         self.since_step += seconds;
-        self.pause = (self.pause - seconds).max(0.0);
+        self.paused = self.paused.map(|(left, why)| (left - seconds, why)).filter(|(left, _)| *left > 0.0);
         let missed = missed(sample, params);
         let worst = worst(sample, params);
         if missed.is_empty() {
             self.recover(worst, sample, rates);
             return None;
         }
-        if let Some(why) = self.gave_up.filter(|_| self.pause > 0.0) {
+        if let Some((_, why)) = self.paused {
             return told(&missed, why);
         }
         if self.since_step < WINDOW && !self.held_back.is_empty() {
             return None;
         }
-        let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
         if self.is_passed(rates) {
             return self.give_up(&missed, LatencyMiss::PastCaps);
         }
+        let spared: BTreeSet<&str> = missed.iter().map(|(name, ..)| *name).collect();
         if self.hold_back(sample, rates, params, &spared, worst) {
             return None;
         }
@@ -125,7 +123,7 @@ impl Promises {
 
     /// Holds nobody back for a while.
     fn give_up(&mut self, missed: &[(&str, f64, f64)], why: LatencyMiss) -> Option<Reason> {
-        *self = Self { pause: PAUSE, gave_up: Some(why), ..Self::default() };
+        *self = Self { paused: Some((PAUSE, why)), ..Self::default() };
         told(missed, why)
     }
 
