@@ -1,4 +1,4 @@
-//! `cargo xtask evidence`: runs an experiment of TARGETS in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
+//! `cargo xtask evidence`: runs an experiment in virtual machines and writes `docs/evidence/NAME.{json,svg,md}`.
 //!
 //! A run on one disk replaces what is stored of that disk, and one of some of its cells only these, if all else was the same: so an
 //! experiment of many hours can be run in parts. What is less than the full form is written to `target/evidence` instead.

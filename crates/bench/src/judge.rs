@@ -1,4 +1,4 @@
-//! The judge: whether an experiment reached its row of TARGETS.md, as pure functions of its figures.
+//! The judge: whether an experiment reached its targets, as pure functions of its figures (docs/DECISIONS.md, "Targets are ratios").
 //!
 //! Owns: every threshold, in one table ([`THRESHOLDS`]). The middle of the rounds is judged, the spread is shown.
 //! Does not: measure, or excuse. What was not measured is short; so are fewer than three rounds, unless the short form was asked for.
@@ -27,7 +27,7 @@ pub(crate) const ON_FLASH: &str = " on flash";
 /// The row that counts the rounds of a disk begins with it.
 pub(crate) const ROUNDS: &str = "rounds";
 
-/// Rounds that a full run has at least (TARGETS.md: "spread of at least 3 interleaved rounds").
+/// Rounds that a full run has at least ("spread of at least 3 interleaved rounds").
 pub const MIN_ROUNDS: usize = 3;
 
 /// Shares are equal in the probe: however busy A keeps the device alone, B may expect the other half of it.
@@ -47,7 +47,7 @@ enum Bound {
 /// One demand.
 #[derive(Clone, Copy, Debug)]
 struct Threshold {
-    /// The row of TARGETS.md that it is cited from.
+    /// The experiment whose target it is.
     row: &'static str,
     /// What is judged.
     what: &'static str,
@@ -58,7 +58,7 @@ const fn demand(row: &'static str, what: &'static str, bound: Bound) -> Threshol
     Threshold { row, what, bound }
 }
 
-/// All thresholds, from the column "target" of TARGETS.md.
+/// All thresholds, each under the words of its target.
 const THRESHOLDS: [Threshold; 92] = [
     // "hdd: (a) <= 1.4x, p99 <= 2x; (b) <= 1.6x, p99 <= 2x; (c) <= 1.6x"; a p99 of 2x is asked of (c) too
     demand("fsync-probe", "streams mean", Bound::AtMost(1.4)),
@@ -164,9 +164,9 @@ const THRESHOLDS: [Threshold; 92] = [
     demand("launch-storm", "base bounded, disk reads saved", Bound::Reported),
     demand("launch-storm", "drr bounded, time saved", Bound::Reported),
     demand("launch-storm", "drr bounded, disk reads saved", Bound::Reported),
-    // No row of TARGETS: the lab's disks have the published figures of their drives "within 10 %"
+    // The lab's disks have the published figures of their drives "within 10 %"
     demand(disk_models::NAME, "largest deviation", Bound::AtMost(published::TOLERANCE_PCT)),
-    // No row of TARGETS: "30-minute mixed run with container churn: attributed + unattributed equals the journal device's bytes, no
+    // "30-minute mixed run with container churn: attributed + unattributed equals the journal device's bytes, no
     // leak in maps or memory, daemon RSS flat"
     demand("churn", "bytes not charged", Bound::AtMost(0.0)),
     demand("churn", "unattributed", Bound::AtMost(1.0)),

@@ -14,7 +14,7 @@ pub const FORMAT: u32 = 1;
 pub struct Experiment {
     /// Version of this format, [`FORMAT`].
     pub format: u32,
-    /// Name as in TARGETS, for example `fsync-probe`.
+    /// Name as `cargo xtask evidence` takes it, for example `fsync-probe`.
     pub name: String,
     /// What was asked and how, in a few sentences.
     pub about: String,

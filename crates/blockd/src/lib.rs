@@ -2,7 +2,7 @@
 //!
 //! A loop device turns every flush into an fsync of the image, and each of those commits the journal of the file system that
 //! the image is in, which all volumes of the pool share. This server issues `fdatasync(2)` on an image whose blocks are all
-//! written, which commits nothing (FACTS.md §2); and it does all of a volume's I/O from its own cgroup, so that journal,
+//! written, which commits nothing (docs/DECISIONS.md, K2); and it does all of a volume's I/O from its own cgroup, so that journal,
 //! flushes and checkpoints are charged to the volume's tenant without touching a kernel thread.
 //!
 //! It also writes what a snapshot holds as a stream, and reads one, and completes a base that is imported, in the daemon's workers

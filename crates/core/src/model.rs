@@ -26,7 +26,7 @@ pub enum FsKind {
     /// ext4: its journal thread can be charged to the tenant.
     #[default]
     Ext4,
-    /// XFS: log writes under fsync are charged to the caller, background log writes to the root cgroup (FACTS.md §1).
+    /// XFS: log writes under fsync are charged to the caller, background log writes to the root cgroup (docs/DECISIONS.md, K3).
     Xfs,
 }
 

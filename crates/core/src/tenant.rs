@@ -13,7 +13,7 @@
 //! Controllers io and memory are enabled along that path by whoever makes a cgroup. Controller cpu is wanted and can be done
 //! without: [`serve_first`].
 //! Journal threads and servers have cgroups of their own because a kernel thread in the container's own cgroup makes freeze and rmdir
-//! fail (FACTS.md §1).
+//! fail (docs/DECISIONS.md, K1).
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

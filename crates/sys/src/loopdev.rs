@@ -2,7 +2,7 @@
 //!
 //! Owns: the ioctls of `/dev/loop-control` and `/dev/loopN`, and `/sys/block/loopN/loop`. Direct I/O is read back after
 //! each attach, so that it is never lost without a word.
-//! Does not: create or allocate image files, nor decide whether a loop device is good enough (DESIGN.md, section 5).
+//! Does not: create or allocate image files, nor decide whether a loop device is good enough (docs/DECISIONS.md, "Block servers").
 
 use std::ffi::c_void;
 use std::fs;

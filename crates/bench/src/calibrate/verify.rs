@@ -1,4 +1,4 @@
-//! `bulkhead device calibrate --verify`: what the stored calibration does, by the probe of TARGETS.md beside its three neighbours.
+//! `bulkhead device calibrate --verify`: what the stored calibration does, by the experiment `fsync-probe` beside its three neighbours.
 
 use anyhow::{Context, Result};
 use bulkhead_api::client::Client;

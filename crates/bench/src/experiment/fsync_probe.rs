@@ -1,4 +1,4 @@
-//! `fsync-probe`: what a small fsync costs beside a noisy neighbour (TARGETS.md, first row).
+//! `fsync-probe`: what a small fsync costs beside a noisy neighbour.
 //!
 //! A round of a cell, all in the same mount: A's probe alone, the neighbour alone, both. The buffered writers need a long
 //! warm-up: until the page cache holds as much dirty data as it may, 0.5 GB of the lab's 3, the disk is not their limit. In three cells
@@ -48,7 +48,7 @@ const QUICK_CONFIGS: [(Layout, Controller); 2] =
 
 /// The shares of A and B.
 const SHARES: (u32, u32) = (100, 100);
-/// What A is promised: that 99 % of its fsyncs take at most so many times what they take alone, which is TARGETS' limit.
+/// What A is promised: that 99 % of its fsyncs take at most so many times what they take alone, which is the target's limit.
 const PROMISE: f64 = 2.0;
 /// How long a promise is enforced before a window, s: a step every 10 s, and some of them until the neighbour is where it belongs.
 const SETTLE: f64 = 75.0;

@@ -55,7 +55,7 @@ pub const NAMES: [&str; 11] = [
 /// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
 pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
 
-/// The disk models of the lab on which TARGETS wants an experiment.
+/// The disk models of the lab on which an experiment has targets.
 #[must_use]
 pub fn disks(name: &str) -> &'static [&'static str] {
     match name {
