@@ -493,7 +493,7 @@ impl Client {
                 self.socket.display()
             );
             Fault::new(Code::Unavailable, "daemon", cause)
-                .cure("restart the daemon after an upgrade: `systemctl restart bulkhead`")
+                .hint("restart the daemon after an upgrade: `systemctl restart bulkhead`")
         };
         if status.is_success() {
             let body: &[u8] = if status == StatusCode::NO_CONTENT { b"null" } else { body };
@@ -570,7 +570,7 @@ impl Client {
             }
             io::ErrorKind::PermissionDenied => {
                 Fault::new(Code::PermissionDenied, "daemon", format!("permission denied for its socket {socket}"))
-                    .cure("run this as root, or as a member of the group that the socket belongs to")
+                    .hint("run this as root, or as a member of the group that the socket belongs to")
             }
             _ => Fault::new(Code::Unavailable, "daemon", format!("cannot connect to {socket} ({error})"))
                 .reason(Reason::DaemonUnreachable),
@@ -584,7 +584,7 @@ impl Client {
             "daemon",
             format!("the connection to {socket} was lost before the answer ({error})"),
         )
-        .cure(
+        .hint(
             "`journalctl -u bulkhead` says why; what it had started is completed or undone when it starts again, and the \
                  same command can be repeated",
         )

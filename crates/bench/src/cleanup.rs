@@ -31,7 +31,7 @@ fn lock_at(path: &Path) -> Result<LockFile> {
         Err(FileError::AlreadyLocked { pid, .. }) => {
             let holder = pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
             let cause = format!("another experiment or calibration is under way{holder}");
-            Err(Fault::new(Code::InUse, "this host", cause).cure("wait for its end").into())
+            Err(Fault::new(Code::InUse, "this host", cause).hint("wait for its end").into())
         }
         locked => locked.context("the lock of experiments"),
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_core::error::Fault;
-pub(crate) use bulkhead_core::model::Sharing;
+pub(crate) use bulkhead_core::model::ReadFrom;
 use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::tenant;
@@ -98,7 +98,7 @@ impl Clones {
             client: Client::new(socket),
             runtime: runtime.context("cannot start a runtime")?,
             daemon: Some(spawn(&spec).context("cannot start a daemon")?),
-            has_modes: says("volume clone --help", "--share"),
+            has_modes: says("volume clone --help", "--read-from"),
             has_images: says("image import --help", "POOL/VOLUME"),
             removed: false,
             _lock: lock,
@@ -159,23 +159,24 @@ impl Clones {
         let copy = Tool::new("cp").arg("-a").arg(tree.join(".")).arg(&dir).limit(COPY_LIMIT);
         copy.run().context("cannot fill the base")?;
         self.detach(&origin)?;
-        let request = VolumeCopy { name: base.name.clone(), read_only: true, share: None, domain: None };
+        let request = VolumeCopy { name: base.name.clone(), read_only: true, read_from: None, domain: None };
         self.ask(async |client| client.volume_copy(&origin, &request, false).await)?;
         Ok(())
     }
 
     /// Modes that clones can have here.
-    pub(crate) fn modes(&self) -> Vec<Sharing> {
-        let has =
-            |mode: &Sharing| *mode == Sharing::Base || self.has_modes && (self.has_images || *mode == Sharing::Off);
-        Sharing::ALL.into_iter().filter(has).collect()
+    pub(crate) fn modes(&self) -> Vec<ReadFrom> {
+        let has = |mode: &ReadFrom| {
+            *mode == ReadFrom::HostCache || self.has_modes && (self.has_images || *mode == ReadFrom::Disk)
+        };
+        ReadFrom::ALL.into_iter().filter(has).collect()
     }
 
     /// Makes clones, mounted, with nothing of theirs in a cache that [`drop_caches`] can drop.
-    pub(crate) fn clones(&self, n: usize, sharing: Sharing) -> Result<Vec<Clone>> {
+    pub(crate) fn clones(&self, n: usize, mode: ReadFrom) -> Result<Vec<Clone>> {
         let make = |number: usize| {
-            let volume = reference(&format!("{}-{number}", sharing.as_str()))?;
-            self.make_clone(&volume, sharing)?;
+            let volume = reference(&format!("{}-{number}", mode.tag()))?;
+            self.make_clone(&volume, mode)?;
             let view = self.attach(&volume)?;
             let server = if let Accounting::Server { pid, .. } = view.accounting { Some(pid) } else { None };
             let dir = view.mounted_at.with_context(|| format!("clone {volume} is not mounted"))?;
@@ -184,12 +185,12 @@ impl Clones {
         (1..=n).map(make).collect()
     }
 
-    /// Asks for a clone that reads what it shares in this way.
-    fn make_clone(&self, volume: &VolumeRef, sharing: Sharing) -> Result<()> {
+    /// Creates a clone that reads shared blocks from there.
+    fn make_clone(&self, volume: &VolumeRef, mode: ReadFrom) -> Result<()> {
         let base = reference(BASE_NAME)?.to_string();
         let mut words = ["volume", "clone", &base, volume.name.as_str()].map(str::to_owned).to_vec();
         if self.has_modes {
-            words.extend(["--share", sharing.as_str()].map(str::to_owned));
+            words.extend(["--read-from", mode.as_str()].map(str::to_owned));
         }
         self.bulkhead(&words).with_context(|| format!("cannot make clone {volume}"))
     }
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_called_as_on_the_command_line() {
-        assert_eq!(Sharing::ALL.map(Sharing::as_str), ["off", "base", "drr", "both"]);
+    fn modes_keep_the_names_of_stored_evidence() {
+        assert_eq!(ReadFrom::ALL.map(ReadFrom::tag), ["off", "base", "drr", "both"]);
     }
 }

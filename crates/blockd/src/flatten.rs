@@ -34,9 +34,9 @@ pub(crate) fn run(gate: &Gate, volume: &Volume, path: &Path) {
             }
             // What a failed flush has lost cannot be known. This server does not say that the image needs nothing below.
             Err(error) if gate.has_failed_flush() => {
-                let cure =
+                let hint =
                     "when the disk is in order: detach the volume from its tenant, check it, and attach it again";
-                tracing::error!(why = chain(&error), cure, "a flush failed: the image is not flattened any further");
+                tracing::error!(why = chain(&error), hint, "a flush failed: the image is not flattened any further");
                 return;
             }
             Err(error) => tracing::error!(why = chain(&error), "the image cannot be flattened"),

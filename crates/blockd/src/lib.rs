@@ -318,7 +318,7 @@ fn prepare(
     let size = image.size();
     let layers = match &spec.below {
         Some(below) => Layers::in_common(roots, below, &spec.image, patience),
-        None => Layers::open(&image, &spec.image, spec.layered, spec.share.caches_layers())?,
+        None => Layers::open(&image, &spec.image, spec.layered, spec.read_from.caches_layers())?,
     };
     let layers = match layers {
         None => None,

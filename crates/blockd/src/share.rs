@@ -89,7 +89,7 @@ impl Share {
         let shared = |path: &PathBuf| {
             let content = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).unwrap_or_default();
             let index = path.with_extension(bulkhead_core::backend::INDEX_SUFFIX);
-            if !spec.share.asks_siblings() || !index.exists() {
+            if !spec.read_from.asks_peers() || !index.exists() {
                 return Ok((content, None));
             }
             let table = service::dir(roots).join(access::file_name(content, &spec.domain));
@@ -99,9 +99,9 @@ impl Share {
             Ok((content, Some(Shared { content, index, table })))
         };
         let layers: Vec<(Uuid, Option<Shared>)> = layers.iter().map(shared).collect::<Result<_, ImageError>>()?;
-        if spec.share.asks_siblings() && layers.iter().all(|(_, shared)| shared.is_none()) {
+        if spec.read_from.asks_peers() && layers.iter().all(|(_, shared)| shared.is_none()) {
             tracing::warn!(
-                how = %spec.share,
+                how = %spec.read_from,
                 "no layer has an index, as those of imported images have: siblings cannot be asked"
             );
         }

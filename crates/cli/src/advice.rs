@@ -48,11 +48,11 @@ pub(crate) fn advice(reason: &Reason) -> String {
         Reason::NoSnapshotsInPool => "use a pool on an LVM thin pool (`bulkhead pool create NAME --vg VG --thin-pool LV`), or a directory pool without `--server loop`".to_owned(),
         Reason::TooManyLayers => "`bulkhead volume flatten POOL/VOLUME`, and keep the volume in use until it depends on no layer".to_owned(),
         Reason::FlatteningNeedsRoom { volume } => format!("free up space in the pool, wait until the volume is flattened, or cancel flattening: `bulkhead volume flatten {volume} --cancel`"),
-        Reason::SharingFixed => "omit `--share` and `--domain`, or use a directory pool".to_owned(),
-        Reason::DomainNeedsDrr => "use `--share drr` or `--share off`".to_owned(),
-        Reason::SiblingsNeedIndex => "use `--share base`, or a directory pool".to_owned(),
-        Reason::SiblingsUnreadable => "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--share base` needs no peers".to_owned(),
-        Reason::SharingNeedsUblk => "`modprobe ublk_drv`, or clone the snapshot without `--share`".to_owned(),
+        Reason::ReadFromFixed => "omit `--read-from` and `--domain`, or use a directory pool".to_owned(),
+        Reason::DomainNeedsPeers => "use `--read-from peers` or `--read-from disk`".to_owned(),
+        Reason::PeersNeedIndex => "use `--read-from host-cache`, or a directory pool".to_owned(),
+        Reason::PeersUnreadable => "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--read-from host-cache` needs no peers".to_owned(),
+        Reason::SharingNeedsUblk => "`modprobe ublk_drv`, or clone the snapshot without `--read-from`".to_owned(),
         Reason::NeedsDirectoryPool => "use a directory pool (`bulkhead pool create NAME --dir PATH`), or copy the files".to_owned(),
         Reason::ReceiveIncomplete { volume } => format!("resume the transfer with the token that `bulkhead volume receive {volume} --token` prints"),
         Reason::ReceiveGivenUp => "resume the transfer with the token that `bulkhead volume receive POOL/VOLUME --token` prints".to_owned(),
@@ -91,8 +91,8 @@ pub(crate) fn advice(reason: &Reason) -> String {
 }
 
 /// What to do about a fault: the advice, where it has a reason; empty when there is nothing sensible to say.
-pub(crate) fn cure(fault: &Fault) -> String {
-    fault.reason.as_deref().map_or_else(|| fault.cure.clone(), advice)
+pub(crate) fn hint(fault: &Fault) -> String {
+    fault.reason.as_deref().map_or_else(|| fault.hint.clone(), advice)
 }
 
 /// What to do about a finding: the advice, where it has a reason; `None` when there is nothing sensible to say.

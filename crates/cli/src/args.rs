@@ -515,24 +515,24 @@ pub(crate) struct HeatmapArgs {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sharing {
+pub(crate) enum ReadFrom {
     /// From disk; no memory is shared
-    Off,
+    Disk,
     /// Through the host page cache: one copy in memory for all clones of an image, in addition to each clone's own
-    Base,
+    HostCache,
     /// From the page cache of a peer (a clone that has read the same block), else from disk (imported images only)
-    Drr,
+    Peers,
     /// From the page cache of a peer, else through the host page cache (imported images only)
     Both,
 }
 
-impl From<Sharing> for model::Sharing {
-    fn from(sharing: Sharing) -> Self {
-        match sharing {
-            Sharing::Off => Self::Off,
-            Sharing::Base => Self::Base,
-            Sharing::Drr => Self::Drr,
-            Sharing::Both => Self::Both,
+impl From<ReadFrom> for model::ReadFrom {
+    fn from(mode: ReadFrom) -> Self {
+        match mode {
+            ReadFrom::Disk => Self::Disk,
+            ReadFrom::HostCache => Self::HostCache,
+            ReadFrom::Peers => Self::Peers,
+            ReadFrom::Both => Self::Both,
         }
     }
 }
@@ -598,10 +598,10 @@ pub(crate) enum VolumeCommand {
         volume: String,
         /// Name of the clone, created in the same pool
         name: String,
-        /// Where shared blocks are read from [default: as the origin; on LVM `off`, where only clones of a snapshot can use `base`]
-        #[arg(long, value_enum, value_name = "HOW")]
-        share: Option<Sharing>,
-        /// Sharing domain: volumes learn only from reads of volumes in the same domain (`drr` and `off` only) [default: the origin's, else the
+        /// Where shared blocks are read from [default: as the origin; on LVM `disk`, where only clones of a snapshot can use `host-cache`]
+        #[arg(long, value_enum, value_name = "SOURCE")]
+        read_from: Option<ReadFrom>,
+        /// Sharing domain: volumes learn only from reads of volumes in the same domain (`peers` and `disk` only) [default: the origin's, else the
         /// pool's]
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,

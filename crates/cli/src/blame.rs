@@ -50,7 +50,7 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
         if seen.blame.is_empty() && !is_known && !args.follow {
             let cause = "no container with that name was active in this interval";
             return Err(Fault::new(Code::NotFound, format!("container {victim}"), cause)
-                .cure("`bulkhead top --once` lists the active ones"));
+                .hint("`bulkhead top --once` lists the active ones"));
         }
     }
     if output.is_json() {

@@ -43,7 +43,7 @@ fn begin_log() {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_core::model::Sharing;
+    use bulkhead_core::model::ReadFrom;
     use bulkhead_core::serve;
     use clap::Parser as _;
     use uuid::Uuid;
@@ -61,7 +61,7 @@ mod tests {
             layered: true,
             below: Some("/dev/vg/base".into()),
             flatten: true,
-            share: Sharing::Both,
+            read_from: ReadFrom::Both,
             domain: "--d".to_owned(),
             cgroup: Some("a b/server".to_owned()),
         };

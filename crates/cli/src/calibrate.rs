@@ -30,7 +30,7 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
     }
     if args.write.dry_run {
         return Err(invalid(object, "a measurement uses the device, which a dry run must not do")
-            .cure("omit `--dry-run`, or pass `--model` and `--qos`"));
+            .hint("omit `--dry-run`, or pass `--model` and `--qos`"));
     }
     let pool = args.pool.as_deref().map(parse::pool_name).transpose()?;
     let cancel = Cancel::new();

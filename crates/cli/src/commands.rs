@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{Server, Sharing, VolumeRef};
+use bulkhead_core::model::{ReadFrom, Server, VolumeRef};
 use bulkhead_core::wire::{
     DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeFlatten, VolumeResize, VolumeRollback,
@@ -163,12 +163,12 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             show::done(output, &format!("volume {volume}"), "resized", &done)
         }
         VolumeCommand::Snapshot { volume, name, write } => {
-            copy(client, output, &volume, Copy { name, read_only: true, share: None, domain: None }, write.dry_run)
+            copy(client, output, &volume, Copy { name, read_only: true, read_from: None, domain: None }, write.dry_run)
                 .await
         }
-        VolumeCommand::Clone { volume, name, share, domain, write } => {
-            let share = share.map(Into::into);
-            copy(client, output, &volume, Copy { name, read_only: false, share, domain }, write.dry_run).await
+        VolumeCommand::Clone { volume, name, read_from, domain, write } => {
+            let read_from = read_from.map(Into::into);
+            copy(client, output, &volume, Copy { name, read_only: false, read_from, domain }, write.dry_run).await
         }
         VolumeCommand::Rollback { volume, snapshot, lose_changes, write } => {
             let volume = resolved(client, &volume).await?;
@@ -211,7 +211,7 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
 struct Copy {
     name: String,
     read_only: bool,
-    share: Option<Sharing>,
+    read_from: Option<ReadFrom>,
     domain: Option<String>,
 }
 
@@ -220,7 +220,7 @@ async fn copy(client: &Client, output: &Output, original: &str, copy: Copy, dry_
     let name = parse::copy_name(&original, &copy.name)?;
     let domain = copy.domain.as_deref().map(parse::domain_name).transpose()?;
     let object = format!("volume {}/{name}", original.pool);
-    let request = VolumeCopy { name, read_only: copy.read_only, share: copy.share, domain };
+    let request = VolumeCopy { name, read_only: copy.read_only, read_from: copy.read_from, domain };
     show::done(output, &object, "created", &client.volume_copy(&original, &request, dry_run).await?)
 }
 
@@ -264,7 +264,7 @@ async fn tenant_set(args: &TenantSetArgs, client: &Client, output: &Output) -> R
     };
     if request == TenantSet::default() {
         return Err(invalid(format!("tenant {name}"), "nothing to change")
-            .cure("specify --share, --limit, --no-limits, --attach or --detach"));
+            .hint("specify --share, --limit, --no-limits, --attach or --detach"));
     }
     let done = client.tenant_set(&name, &request, args.write.dry_run).await?;
     show::done(output, &format!("tenant {name}"), "changed", &done)

@@ -114,7 +114,7 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
                 Ok((false, _)) => Err(invalid(object, "it is not a directory")),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                     Err(Fault::new(Code::NotFound, object, "there is no such directory")
-                        .cure("name a directory on the disk to test"))
+                        .hint("name a directory on the disk to test"))
                 }
                 Err(error) => Err(invalid(object, error)),
             }
@@ -125,7 +125,7 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
         (None, device) => {
             let device = device.as_deref().unwrap_or(Path::new("-")).display();
             Err(Fault::new(Code::InvalidArgument, format!("device {device}"), "all data on it would be lost")
-                .cure(format!("confirm with exactly `--erase {device}`")))
+                .hint(format!("confirm with exactly `--erase {device}`")))
         }
     }
 }
@@ -153,7 +153,7 @@ fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
 fn cannot_write(path: &Path, error: &std::io::Error) -> Fault {
     let code = if error.kind() == std::io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
     Fault::new(code, format!("file {}", path.display()), format!("it cannot be written ({error})"))
-        .cure("choose another directory with `--report`")
+        .hint("choose another directory with `--report`")
 }
 
 #[cfg(test)]

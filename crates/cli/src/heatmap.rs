@@ -56,6 +56,6 @@ fn line(row: &HeatRow) -> Vec<String> {
 fn write(path: &Path, picture: &str) -> Result<(), Fault> {
     file::write_atomic(path, picture.as_bytes()).map_err(|error| {
         let cause = format!("cannot write the heat map: {}", bulkhead_core::error::chain(&error));
-        Fault::new(Code::InvalidArgument, path.display(), cause).cure("choose a file in a writable directory")
+        Fault::new(Code::InvalidArgument, path.display(), cause).hint("choose a file in a writable directory")
     })
 }

@@ -87,7 +87,7 @@ async fn begin(
         done = answer => Ok((done?, false)),
         () = end.asked() => {
             let cause = format!("the daemon did not answer; if the hold still starts, it ends after {LEASE_SECONDS} s");
-            Err(Fault::new(Code::Unavailable, "hold", cause).cure("`bulkhead hold ls` lists the holds"))
+            Err(Fault::new(Code::Unavailable, "hold", cause).hint("`bulkhead hold ls` lists the holds"))
         }
     }
 }
@@ -197,22 +197,22 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
     for text in &args.fsync_p99 {
         let (object, example) = (format!("--fsync-p99 {text}"), "for example `--fsync-p99 db=20ms`");
         let (name, time) =
-            of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").cure(example))?;
+            of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").hint(example))?;
         let us = micros(time)
-            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time in us, ms or s")).cure(example))?;
+            .ok_or_else(|| invalid(&object, format!("{time:?} is not a time in us, ms or s")).hint(example))?;
         if named(&mut tenants, name, &object)?.fsync_p99_us.replace(us).is_some() {
-            return Err(invalid(&object, "it is given twice").cure("set one latency per tenant"));
+            return Err(invalid(&object, "it is given twice").hint("set one latency per tenant"));
         }
     }
     for text in &args.journal {
         let (object, example) = (format!("--journal {text}"), "for example `--journal db=/srv/db`");
         let (name, path) =
-            text.split_once('=').ok_or_else(|| invalid(&object, "it is not of the form NAME=PATH").cure(example))?;
+            text.split_once('=').ok_or_else(|| invalid(&object, "it is not of the form NAME=PATH").hint(example))?;
         if !path.starts_with('/') {
-            return Err(invalid(&object, format!("{path:?} is not an absolute path")).cure(example));
+            return Err(invalid(&object, format!("{path:?} is not an absolute path")).hint(example));
         }
         if named(&mut tenants, name, &object)?.journal.replace(path.into()).is_some() {
-            return Err(invalid(&object, "it is given twice").cure("name one file system per tenant"));
+            return Err(invalid(&object, "it is given twice").hint("name one file system per tenant"));
         }
     }
     Ok(tenants)
@@ -221,7 +221,7 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
 fn named<'a>(tenants: &'a mut [HoldTenant], name: &str, object: &str) -> Result<&'a mut HoldTenant, Fault> {
     tenants.iter_mut().find(|tenant| tenant.tenant == name).ok_or_else(|| {
         invalid(object, format!("no share is given for {name}"))
-            .cure(format!("give it a share as well: `--tenant {name}=50`"))
+            .hint(format!("give it a share as well: `--tenant {name}=50`"))
     })
 }
 
@@ -234,9 +234,9 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
     let object = format!("--tenant {text}");
     let example = "for example `--tenant db=70`";
     let (name, share) =
-        of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").cure(example))?;
+        of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").hint(example))?;
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
-    let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).cure(example))?;
+    let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).hint(example))?;
     Ok(HoldTenant::new(name, share))
 }
 

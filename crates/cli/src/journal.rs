@@ -24,7 +24,7 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
     let object = "journal calibration";
     if !rustix::process::geteuid().is_root() {
         return Err(
-            Fault::new(Code::PermissionDenied, object, "creating a file system requires root").cure("run it with sudo")
+            Fault::new(Code::PermissionDenied, object, "creating a file system requires root").hint("run it with sudo")
         );
     }
     let asked = |features: &Features| args.features.is_empty() || args.features.contains(features);
@@ -33,7 +33,7 @@ pub(crate) fn calibrate(args: &JournalCalibrateArgs, output: &Output) -> Result<
         features.iter().map(|features| features.mkfs()).find(|(program, _)| find_program(program).is_none())
     {
         let missing = Fault::new(Code::Unsupported, object, format!("{program} is not installed"));
-        return Err(missing.cure(format!("install the Debian package {package}, or choose others with --features")));
+        return Err(missing.hint(format!("install the Debian package {package}, or choose others with --features")));
     }
     let request = Request { features, n_runs: args.runs, n_calls: args.calls, cancel: Cancel::new() };
     request.cancel.on_signals().map_err(|error| fault(object, error))?;

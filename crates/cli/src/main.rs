@@ -113,7 +113,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         let mut paragraphs = text.split("\n\n");
         let cause = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim();
         let cause = cause.split_whitespace().collect::<Vec<_>>().join(" ");
-        let fault = Fault::new(Code::InvalidArgument, "command line", cause).cure("`--help` shows the valid arguments");
+        let fault = Fault::new(Code::InvalidArgument, "command line", cause).hint("`--help` shows the valid arguments");
         return Output::new(Format::Json).fail(&fault);
     }
     output::usage_error(&error.render().to_string())

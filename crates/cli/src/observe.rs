@@ -37,7 +37,7 @@ impl Source {
                         "observation",
                         "no daemon is running, and without one this needs root",
                     )
-                    .cure("run it with sudo"));
+                    .hint("run it with sudo"));
                 }
                 if !output.is_json() {
                     output
@@ -62,7 +62,7 @@ impl Source {
                 option,
                 "only the daemon knows what happened before, and none is running",
             )
-            .cure(format!("start it (`bulkhead daemon`), or omit `{option}`"))),
+            .hint(format!("start it (`bulkhead daemon`), or omit `{option}`"))),
         }
     }
 

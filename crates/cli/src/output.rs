@@ -100,14 +100,14 @@ impl Output {
     }
 
     fn complain(&self, fault: &Fault) {
-        let cure = advice::cure(fault);
+        let hint = advice::hint(fault);
         if self.is_json() {
-            let fault = Fault { cure, ..fault.clone() };
+            let fault = Fault { hint, ..fault.clone() };
             // A fault is plain text fields, so this does not fail; if it did, its words are still better than nothing.
             stderr(&(serde_json::to_string(&fault).unwrap_or_else(|_| fault.to_string()) + "\n"));
             return;
         }
-        let hint = if cure.is_empty() { String::new() } else { format!("hint: {}\n", escaped(&cure)) };
+        let hint = if hint.is_empty() { String::new() } else { format!("hint: {}\n", escaped(&hint)) };
         stderr(&format!("error: {}\n{hint}", escaped(&fault.to_string())));
     }
 }

@@ -82,11 +82,11 @@ pub(crate) fn choose(name: &Name, volumes: impl Iterator<Item = VolumeRef>) -> R
     match &found[..] {
         [one] => Ok(one.clone()),
         [] => Err(Fault::new(Code::NotFound, format!("volume {name}"), "no pool has a volume of that name")
-            .cure("`bulkhead volume ls` lists the volumes")),
+            .hint("`bulkhead volume ls` lists the volumes")),
         several => {
             let names: Vec<String> = several.iter().map(ToString::to_string).collect();
             let cause = format!("more than one pool has a volume of that name: {}", names.join(", "));
-            Err(invalid(format!("volume {name}"), cause).cure("write it with its pool: POOL/VOLUME"))
+            Err(invalid(format!("volume {name}"), cause).hint("write it with its pool: POOL/VOLUME"))
         }
     }
 }
@@ -98,7 +98,7 @@ pub(crate) fn copy_name(original: &VolumeRef, text: &str) -> Result<Name, Fault>
         VolumeArg::Whole(copy) if copy.pool == original.pool => Ok(copy.name),
         VolumeArg::Whole(copy) => {
             let cause = format!("a copy is in the same pool as its origin, which is {}", original.pool);
-            Err(invalid(format!("volume {copy}"), cause).cure("give only the name of the copy"))
+            Err(invalid(format!("volume {copy}"), cause).hint("give only the name of the copy"))
         }
     }
 }
@@ -106,7 +106,7 @@ pub(crate) fn copy_name(original: &VolumeRef, text: &str) -> Result<Name, Fault>
 /// `DEV:wbps=50M,riops=100`, with the keys of `io.max`.
 pub(crate) fn limit(text: &str) -> Result<IoLimit, Fault> {
     let object = format!("limit {text:?}");
-    let wrong = |cause: String| invalid(&object, cause).cure("write it like vda:wbps=50M,riops=100");
+    let wrong = |cause: String| invalid(&object, cause).hint("write it like vda:wbps=50M,riops=100");
     let (device, settings) = text.rsplit_once(':').ok_or_else(|| wrong("it does not name a device".to_owned()))?;
     if device.is_empty() {
         return Err(wrong("it does not name a device".to_owned()));
@@ -143,7 +143,7 @@ pub(crate) fn limits(texts: &[String]) -> Result<Vec<IoLimit>, Fault> {
     for (i, limit) in limits.iter().enumerate() {
         if limits[..i].iter().any(|other| other.device == limit.device) {
             return Err(invalid("--limit", format!("{} has more than one", limit.device))
-                .cure("give all limits of a device at once, separated by commas"));
+                .hint("give all limits of a device at once, separated by commas"));
         }
     }
     Ok(limits)
@@ -160,7 +160,7 @@ pub(crate) struct RunVolume {
 /// `REF:/path` or `REF:/path:ro`.
 pub(crate) fn run_volume(text: &str) -> Result<RunVolume, Fault> {
     let object = format!("--volume {text:?}");
-    let wrong = |cause: &str| invalid(&object, cause).cure("write it like data:/var/lib/mysql or data:/srv:ro");
+    let wrong = |cause: &str| invalid(&object, cause).hint("write it like data:/var/lib/mysql or data:/srv:ro");
     let (reference, place) =
         text.split_once(':').ok_or_else(|| wrong("it does not name a directory to mount it on"))?;
     let (target, read_only) = place.strip_suffix(":ro").map_or((place, false), |target| (target, true));

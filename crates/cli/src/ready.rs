@@ -49,12 +49,12 @@ fn unavailable(finding: Finding) -> Fault {
     let fault = Fault::new(Code::Unavailable, finding.object, finding.evidence);
     match finding.reason {
         Some(reason) => fault.reason(*reason),
-        None => fault.cure(finding.advice.unwrap_or_default()),
+        None => fault.hint(finding.advice.unwrap_or_default()),
     }
 }
 
 fn not_mounted(volume: &VolumeRef, tenant: &Name) -> Fault {
     let cause = format!("it is not mounted for tenant {tenant}");
     Fault::new(Code::Unavailable, format!("volume {volume}"), cause)
-        .cure("`bulkhead host` and the daemon's log say what is wrong")
+        .hint("`bulkhead host` and the daemon's log say what is wrong")
 }

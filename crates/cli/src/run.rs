@@ -75,10 +75,10 @@ fn check_target(target: &Path) -> Result<(), Fault> {
     let object = format!("directory {}", target.display());
     match std::fs::metadata(target) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(invalid(object, "it is not a directory").cure("volumes are mounted on directories")),
+        Ok(_) => Err(invalid(object, "it is not a directory").hint("volumes are mounted on directories")),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             Err(Fault::new(Code::NotFound, object, "there is no such directory to mount the volume on")
-                .cure(format!("create it first: `mkdir -p {}`", target.display())))
+                .hint(format!("create it first: `mkdir -p {}`", target.display())))
         }
         Err(error) => Err(invalid(object, format!("it cannot be used ({error})"))),
     }
@@ -163,7 +163,7 @@ fn failed(object: &str, error: &(dyn Error + 'static)) -> Fault {
         error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
     };
     if std::iter::successors(Some(error), |&error| error.source()).any(denied) {
-        return Fault::new(Code::PermissionDenied, object, chain(error)).cure("`bulkhead run` needs root");
+        return Fault::new(Code::PermissionDenied, object, chain(error)).hint("`bulkhead run` needs root");
     }
     Fault::new(Code::Internal, object, chain(error))
 }

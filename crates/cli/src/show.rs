@@ -2,7 +2,7 @@
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{Finding, FindingId, Severity};
-use bulkhead_core::model::{IoLimit, Sharing};
+use bulkhead_core::model::{IoLimit, ReadFrom};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{
     Accounting, DeviceView, Done, HostView, IoBytes, LayersView, PoolView, TenantView, VolumeView,
@@ -180,15 +180,15 @@ impl Show for PoolView {
     }
 }
 
-/// How a copied volume reads what it shares, where it can share anything.
-fn share(volume: &VolumeView) -> Option<String> {
+/// Where a copied volume reads shared blocks, if it can share any.
+fn read_from(volume: &VolumeView) -> Option<String> {
     let shares = volume.layers.as_ref().is_some_and(|layers| !layers.below.is_empty());
     let domain = volume.domain.as_ref().map_or_else(String::new, |domain| format!(", domain {domain}"));
     // Without layers it is a clone on a thin pool.
-    let with_origin = volume.origin.as_ref().filter(|_| volume.layers.is_none() && volume.share != Sharing::Off);
+    let with_origin = volume.origin.as_ref().filter(|_| volume.layers.is_none() && volume.read_from != ReadFrom::Disk);
     match with_origin {
-        Some(origin) => Some(format!("{}, with {origin}", volume.share)),
-        None => shares.then(|| format!("{}{domain}", volume.share)),
+        Some(origin) => Some(format!("{}, with {origin}", volume.read_from)),
+        None => shares.then(|| format!("{}{domain}", volume.read_from)),
     }
 }
 
@@ -243,7 +243,7 @@ impl Show for VolumeView {
             ("read-only", yes_no(self.read_only)),
             ("origin", or_dash(self.origin.as_ref())),
             ("layers", or_dash(self.layers.as_ref().map(layers))),
-            ("share", or_dash(share(self))),
+            ("reads from", or_dash(read_from(self))),
             ("tenant", or_dash(self.tenant.as_ref())),
             ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
             ("device", or_dash(self.device.as_ref())),

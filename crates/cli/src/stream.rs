@@ -190,7 +190,7 @@ pub(crate) fn outcome(view: JobView) -> Result<JobResult, Fault> {
 /// A daemon that was started meanwhile knows nothing of the job.
 pub(crate) fn lost(fault: Fault) -> Fault {
     match fault.code {
-        Code::NotFound => Fault::new(Code::Unavailable, "daemon", "it was restarted in the meantime").cure("try again"),
+        Code::NotFound => Fault::new(Code::Unavailable, "daemon", "it was restarted in the meantime").hint("try again"),
         _ => fault,
     }
 }

@@ -37,7 +37,7 @@ const HEADERS: [&str; 12] = [
 /// # Errors
 /// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
 pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<(), Fault> {
-    let invalid = |cause, cure| Err(Fault::new(Code::InvalidArgument, "top", cause).cure(cure));
+    let invalid = |cause, hint| Err(Fault::new(Code::InvalidArgument, "top", cause).hint(hint));
     if args.total && !output.is_json() {
         return invalid("a table shows rates per second, not totals", "`--total --output json` prints the totals");
     }

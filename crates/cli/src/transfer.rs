@@ -26,7 +26,7 @@ fn printed(token: &ResumeToken) -> String {
 
 fn token(text: &str) -> Result<ResumeToken, Fault> {
     let bad = || {
-        invalid(format!("token {text:?}"), "not a valid resume token").cure(
+        invalid(format!("token {text:?}"), "not a valid resume token").hint(
             "get it on the receiving host with `bulkhead volume receive POOL/VOLUME --token`, and pass it unchanged",
         )
     };
@@ -47,7 +47,7 @@ pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Re
     let resume = args.resume.as_deref().map(token).transpose()?;
     if io::stdout().is_terminal() && !args.write.dry_run {
         return Err(invalid("standard output", "a stream cannot be written to a terminal")
-            .cure("redirect it to a file, or pipe it to `bulkhead volume receive`"));
+            .hint("redirect it to a file, or pipe it to `bulkhead volume receive`"));
     }
     let from = args.from.as_deref().map(|name| parse::copy_name(&snapshot, name)).transpose()?;
     let out = stream::file(io::stdout(), "standard output")?;
@@ -83,7 +83,7 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
     let tenant = args.tenant.as_deref().map(parse::tenant_name).transpose()?;
     if io::stdin().is_terminal() {
         return Err(invalid("standard input", "a stream cannot be read from a terminal")
-            .cure("redirect it from a file, or pipe it from `bulkhead volume send`"));
+            .hint("redirect it from a file, or pipe it from `bulkhead volume send`"));
     }
     let mut input = stream::file(io::stdin(), "standard input")?;
     let anew = "nothing was received: send it again, and check what it passes through on the way";

@@ -99,7 +99,7 @@ fn without_a_daemon() {
         &expect![[r#"
             exit 11
             ----- stderr
-            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
+            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","hint":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
         "#]],
     );
 }
@@ -327,7 +327,7 @@ fn bad_combinations() {
         &expect![[r#"
             exit 2
             ----- stderr
-            {"code":"invalid_argument","object":"command line","cause":"unrecognized subcommand 'frobnicate'","cure":"`--help` shows the valid arguments"}
+            {"code":"invalid_argument","object":"command line","cause":"unrecognized subcommand 'frobnicate'","hint":"`--help` shows the valid arguments"}
         "#]],
     );
 }
@@ -396,7 +396,7 @@ fn run_refuses_before_it_asks_the_daemon() {
         &expect![[r#"
             exit 125
             ----- stderr
-            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","cure":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
+            {"code":"unavailable","object":"daemon","cause":"it is not running: there is no socket /nonexistent/bulkhead.sock","hint":"start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal","reason":{"reason":"daemon_unreachable"}}
         "#]],
     );
 }
@@ -1051,7 +1051,7 @@ fn an_import_is_refused_before_anything_is_unpacked() {
         expect![[r#"
             exit 3
             ----- stderr
-            {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists the pools, `bulkhead pool create elsewhere --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"elsewhere"}}
+            {"code":"not_found","object":"pool elsewhere","cause":"there is no pool of that name","hint":"`bulkhead pool ls` lists the pools, `bulkhead pool create elsewhere --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"elsewhere"}}
         "#]],
     );
 }
@@ -1150,7 +1150,7 @@ fn json_is_what_the_api_says() {
     daemon.check(&["pool", "inspect", "q", "-o", "json"], &expect![[r#"
         exit 3
         ----- stderr
-        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","cure":"`bulkhead pool ls` lists the pools, `bulkhead pool create q --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"q"}}
+        {"code":"not_found","object":"pool q","cause":"there is no pool of that name","hint":"`bulkhead pool ls` lists the pools, `bulkhead pool create q --dir PATH` creates one","reason":{"reason":"no_such_pool","pool":"q"}}
     "#]]);
 }
 
@@ -1383,7 +1383,7 @@ fn volumes_are_trimmed_where_it_is_of_use() {
                   "code": "invalid_argument",
                   "object": "volume files/detached",
                   "cause": "it is not mounted, and only a mounted file system knows what is free in it",
-                  "cure": "attach files/detached to a tenant first",
+                  "hint": "attach files/detached to a tenant first",
                   "reason": {
                     "reason": "volume_not_attached",
                     "volume": "files/detached"

@@ -137,7 +137,7 @@ fn a_stream_that_is_ended_keeps_what_came_and_a_second_worker_is_refused() {
     worker::end_stream(&socket);
     let fault = worker.failure();
     assert!(fault.code == Code::Corrupt && fault.cause.contains("ends in the middle"), "{fault}");
-    assert!(fault.cure.contains("`bulkhead volume receive p/v --token`"), "{fault:?}");
+    assert!(fault.hint.contains("`bulkhead volume receive p/v --token`"), "{fault:?}");
     worker.ended();
     assert_eq!(part::state(&path).unwrap().unwrap().received, Some(Bytes(12288)));
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, DeviceRef, Record};
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
+use crate::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
 use crate::reason::Reason;
 use crate::serve::ServeSpec;
@@ -288,7 +288,7 @@ impl LvmBackend {
 
     /// The device of the snapshot with which a volume shares memory, if it does.
     fn below(&self, volume: &Volume) -> Option<PathBuf> {
-        volume.origin.as_ref().filter(|_| volume.share != Sharing::Off).map(|origin| self.node(origin))
+        volume.origin.as_ref().filter(|_| volume.read_from != ReadFrom::Disk).map(|origin| self.node(origin))
     }
 
     fn detach(&self, volume: &Volume) -> Option<Action> {
@@ -383,7 +383,7 @@ impl Backend for LvmBackend {
         if volume.fs == FsKind::Xfs {
             let cause = "mounting an XFS snapshot writes to it, and what was sent from a thin pool must not change";
             return Err(Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause)
-                .cure("use ext4 or a directory pool, or copy the files"));
+                .hint("use ext4 or a directory pool, or copy the files"));
         }
         let (vg, lv) = self.lv(volume);
         Ok(vec![Action::ProtectLv { vg: vg.clone(), lv: lv.clone() }, Action::ActivateLv { vg, lv }])
@@ -406,7 +406,7 @@ impl Backend for LvmBackend {
     fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {
         let object = format!("volume {}", volume.reference());
         Err(Fault::new(Code::Unsupported, object, "volumes on LVM cannot be reverted to a snapshot in place")
-            .cure("clone the snapshot, and attach the clone to the tenant instead"))
+            .hint("clone the snapshot, and attach the clone to the tenant instead"))
     }
 
     fn keeps_discarded(&self, volume: &Volume) -> Option<&'static str> {
@@ -480,8 +480,8 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     if let Some(from) = volume.unfilled_from_bytes {
         tags.push(format!("{TAG_PREFIX}unfilled={}", from.0));
     }
-    if volume.share != Sharing::Off {
-        tags.push(format!("{TAG_PREFIX}share={}", volume.share));
+    if volume.read_from != ReadFrom::Disk {
+        tags.push(format!("{TAG_PREFIX}share={}", volume.read_from.tag()));
     }
     tags
 }
@@ -501,7 +501,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
             format!("volume {pool}/{lv}"),
             format!("its LVM tag {TAG_PREFIX}{what} is missing or cannot be read"),
         )
-        .cure(
+        .hint(
             "compare `lvs -o lv_name,lv_tags` with docs/formats/state.md and restore the tag with `lvchange --addtag`",
         )
     };
@@ -543,7 +543,7 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         layered: false,
         flatten: false,
         unfilled_from_bytes: value("unfilled").map(str::parse).transpose().map_err(|_| corrupt("unfilled"))?.map(Bytes),
-        share: value("share").map_or(Ok(Sharing::Off), str::parse).map_err(|_| corrupt("share"))?,
+        read_from: value("share").map_or(Some(ReadFrom::Disk), ReadFrom::from_tag).ok_or_else(|| corrupt("share"))?,
         domain: None,
         state,
     }))
@@ -600,7 +600,7 @@ mod tests {
                 layered: false,
                 flatten: false,
                 unfilled_from_bytes: unfilled,
-                share: if shared { Sharing::Base } else { Sharing::Off },
+                read_from: if shared { ReadFrom::HostCache } else { ReadFrom::Disk },
                 domain: None,
                 state,
             },
@@ -651,7 +651,7 @@ mod tests {
             layered: false,
             flatten: false,
             unfilled_from_bytes: Some(Bytes(4096)),
-            share: Sharing::Base,
+            read_from: ReadFrom::HostCache,
             domain: None,
             state: VolumeState::Resizing { to_bytes: Bytes(8192) },
         };

@@ -112,7 +112,7 @@ impl fmt::Display for Code {
     }
 }
 
-/// An error as an operator reads it: the object, the cause and the cure.
+/// An error as an operator reads it: the object, the cause and the hint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
 #[error("{object}: {cause}")]
 pub struct Fault {
@@ -123,8 +123,8 @@ pub struct Fault {
     /// Why it failed, in one sentence without a full stop.
     pub cause: String,
     /// What to do about it; empty when there is nothing sensible to say. With a reason, its remedy in words for every front end.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub cure: String,
+    #[serde(default, alias = "cure", skip_serializing_if = "String::is_empty")]
+    pub hint: String,
     /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -132,22 +132,22 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault without a cure; add one with [`Fault::reason`] or [`Fault::cure`].
+    /// A fault without a hint; add one with [`Fault::reason`] or [`Fault::hint`].
     #[must_use]
     pub fn new(code: Code, object: impl fmt::Display, cause: impl fmt::Display) -> Self {
-        Self { code, object: object.to_string(), cause: cause.to_string(), cure: String::new(), reason: None }
+        Self { code, object: object.to_string(), cause: cause.to_string(), hint: String::new(), reason: None }
     }
 
-    /// The same fault with a cure that every front end can show as it is, in place of what it had.
+    /// The same fault with a hint that every front end can show as it is, in place of what it had.
     #[must_use]
-    pub fn cure(self, cure: impl fmt::Display) -> Self {
-        Self { cure: cure.to_string(), reason: None, ..self }
+    pub fn hint(self, hint: impl fmt::Display) -> Self {
+        Self { hint: hint.to_string(), reason: None, ..self }
     }
 
-    /// The same fault with its reason, which brings the cure, in place of what it had.
+    /// The same fault with its reason, which brings the hint, in place of what it had.
     #[must_use]
     pub fn reason(self, reason: Reason) -> Self {
-        Self { cure: reason.remedy(), reason: Some(Box::new(reason)), ..self }
+        Self { hint: reason.remedy(), reason: Some(Box::new(reason)), ..self }
     }
 }
 
@@ -171,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_brings_its_cure_and_goes_with_it() {
+    fn a_reason_brings_its_hint_and_goes_with_it() {
         let reason = Reason::VolumeAttached { volume: "p/v".parse().unwrap(), tenant: "db".parse().unwrap() };
         let fault = Fault::new(Code::InUse, "volume p/v", "it is mounted for tenant db").reason(reason.clone());
-        assert_eq!((fault.cure.as_str(), fault.reason.as_deref()), (reason.remedy().as_str(), Some(&reason)));
+        assert_eq!((fault.hint.as_str(), fault.reason.as_deref()), (reason.remedy().as_str(), Some(&reason)));
         let wire = serde_json::to_value(&fault).unwrap();
         assert_eq!(wire["reason"], serde_json::json!({"reason": "volume_attached", "volume": "p/v", "tenant": "db"}));
         assert_eq!(serde_json::from_value::<Fault>(wire).unwrap(), fault);
-        assert_eq!(fault.cure("wait").reason, None);
+        assert_eq!(fault.hint("wait").reason, None);
     }
 
     #[test]
@@ -190,10 +190,14 @@ mod tests {
             r#", "reason": {"reason": "volume_attached", "volume": "p/v"}"#,
             r#", "reason": 7"#,
         ] {
-            let text =
-                format!(r#"{{"code": "in_use", "object": "volume p/v", "cause": "busy", "cure": "wait"{reason}}}"#);
-            let read: Fault = serde_json::from_str(&text).unwrap();
-            assert_eq!(read, Fault::new(Code::InUse, "volume p/v", "busy").cure("wait"), "{reason}");
+            // Earlier versions wrote `cure`.
+            for field in ["hint", "cure"] {
+                let text = format!(
+                    r#"{{"code": "in_use", "object": "volume p/v", "cause": "busy", "{field}": "wait"{reason}}}"#
+                );
+                let read: Fault = serde_json::from_str(&text).unwrap();
+                assert_eq!(read, Fault::new(Code::InUse, "volume p/v", "busy").hint("wait"), "{field}, {reason}");
+            }
         }
     }
 

@@ -265,10 +265,10 @@ impl Finding {
         Self { advice: Some(reason.remedy()), reason: Some(Box::new(reason)), ..self }
     }
 
-    /// What lasts of a fault: its object, cause, cure and reason.
+    /// What lasts of a fault: its object, cause, hint and reason.
     #[must_use]
     pub fn of_fault(id: FindingId, fault: Fault) -> Self {
-        let advice = (!fault.cure.is_empty()).then_some(fault.cure);
+        let advice = (!fault.hint.is_empty()).then_some(fault.hint);
         Self { advice, reason: fault.reason, ..Self::new(id, fault.object, fault.cause) }
     }
 }
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_fault_that_lasts_keeps_what_it_says() {
-        let fault = Fault::new(Code::Corrupt, "pool p", "it is not there").cure("mount it");
+        let fault = Fault::new(Code::Corrupt, "pool p", "it is not there").hint("mount it");
         let finding = Finding::of_fault(FindingId::PoolUnreachable, fault);
         let expected = Finding::new(FindingId::PoolUnreachable, "pool p", "it is not there").advise("mount it");
         assert_eq!(finding, expected);

@@ -272,7 +272,7 @@ pub fn of_tenant(tenant: &Tenant, facts: &TenantFacts<'_>) -> Vec<Finding> {
     } else if let Some(fault) = facts.cpu_refused {
         let evidence = format!("its journal threads and block servers are scheduled like its processes: {fault}");
         let finding = Finding::new(FindingId::CpuControllerRefused, object, evidence);
-        findings.push(Finding { advice: (!fault.cure.is_empty()).then(|| fault.cure.clone()), ..finding });
+        findings.push(Finding { advice: (!fault.hint.is_empty()).then(|| fault.hint.clone()), ..finding });
     }
     findings
 }

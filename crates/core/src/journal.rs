@@ -36,14 +36,14 @@ pub fn checked_size(volume: &Volume, volume_size: Bytes, asked: JournalSize) -> 
     let object = || format!("volume {}", volume.reference());
     if volume.fs == FsKind::Xfs {
         return Err(Fault::new(Code::Unsupported, object(), "the log of an XFS keeps the size that mkfs.xfs gave it")
-            .cure("create a volume of the new size, and copy the files"));
+            .hint("create a volume of the new size, and copy the files"));
     }
     let JournalSize::Bytes(size) = asked else { return Ok(size_for(volume_size)) };
     let largest = LARGEST.min(Bytes(volume_size.0 / 2 / Bytes::MIB * Bytes::MIB));
     match size.round_up(Bytes::mib(1)) {
         Some(size) if (MIN..=largest).contains(&size) => Ok(size),
         _ => Err(Fault::new(Code::InvalidArgument, object(), format!("its journal cannot have a size of {size}"))
-            .cure(format!("give it {MIN} to {largest}, or `auto`: {}", size_for(volume_size)))),
+            .hint(format!("give it {MIN} to {largest}, or `auto`: {}", size_for(volume_size)))),
     }
 }
 

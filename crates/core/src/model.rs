@@ -87,65 +87,72 @@ pub enum Server {
     Loop,
 }
 
-/// From where a volume reads what it shares with others: the blocks of layers that it has not written itself.
+/// Where a volume reads the blocks that it shares with others: those of layers that it has not written itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Sharing {
-    /// From the layers, with direct I/O: nothing is shared.
-    Off,
+#[serde(rename_all = "snake_case")]
+pub enum ReadFrom {
+    /// From the layers, with direct I/O: no memory is shared.
+    #[serde(alias = "off")]
+    Disk,
     /// From the layers, through the host's page cache: all volumes on a layer share one copy of it.
     #[default]
-    Base,
-    /// From the page cache of a sibling that has read the same, after Zhao et al.; else as with `Off`. There is no other copy.
-    Drr,
-    /// From a sibling's page cache; else as with `Base`.
+    #[serde(alias = "base")]
+    HostCache,
+    /// From the page cache of a peer that has read the same block (Zhao et al., *DRR*), else from disk: there is no other copy in memory.
+    #[serde(alias = "drr")]
+    Peers,
+    /// From a peer's page cache, else through the host's.
     Both,
 }
 
-impl Sharing {
+impl ReadFrom {
     /// All of them, in the order in which they share more.
-    pub const ALL: [Self; 4] = [Self::Off, Self::Base, Self::Drr, Self::Both];
+    pub const ALL: [Self; 4] = [Self::Disk, Self::HostCache, Self::Peers, Self::Both];
 
-    /// Its word.
+    /// The word of the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Off => "off",
-            Self::Base => "base",
-            Self::Drr => "drr",
+            Self::Disk => "disk",
+            Self::HostCache => "host-cache",
+            Self::Peers => "peers",
             Self::Both => "both",
         }
     }
 
-    /// Whether siblings are asked, and can ask in turn.
+    /// The word of LVM tags.
     #[must_use]
-    pub fn asks_siblings(self) -> bool {
-        matches!(self, Self::Drr | Self::Both)
+    pub const fn tag(self) -> &'static str {
+        match self {
+            Self::Disk => "off",
+            Self::HostCache => "base",
+            Self::Peers => "drr",
+            Self::Both => "both",
+        }
+    }
+
+    /// The mode that an LVM tag names; `None` when it is not one.
+    #[must_use]
+    pub fn from_tag(tag: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.tag() == tag)
+    }
+
+    /// Whether peers are asked, and can ask in turn.
+    #[must_use]
+    pub fn asks_peers(self) -> bool {
+        matches!(self, Self::Peers | Self::Both)
     }
 
     /// Whether layers are read through the host's page cache.
     #[must_use]
     pub fn caches_layers(self) -> bool {
-        matches!(self, Self::Base | Self::Both)
+        matches!(self, Self::HostCache | Self::Both)
     }
 }
 
-impl fmt::Display for Sharing {
+impl fmt::Display for ReadFrom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
-    }
-}
-
-/// A text that is none of the ways to share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown sharing mode: use `off`, `base`, `drr` or `both`")]
-pub struct SharingError;
-
-impl FromStr for Sharing {
-    type Err = SharingError;
-
-    fn from_str(text: &str) -> Result<Self, SharingError> {
-        Self::ALL.into_iter().find(|sharing| sharing.as_str() == text).ok_or(SharingError)
     }
 }
 
@@ -267,9 +274,9 @@ pub struct Volume {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub unfilled_from_bytes: Option<Bytes>,
-    /// From where it reads what it shares with others.
-    #[serde(default)]
-    pub share: Sharing,
+    /// Where it reads the blocks that it shares with others.
+    #[serde(default, alias = "share")]
+    pub read_from: ReadFrom,
     /// Only volumes of the same sharing domain learn from each other's reads; without one it is the pool's.
     #[serde(default)]
     pub domain: Option<Name>,
@@ -631,7 +638,7 @@ impl Volume {
             layered: false,
             flatten: false,
             unfilled_from_bytes: None,
-            share: Sharing::Off,
+            read_from: ReadFrom::Disk,
             domain: None,
             state: VolumeState::Ready,
         }

@@ -203,14 +203,14 @@ pub enum Reason {
         /// The volume.
         volume: VolumeRef,
     },
-    /// A way to share was asked for where volumes have no block server of their own.
-    SharingFixed,
-    /// A sharing domain was asked for with the host's page cache, which knows none.
-    DomainNeedsDrr,
-    /// Sharing with siblings was asked for on LVM, where no volume has an index.
-    SiblingsNeedIndex,
-    /// Nobody can read from a volume on behalf of its siblings.
-    SiblingsUnreadable,
+    /// Where shared blocks are read from was chosen for a volume without a block server of its own.
+    ReadFromFixed,
+    /// A sharing domain was given with the host's page cache, which has none.
+    DomainNeedsPeers,
+    /// Reading from peers was requested on LVM, where no volume has a block index.
+    PeersNeedIndex,
+    /// No process can read a volume on behalf of its peers.
+    PeersUnreadable,
     /// A clone on LVM that shares memory needs ublk, which this kernel does not have.
     SharingNeedsUblk,
     // Transfers and imports.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::model::{Sharing, Volume};
+use crate::model::{ReadFrom, Volume};
 
 /// The hidden command of the program `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so `ps` shows the
 /// volume and the image first.
@@ -35,9 +35,9 @@ pub struct ServeSpec {
     /// What lies below the image is to be copied into it.
     #[serde(default)]
     pub flatten: bool,
-    /// From where it reads what lies on layers.
-    #[serde(default)]
-    pub share: Sharing,
+    /// Where it reads blocks of layers.
+    #[serde(default, alias = "share")]
+    pub read_from: ReadFrom,
     /// The sharing domain that it is in.
     #[serde(default)]
     pub domain: String,
@@ -57,7 +57,7 @@ impl ServeSpec {
             layered: false,
             below: None,
             flatten: false,
-            share: volume.share,
+            read_from: volume.read_from,
             domain: volume.sharing_domain(),
             cgroup: None,
         }
@@ -78,7 +78,7 @@ mod tests {
             layered: true,
             below: Some("/dev/vg/base".into()),
             flatten: true,
-            share: Sharing::Drr,
+            read_from: ReadFrom::Peers,
             domain: "file/".to_owned(),
             cgroup: Some("bulkhead.slice/server".to_owned()),
         }
@@ -97,7 +97,7 @@ mod tests {
             "layered": true,
             "below": "/dev/vg/base",
             "flatten": true,
-            "share": "drr",
+            "read_from": "peers",
             "domain": "file/",
             "cgroup": "bulkhead.slice/server",
         });
@@ -106,8 +106,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_servers_did_not_know_has_a_default_and_what_is_not_known_is_ignored() {
-        let text = r#"{"volume":"00000000-0000-0000-0000-000000000007","image":"/v.img","discards":false,"new":[1]}"#;
+    fn specs_of_earlier_versions_are_read_and_unknown_fields_ignored() {
+        let text = r#"{"volume":"00000000-0000-0000-0000-000000000007","image":"/v.img","discards":false,"share":"drr","new":[1]}"#;
         let read: ServeSpec = serde_json::from_str(text).unwrap();
         let plain = ServeSpec {
             image: "/v.img".into(),
@@ -115,7 +115,7 @@ mod tests {
             layered: false,
             below: None,
             flatten: false,
-            share: Sharing::Base,
+            read_from: ReadFrom::Peers,
             domain: String::new(),
             cgroup: None,
             ..spec()

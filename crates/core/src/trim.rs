@@ -24,7 +24,7 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
     let refused = |cause: &str| Fault::new(Code::Unsupported, format!("volume {}", volume.reference()), cause);
     if volume.read_only {
         return Err(refused("it is a read-only snapshot, in which nothing is ever freed")
-            .cure("remove it when it is no longer needed"));
+            .hint("remove it when it is no longer needed"));
     }
     backend.keeps_discarded(volume).map_or(Ok(()), |reason| Err(refused(reason)))
 }
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
     use crate::backend::backend;
-    use crate::model::{Pool, PoolSource, Provision, Server, Sharing};
+    use crate::model::{Pool, PoolSource, Provision, ReadFrom, Server};
 
     fn pool(source: PoolSource) -> Pool {
         Pool { name: "p".parse().unwrap(), uuid: Uuid::nil(), source }
@@ -78,7 +78,7 @@ mod tests {
         let (full, on_demand) = (volume(Provision::Full), volume(Provision::OnDemand));
         let layered = |volume: &Volume| Volume { layered: true, ..volume.clone() };
         let clone = Volume { origin: Some("s".parse().unwrap()), ..on_demand.clone() };
-        let shared = Volume { share: Sharing::Base, ..clone.clone() };
+        let shared = Volume { read_from: ReadFrom::HostCache, ..clone.clone() };
         let snapshot = Volume { read_only: true, ..clone.clone() };
         for server in [Server::Auto, Server::Loop] {
             assert_eq!(refusal(&file(server), &on_demand), None);
@@ -86,7 +86,10 @@ mod tests {
             assert!(why.contains("written in advance"), "{why}");
         }
         assert_eq!(refusal(&file(Server::Auto), &layered(&on_demand)), None);
-        assert_eq!(refusal(&file(Server::Auto), &layered(&Volume { share: Sharing::Base, ..clone.clone() })), None);
+        assert_eq!(
+            refusal(&file(Server::Auto), &layered(&Volume { read_from: ReadFrom::HostCache, ..clone.clone() })),
+            None
+        );
         assert!(refusal(&file(Server::Auto), &layered(&full)).unwrap().contains("refuses discards"));
         assert_eq!(refusal(&lvm(Some("thin")), &on_demand), None);
         assert_eq!(refusal(&lvm(Some("thin")), &clone), None);
@@ -108,7 +111,7 @@ mod tests {
             let volume = Volume {
                 layered: layered && !thin,
                 origin: cloned.then(|| "s".parse().unwrap()),
-                share: if shared { Sharing::Base } else { Sharing::Off },
+                read_from: if shared { ReadFrom::HostCache } else { ReadFrom::Disk },
                 ..volume(if full { Provision::Full } else { Provision::OnDemand })
             };
             let backend = backend(&pool);

@@ -195,12 +195,12 @@ pub fn resize(
         let object = format!("volume {}", volume.reference());
         if volume.fs == FsKind::Xfs {
             return Err(Fault::new(Code::Unsupported, object, "XFS cannot be shrunk")
-                .cure("create a smaller volume and copy the files"));
+                .hint("create a smaller volume and copy the files"));
         }
         if let Some(at) = mounted_at {
             let cause =
                 format!("it is mounted at {}, and ext4 can be shrunk only while it is not mounted", at.display());
-            return Err(Fault::new(Code::InUse, object, cause).cure("detach it from its tenant first"));
+            return Err(Fault::new(Code::InUse, object, cause).hint("detach it from its tenant first"));
         }
         steps.extend(backend.open(volume, None));
         steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
@@ -240,7 +240,7 @@ pub fn replace_journal(
             at.display()
         );
         return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
-            .cure("detach it from its tenant first"));
+            .hint("detach it from its tenant first"));
     }
     let marked = volume.with_state(VolumeState::ReplacingJournal { to_bytes: to });
     let remove = Action::RemoveJournal { device: backend.device(volume), wanted_bytes: to };
@@ -329,7 +329,7 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
 
 /// Lets a volume's siblings read what it has in memory, where it asks them as well.
 fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
-    volume.share.asks_siblings().then(|| Action::AttachSibling {
+    volume.read_from.asks_peers().then(|| Action::AttachSibling {
         device: backend.device(volume),
         volume: volume.uuid,
         target: target.to_owned(),
@@ -341,7 +341,7 @@ fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action>
 #[must_use]
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
     let mut steps: Vec<Action> =
-        volume.share.asks_siblings().then_some(Action::DetachSibling { volume: volume.uuid }).into_iter().collect();
+        volume.read_from.asks_peers().then_some(Action::DetachSibling { volume: volume.uuid }).into_iter().collect();
     steps.push(Action::Unmount { target: target.to_owned() });
     steps.push(Action::RemoveDir { path: target.to_owned() });
     steps.extend(backend.close(volume));
@@ -389,7 +389,7 @@ pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes
     let minimum = volume.fs.min_size();
     if size < minimum {
         let cause = format!("a size of {size} is too small for {}", volume.fs);
-        return Err(Fault::new(Code::InvalidArgument, object, cause).cure(format!("give it at least {minimum}")));
+        return Err(Fault::new(Code::InvalidArgument, object, cause).hint(format!("give it at least {minimum}")));
     }
     size.round_up(extent).ok_or_else(|| Fault::new(Code::InvalidArgument, object, format!("{size} is too large")))
 }

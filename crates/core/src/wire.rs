@@ -13,7 +13,7 @@ use crate::control::usage::Unit;
 use crate::error::Fault;
 use crate::finding::Finding;
 use crate::heat::HeatSource;
-use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
+use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, ReadFrom, Server, VolumeRef};
 use crate::name::Name;
 use crate::units::{Bytes, Share};
 
@@ -161,10 +161,10 @@ pub struct VolumeCopy {
     pub name: Name,
     /// A snapshot is read-only, a clone is not.
     pub read_only: bool,
-    /// From where it reads what it shares; on LVM `off` and `base` only. When left away as the origin does, and on LVM `off`.
+    /// Where it reads the blocks that it shares; on LVM `disk` or `host_cache`. Default: as the origin, and on LVM `disk`.
     #[serde(default)]
-    pub share: Option<Sharing>,
-    /// Only volumes of the same sharing domain learn from each other's reads. As the origin's when left away.
+    pub read_from: Option<ReadFrom>,
+    /// Only volumes of the same sharing domain learn from each other's reads. Default: the origin's.
     #[serde(default)]
     pub domain: Option<Name>,
 }
@@ -418,8 +418,8 @@ pub struct VolumeView {
     pub origin: Option<Name>,
     /// Where its data is, for a file volume that was copied or is a copy.
     pub layers: Option<LayersView>,
-    /// From where it reads what it shares with others.
-    pub share: Sharing,
+    /// Where it reads the blocks that it shares with others.
+    pub read_from: ReadFrom,
     /// Its sharing domain, where it is not the pool's.
     pub domain: Option<Name>,
     /// The tenant that has it mounted.

@@ -138,7 +138,7 @@ impl Engine {
         let Some(user) = self.host().in_use(&device)?.filter(|_| !dry_run) else { return Ok(()) };
         let cause = format!("it is attached to no tenant, but still in use: {user}");
         Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
-            .cure("stop what uses it: it could still write to what the next tenant stores in it"))
+            .hint("stop what uses it: it could still write to what the next tenant stores in it"))
     }
 
     /// Mounts a volume for a tenant, which pays for its device and its journal. Applied again, it repairs.

@@ -85,17 +85,17 @@ pub fn check_host(facts: &HostFacts) -> Result<(), Fault> {
             "daemon",
             "it needs root to mount volumes and to write to cgroups",
         )
-        .cure("start it as root: `systemctl start bulkhead` or `sudo bulkhead daemon`"));
+        .hint("start it as root: `systemctl start bulkhead` or `sudo bulkhead daemon`"));
     }
     if facts.cgroup_mode != Mode::V2 {
         let cause = format!("this host uses cgroup {}, but I/O shares require cgroup v2 alone", facts.cgroup_mode);
-        return Err(Fault::new(Code::Unsupported, "host", cause).cure(
+        return Err(Fault::new(Code::Unsupported, "host", cause).hint(
             "boot with `systemd.unified_cgroup_hierarchy=1` (and without `cgroup_no_v1=`, `cgroup_disable=io`)",
         ));
     }
     if !facts.cgroup_controllers.contains("io") {
         return Err(Fault::new(Code::Unsupported, "host", "its cgroup v2 hierarchy has no io controller")
-            .cure(
+            .hint(
                 "use a kernel with CONFIG_BLK_CGROUP=y, booted without `cgroup_disable=io`, and unmount a cgroup v1 hierarchy that \
                  has taken it as `blkio` (`findmnt -t cgroup`)",
             ));
@@ -328,7 +328,7 @@ fn lock(run_dir: &Path) -> Result<LockFile, Fault> {
                 "daemon",
                 format!("another daemon is already running{who} (it holds {})", path.display()),
             )
-            .cure("use that one, or stop it first with `systemctl stop bulkhead`")
+            .hint("use that one, or stop it first with `systemctl stop bulkhead`")
         }
         error => {
             let source = std::error::Error::source(&error).map_or_else(String::new, |source| format!(": {source}"));
@@ -395,7 +395,7 @@ fn group_id(group: &str) -> Result<u32, Fault> {
         std::fs::read_to_string("/etc/group").map_err(|error| io_fault(&error, object.clone(), "read /etc/group"))?;
     group_in(&list, group).ok_or_else(|| {
         Fault::new(Code::InvalidArgument, object, "there is no such group in /etc/group")
-            .cure(format!("create it: `groupadd --system {group}`, or give a group number"))
+            .hint(format!("create it: `groupadd --system {group}`, or give a group number"))
     })
 }
 

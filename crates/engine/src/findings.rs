@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_not_there_says_so_under_its_name() {
-        let fault = Fault::new(Code::NotFound, "volume group vg", "there is no such volume group").cure("find it");
+        let fault = Fault::new(Code::NotFound, "volume group vg", "there is no such volume group").hint("find it");
         let [finding] = &of_pool(&pools()[1], &Err(fault))[..] else { panic!("not one finding") };
         assert_eq!((finding.id.word(), finding.object.as_str()), ("pool_unreachable", "pool fast"));
         assert_eq!(finding.evidence, "volume group vg: there is no such volume group");

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bulkhead_core::backend;
 use bulkhead_core::error::Fault;
 use bulkhead_core::heat::HeatSource;
-use bulkhead_core::model::{PoolSource, Sharing, Volume};
+use bulkhead_core::model::{PoolSource, ReadFrom, Volume};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::HeatRow;
 use uuid::Uuid;
@@ -25,7 +25,7 @@ impl Engine {
             let backend = backend::backend(&pool);
             let Ok(found) = self.volumes_in(&pool) else { continue };
             let on_lvm = matches!(pool.source, PoolSource::Lvm { .. });
-            let shares = |volume: &Volume| volume.layered || on_lvm && volume.share != Sharing::Off;
+            let shares = |volume: &Volume| volume.layered || on_lvm && volume.read_from != ReadFrom::Disk;
             for volume in found.into_iter().filter_map(Result::ok).filter(shares) {
                 let reference = volume.reference();
                 volumes.insert(volume.uuid, reference.to_string());

@@ -182,14 +182,14 @@ impl Engine {
         for HoldTenant { tenant, share, .. } in &request.tenants {
             if asked.insert(tenant.clone(), *share).is_some() {
                 return Err(invalid(format!("tenant {tenant}"), "it is given twice".to_owned())
-                    .cure("give each tenant one share"));
+                    .hint("give each tenant one share"));
             }
         }
         let promised: BTreeMap<&str, u64> =
             request.tenants.iter().filter_map(|held| Some((held.tenant.as_str(), held.fsync_p99_us?))).collect();
         if let Some((tenant, _)) = promised.iter().find(|(_, us)| **us == 0) {
             return Err(invalid(format!("tenant {tenant}"), "the latency of its fsyncs cannot be zero".to_owned())
-                .cure("choose a latency that the device achieves when nobody else uses it, for example 20ms"));
+                .hint("choose a latency that the device achieves when nobody else uses it, for example 20ms"));
         }
         let parts = control::parts(&asked)
             .map_err(|error| invalid("hold".to_owned(), error.to_string()).reason(Reason::SharesInvalid))?;
@@ -199,7 +199,7 @@ impl Engine {
             let (cgroup, identity) = find(&containers, &name)?;
             if let Some(other) = tenants.iter().find(|tenant| tenant.cgroup == cgroup) {
                 let cause = format!("{} and {name} are the same container", other.name);
-                return Err(invalid(format!("tenant {name}"), cause).cure("give each tenant one share"));
+                return Err(invalid(format!("tenant {name}"), cause).hint("give each tenant one share"));
             }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of 1")]
             let share_ppm = (part * PPM).round() as u32;
@@ -220,7 +220,7 @@ impl Engine {
             if let Some(other) = tenants.iter().find(is_same) {
                 let cause = format!("{} and {name} use the same file system", other.name);
                 return Err(invalid(format!("tenant {name}"), cause)
-                    .cure("leave the journal of a shared file system where it is: shares are corrected for its I/O"));
+                    .hint("leave the journal of a shared file system where it is: shares are corrected for its I/O"));
             }
             let (iops_before, bytes_before) = (before.ops, before.bytes);
             tenants.push(HeldTenant {
@@ -243,7 +243,7 @@ impl Engine {
                 other.cgroup, first.cgroup
             );
             return Err(Fault::new(Code::Unsupported, format!("tenant {}", other.name), cause)
-                .cure("put them under one parent (`--cgroup-parent`, `Slice=`), or use the cgroups above them"));
+                .hint("put them under one parent (`--cgroup-parent`, `Slice=`), or use the cgroups above them"));
         }
         Ok(tenants)
     }
@@ -253,7 +253,7 @@ impl Engine {
         let object = || format!("file system of {}", path.display());
         if !path.is_absolute() {
             return Err(
-                Fault::new(Code::InvalidArgument, object(), "the path is not absolute").cure("start it with a slash")
+                Fault::new(Code::InvalidArgument, object(), "the path is not absolute").hint("start it with a slash")
             );
         }
         let found = self.host().journal_at(path)?;
@@ -265,7 +265,7 @@ impl Engine {
         let beside = journal_beside(cgroup);
         if !found.cgroup.is_empty() && found.cgroup != beside {
             let cause = format!("its journal thread is already in {}, which is charged for it", found.cgroup);
-            return Err(Fault::new(Code::InUse, object(), cause).cure("enforce the share of that cgroup instead"));
+            return Err(Fault::new(Code::InUse, object(), cause).hint("enforce the share of that cgroup instead"));
         }
         Ok(HeldJournal { device: found.device, cgroup: beside })
     }
@@ -278,7 +278,7 @@ impl Engine {
             total = total.saturating_add(weight.ok_or_else(|| {
                 let cause = format!("its cgroup {} has no {file}", tenant.cgroup);
                 Fault::new(Code::Unsupported, format!("tenant {}", tenant.name), cause)
-                    .cure("enable the io controller for it: `+io` in `cgroup.subtree_control` of its parent cgroup")
+                    .hint("enable the io controller for it: `+io` in `cgroup.subtree_control` of its parent cgroup")
             })?);
         }
         Ok(total.max(MIN_MEAN_WEIGHT * u32::try_from(tenants.len()).unwrap_or(u32::MAX)))
@@ -345,13 +345,13 @@ fn find(containers: &[(String, Identity)], name: &str) -> Result<(String, Identi
             .reason(Reason::NoSuchContainer { name: name.to_owned() })),
         [(cgroup, _)] if cgroup.is_empty() => {
             Err(Fault::new(Code::InvalidArgument, object, "the root cgroup has no weight")
-                .cure("use the cgroups below it"))
+                .hint("use the cgroups below it"))
         }
         [one] => Ok((*one).clone()),
         several => {
             let paths: Vec<&str> = several.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
             Err(Fault::new(Code::InvalidArgument, object, format!("several have that name: {}", paths.join(", ")))
-                .cure("give the path of one of the cgroups"))
+                .hint("give the path of one of the cgroups"))
         }
     }
 }

@@ -138,7 +138,7 @@ pub trait Host: Send + Sync {
     /// Carries out one action. Idempotent. What may wait for long, and has changed nothing yet, asks the job whether to go on.
     ///
     /// # Errors
-    /// A [`Fault`] that names object, cause and cure.
+    /// A [`Fault`] that names object, cause and hint.
     fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault>;
 
     /// Starts a worker. It ends with the calling thread at the latest.

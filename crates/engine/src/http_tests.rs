@@ -131,7 +131,7 @@ async fn every_operation_goes_through_the_socket() {
     let resize = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
     let resized = client.volume_resize(&data, &resize, false).await.unwrap();
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
-    let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, share: None, domain: None };
+    let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, read_from: None, domain: None };
     assert!(client.volume_copy(&data, &copy, false).await.unwrap().object.unwrap().read_only);
     client.volume_check(&data, &VolumeCheck { repair: true, full: false }, false).await.unwrap();
 

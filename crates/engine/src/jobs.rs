@@ -296,7 +296,7 @@ fn out_of_time(state: &State, patience: Duration) -> Fault {
 }
 
 fn stopping() -> Fault {
-    Fault::new(Code::Unavailable, "daemon", "it is stopping").cure("try again when it is running again")
+    Fault::new(Code::Unavailable, "daemon", "it is stopping").hint("try again when it is running again")
 }
 
 /// The jobs of a daemon.

@@ -147,7 +147,7 @@ impl Observe for Observatory {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(Fault::new(Code::Unavailable, "observation", "the BPF programs are still being loaded")
-                    .cure("try again later"));
+                    .hint("try again later"));
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -194,7 +194,7 @@ struct Ended<'a>(&'a Shared);
 impl Drop for Ended<'_> {
     fn drop(&mut self) {
         let fault = Fault::new(Code::Internal, "observation", "its thread has ended")
-            .cure("restart the daemon; if that was a panic, report it with the daemon's log");
+            .hint("restart the daemon; if that was a panic, report it with the daemon's log");
         self.0.lock().failure = Some((Instant::now(), fault));
         self.0.changed.notify_all();
     }
@@ -416,7 +416,7 @@ fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> 
         }
         Err(SelfTest::Failed(cause)) => {
             return Err(Fault::new(Code::Unsupported, "observation", cause)
-                .cure("report this with the kernel's version (`uname -a`)"));
+                .hint("report this with the kernel's version (`uname -a`)"));
         }
         Err(SelfTest::Bpf(error)) => return Err(fault(&error)),
     }
@@ -474,7 +474,7 @@ fn charged(batch: Batch, dev: DevNo) -> Charged {
 }
 
 fn fault(error: &BpfError) -> Fault {
-    let (code, cure) = match error {
+    let (code, hint) = match error {
         BpfError::NoBtf { .. } => {
             (Code::Unsupported, "use a kernel with CONFIG_DEBUG_INFO_BTF=y (distributions have it)")
         }
@@ -483,5 +483,5 @@ fn fault(error: &BpfError) -> Fault {
         BpfError::Load { .. } | BpfError::Attach { .. } => (Code::Unsupported, ""),
         BpfError::Read { .. } | BpfError::Map { .. } => (Code::Internal, ""),
     };
-    Fault::new(code, "observation", chain(error)).cure(cure)
+    Fault::new(code, "observation", chain(error)).hint(hint)
 }

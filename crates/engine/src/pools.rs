@@ -39,7 +39,7 @@ impl Engine {
                 return Ok(Done { object: Some(self.pool_view(&pool)), steps: Vec::new(), dry_run });
             }
             let cause = format!("a pool of that name already exists, on {}", place(&pool.source));
-            return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
+            return Err(Fault::new(Code::AlreadyExists, object, cause).hint("choose another name"));
         }
         let (pool, mut plan) = match &request.source {
             NewPoolSource::Directory { path, server } => self.plan_directory_pool(&request.name, path, *server)?,
@@ -135,14 +135,14 @@ impl Engine {
         }
         let cause = format!("it has logical volumes that are not Bulkhead's: {}", others.join(", "));
         Err(Fault::new(Code::InUse, format!("volume group {vg}"), cause)
-            .cure(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
+            .hint(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
     }
 
     /// Refuses a directory in which others than root could put something in the place of an image.
     fn check_nobody_can_replace(&self, path: &Path) -> Result<(), Fault> {
         let Some(why) = self.host().who_can_replace(path)? else { return Ok(()) };
         let cause = format!("{why}, who could replace the images of volumes");
-        Err(Fault::new(Code::InvalidArgument, format!("directory {}", path.display()), cause).cure(
+        Err(Fault::new(Code::InvalidArgument, format!("directory {}", path.display()), cause).hint(
             "use a directory that only root can write to, like all directories above it: for example /var/lib/bulkhead-pool",
         ))
     }
@@ -169,7 +169,7 @@ impl Engine {
             Some((_, Err(fault))) => return Err(fault),
             _ => {
                 return Err(Fault::new(Code::NotFound, object, "there is no pool in it")
-                    .cure("mount the pool's file system, and give the directory that contains its volumes"));
+                    .hint("mount the pool's file system, and give the directory that contains its volumes"));
             }
         };
         let PoolSource::File { directory: before, server } = &found.source else {
@@ -178,7 +178,7 @@ impl Engine {
         if let Some(recorded) = recorded.as_ref().filter(|recorded| recorded.uuid != found.uuid) {
             let cause = format!("it is not the same pool {name} as the one on {}", place(&recorded.source));
             return Err(
-                Fault::new(Code::HasData, object, cause).cure("pool names are unique on a host: remove one of the two")
+                Fault::new(Code::HasData, object, cause).hint("pool names are unique on a host: remove one of the two")
             );
         }
         self.check_nobody_can_replace(path)?;
@@ -190,7 +190,7 @@ impl Engine {
                     let cause =
                         format!("it is open as {}, under its path in {}", open.path.display(), before.display());
                     return Err(Fault::new(Code::InUse, format!("volume {}", volume.reference()), cause)
-                        .cure("detach it from its tenant first"));
+                        .hint("detach it from its tenant first"));
                 }
             }
         }
@@ -229,7 +229,7 @@ impl Engine {
                 Some((_, Ok(Record::Pool(pool)))) => {
                     let cause = format!("it is already pool {} ({})", pool.name, place(&pool.source));
                     Err(Fault::new(Code::HasData, object, cause)
-                        .cure("use that name, remove that pool first, or choose another directory"))
+                        .hint("use that name, remove that pool first, or choose another directory"))
                 }
                 Some((_, Err(fault))) => Err(fault),
                 _ => Err(Fault::new(Code::Corrupt, object, "its pool record cannot be read")),
@@ -237,7 +237,7 @@ impl Engine {
         }
         if entries.as_ref().is_some_and(|entries| entries.iter().any(|entry| entry != "lost+found")) {
             return Err(Fault::new(Code::HasData, object, "it is not empty")
-                .cure("give the pool its own directory, for example a new one inside this one"));
+                .hint("give the pool its own directory, for example a new one inside this one"));
         }
         self.check_nobody_can_replace(path)?;
         if entries.is_none() {
@@ -263,7 +263,7 @@ impl Engine {
             && owner != name.as_str()
         {
             return Err(Fault::new(Code::HasData, object, format!("it is already pool {owner}"))
-                .cure("use that name, or remove that pool first"));
+                .hint("use that name, or remove that pool first"));
         }
         if let Some(thin) = thin_pool {
             self.check_thin_pool(vg, thin)?;
@@ -286,12 +286,12 @@ impl Engine {
         let found = self.host().logical_volumes(vg)?.into_iter().find(|lv| lv.name == thin);
         match found.map(|lv| lv.thin_pool) {
             None => Err(Fault::new(Code::NotFound, object, "there is no such thin pool")
-                .cure(format!("create it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`"))),
+                .hint(format!("create it: `lvcreate --type thin-pool -L SIZE -n {thin} {vg}`"))),
             Some(None) => Err(Fault::new(Code::InvalidArgument, object, "it is a logical volume of another kind")
-                .cure("`lvs -o lv_name,lv_layout` shows which are thin pools")),
+                .hint("`lvs -o lv_name,lv_layout` shows which are thin pools")),
             Some(Some(ThinPool { zeroes: false })) => {
                 let cause = "it does not zero new blocks: a new volume would expose the data of an earlier one";
-                Err(Fault::new(Code::Unsupported, object, cause).cure(format!("`lvchange --zero y {vg}/{thin}`")))
+                Err(Fault::new(Code::Unsupported, object, cause).hint(format!("`lvchange --zero y {vg}/{thin}`")))
             }
             Some(Some(ThinPool { zeroes: true })) => Ok(()),
         }
@@ -328,7 +328,7 @@ impl Engine {
         }
         let found = self.host().named_device(path)?;
         if let Some(reason) = found.in_use {
-            return Err(Fault::new(Code::InUse, object, reason).cure("choose a device that is not in use"));
+            return Err(Fault::new(Code::InUse, object, reason).hint("choose a device that is not in use"));
         }
         if !found.signatures.is_empty() && erase != Some(device) {
             let cause = format!("it contains data: {}", found.signatures.join(", "));

@@ -163,13 +163,13 @@ mod tests {
         let id = |place: &Place, fault: &Fault| {
             let ids = ["state file /x", "pool p", "volume group vg", "device sda", "x"].map(|object| {
                 let finding = place.finding(Fault { object: object.to_owned(), ..fault.clone() });
-                assert_eq!((finding.severity, finding.advice.as_deref()), (Severity::Critical, Some(&*fault.cure)));
+                assert_eq!((finding.severity, finding.advice.as_deref()), (Severity::Critical, Some(&*fault.hint)));
                 finding.id
             });
             assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
             ids[0].clone()
         };
-        let plain = |code| Fault::new(code, "x", "why").cure("what to do");
+        let plain = |code| Fault::new(code, "x", "why").hint("what to do");
         let because = |reason| Fault::new(Code::Corrupt, "x", "why").reason(reason);
         let (db, pool) = (Place::Tenant("db".parse().unwrap()), "p".parse::<Name>().unwrap());
         let damaged = || because(Reason::RecordDamaged { path: "/srv/pool/v.volume".into() });

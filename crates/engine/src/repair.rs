@@ -3,7 +3,7 @@
 use bulkhead_core::action::{Action, Applied, Record};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, Repair, Sharing, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, ReadFrom, Repair, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::{Name, NameError};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume;
@@ -29,7 +29,7 @@ impl Engine {
         if let Some(at) = self.mounted_at(&volume)? {
             let cause = format!("it is mounted at {}, and can be checked only while it is not mounted", at.display());
             return Err(
-                Fault::new(Code::InUse, format!("volume {reference}"), cause).cure("detach it from its tenant first")
+                Fault::new(Code::InUse, format!("volume {reference}"), cause).hint("detach it from its tenant first")
             );
         }
         self.check_unmapped(&volume)?;
@@ -65,7 +65,7 @@ impl Engine {
             layered: matches!(pool.source, PoolSource::File { .. }),
             flatten: false,
             unfilled_from_bytes: None,
-            share: Sharing::Off,
+            read_from: ReadFrom::Disk,
             state: VolumeState::Creating,
             ..volume.clone()
         };
@@ -124,7 +124,7 @@ impl Engine {
             let user = self.host().in_use(&backend.device(&volume))?;
             if let Some(user) = user {
                 return Err(
-                    Fault::new(Code::InUse, format!("volume {reference}"), user).cure("stop what uses its device")
+                    Fault::new(Code::InUse, format!("volume {reference}"), user).hint("stop what uses its device")
                 );
             }
             let forget = Action::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) };
@@ -158,6 +158,6 @@ pub(crate) fn before_repair(name: &Name) -> Result<Name, Fault> {
             format!("volume {name}"),
             format!("its state before the repair cannot be kept: {error}"),
         )
-        .cure("clone it under a shorter name, and repair the clone")
+        .hint("clone it under a shorter name, and repair the clone")
     })
 }

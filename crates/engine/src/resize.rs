@@ -30,13 +30,13 @@ impl Engine {
         let located = match (request.size_bytes, request.journal) {
             (None, None) => {
                 return Err(Fault::new(Code::InvalidArgument, object, "neither a size nor a journal is given")
-                    .cure("specify a size, a journal, or both"));
+                    .hint("specify a size, a journal, or both"));
             }
             (None, Some(_)) => self.locate_unmounted(reference)?,
             (Some(_), _) => self.locate_ready(reference)?,
         };
         if located.volume.read_only {
-            return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").cure("clone it first"));
+            return Err(Fault::new(Code::Unsupported, object, "it is a read-only snapshot").hint("clone it first"));
         }
         self.check_unmapped(&located.volume)?;
         let Located { pool, backend, volume } = located;

@@ -70,7 +70,7 @@ impl Engine {
             return Ok(());
         }
         let cause = format!("{size} is larger than the whole pool ({})", space.total);
-        Err(Fault::new(Code::NoSpace, object, cause).cure("request less, or use a larger pool"))
+        Err(Fault::new(Code::NoSpace, object, cause).hint("request less, or use a larger pool"))
     }
 
     /// Reserves room in a pool.
@@ -187,7 +187,7 @@ fn no_room(needed: Bytes, free: Bytes, outstanding: Bytes, object: &str) -> Faul
         cause += &format!(" (of {free}: the rest is reserved for others, for example for volumes being flattened)");
     }
     Fault::new(Code::NoSpace, object, cause)
-        .cure("request less, remove volumes or snapshots, make the pool larger, or provision on demand")
+        .hint("request less, remove volumes or snapshots, make the pool larger, or provision on demand")
 }
 
 /// What a volume takes at most when all is copied into its own image that it shares.

@@ -56,7 +56,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
     if version != VERSION.to_string() {
         let cause = format!("it has format version {version}, this program reads version {VERSION}");
         return Err(Fault::new(Code::Unsupported, format!("state file {}", path.display()), cause)
-            .cure("use the version of Bulkhead that wrote it, or a newer one"));
+            .hint("use the version of Bulkhead that wrote it, or a newer one"));
     }
     let body = body.strip_suffix('\n').ok_or_else(|| corrupt("it is truncated"))?;
     if u32::from_str_radix(crc, 16) != Ok(crc32fast::hash(body.as_bytes())) {
@@ -78,7 +78,7 @@ pub fn decode(path: &Path, content: &[u8]) -> Result<Record, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeState};
+    use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState};
     use bulkhead_core::units::Bytes;
     use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
     use uuid::Uuid;
@@ -121,7 +121,7 @@ mod tests {
             layered: true,
             flatten: true,
             unfilled_from_bytes: None,
-            share: Sharing::Drr,
+            read_from: ReadFrom::Peers,
             domain: Some("d".parse().unwrap()),
             state: VolumeState::Resizing { to_bytes: Bytes(8192) },
         };
@@ -137,7 +137,7 @@ mod tests {
             layered: false,
             flatten: false,
             unfilled_from_bytes: None,
-            share: Sharing::Base,
+            read_from: ReadFrom::HostCache,
             domain: None,
             state: VolumeState::Ready,
             ..expected

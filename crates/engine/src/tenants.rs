@@ -277,7 +277,7 @@ impl Engine {
         if values.contains(&Some(0)) {
             let object = format!("limit on {}", limit.device);
             return Err(Fault::new(Code::InvalidArgument, object, "a limit of 0 would stop all I/O permanently")
-                .cure("omit it for no limit; to stop a tenant, write 1 to `cgroup.freeze` of its cgroup `payload`"));
+                .hint("omit it for no limit; to stop a tenant, write 1 to `cgroup.freeze` of its cgroup `payload`"));
         }
         Ok((self.host().limited_device(Path::new(&limit.device))?, limit.clone()))
     }

@@ -10,7 +10,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health;
 use bulkhead_core::isolation::Isolation;
-use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, Server, Sharing, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, ReadFrom, Server, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::stream::StreamHeader;
@@ -109,12 +109,12 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             engine.volume_resize(&volume(name), &request, false).map(drop)
         }
         Op::Clone(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, share: None, domain: None };
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, read_from: None, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Share(name, copy) => {
-            let share = Some(Sharing::Base);
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, share, domain: None };
+            let read_from = Some(ReadFrom::HostCache);
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, read_from, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Rollback(name, to) => {
@@ -130,7 +130,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), &VolumeFlatten::default(), false).map(drop),
         Op::Snapshot(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true, share: None, domain: None };
+            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true, read_from: None, domain: None };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Tenant(tenant, name) => {
@@ -188,7 +188,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert_eq!(left.images.len() + left.volumes.len(), views.len(), "{context}: {left:?}");
     let is_served = |view: &&VolumeView| match view.volume.pool.as_str() {
         "file" => true,
-        _ => view.share != Sharing::Off,
+        _ => view.read_from != ReadFrom::Disk,
     };
     let attached_wanted = views.iter().filter(|view| view.mounted_at.is_some()).filter(is_served).count();
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
@@ -474,7 +474,7 @@ fn the_last_of_a_thin_pools_metadata_is_left_for_the_volumes_that_there_are() {
     run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
     sim.set_metadata_pct(90.0);
     let fault = run(&engine, &Op::Clone("thin/v", "c")).unwrap_err();
-    assert!(fault.code == Code::NoSpace && fault.cure.contains("--poolmetadatasize"), "{fault:?}");
+    assert!(fault.code == Code::NoSpace && fault.hint.contains("--poolmetadatasize"), "{fault:?}");
 }
 
 /// A layer takes 2 MiB here, of which each clone has two, and what nobody uses is not flattened yet.
@@ -509,21 +509,21 @@ fn siblings_let_go_of_a_volume_before_it_is_unmounted() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
-    let copy = |name: &str, share, domain: Option<&str>| VolumeCopy {
+    let copy = |name: &str, read_from, domain: Option<&str>| VolumeCopy {
         name: name.parse().unwrap(),
         read_only: false,
-        share: Some(share),
+        read_from: Some(read_from),
         domain: domain.map(|domain| domain.parse().unwrap()),
     };
     let code = |of: &str, request: VolumeCopy| engine.volume_copy(&volume(of), &request, false).unwrap_err().code;
-    assert_eq!(code("file/v", copy("c", Sharing::Base, Some("d"))), Code::InvalidArgument);
+    assert_eq!(code("file/v", copy("c", ReadFrom::HostCache, Some("d"))), Code::InvalidArgument);
     run(&engine, &Op::Create("thick/v", 64, FsKind::Ext4)).unwrap();
-    assert_eq!(code("thick/v", copy("c", Sharing::Drr, None)), Code::Unsupported);
-    let made = engine.volume_copy(&volume("file/v"), &copy("c", Sharing::Drr, Some("d")), false).unwrap();
+    assert_eq!(code("thick/v", copy("c", ReadFrom::Peers, None)), Code::Unsupported);
+    let made = engine.volume_copy(&volume("file/v"), &copy("c", ReadFrom::Peers, Some("d")), false).unwrap();
     let view = made.object.unwrap();
-    assert_eq!((view.share, view.domain.map(|domain| domain.to_string())), (Sharing::Drr, Some("d".to_owned())));
+    assert_eq!((view.read_from, view.domain.map(|domain| domain.to_string())), (ReadFrom::Peers, Some("d".to_owned())));
     // What was made otherwise is not what was asked for.
-    assert_eq!(code("file/v", copy("c", Sharing::Drr, None)), Code::AlreadyExists);
+    assert_eq!(code("file/v", copy("c", ReadFrom::Peers, None)), Code::AlreadyExists);
     run(&engine, &Op::Tenant("db", "file/c")).unwrap();
     let rows = engine.heatmap().unwrap();
     assert_eq!(rows.iter().map(|row| row.source_name.as_str()).collect::<Vec<_>>(), ["file/c"]);
@@ -541,14 +541,17 @@ fn on_lvm_a_clone_of_a_snapshot_shares_and_keeps_that_as_long_as_it_is_mounted()
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();
-    assert_eq!(engine.volume_inspect(&volume("thin/v")).unwrap().share, Sharing::Off);
+    assert_eq!(engine.volume_inspect(&volume("thin/v")).unwrap().read_from, ReadFrom::Disk);
     assert_eq!(run(&engine, &Op::Share("thin/v", "c")).unwrap_err().code, Code::InvalidArgument);
     run(&engine, &Op::Snapshot("thin/v", "s")).unwrap();
     run(&engine, &Op::Share("thin/s", "c")).unwrap();
     // Unless it is said again, copies of it share nothing.
     run(&engine, &Op::Clone("thin/c", "d")).unwrap();
-    let share = |name| engine.volume_inspect(&volume(name)).unwrap().share;
-    assert_eq!((share("thin/s"), share("thin/c"), share("thin/d")), (Sharing::Off, Sharing::Base, Sharing::Off));
+    let read_from = |name| engine.volume_inspect(&volume(name)).unwrap().read_from;
+    assert_eq!(
+        (read_from("thin/s"), read_from("thin/c"), read_from("thin/d")),
+        (ReadFrom::Disk, ReadFrom::HostCache, ReadFrom::Disk)
+    );
     run(&engine, &Op::Tenant("db", "thin/c")).unwrap();
     let refused = run(&engine, &Op::Remove("thin/s")).unwrap_err();
     assert!(refused.code == Code::InUse && refused.cause.contains("thin/c"), "{refused}");
@@ -855,7 +858,7 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         layered: false,
         below: None,
         flatten: false,
-        share: Sharing::default(),
+        read_from: ReadFrom::default(),
         domain: String::new(),
         cgroup: None,
     };

@@ -5,7 +5,7 @@ use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
-use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, Server, Sharing, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
@@ -49,7 +49,7 @@ impl Engine {
             layered: false,
             flatten: false,
             unfilled_from_bytes: None,
-            share: default_sharing(&pool),
+            read_from: default_read_from(&pool),
             domain: None,
             state: VolumeState::Creating,
         };
@@ -66,7 +66,7 @@ impl Engine {
                 });
             }
             let cause = format!("a volume of that name already exists ({} {})", found.size_bytes, found.fs);
-            return Err(Fault::new(Code::AlreadyExists, object, cause).cure("choose another name"));
+            return Err(Fault::new(Code::AlreadyExists, object, cause).hint("choose another name"));
         }
         if wanted.provision == Provision::OnDemand && matches!(pool.source, PoolSource::Lvm { thin_pool: None, .. }) {
             let cause = "a pool of thick logical volumes cannot provision on demand";
@@ -178,7 +178,8 @@ impl Engine {
         if !snapshot.read_only || !matches!(pool.source, PoolSource::Lvm { .. }) {
             return Ok(Vec::new());
         }
-        let shares = |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.share != Sharing::Off;
+        let shares =
+            |volume: &Volume| volume.origin.as_ref() == Some(&snapshot.name) && volume.read_from != ReadFrom::Disk;
         let clones = self.volumes_in(pool)?.into_iter().filter_map(Result::ok).filter(shares);
         Ok(clones.map(|clone| clone.reference()).collect())
     }
@@ -203,9 +204,9 @@ impl Engine {
             layered: matches!(pool.source, PoolSource::File { .. }),
             flatten: false,
             unfilled_from_bytes: None,
-            share: request.share.unwrap_or(match &pool.source {
-                PoolSource::File { .. } => origin.share,
-                PoolSource::Lvm { .. } => default_sharing(&pool),
+            read_from: request.read_from.unwrap_or(match &pool.source {
+                PoolSource::File { .. } => origin.read_from,
+                PoolSource::Lvm { .. } => default_read_from(&pool),
             }),
             domain: request.domain.clone().or_else(|| origin.domain.clone()),
             state: VolumeState::Creating,
@@ -213,8 +214,8 @@ impl Engine {
         };
         check_sharing(&pool, request, &copy, &origin)?;
         if let Some(found) = self.named(&pool, &request.name)? {
-            let same = (&found.origin, found.read_only, found.share, &found.domain)
-                == (&copy.origin, copy.read_only, copy.share, &copy.domain);
+            let same = (&found.origin, found.read_only, found.read_from, &found.domain)
+                == (&copy.origin, copy.read_only, copy.read_from, &copy.domain);
             if same && found.state == VolumeState::Ready {
                 let view = self.volume_view(&pool, backend.as_ref(), &found);
                 return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
@@ -244,7 +245,7 @@ impl Engine {
             "the metadata of thin pool {vg}/{thin} is {pct:.0} % full, and writes to all of its volumes fail when it is full"
         );
         Err(Fault::new(Code::NoSpace, format!("volume {}", copy.reference()), cause)
-            .cure(format!("remove snapshots, or `lvextend --poolmetadatasize +1G {vg}/{thin}`")))
+            .hint(format!("remove snapshots, or `lvextend --poolmetadatasize +1G {vg}/{thin}`")))
     }
 
     /// Makes a volume what a snapshot of it holds; what was written since is lost. No tenant may hold it.
@@ -312,7 +313,7 @@ impl Engine {
                 object,
                 "it depends on no layers: it has no shared blocks to copy",
             )
-            .cure("nothing needs to be done: it does not depend on another volume"));
+            .hint("nothing needs to be done: it does not depend on another volume"));
         };
         // From when it is recorded on, it is promised.
         let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
@@ -363,7 +364,7 @@ impl Engine {
         let (None, Some(other)) = (&volume, other) else { return Ok(volume) };
         let cause = format!("there is a {other}, which is not a Bulkhead volume");
         Err(Fault::new(Code::HasData, format!("volume {}/{name}", pool.name), cause)
-            .cure("choose another name, or move it away"))
+            .hint("choose another name, or move it away"))
     }
 
     /// Refuses a name that a volume, or something else in the pool, has.
@@ -423,7 +424,7 @@ impl Engine {
             read_only: volume.read_only,
             origin: volume.origin.clone(),
             layers,
-            share: volume.share,
+            read_from: volume.read_from,
             domain: volume.domain.clone(),
             tenant,
             mounted_at,
@@ -451,25 +452,25 @@ impl Engine {
 
 fn already_exists(volume: &Volume) -> Fault {
     let object = format!("volume {}", volume.reference());
-    Fault::new(Code::AlreadyExists, object, "a volume of that name already exists").cure("choose another name")
+    Fault::new(Code::AlreadyExists, object, "a volume of that name already exists").hint("choose another name")
 }
 
 pub(crate) fn is_thin(pool: &Pool) -> bool {
     matches!(pool.source, PoolSource::Lvm { thin_pool: Some(_), .. })
 }
 
-/// How volumes of a pool share, where nothing is said: on LVM a block server costs more than it is worth to those that share nothing.
-fn default_sharing(pool: &Pool) -> Sharing {
+/// Where volumes of a pool read shared blocks by default: on LVM a volume that shares nothing does better without a block server.
+fn default_read_from(pool: &Pool) -> ReadFrom {
     match pool.source {
-        PoolSource::File { .. } => Sharing::default(),
-        PoolSource::Lvm { .. } => Sharing::Off,
+        PoolSource::File { .. } => ReadFrom::default(),
+        PoolSource::Lvm { .. } => ReadFrom::Disk,
     }
 }
 
-/// Refuses ways to share that a volume cannot have.
+/// Refuses modes of sharing that a volume cannot have.
 fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let object = || format!("volume {}", copy.reference());
-    let asked = request.share.is_some() || request.domain.is_some();
+    let asked = request.read_from.is_some() || request.domain.is_some();
     match &pool.source {
         PoolSource::File { server: Server::Auto, .. } => {}
         PoolSource::Lvm { thin_pool: Some(_), .. } if request.domain.is_none() => {
@@ -477,13 +478,13 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
         }
         _ if asked => {
             let cause = "only volumes with their own block server can choose where shared blocks are read from";
-            return Err(Fault::new(Code::Unsupported, object(), cause).reason(Reason::SharingFixed));
+            return Err(Fault::new(Code::Unsupported, object(), cause).reason(Reason::ReadFromFixed));
         }
         _ => {}
     }
-    if copy.domain.is_some() && copy.share.caches_layers() {
-        let cause = format!("`{}` reads through the host page cache, which has no sharing domains", copy.share);
-        return Err(Fault::new(Code::InvalidArgument, object(), cause).reason(Reason::DomainNeedsDrr));
+    if copy.domain.is_some() && copy.read_from.caches_layers() {
+        let cause = format!("`{}` reads through the host page cache, which has no sharing domains", copy.read_from);
+        return Err(Fault::new(Code::InvalidArgument, object(), cause).reason(Reason::DomainNeedsPeers));
     }
     Ok(())
 }
@@ -491,16 +492,16 @@ fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volu
 /// On a thin pool a clone can share memory with the snapshot that it is made of.
 fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let refused = |code, cause: &str| Fault::new(code, format!("volume {}", copy.reference()), cause);
-    if copy.share == Sharing::Off {
+    if copy.read_from == ReadFrom::Disk {
         return Ok(());
     }
-    if copy.share.asks_siblings() {
+    if copy.read_from.asks_peers() {
         let cause = "reading from peers needs the index of an imported image, and LVM pools have none";
-        return Err(refused(Code::Unsupported, cause).reason(Reason::SiblingsNeedIndex));
+        return Err(refused(Code::Unsupported, cause).reason(Reason::PeersNeedIndex));
     }
     if copy.fs == FsKind::Xfs {
         let cause = "mounting an XFS snapshot writes to it, and what LVM volumes share must not change";
-        return Err(refused(Code::Unsupported, cause).cure("use ext4, or a directory pool"));
+        return Err(refused(Code::Unsupported, cause).hint("use ext4, or a directory pool"));
     }
     if request.read_only || !origin.read_only {
         let cause = "on LVM, only a clone of a snapshot can share memory, because the snapshot does not change";

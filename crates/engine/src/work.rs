@@ -116,7 +116,7 @@ impl Engine {
         let Some(name) = named else { return Ok(()) };
         if self.tenant(name)?.removing {
             return Err(Fault::new(Code::InUse, format!("tenant {name}"), "it is being removed")
-                .cure("name another tenant, or none"));
+                .hint("name another tenant, or none"));
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ impl<'a> Working<'a> {
     fn died(&mut self) -> Fault {
         let how = self.worker.ended(LAST_WORDS).unwrap_or_else(|| "it is still running".to_owned());
         Fault::new(Code::Internal, "worker", format!("the worker process exited without a report ({how})"))
-            .cure("the daemon's log may say why; try again")
+            .hint("the daemon's log may say why; try again")
     }
 }
 

@@ -208,7 +208,7 @@ impl ImportError {
         let fault = Fault::new(self.code(), object, chain(self));
         match self.reason() {
             Some(reason) => fault.reason(reason),
-            None => fault.cure(self.cure()),
+            None => fault.hint(self.hint()),
         }
     }
 
@@ -228,7 +228,7 @@ impl ImportError {
     }
 
     /// What to do about one that has no reason; empty for those that have one.
-    fn cure(&self) -> &'static str {
+    fn hint(&self) -> &'static str {
         match self {
             Self::Directory { reason: DirectoryError::HasStaging, .. }
             | Self::Archive { reason: ArchiveError::Compression(_), .. } => "",
@@ -250,7 +250,7 @@ impl ImportError {
             }
             Self::LeftOut { .. } => "remove them from the source, or import it without them, not strictly",
             Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
-            Self::Image { reason, .. } => reason.cure(),
+            Self::Image { reason, .. } => reason.hint(),
             Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NotFound => "look for the path",
                 Code::PermissionDenied => "run it as root, outside of containers",

@@ -219,7 +219,7 @@ fn root_what_is_refused_leaves_nothing() {
     for (source, code, cause) in cases {
         let error = stage_of(&source, &staging).unwrap_err();
         assert!(error.to_string().contains(cause) && error.code() == code, "{error} ({:?})", error.code());
-        assert!(!error.fault("source").cure.is_empty());
+        assert!(!error.fault("source").hint.is_empty());
         assert_eq!(fs::read_dir(&staging).unwrap().count(), 0, "{error}");
     }
 }
@@ -240,7 +240,7 @@ fn root_attributes_are_left_out_unless_that_is_refused() {
     let error = stage(&plain[..], "it", dir.path(), &strict, |_| ()).unwrap_err();
     let expected = r#"it: not all attributes can be kept: com.apple.quarantine of 1 entry such as "file": Linux has no such attribute"#;
     assert_eq!((error.to_string().as_str(), error.code()), (expected, Code::Unsupported));
-    assert!(!error.fault("source").cure.is_empty() && fs::read_dir(dir.path()).unwrap().count() == 0);
+    assert!(!error.fault("source").hint.is_empty() && fs::read_dir(dir.path()).unwrap().count() == 0);
     // What is around an image does not count: only its layers do.
     let layout = dir.path().join("layout");
     fs::create_dir(&layout).unwrap();
@@ -256,5 +256,5 @@ fn without_root_nothing_is_begun() {
         return println!("Skipped: this is root");
     }
     let error = stage(&b""[..], "x", Path::new("/nonexistent"), &wanted(), |_| ()).unwrap_err();
-    assert!(error.code() == Code::PermissionDenied && error.fault("source").cure.contains("as root"), "{error}");
+    assert!(error.code() == Code::PermissionDenied && error.fault("source").hint.contains("as root"), "{error}");
 }

@@ -535,7 +535,7 @@ fn check_ext4(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
 fn check_xfs(device: &Path, repair: Repair) -> Result<CheckOutcome, FsError> {
     if repair != Repair::Yes {
         let log = run("check", device, Tool::new("xfs_logprint").arg("-t").arg(device))?;
-        // `xfs_repair -n` ignores the log, and reports errors that a replay would cure.
+        // `xfs_repair -n` ignores the log, and reports errors that a replay would repair.
         if xfs_log_is_dirty(&log.stdout) {
             return Ok(CheckOutcome::LogDirty);
         }

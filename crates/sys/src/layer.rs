@@ -168,7 +168,7 @@ pub enum LayerError {
 impl LayerError {
     /// What code it has towards users, and what they can do about it, unless its reason says that.
     #[must_use]
-    pub fn code_and_cure(&self) -> (Code, &'static str) {
+    pub fn code_and_hint(&self) -> (Code, &'static str) {
         match self {
             LayerError::File(_) => (Code::Internal, ""),
             LayerError::Attribute { .. } | LayerError::Unmarked { .. } | LayerError::Copied { .. } => (
@@ -200,7 +200,7 @@ impl LayerError {
         }
     }
 
-    /// Its reason, in place of a cure, where front ends word the remedy in their own way.
+    /// Its reason, in place of a hint, where front ends word the remedy in their own way.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
         match self {

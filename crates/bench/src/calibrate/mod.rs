@@ -80,7 +80,7 @@ pub type OnStep<'a> = &'a mut dyn FnMut(Told<'_>);
 pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Calibration> {
     if find_program("fio").is_none() {
         return Err(Fault::new(Code::Unsupported, "fio", "it is not installed, and measures the device")
-            .cure("install the Debian package fio")
+            .hint("install the Debian package fio")
             .into());
     }
     supported(&request.device)?;

@@ -154,7 +154,7 @@ fn choose_pool(daemon: &Daemon, device: &DeviceView, wanted: Option<&Name>) -> R
     if device.physical_devices != [device.name.clone()] {
         let below = device.physical_devices.join(", ");
         return Err(fault(Code::Unsupported, format!("it is stacked on {below}: controllers act on physical devices"))
-            .cure("calibrate the physical device")
+            .hint("calibrate the physical device")
             .into());
     }
     let on_it = |pool: &PoolView| pool.physical_devices == [device.name.clone()];
@@ -162,7 +162,7 @@ fn choose_pool(daemon: &Daemon, device: &DeviceView, wanted: Option<&Name>) -> R
         let pool = daemon.ask(async |client| client.pool_inspect(name).await)?;
         if !on_it(&pool) {
             let cause = format!("pool {name} lies on {}", pool.physical_devices.join(", "));
-            return Err(fault(Code::InvalidArgument, cause).cure("name a pool that lies on this device alone").into());
+            return Err(fault(Code::InvalidArgument, cause).hint("name a pool that lies on this device alone").into());
         }
         return Ok(pool);
     }
@@ -170,7 +170,7 @@ fn choose_pool(daemon: &Daemon, device: &DeviceView, wanted: Option<&Name>) -> R
     let found = pools.into_iter().filter(on_it).max_by_key(|pool| pool.free_bytes);
     found.ok_or_else(|| {
         fault(Code::NotFound, "no pool lies on it, and measuring needs scratch volumes".to_owned())
-            .cure("make one first: `bulkhead pool create`")
+            .hint("make one first: `bulkhead pool create`")
             .into()
     })
 }
@@ -182,7 +182,7 @@ fn volume_size(pool: &PoolView) -> Result<Bytes> {
         let cause =
             format!("it has {free} of room, and {} are needed for scratch volumes", Bytes(VOLUME_MIN.0 * PARTS));
         return Err(Fault::new(Code::NoSpace, format!("pool {}", pool.name), cause)
-            .cure("remove volumes from it, or name another pool with `--pool`")
+            .hint("remove volumes from it, or name another pool with `--pool`")
             .into());
     }
     Ok(size)

@@ -17,7 +17,7 @@ use super::sharing::counted;
 use super::{Frame, OnProgress, Options, put};
 use crate::cgroup_run::{Cancel, wait_until};
 use crate::cleanup::with_removal;
-use crate::clones::{Clone, Clones, Sharing, cached_bytes, drop_caches};
+use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::load::noise;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
@@ -29,7 +29,7 @@ const ABOUT: &str = "Clones of one base on a file pool. After all caches were dr
     and the first clone reads the large file, which others had and have no more.";
 
 /// Number of cells, where clones can share in all ways.
-pub(super) const N_CELLS: usize = Sharing::ALL.len();
+pub(super) const N_CELLS: usize = ReadFrom::ALL.len();
 /// One round of one cell, on the slow disk.
 pub(super) const SECONDS: f64 = 65.0;
 /// Making the base, on the slow disk.

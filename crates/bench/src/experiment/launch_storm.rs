@@ -20,7 +20,7 @@ use super::sharing::counted;
 use super::{Frame, OnProgress, Options, put};
 use crate::cgroup_run::Cancel;
 use crate::cleanup::with_removal;
-use crate::clones::{Clone, Clones, Sharing, cached_bytes, drop_caches};
+use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::load::noise;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
@@ -37,7 +37,7 @@ pub(crate) const UNBOUNDED: &str = "unbounded";
 /// See [`UNBOUNDED`].
 pub(crate) const BOUNDED: &str = "bounded";
 /// Ways of sharing, where clones can share in all of them.
-pub(super) const N_CELLS: usize = Sharing::ALL.len();
+pub(super) const N_CELLS: usize = ReadFrom::ALL.len();
 /// One round of one way of sharing with both storms, on the slow disk.
 pub(super) const SECONDS: f64 = 130.0;
 /// Making the image, on the slow disk.

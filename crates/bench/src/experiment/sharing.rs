@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use bulkhead_sys::block::Diskstat;
 
 use super::Frame;
-use crate::clones::{Clones, Sharing};
+use crate::clones::{Clones, ReadFrom};
 use crate::result::{Cell, Experiment, Round};
 
 /// What was read from the device.
@@ -48,30 +48,30 @@ impl Frame<'_, '_> {
         &mut self,
         clones: &Clones,
         neighbours: &[&str],
-        mut step: impl FnMut(&Clones, Sharing) -> Result<Vec<Round>>,
+        mut step: impl FnMut(&Clones, ReadFrom) -> Result<Vec<Round>>,
     ) -> Result<()> {
         let modes = clones.modes();
-        let missing = Sharing::ALL.into_iter().filter(|mode| !modes.contains(mode)).map(Sharing::as_str);
+        let missing = ReadFrom::ALL.into_iter().filter(|mode| !modes.contains(mode)).map(ReadFrom::tag);
         let missing: Vec<&str> = missing.collect();
         if !missing.is_empty() {
             let note = format!("Not measured: {}. This version of Bulkhead cannot share so.", missing.join(", "));
             self.experiment.notes.push(note);
         }
-        let cell = |mode: Sharing, neighbour: &str| Cell {
-            layout: mode.as_str().to_owned(),
+        let cell = |mode: ReadFrom, neighbour: &str| Cell {
+            layout: mode.tag().to_owned(),
             controller: String::new(),
             neighbour: neighbour.to_owned(),
             rounds: Vec::new(),
         };
-        let of = |mode: &Sharing| neighbours.iter().map(|neighbour| cell(*mode, neighbour)).collect::<Vec<_>>();
+        let of = |mode: &ReadFrom| neighbours.iter().map(|neighbour| cell(*mode, neighbour)).collect::<Vec<_>>();
         self.experiment.cells = modes.iter().flat_map(of).collect();
         let n_rounds = super::n_rounds(self.options);
         self.of = usize::try_from(n_rounds).context("too many rounds")? * self.experiment.cells.len();
         for number in 1..=n_rounds {
             for (index, mode) in modes.iter().enumerate() {
                 self.options.cancel.check()?;
-                self.say(&format!("round {number} of {n_rounds}: {}", mode.as_str()));
-                let found = step(clones, *mode).with_context(|| format!("{}, round {number}", mode.as_str()))?;
+                self.say(&format!("round {number} of {n_rounds}: {}", mode.tag()));
+                let found = step(clones, *mode).with_context(|| format!("{}, round {number}", mode.tag()))?;
                 for (offset, round) in found.into_iter().enumerate() {
                     self.finish(index * neighbours.len() + offset, round)?;
                 }

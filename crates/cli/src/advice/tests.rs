@@ -149,14 +149,14 @@ fn wordings() -> Vec<(Reason, &'static str)> {
             Reason::FlatteningNeedsRoom { volume: volume("p/v") },
             "free up space in the pool, wait until the volume is flattened, or cancel flattening: `bulkhead volume flatten p/v --cancel`",
         ),
-        (Reason::SharingFixed, "omit `--share` and `--domain`, or use a directory pool"),
-        (Reason::DomainNeedsDrr, "use `--share drr` or `--share off`"),
-        (Reason::SiblingsNeedIndex, "use `--share base`, or a directory pool"),
+        (Reason::ReadFromFixed, "omit `--read-from` and `--domain`, or use a directory pool"),
+        (Reason::DomainNeedsPeers, "use `--read-from peers` or `--read-from disk`"),
+        (Reason::PeersNeedIndex, "use `--read-from host-cache`, or a directory pool"),
         (
-            Reason::SiblingsUnreadable,
-            "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--share base` needs no peers",
+            Reason::PeersUnreadable,
+            "`/run/bulkhead/blockd/siblings.log` may say why; a clone created with `--read-from host-cache` needs no peers",
         ),
-        (Reason::SharingNeedsUblk, "`modprobe ublk_drv`, or clone the snapshot without `--share`"),
+        (Reason::SharingNeedsUblk, "`modprobe ublk_drv`, or clone the snapshot without `--read-from`"),
         (
             Reason::NeedsDirectoryPool,
             "use a directory pool (`bulkhead pool create NAME --dir PATH`), or copy the files",
@@ -247,14 +247,14 @@ fn each_reason_is_worded_as_it_is_here() {
     for (reason, wording) in wordings() {
         assert_eq!(advice(&reason), wording);
         let fault = Fault::new(Code::Internal, "x", "y").reason(reason);
-        assert_eq!(cure(&fault), wording);
+        assert_eq!(hint(&fault), wording);
         let finding = Finding::of_fault(FindingId::NotRecovered, fault);
         assert_eq!(of_finding(&finding).as_deref(), Some(wording));
     }
     let finding = Finding::new(FindingId::ServerGone, "x", "y");
     assert_eq!(of_finding(&finding), None);
     assert_eq!(of_finding(&finding.advise("wait")).as_deref(), Some("wait"));
-    assert_eq!(cure(&Fault::new(Code::Internal, "x", "y").cure("wait")), "wait");
+    assert_eq!(hint(&Fault::new(Code::Internal, "x", "y").hint("wait")), "wait");
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub(super) fn run(args: &TopArgs, source: Source) -> Result<(), Fault> {
 }
 
 fn unusable(error: &std::io::Error) -> Fault {
-    Fault::new(Code::Internal, "terminal", format!("cannot use it ({error})")).cure("`--once` prints one table")
+    Fault::new(Code::Internal, "terminal", format!("cannot use it ({error})")).hint("`--once` prints one table")
 }
 
 fn interact(
@@ -173,7 +173,7 @@ impl Screen {
 
     fn head(&self) -> Vec<Line<'static>> {
         let first = match (&self.seen, &self.failure) {
-            (_, Some(fault)) => format!("{fault}  {}", advice::cure(fault)),
+            (_, Some(fault)) => format!("{fault}  {}", advice::hint(fault)),
             (Some(seen), None) => summary(seen),
             (None, None) => "bulkhead: observing; the first figures will appear in a moment".to_owned(),
         };

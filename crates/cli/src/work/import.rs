@@ -74,7 +74,7 @@ impl MakeError {
     }
 
     fn fault(&self, object: &str) -> Fault {
-        let (code, cure) = match (self, io_kind(self)) {
+        let (code, hint) = match (self, io_kind(self)) {
             (Self::Scratch(error), _) => return error.fault(object),
             (_, Some(io::ErrorKind::PermissionDenied)) => {
                 (Code::PermissionDenied, "run it as root, which owns the pool's files")
@@ -92,10 +92,10 @@ impl MakeError {
                 (Code::Unsupported, "`modprobe loop`")
             }
             (error, _) if error.is_of_another() => (Code::InUse, "wait for it, or choose another name"),
-            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_cure(),
+            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_hint(),
             _ => (Code::Internal, "import it again"),
         };
-        Fault::new(code, object, chain(self)).cure(cure)
+        Fault::new(code, object, chain(self)).hint(hint)
     }
 }
 

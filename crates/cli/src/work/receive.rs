@@ -58,7 +58,7 @@ fn receive(
     if receiver.header() != header {
         let cause = "the header of the stream differs from the one in the request";
         return Err(Fault::new(Code::InvalidArgument, format!("volume {volume}"), cause)
-            .cure("repeat the request with the header of the stream"));
+            .hint("repeat the request with the header of the stream"));
     }
     receiver.receive(target, progress).map_err(|error| fault(&error))
 }

@@ -12,12 +12,12 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::thin::ThinError;
 use bulkhead_sys::tool::ToolError;
 
-/// The fault, with this cure where there is none of its own.
-pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fault {
-    let same = cure.to_owned();
-    let (code, cure) = match (error, io_kind(error)) {
+/// The fault, with this hint where there is none of its own.
+pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fault {
+    let same = hint.to_owned();
+    let (code, hint) = match (error, io_kind(error)) {
         (_, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)) => {
-            return Fault::new(Code::Cancelled, format!("volume {volume}"), "the client disconnected").cure(same);
+            return Fault::new(Code::Cancelled, format!("volume {volume}"), "the client disconnected").hint(same);
         }
         (_, Some(io::ErrorKind::PermissionDenied)) => {
             (Code::PermissionDenied, "run it as root, which owns the pool's files".to_owned())
@@ -38,8 +38,8 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fa
         ) => (Code::Internal, same),
         (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
         (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
-            let (code, cure) = error.code_and_cure();
-            (code, cure.to_owned())
+            let (code, hint) = error.code_and_hint();
+            (code, hint.to_owned())
         }
         (TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })), _) => {
             (Code::Unsupported, format!("apt-get install {package}"))
@@ -56,7 +56,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, cure: &str) -> Fa
         }
         _ => (Code::Internal, same),
     };
-    let fault = Fault::new(code, format!("volume {volume}"), chain(error)).cure(cure);
+    let fault = Fault::new(code, format!("volume {volume}"), chain(error)).hint(hint);
     match error {
         TransferError::Part(LayerError::GivenUp { .. }) => {
             fault.reason(Reason::ReceiveIncomplete { volume: volume.clone() })

@@ -137,7 +137,7 @@ fn an_import_has_no_token_to_go_on_with() {
 fn what_all_tenants_lack_is_about_the_host() {
     let tenant =
         Tenant { name: "db".parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![], removing: true };
-    let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").cure("move that");
+    let refused = Fault::new(Code::Unsupported, "cgroup /", "a realtime process is below it").hint("move that");
     let of = |has_weight_files, has_cpu, cpu_refused| {
         let found = of_tenant(&tenant, &TenantFacts { has_weight_files, has_cpu, cpu_refused });
         found.into_iter().map(|finding| (finding.id.word().to_owned(), finding.object)).collect::<Vec<_>>()

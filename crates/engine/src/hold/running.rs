@@ -69,7 +69,7 @@ impl Running {
         if weight_file(&facts)? != hold.weight_file {
             let cause = format!("{} no longer has any effect on it", hold.weight_file);
             return Err(Fault::new(Code::Unsupported, format!("device {}", facts.name), cause)
-                .cure("start the hold again, for the controller that is active now"));
+                .hint("start the hold again, for the controller that is active now"));
         }
         let (busy, cost_used) = (host.device_busy(&facts.name)?, host.cost_used(facts.dev));
         let tenants = self.counters(engine, facts.dev)?;

@@ -89,11 +89,11 @@ async fn log(request: Request, next: Next) -> Response {
 
 async fn no_such_path(request: Request) -> Failure {
     let cause = format!("there is no path {:?} in the API", request.uri().path());
-    Fault::new(Code::NotFound, "request", cause).cure("GET /v1/openapi.json describes the API").into()
+    Fault::new(Code::NotFound, "request", cause).hint("GET /v1/openapi.json describes the API").into()
 }
 
 async fn no_such_method(request: Request) -> Failure {
     let cause = format!("{} is not supported on {:?}", request.method(), request.uri().path());
-    let fault = Fault::new(Code::InvalidArgument, "request", cause).cure("GET /v1/openapi.json describes the API");
+    let fault = Fault::new(Code::InvalidArgument, "request", cause).hint("GET /v1/openapi.json describes the API");
     Failure { status: StatusCode::METHOD_NOT_ALLOWED, fault }
 }

@@ -23,7 +23,7 @@ async fn with_snapshot(dir: &TempDir, sim: &Sim) -> Daemon {
     let daemon = Daemon::start(dir, sim).await;
     make_pool(&daemon.client).await;
     daemon.client.volume_create(&volume_create("fast/data"), false).await.unwrap();
-    let copy = VolumeCopy { name: "snap".parse().unwrap(), read_only: true, share: None, domain: None };
+    let copy = VolumeCopy { name: "snap".parse().unwrap(), read_only: true, read_from: None, domain: None };
     daemon.client.volume_copy(&volume("fast/data"), &copy, false).await.unwrap();
     daemon
 }
@@ -118,7 +118,7 @@ async fn what_is_refused_is_refused_before_there_is_a_stream() {
         assert_eq!(refused.unwrap_err().code, code, "{name}");
     }
     assert!(sim.started().is_empty());
-    let fault = Fault::new(Code::InUse, "thin pool", "somebody compares snapshots").cure("wait");
+    let fault = Fault::new(Code::InUse, "thin pool", "somebody compares snapshots").hint("wait");
     sim.set_play(Play::Refuses(fault.clone()));
     assert_eq!(send(&daemon).await.unwrap_err(), fault);
     let job = daemon.client.job_list().await.unwrap()[0].clone();

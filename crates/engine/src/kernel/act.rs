@@ -289,7 +289,7 @@ impl Kernel {
                     CheckOutcome::Repaired => {}
                     CheckOutcome::LogDirty => {
                         let cause = "its log has not been replayed; XFS does that at the next mount";
-                        return Err(Fault::new(Code::InUse, device, cause).cure("mount it once, then check again"));
+                        return Err(Fault::new(Code::InUse, device, cause).hint("mount it once, then check again"));
                     }
                     CheckOutcome::Errors(text) => {
                         return Err(Fault::new(Code::Corrupt, device, format!("its {fs} has errors: {text}"))
@@ -339,12 +339,12 @@ impl Kernel {
             }
             let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
             let cause = format!("something else is mounted there ({other})");
-            return Err(Fault::new(Code::InUse, target.display(), cause).cure("unmount it"));
+            return Err(Fault::new(Code::InUse, target.display(), cause).hint("unmount it"));
         }
         if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {
             let cause = "it contains files, which a file system mounted over them would hide";
             return Err(Fault::new(Code::HasData, format!("directory {}", target.display()), cause)
-                .cure("move them away: only the volume belongs there"));
+                .hint("move them away: only the volume belongs there"));
         }
         let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
         let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
@@ -375,7 +375,7 @@ impl Kernel {
         }
         let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
         Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
-            .cure("stop the processes in those mount namespaces"))
+            .hint("stop the processes in those mount namespaces"))
     }
 
     fn users_of(&self, dev: DevNo) -> String {

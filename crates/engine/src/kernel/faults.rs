@@ -22,12 +22,12 @@ use bulkhead_sys::tool::ToolError;
 use bulkhead_sys::trim::TrimError;
 use bulkhead_sys::ublk::UblkError;
 
-/// An error of the kernel fence that knows its code, and its reason or cure.
+/// An error of the kernel fence that knows its code, and its reason or hint.
 pub(crate) trait Classify: Error + Sized + 'static {
-    /// Its code and, where there is one, its cure.
+    /// Its code and, where there is one, its hint.
     fn classify(&self) -> (Code, &'static str);
 
-    /// Its reason, in place of a cure, where front ends word the remedy in their own way.
+    /// Its reason, in place of a hint, where front ends word the remedy in their own way.
     fn reason(&self) -> Option<Reason> {
         None
     }
@@ -36,13 +36,13 @@ pub(crate) trait Classify: Error + Sized + 'static {
     fn fault(self, object: impl std::fmt::Display) -> Fault {
         let cause = chain(&self);
         if let Some(ToolError::Missing { package, .. }) = missing_program(&self) {
-            return Fault::new(Code::Unsupported, object, cause).cure(format!("apt-get install {package}"));
+            return Fault::new(Code::Unsupported, object, cause).hint(format!("apt-get install {package}"));
         }
-        let (code, cure) = self.classify();
+        let (code, hint) = self.classify();
         let fault = Fault::new(code, object, cause);
         match self.reason() {
             Some(reason) => fault.reason(reason),
-            None => fault.cure(cure),
+            None => fault.hint(hint),
         }
     }
 }
@@ -92,7 +92,7 @@ impl Classify for LayerError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LayerError::File(error) => error.classify(),
-            other => other.code_and_cure(),
+            other => other.code_and_hint(),
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
         let missing = || ToolError::Missing { program: "lvm".to_owned(), package: "lvm2" };
         let below = LvmError::Other { operation: "list", object: "vg".to_owned(), source: Box::new(missing()) };
         for fault in [below.fault("vg"), missing().fault("vg")] {
-            assert_eq!((fault.code, fault.cure.as_str()), (Code::Unsupported, "apt-get install lvm2"));
+            assert_eq!((fault.code, fault.hint.as_str()), (Code::Unsupported, "apt-get install lvm2"));
         }
     }
 }

@@ -128,7 +128,7 @@ impl Kernel {
             if self.loop_of(image)?.is_some() {
                 let cause = "it is on a loop device, which does not support layers";
                 return Err(Fault::new(Code::Unsupported, object(), cause)
-                    .cure("on a kernel with ublk, detach the volume from its tenant and attach it again"));
+                    .hint("on a kernel with ublk, detach the volume from its tenant and attach it again"));
             }
             // What has become a layer's cannot be a loop device's again.
             self.ublk().map_err(|e| e.fault(object()))?;
@@ -368,7 +368,7 @@ impl Kernel {
             let cause =
                 format!("{} still serves {}, left by an interrupted operation", node.display(), other.display());
             return Err(Fault::new(Code::InUse, file_object(image), cause)
-                .cure(format!("wait until nothing uses it: `fuser -v {}` shows what does", node.display())));
+                .hint(format!("wait until nothing uses it: `fuser -v {}` shows what does", node.display())));
         }
         Ok(found)
     }
@@ -449,7 +449,7 @@ impl Kernel {
             server.kill().map_err(failed)?;
             if !server.wait_until_ended(SERVER_END_LIMIT).map_err(failed)? {
                 return Err(Fault::new(Code::InUse, file_object(&spec.image), "its block server does not exit")
-                    .cure("the daemon's log and `dmesg` say more"));
+                    .hint("the daemon's log and `dmesg` say more"));
             }
         }
         self.serve(spec)
@@ -467,7 +467,7 @@ impl Kernel {
         }
         let Some(cgroup) = &spec.cgroup else { return Ok(Outcome::UNCHANGED) };
         let told = service::of(&self.roots, &device.name());
-        if told.as_ref().is_some_and(|told| (told.flatten, told.share) != (spec.flatten, spec.share)) {
+        if told.as_ref().is_some_and(|told| (told.flatten, told.read_from) != (spec.flatten, spec.read_from)) {
             // The new server tells it. Told before, a crash in between would leave the old one for good.
             self.renew_server(device, spec)?;
             return Ok(Outcome::DONE);

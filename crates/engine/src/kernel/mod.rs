@@ -170,11 +170,11 @@ impl Kernel {
     fn device_at(&self, path: &Path, object: &str) -> Result<BlockDevice, Fault> {
         if !path.is_absolute() {
             return Err(Fault::new(Code::InvalidArgument, object, "its path is not absolute")
-                .cure("give its path in /dev, for example /dev/sdb"));
+                .hint("give its path in /dev, for example /dev/sdb"));
         }
         block::by_path(&self.roots, path).map_err(|e| match e {
             block::BlockError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Fault::new(Code::NotFound, object, "there is no such device").cure("`lsblk` lists the block devices")
+                Fault::new(Code::NotFound, object, "there is no such device").hint("`lsblk` lists the block devices")
             }
             other => other.fault(object),
         })
@@ -331,7 +331,7 @@ impl Host for Kernel {
                 object,
                 "it is a partition, but limits apply to whole devices",
             )
-            .cure("give the device that it is a partition of"));
+            .hint("give the device that it is a partition of"));
         }
         Ok(found.dev)
     }
@@ -498,7 +498,7 @@ impl Host for Kernel {
         let object = || format!("file system of {}", path.display());
         let dev = block::devno_below(path).map_err(|e| e.fault(object()))?;
         let none = |cause: &str| {
-            Fault::new(Code::Unsupported, object(), cause).cure(
+            Fault::new(Code::Unsupported, object(), cause).hint(
                 "only an ext4 file system with a journal, on its own device, has a journal thread that can be charged",
             )
         };

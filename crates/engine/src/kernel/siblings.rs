@@ -45,7 +45,7 @@ impl Kernel {
         let object = || format!("volume {volume}");
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             Fault::new(Code::Internal, object(), format!("peers cannot read from it: {what}: {error}"))
-                .reason(Reason::SiblingsUnreadable)
+                .reason(Reason::PeersUnreadable)
         };
         let DeviceRef::Image { image, .. } = device else { return Ok(Outcome::UNCHANGED) };
         let Some(Attached::Served(served)) = self.attached(image, volume)? else { return Ok(Outcome::UNCHANGED) };
@@ -71,7 +71,7 @@ impl Kernel {
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
                 let cause = format!("the peer reader keeps it open ({}) and does not exit: {error}", silent.why);
                 Fault::new(Code::InUse, format!("volume {volume}"), cause)
-                    .cure("find out what its disk is waiting for, then try again")
+                    .hint("find out what its disk is waiting for, then try again")
             }),
         }
     }

@@ -26,7 +26,7 @@ fn volume(name: &str) -> VolumeRef {
 fn rotate(sim: &Sim, engine: &Engine, snapshots: std::ops::Range<usize>, kept: usize, merge: bool) {
     for n in snapshots {
         let name = format!("s{n}").parse().unwrap();
-        let request = VolumeCopy { name, read_only: true, share: None, domain: None };
+        let request = VolumeCopy { name, read_only: true, read_from: None, domain: None };
         sim.write("/srv/pool/v.img");
         engine.volume_copy(&volume("v"), &request, false).unwrap();
         if n >= kept {

@@ -165,7 +165,7 @@ fn what_is_promised_and_reserved_counts_once() {
     let engine = with_pools(&sim);
     create(&engine, "file/v", 64).unwrap();
     let volume = "file/v".parse().unwrap();
-    let copy = VolumeCopy { name: "s".parse().unwrap(), read_only: true, share: None, domain: None };
+    let copy = VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None };
     engine.volume_copy(&volume, &copy, false).unwrap();
     engine.volume_flatten(&volume, &VolumeFlatten::default(), false).unwrap();
     sim.set_free(Bytes::mib(100));
@@ -224,6 +224,6 @@ fn a_copy_adds_to_what_a_flattening_takes() {
 }
 
 fn copy(engine: &Engine, name: &str) -> Result<(), Fault> {
-    let request = VolumeCopy { name: name.parse().unwrap(), read_only: true, share: None, domain: None };
+    let request = VolumeCopy { name: name.parse().unwrap(), read_only: true, read_from: None, domain: None };
     engine.volume_copy(&"file/v".parse().unwrap(), &request, false).map(drop)
 }

@@ -81,7 +81,7 @@ impl Importing {
         let is_plain = |path: &Path| path.is_absolute() && !path.components().any(|part| part.as_os_str() == "..");
         if !is_plain(staging.as_path()) {
             return Err(Fault::new(Code::InvalidArgument, object(), "it is not an absolute path")
-                .cure("give its absolute path"));
+                .hint("give its absolute path"));
         }
         // Of what is made in it: in a sticky directory that is safe.
         match engine.host().who_can_replace(&staging.join("tree"))? {
@@ -89,7 +89,7 @@ impl Importing {
             Some(why) => {
                 let cause = format!("{why}, who could replace what is unpacked");
                 Err(Fault::new(Code::InvalidArgument, object(), cause)
-                    .cure("choose a directory that only root can write to, or a sticky one, such as /var/tmp"))
+                    .hint("choose a directory that only root can write to, or a sticky one, such as /var/tmp"))
             }
         }
     }

@@ -382,7 +382,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + S
         let cause = error.try_into_panic().map_or_else(|error| error.to_string(), |panic| panic_message(&*panic));
         tracing::error!(%cause, "an operation panicked");
         Err(Fault::new(Code::Internal, "daemon", format!("the operation was aborted by a bug in Bulkhead: {cause}"))
-            .cure("examine the object with `inspect` before trying again, and report this with the daemon's log"))
+            .hint("examine the object with `inspect` before trying again, and report this with the daemon's log"))
     })
 }
 

@@ -197,7 +197,7 @@ async fn slow_volume(sim: &Sim) -> Service {
 }
 
 fn snapshot() -> VolumeCopy {
-    VolumeCopy { name: "s".parse().unwrap(), read_only: true, share: None, domain: None }
+    VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None }
 }
 
 fn detach() -> TenantSet {

@@ -119,7 +119,7 @@ impl ImageError {
         }
     }
 
-    pub(super) fn cure(&self) -> &'static str {
+    pub(super) fn hint(&self) -> &'static str {
         match self {
             Self::MediaType { .. } => "save the image again, with layers that are tar archives (plain, gzip or zstd)",
             Self::Encrypted(_) => "decrypt the image first",

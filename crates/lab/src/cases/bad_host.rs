@@ -11,7 +11,7 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "bad_host",
-    about: "not root, cgroup v1 and hybrid, no io controller, no lvm2, no xfsprogs: refused with cause and cure, and nothing is left",
+    about: "not root, cgroup v1 and hybrid, no io controller, no lvm2, no xfsprogs: refused with cause and hint, and nothing is left",
     kernels: &[Kernel::V6_12],
     profile: UNUSED,
     limit: Duration::from_secs(300),

@@ -350,7 +350,7 @@ async fn within(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be imported is refused, with cause and cure, and nothing is left of it.
+/// What cannot be imported is refused, with cause and hint, and nothing is left of it.
 async fn refusals(ctx: &Ctx) -> Result<()> {
     let large = "mkdir large; head -c 20000000 /dev/urandom > large/file; tar -C large -cf large.tar .";
     ctx.machine.sh(&format!("cd {AT}; {large}")).await?;

@@ -163,13 +163,13 @@ async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
 async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let clones: &[(&str, &[&str])] = &[
-        ("first", &["--share", "drr"]),
-        ("second", &["--share", "drr"]),
-        ("third", &["--share", "both"]),
-        ("alone", &["--share", "drr", "--domain", "other"]),
-        ("off", &["--share", "off"]),
-        ("base", &["--share", "base"]),
-        ("again", &["--share", "base"]),
+        ("first", &["--read-from", "peers"]),
+        ("second", &["--read-from", "peers"]),
+        ("third", &["--read-from", "both"]),
+        ("alone", &["--read-from", "peers", "--domain", "other"]),
+        ("off", &["--read-from", "disk"]),
+        ("base", &["--read-from", "host-cache"]),
+        ("again", &["--read-from", "host-cache"]),
     ];
     let daemon = set_up(ctx, clones).await?;
     ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
@@ -194,10 +194,11 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.save("heatmap.txt", &table)?;
     ensure!(table.contains("file/first") && table.contains("</svg>"), "{table}");
     ctx.machine.sh("rm /run/heat.svg").await?;
-    let with_domain = ["volume", "clone", "file/image", "no", "--share", "base", "--domain", "other"];
-    refused(ctx, 2, &["has no sharing domains", "--share drr"], &with_domain).await?;
+    let with_domain = ["volume", "clone", "file/image", "no", "--read-from", "host-cache", "--domain", "other"];
+    refused(ctx, 2, &["has no sharing domains", "--read-from peers"], &with_domain).await?;
     json(ctx, &["volume", "create", "thin/volume", "--size", "64M"]).await?;
-    refused(ctx, 8, &["--share base"], &["volume", "clone", "thin/volume", "no", "--share", "drr"]).await?;
+    refused(ctx, 8, &["--read-from host-cache"], &["volume", "clone", "thin/volume", "no", "--read-from", "peers"])
+        .await?;
     json(ctx, &["volume", "rm", "thin/volume"]).await?;
     // The daemon goes and comes; a server dies: nobody forgets.
     daemon.kill().await?;
@@ -244,8 +245,11 @@ done
 
 async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let clones: &[(&str, &[&str])] =
-        &[("changed", &["--share", "drr"]), ("one", &["--share", "drr"]), ("two", &["--share", "both"])];
+    let clones: &[(&str, &[&str])] = &[
+        ("changed", &["--read-from", "peers"]),
+        ("one", &["--read-from", "peers"]),
+        ("two", &["--read-from", "both"]),
+    ];
     let daemon = set_up(ctx, clones).await?;
     changed_files(ctx).await?;
     hanging_sibling(ctx).await?;
@@ -260,8 +264,11 @@ const MEMORY: &str = "for s in /sys/fs/cgroup/bulkhead.slice/*.slice; do echo 28
 
 async fn narrow(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let clones: &[(&str, &[&str])] =
-        &[("changed", &["--share", "drr"]), ("one", &["--share", "drr"]), ("two", &["--share", "both"])];
+    let clones: &[(&str, &[&str])] = &[
+        ("changed", &["--read-from", "peers"]),
+        ("one", &["--read-from", "peers"]),
+        ("two", &["--read-from", "both"]),
+    ];
     for requests in ["1", "2"] {
         let program = ctx.program("bulkhead");
         let daemon = start_daemon_as(ctx, &[&program, "daemon", "--volume-requests", requests], &[]).await?;

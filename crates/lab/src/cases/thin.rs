@@ -33,26 +33,26 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "create", "thin/v", "--size", "256M"]).await?;
     let at = attach(ctx, "v").await?;
     ctx.machine.sh(&format!("cp -a /run/tree/. {at}; sync -f {at}")).await?;
-    let from_writable = ["volume", "clone", "thin/v", "no", "--share", "base"];
+    let from_writable = ["volume", "clone", "thin/v", "no", "--read-from", "host-cache"];
     refused(ctx, 2, &["only a clone of a snapshot", "volume snapshot thin/v"], &from_writable).await?;
     json(ctx, &["volume", "snapshot", "thin/v", "s"]).await?;
     json(ctx, &["tenant", "rm", "v"]).await?;
-    refused(ctx, 8, &["--share base"], &["volume", "clone", "thin/s", "no", "--share", "both"]).await?;
-    let in_domain = ["volume", "clone", "thin/s", "no", "--share", "base", "--domain", "d"];
+    refused(ctx, 8, &["--read-from host-cache"], &["volume", "clone", "thin/s", "no", "--read-from", "both"]).await?;
+    let in_domain = ["volume", "clone", "thin/s", "no", "--read-from", "host-cache", "--domain", "d"];
     refused(ctx, 8, &["omit `--share` and `--domain`"], &in_domain).await?;
     json(ctx, &["volume", "create", "thin/x", "--size", "320M", "--fs", "xfs"]).await?;
     json(ctx, &["volume", "snapshot", "thin/x", "y"]).await?;
-    refused(ctx, 8, &["use ext4"], &["volume", "clone", "thin/y", "no", "--share", "base"]).await?;
+    refused(ctx, 8, &["use ext4"], &["volume", "clone", "thin/y", "no", "--read-from", "host-cache"]).await?;
     for name in ["y", "x"] {
         json(ctx, &["volume", "rm", &format!("thin/{name}")]).await?;
     }
     json(ctx, &["volume", "clone", "thin/s", "plain"]).await?;
-    ensure!(json(ctx, &["volume", "inspect", "thin/plain"]).await?["share"] == "off", "it shares unasked");
+    ensure!(json(ctx, &["volume", "inspect", "thin/plain"]).await?["read_from"] == "disk", "it shares unasked");
     json(ctx, &["volume", "rm", "thin/plain"]).await?;
 
     // Read once from the disk, and then from memory.
     for name in ["a", "b"] {
-        json(ctx, &["volume", "clone", "thin/s", name, "--share", "base"]).await?;
+        json(ctx, &["volume", "clone", "thin/s", name, "--read-from", "host-cache"]).await?;
         attach(ctx, name).await?;
     }
     ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
@@ -87,7 +87,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     verify(ctx, "b", "/run/sums").await?;
     json(ctx, &["volume", "resize", "thin/a", "--size", "320M"]).await?;
     json(ctx, &["volume", "snapshot", "thin/a", "t"]).await?;
-    json(ctx, &["volume", "clone", "thin/t", "c", "--share", "base"]).await?;
+    json(ctx, &["volume", "clone", "thin/t", "c", "--read-from", "host-cache"]).await?;
     ctx.machine.sh(&format!("head -c 9000000 /dev/urandom > {at}/data9; rm {at}/data8; sync -f {at}")).await?;
     attach(ctx, "c").await?;
     verify(ctx, "c", "/run/sums.a").await?;

@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "bad_input",
-        about: "bad names, sizes, devices and uses are refused with object, cause and cure, and change nothing",
+        about: "bad names, sizes, devices and uses are refused with object, cause and hint, and change nothing",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(600),

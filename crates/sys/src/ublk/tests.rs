@@ -1,4 +1,4 @@
-use bulkhead_core::model::Sharing;
+use bulkhead_core::model::ReadFrom;
 use bulkhead_core::serve::ServeSpec;
 use uuid::Uuid;
 
@@ -47,7 +47,7 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         layered: false,
         below: None,
         flatten: false,
-        share: Sharing::Drr,
+        read_from: ReadFrom::Peers,
         domain: "pool/".to_owned(),
         cgroup: Some("a b/server".to_owned()),
     };
@@ -122,7 +122,7 @@ fn what_servers_of_other_versions_told_is_understood() {
         layered: false,
         below: Some("/dev/vg/base".into()),
         flatten: false,
-        share: Sharing::Base,
+        read_from: ReadFrom::HostCache,
         domain: "thin/".to_owned(),
         cgroup: None,
     };

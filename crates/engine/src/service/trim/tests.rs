@@ -127,10 +127,10 @@ async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
             None => assert!(told.is_ok(), "{told:?}"),
         }
     }
-    let snapshot = VolumeCopy { name: "s".parse().unwrap(), read_only: true, share: None, domain: None };
+    let snapshot = VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None };
     service.volume_copy(volume("p/v"), snapshot, Terms::default()).await.unwrap();
     // The copy of one that was written in advance makes a hole of nothing either.
-    let of_full = VolumeCopy { name: "of-full".parse().unwrap(), read_only: true, share: None, domain: None };
+    let of_full = VolumeCopy { name: "of-full".parse().unwrap(), read_only: true, read_from: None, domain: None };
     service.volume_copy(volume("p/full"), of_full, Terms::default()).await.unwrap();
     for (name, why) in [("p/s", "read-only"), ("p/full", "refuses discards")] {
         let fault = trim(&service, name).await.unwrap_err();
