@@ -1,0 +1,188 @@
+//! What hand-written documents name exists: tests that docs/SPECIFICATION.md and the invariants of docs/ARCHITECTURE.md cite, files
+//! that docs/ARCHITECTURE.md shows the way to, and targets of links.
+//!
+//! Does not: know what a test asserts, nor read generated documents.
+
+#![expect(clippy::unwrap_used, reason = "these are tests, and their helpers too")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The documents that people write, from the root of the repository.
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/ARCHITECTURE.md",
+    "docs/DECISIONS.md",
+    "docs/EVIDENCE.md",
+    "docs/GLOSSARY.md",
+    "docs/SPECIFICATION.md",
+    "docs/attribution.md",
+    "docs/formats/index.md",
+    "docs/formats/layers.md",
+    "docs/formats/state.md",
+    "docs/formats/stream.md",
+    "docs/holding.md",
+    "docs/kernel-support.md",
+    "docs/lab.md",
+    "docs/monitoring.md",
+    "docs/sharing.md",
+    "docs/trimming.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn document(name: &str) -> String {
+    fs::read_to_string(root().join(name)).unwrap()
+}
+
+/// Rust files below a folder.
+fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            rust_files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// What the Rust files of the workspace have.
+struct Sources {
+    /// Modules with tests, as paths: `…/crates/core/trim`, `…/crates/engine/http_tests/streams`.
+    modules: Vec<String>,
+    functions: BTreeSet<String>,
+    /// Strings in the lab's cases, their names among them.
+    cases: BTreeSet<String>,
+}
+
+impl Sources {
+    fn read() -> Self {
+        let mut paths = Vec::new();
+        for folder in ["crates", "fuzz", "xtask"] {
+            rust_files(&root().join(folder), &mut paths);
+        }
+        let mut sources = Self { modules: Vec::new(), functions: BTreeSet::new(), cases: BTreeSet::new() };
+        for path in paths {
+            let text = fs::read_to_string(&path).unwrap();
+            let path = path.to_str().unwrap();
+            if ["#[test]", "#[tokio::test", "proptest! {"].iter().any(|mark| text.contains(mark)) {
+                let module = path.trim_end_matches(".rs").trim_end_matches("/tests").trim_end_matches("/mod");
+                sources.modules.push(module.replace("/src/", "/"));
+            }
+            let functions = text.split("fn ").skip(1).filter_map(|rest| rest.split_once(['(', '<']));
+            sources.functions.extend(functions.map(|(name, _)| name.to_owned()));
+            if path.contains("/lab/src/cases") {
+                sources.cases.extend(text.split('"').map(str::to_owned));
+            }
+        }
+        sources
+    }
+
+    /// Whether a name in the column of tests is one: a case of the lab, a command or file with tests, a module, or a function.
+    fn have_test(&self, name: &str) -> bool {
+        if let Some(case) = name.strip_prefix("lab: ") {
+            self.cases.contains(case)
+        } else if name.starts_with("cargo xtask ") {
+            true
+        } else if name.contains('/') {
+            root().join(name).is_file()
+        } else if name.contains("::") {
+            let module = format!("/{}", name.strip_suffix("::tests").unwrap_or(name).replace("::", "/"));
+            self.modules.iter().any(|path| path.ends_with(&module))
+        } else {
+            self.functions.contains(name)
+        }
+    }
+}
+
+/// What stands between backquotes.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The text without blocks of code.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// The anchor that a heading has on code hosts.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_matches(['#', ' ']).chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+#[test]
+fn every_promise_names_tests_that_exist() {
+    let specification = document("docs/SPECIFICATION.md");
+    let sources = Sources::read();
+    let promises: Vec<&str> = specification
+        .lines()
+        .skip_while(|line| !line.starts_with("## "))
+        .filter_map(|line| Some(line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | ")?.1))
+        .filter(|column| *column != "enforced by")
+        .collect();
+    assert!(promises.len() > 80, "{} promises were found", promises.len());
+    let mut missing = BTreeSet::new();
+    for column in promises {
+        let names: Vec<&str> = code(column).filter(|name| !name.starts_with("--")).collect();
+        assert!(!names.is_empty(), "no test enforces a promise: {column}");
+        missing.extend(names.into_iter().filter(|name| !sources.have_test(name)));
+    }
+    assert!(missing.is_empty(), "docs/SPECIFICATION.md names tests that do not exist: {missing:#?}");
+}
+
+#[test]
+fn every_file_and_test_in_the_architecture_exists() {
+    let architecture = prose(&document("docs/ARCHITECTURE.md"));
+    let sources = Sources::read();
+    let is_path =
+        |name: &str| name.contains('/') && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_.-".contains(&b));
+    let is_test = |name: &str| {
+        name.starts_with("lab: ")
+            || name.ends_with("::tests")
+            || name.split('_').count() > 3
+                && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
+    };
+    // `core/src/trim.rs`, or `core/trim.rs` for short.
+    let exists = |name: &str| {
+        let in_src = name.split_once('/').map(|(member, file)| format!("crates/{member}/src/{file}"));
+        [name, &format!("crates/{name}"), &format!("docs/{name}"), &in_src.unwrap_or_default()]
+            .iter()
+            .any(|path| !path.is_empty() && root().join(path).exists())
+    };
+    let missing: BTreeSet<&str> = code(&architecture)
+        .filter(|name| {
+            is_path(name) && !name.starts_with('/') && !exists(name) || is_test(name) && !sources.have_test(name)
+        })
+        .collect();
+    assert!(missing.is_empty(), "docs/ARCHITECTURE.md names files or tests that do not exist: {missing:#?}");
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut dead = Vec::new();
+    for name in DOCUMENTS {
+        let text = prose(&document(name));
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link)) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, place) = link.split_once('#').unwrap_or((link, ""));
+            let path = if file.is_empty() { root().join(name) } else { root().join(name).with_file_name(file) };
+            let leads = path.exists()
+                && (place.is_empty()
+                    || prose(&fs::read_to_string(&path).unwrap())
+                        .lines()
+                        .any(|line| line.starts_with('#') && anchor(line) == place));
+            if !leads {
+                dead.push(format!("{name}: {link}"));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "links without a target: {dead:#?}");
+}
