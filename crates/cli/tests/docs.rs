@@ -1,5 +1,5 @@
-//! What hand-written documents name exists: tests that docs/SPECIFICATION.md and the invariants of docs/ARCHITECTURE.md cite, files
-//! that docs/ARCHITECTURE.md shows the way to, and targets of links.
+//! What hand-written documents name exists: tests that docs/SPECIFICATION.md cites, files and tests in docs/ARCHITECTURE.md and
+//! CONTRIBUTING.md, and targets of links.
 //!
 //! Does not: know what a test asserts, nor read generated documents.
 
@@ -137,30 +137,36 @@ fn every_promise_names_tests_that_exist() {
 }
 
 #[test]
-fn every_file_and_test_in_the_architecture_exists() {
-    let architecture = prose(&document("docs/ARCHITECTURE.md"));
+fn every_file_and_test_that_guides_name_exists() {
     let sources = Sources::read();
-    let is_path =
-        |name: &str| name.contains('/') && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_.-".contains(&b));
+    let is_path = |name: &str| {
+        name.contains('/')
+            && !name.starts_with('/')
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"/_.-".contains(&b))
+    };
     let is_test = |name: &str| {
         name.starts_with("lab: ")
             || name.ends_with("::tests")
             || name.split('_').count() > 3
                 && name.bytes().all(|b| b.is_ascii_lowercase() || b"_0123456789".contains(&b))
     };
-    // `core/src/trim.rs`, or `core/trim.rs` for short.
+    // `core/src/trim.rs`, or `core/trim.rs` and `core/src/trim` for short.
     let exists = |name: &str| {
         let in_src = name.split_once('/').map(|(member, file)| format!("crates/{member}/src/{file}"));
-        [name, &format!("crates/{name}"), &format!("docs/{name}"), &in_src.unwrap_or_default()]
-            .iter()
-            .any(|path| !path.is_empty() && root().join(path).exists())
+        [name.to_owned(), format!("crates/{name}"), format!("crates/{name}.rs"), format!("docs/{name}")]
+            .into_iter()
+            .chain(in_src)
+            .any(|path| root().join(path).exists())
     };
-    let missing: BTreeSet<&str> = code(&architecture)
-        .filter(|name| {
-            is_path(name) && !name.starts_with('/') && !exists(name) || is_test(name) && !sources.have_test(name)
-        })
-        .collect();
-    assert!(missing.is_empty(), "docs/ARCHITECTURE.md names files or tests that do not exist: {missing:#?}");
+    let mut missing = BTreeSet::new();
+    for guide in ["docs/ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = prose(&document(guide));
+        let names = code(&text)
+            .filter(|name| is_path(name) && !exists(name) || is_test(name) && !sources.have_test(name))
+            .map(|name| format!("{guide}: {name}"));
+        missing.extend(names);
+    }
+    assert!(missing.is_empty(), "files or tests that do not exist: {missing:#?}");
 }
 
 #[test]
