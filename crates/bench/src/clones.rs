@@ -15,7 +15,7 @@ use bulkhead_core::error::Fault;
 pub(crate) use bulkhead_core::model::ReadFrom;
 use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_core::wire::{
     Accounting, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView,
@@ -224,12 +224,12 @@ impl Clones {
 
     /// Directory of the cgroup in which processes of the clones' tenant run.
     pub(crate) fn payload(&self) -> Result<PathBuf> {
-        Ok(tenant::payload(&name(TENANT)?).parse::<CgroupPath>()?.dir(&self.roots))
+        Ok(slices::payload(&name(TENANT)?).parse::<CgroupPath>()?.dir(&self.roots))
     }
 
     /// Bounds the memory of everything that belongs to the clones: processes, block servers, what they have in caches.
     pub(crate) fn limit_memory(&self, limit: Option<Bytes>) -> Result<()> {
-        let slice: CgroupPath = tenant::slice(&name(TENANT)?).parse()?;
+        let slice: CgroupPath = slices::tenant(&name(TENANT)?).parse()?;
         let value = limit.map_or_else(|| "max".to_owned(), |limit| limit.0.to_string());
         cgroup::write(&self.roots, &slice, "memory.max", &value).context("the tenant's memory limit")?;
         Ok(())

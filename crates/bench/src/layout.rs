@@ -18,6 +18,7 @@ use bulkhead_core::backend::image_path;
 use bulkhead_core::control::strictness::STRICT;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
+use bulkhead_core::slices;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_core::wire::{
@@ -299,7 +300,7 @@ impl Bench {
             let view = self.engine.volume_inspect(&reference(volume)?)?;
             let device = view.device.with_context(|| format!("volume {volume} has no device"))?;
             let found = block::by_path(&self.roots, Path::new(&device)).context("the volume's device")?;
-            self.journals.push((found.name, tenant::journal(&tenant_name).parse()?));
+            self.journals.push((found.name, slices::journal(&tenant_name).parse()?));
             places.push(view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))?);
         }
         let [a, b, shared] = &places[..] else { bail!("three places were expected") };
@@ -315,7 +316,7 @@ impl Bench {
     /// Whether the kernel has the weights that the shares stand for: a share that is not in force would void every figure.
     fn check_weights(&self, shares: (Share, Share)) -> Result<()> {
         for (tenant_name, share) in [(TENANTS[0], shares.0), (TENANTS[1], shares.1)] {
-            let slice: CgroupPath = tenant::slice(&name(tenant_name)?).parse()?;
+            let slice: CgroupPath = slices::tenant(&name(tenant_name)?).parse()?;
             for (file, wanted) in [("io.weight", share.weight()), ("io.bfq.weight", share.bfq_weight())] {
                 if !slice.dir(&self.roots).join(file).exists() {
                     continue;
@@ -368,7 +369,7 @@ impl Bench {
     /// Disables the cpu controller below the two tenants' slices, or has the engine enable it again, with its weights.
     fn share_cpu(&self, wanted: bool) -> Result<()> {
         for tenant_name in self.tenants()? {
-            let slice: CgroupPath = tenant::slice(&tenant_name).parse()?;
+            let slice: CgroupPath = slices::tenant(&tenant_name).parse()?;
             let file = "cgroup.subtree_control";
             let enabled = cgroup::read(&self.roots, &slice, file).context("a tenant's controllers")?;
             if enabled.split_ascii_whitespace().any(|controller| controller == tenant::CPU) == wanted {
@@ -728,7 +729,7 @@ fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
 
 /// Our tenants share `bulkhead.slice` with the daemon's: their I/O would be measured, and ours would disturb them.
 fn refuse_foreign_tenants(roots: &Roots) -> Result<()> {
-    let slice: CgroupPath = tenant::ROOT_SLICE.parse()?;
+    let slice: CgroupPath = slices::ROOT.parse()?;
     if !cgroup::exists(roots, &slice) {
         return Ok(());
     }

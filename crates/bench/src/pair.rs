@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::cgroup::CgroupPath;
 use bulkhead_sys::roots::Roots;
@@ -39,7 +39,7 @@ impl Pair {
     /// # Errors
     /// Never with names that tenants have.
     pub(crate) fn new(roots: &Roots, dev: DevNo, (a, b): (&Name, &Name), file_systems: Vec<PathBuf>) -> Result<Self> {
-        let leaves = [tenant::payload(a), tenant::journal(a), tenant::payload(b), tenant::journal(b)];
+        let leaves = [slices::payload(a), slices::journal(a), slices::payload(b), slices::journal(b)];
         let [payload_a, journal_a, payload_b, journal_b] = leaves.map(|path| path.parse::<CgroupPath>());
         let (payload_a, payload_b) = (payload_a?, payload_b?);
         Ok(Self {

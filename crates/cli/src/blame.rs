@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::identity::Identity;
 use bulkhead_core::observe::view::{BlameView, CommitView, CulpritView, Observation, WaitView};
 use bulkhead_core::observe::waits::MEMORY_NS;
 

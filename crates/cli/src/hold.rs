@@ -4,8 +4,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_api::client::Client;
-use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::Unit;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use tokio::signal::unix::{Signal, SignalKind, signal};

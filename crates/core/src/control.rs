@@ -25,22 +25,10 @@ pub mod usage;
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, RangeInclusive};
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use crate::model::Mode;
 
 /// A sample that comes later than this after the one before says nothing about the time between, ns.
 const LATE_NS: u64 = 3_000_000_000;
-
-/// How shares are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// As Bulkhead does ([`correcting`]).
-    #[default]
-    Correcting,
-    /// As Tobimatsu et al. did ([`published`]), for comparison.
-    Published,
-}
 
 /// One tenant in one period. Amounts are bytes or nanoseconds of device time, the same in all of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -5,25 +5,14 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use crate::control::strictness::STRICT;
 use crate::finding::{Finding, FindingId};
+use crate::model::Isolation;
 use crate::reason::Reason;
 
 /// From how many times as long on an fsync is not isolated. On the lab's disks it takes 2 to 9.4 times as long where io.cost is
 /// the best of all controllers, and 18 to 116 times where the drive's queue or cache is what it waits for.
 const FAR: u64 = 10;
-
-/// What the chosen model does to a small append + fsync every 100 ms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Isolation {
-    /// Mean latency of an fsync alone, microseconds.
-    pub alone_us: u64,
-    /// The same beside greedy buffered writers in another tenant, microseconds.
-    pub beside_us: u64,
-}
 
 impl Isolation {
     /// From what was measured.

@@ -1,8 +1,11 @@
 //! Pure decisions of Bulkhead: everything here is a function of values.
 //!
-//! Owns: units, validated names, the wire types, the `Action` vocabulary, the life cycles of pools, volumes and
-//! tenants, the stack rules, and the iocost model arithmetic.
+//! Owns: units and validated names, the recorded objects ([`model`]), the [`action`] vocabulary and the plans of volumes, pools and
+//! tenants, errors and findings, the attribution of journal I/O ([`observe`]), the enforcement of shares ([`control`]), and the
+//! messages between the daemon and its helper processes.
 //! Does not: read a clock, touch a file, start a thread, or know how a kernel is called. `sys` does that.
+//!
+//! Modules form layers: none uses one that uses it.
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
@@ -16,6 +19,7 @@ pub mod error;
 pub mod finding;
 pub mod health;
 pub mod heat;
+pub mod identity;
 pub mod index;
 pub mod isolation;
 pub mod journal;
@@ -28,6 +32,7 @@ pub mod room;
 pub mod rota;
 pub mod serve;
 pub mod siblings;
+pub mod slices;
 pub mod stream;
 pub mod tenant;
 pub mod trim;

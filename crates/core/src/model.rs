@@ -12,11 +12,8 @@ use utoipa::openapi::{RefOr, schema::Schema};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-use crate::control::Mode;
-use crate::control::usage::Unit;
-use crate::isolation::Isolation;
+use crate::identity::Identity;
 use crate::name::{Name, NameError};
-use crate::observe::identity::Identity;
 use crate::units::{Bytes, Share};
 
 /// A file system that Bulkhead makes and mounts.
@@ -476,6 +473,15 @@ pub struct Calibration {
     pub isolation: Option<Isolation>,
 }
 
+/// What the chosen model does to a small append + fsync every 100 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Isolation {
+    /// Mean latency of an fsync alone, microseconds.
+    pub alone_us: u64,
+    /// The same beside greedy buffered writers in another tenant, microseconds.
+    pub beside_us: u64,
+}
+
 /// What a device's queue was set to before Bulkhead changed it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueueSettings {
@@ -500,6 +506,28 @@ pub struct DeviceRecord {
     pub before: Option<QueueSettings>,
     /// Its calibration.
     pub calibration: Option<Calibration>,
+}
+
+/// How shares are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// By the method of Bulkhead.
+    #[default]
+    Correcting,
+    /// By the method that Tobimatsu et al. published, for comparison.
+    Published,
+}
+
+/// What a share is a part of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// The bytes that the device reads and writes.
+    #[default]
+    Bytes,
+    /// The time that it spends: a random write of 4 KiB costs a disk more than 4 KiB of a stream.
+    Time,
 }
 
 /// Shares of containers on a device that are held, journal I/O included, as recorded. There is one for a device at most.

@@ -9,7 +9,7 @@ use crate::backend::Backend;
 use crate::error::{Code, Fault};
 use crate::model::Volume;
 use crate::name::Name;
-use crate::tenant;
+use crate::slices;
 use crate::units::Bytes;
 
 /// How much of a file system's range one step trims. Whoever wants the volume waits for one step at most; and 1 GiB is a whole number
@@ -35,7 +35,7 @@ pub fn step(volume: &Volume, target: &Path, tenant: &Name, start: Bytes) -> Opti
     let rest = volume.size_bytes.0.checked_sub(start.0).filter(|rest| *rest > 0)?;
     Some(Action::TrimFs {
         target: target.to_owned(),
-        cgroup: tenant::server(tenant),
+        cgroup: slices::server(tenant),
         start_bytes: start,
         length_bytes: CHUNK.min(Bytes(rest)),
     })
@@ -133,7 +133,7 @@ mod tests {
                 let Action::TrimFs { start_bytes, length_bytes, cgroup, .. } = action else { panic!("another action") };
                 prop_assert_eq!(start_bytes, Bytes(next));
                 prop_assert!(length_bytes.0 > 0 && length_bytes <= CHUNK);
-                prop_assert_eq!(cgroup, tenant::server(&tenant));
+                prop_assert_eq!(cgroup, slices::server(&tenant));
                 next += length_bytes.0;
             }
             prop_assert_eq!(next, size);

@@ -9,7 +9,7 @@ use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Provision, Repair, Volume, VolumeState};
 use crate::name::Name;
-use crate::tenant;
+use crate::slices;
 use crate::units::Bytes;
 
 /// Steps, and what to do when one of them fails (as opposed to the daemon being killed, which [`recover`] handles).
@@ -315,7 +315,7 @@ pub fn keep(backend: &dyn Backend, volume: &Volume, target: &Path, tenant: &Name
 }
 
 fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action> {
-    backend.open(volume, Some(&tenant::server(tenant)))
+    backend.open(volume, Some(&slices::server(tenant)))
 }
 
 /// A volume that is only read has no journal thread.
@@ -323,7 +323,7 @@ fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Optio
     (!volume.read_only).then(|| Action::PlaceJournal {
         device: backend.device(volume),
         fs: volume.fs,
-        cgroup: tenant::journal(tenant),
+        cgroup: slices::journal(tenant),
     })
 }
 

@@ -8,12 +8,10 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::action::Applied;
-use crate::control::Mode;
-use crate::control::usage::Unit;
 use crate::error::Fault;
 use crate::finding::Finding;
 use crate::heat::HeatSource;
-use crate::model::{Calibration, FsKind, Hold, IoLimit, Policy, Provision, ReadFrom, Server, VolumeRef};
+use crate::model::{Calibration, FsKind, Hold, IoLimit, Mode, Policy, Provision, ReadFrom, Server, Unit, VolumeRef};
 use crate::name::Name;
 use crate::units::{Bytes, Share};
 

@@ -22,8 +22,8 @@ use crate::action::Action;
 use crate::error::Fault;
 use crate::model::{Calibration, VolumeRef};
 use crate::name::Name;
+use crate::slices;
 use crate::stream::StreamHeader;
-use crate::tenant::ROOT_SLICE;
 use crate::units::Bytes;
 use crate::wire::{ImageImport, JobProgress, JobSteps, LeftOut, Verified};
 
@@ -212,25 +212,25 @@ pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
 /// Removes that cgroup. `last`: there is no tenant either.
 #[must_use]
 pub fn remove_cgroup(last: bool) -> Vec<Action> {
-    let cgroups = std::iter::once(CGROUP).chain(last.then_some(ROOT_SLICE));
+    let cgroups = std::iter::once(CGROUP).chain(last.then_some(slices::ROOT));
     cgroups.map(|cgroup| Action::RemoveCgroup { cgroup: cgroup.to_owned() }).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tenant::{WEIGHT_FILES, slice, slice_unit, tenant_of};
+    use crate::tenant::WEIGHT_FILES;
     use expect_test::expect;
 
     #[test]
     fn work_that_no_tenant_pays_for_has_a_cgroup_that_none_can_have() {
         let (parent, name) = CGROUP.split_once('/').expect("it is below another");
-        assert_eq!(parent, ROOT_SLICE);
+        assert_eq!(parent, slices::ROOT);
         // Whatever tenant it would be, that is no name.
-        let tenant = tenant_of(name).expect("it has the form of a slice");
+        let tenant = slices::tenant_of(name).expect("it has the form of a slice");
         assert!(tenant.parse::<crate::name::Name>().is_err(), "{tenant}");
         let other = "work".parse().expect("a valid name");
-        assert!(slice(&other) != CGROUP && slice_unit(&other) != name);
+        assert!(slices::tenant(&other) != CGROUP && slices::unit(&other) != name);
         let steps: Vec<String> =
             [make_cgroup(&WEIGHT_FILES), remove_cgroup(true)].concat().iter().map(ToString::to_string).collect();
         expect![[r#"

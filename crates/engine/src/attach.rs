@@ -6,7 +6,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::volume::{self, Plan, mount_point};
 use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use uuid::Uuid;
@@ -70,7 +70,7 @@ impl Engine {
     pub fn run_start(&self, tenant: &Name, request: &RunStart) -> Result<RunView, Fault> {
         let tenant = self.tenant(tenant)?;
         self.restore_cgroups(&tenant)?;
-        let cgroup = self.host().start_run(&tenant::payload(&tenant.name), request.pid, request.command_pid)?;
+        let cgroup = self.host().start_run(&slices::payload(&tenant.name), request.pid, request.command_pid)?;
         Ok(RunView { cgroup })
     }
 
@@ -93,7 +93,7 @@ impl Engine {
 
     /// Ends what a run has left running; what is returned removes its cgroup.
     pub(crate) fn kill_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Action>, Fault> {
-        let runs = self.host().runs(&tenant::payload(tenant)).into_iter().filter(|(run, _)| *run == pid);
+        let runs = self.host().runs(&slices::payload(tenant)).into_iter().filter(|(run, _)| *run == pid);
         runs.map(|(_, cgroup)| self.kill_left(tenant, pid, cgroup)).collect()
     }
 

@@ -13,7 +13,7 @@ use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::merge::Run;
 use bulkhead_core::model::{Pool, PoolSource, Volume, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
@@ -116,7 +116,7 @@ impl Engine {
             let newest = run.layers.first().copied().unwrap_or_default();
             let users = self.users_of(&pool, newest)?;
             let holder = |volume| self.holders(volume).ok()?.0;
-            let cgroup = users.iter().find_map(holder).map(|tenant| tenant::server(&tenant));
+            let cgroup = users.iter().find_map(holder).map(|tenant| slices::server(&tenant));
             tracing::info!(pool = %name, layers = run.layers.len(), bytes = %run.bytes, "merging layers");
             let apart = run.renamed(Uuid::new_v4);
             self.executor.run_steps(run.merge(&apart, directory, cgroup), false)?;

@@ -8,10 +8,10 @@ use std::fmt;
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{self, Finding, in_order};
 use bulkhead_core::health::Space;
+use bulkhead_core::identity::Identity;
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::cost::as_f64;
 use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::identity::Identity;
 use bulkhead_core::observe::limits;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
@@ -497,7 +497,7 @@ mod tests {
     use super::*;
     use bulkhead_core::error::Code;
     use bulkhead_core::finding::FindingId;
-    use bulkhead_core::observe::identity::ContainerKind;
+    use bulkhead_core::identity::ContainerKind;
     use bulkhead_core::observe::view::REMOVED;
     use expect_test::expect;
 
@@ -622,7 +622,7 @@ mod tests {
         let mut seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
         for (view, id) in seen.containers.iter_mut().zip(&ids) {
             let path = format!("/system.slice/docker-{id}.scope");
-            view.identity = Identity { name: "web".to_owned(), ..bulkhead_core::observe::identity::identify(&path) };
+            view.identity = Identity { name: "web".to_owned(), ..bulkhead_core::identity::identify(&path) };
         }
         let text = rendered_as(Ok(seen), Format::Text);
         for id in &ids {

@@ -14,7 +14,7 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{Lease, Pool, Tenant, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
 use crate::check::{Depth, Look, Standing};
@@ -201,7 +201,7 @@ impl Engine {
     /// Brings the cgroups of a tenant to what is recorded of it, as far as its turn has it. Whether the tenant is there.
     fn settle_cgroups(&self, name: &Name, depth: Depth) -> bool {
         // What a run left behind is no part of what is proved.
-        let has_runs = || !self.host().runs(&tenant::payload(name)).is_empty();
+        let has_runs = || !self.host().runs(&slices::payload(name)).is_empty();
         if depth == Depth::Proved && self.tenant_proof(name).is_some() && !has_runs() {
             self.found(Place::Tenant(name.clone()), Vec::new());
             return true;
@@ -269,7 +269,7 @@ impl Engine {
 
     /// Ends what runs left behind that died without a lease, because they had no volume.
     fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
-        for (pid, cgroup) in self.host().runs(&tenant::payload(&tenant.name)) {
+        for (pid, cgroup) in self.host().runs(&slices::payload(&tenant.name)) {
             if self.host().start_time(pid).is_none() {
                 let remove = self.kill_left(&tenant.name, pid, cgroup)?;
                 self.executor.run_steps(vec![remove], false)?;

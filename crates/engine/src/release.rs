@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::{Tenant, VolumeRef};
+use bulkhead_core::slices;
 use bulkhead_core::tenant;
 
 use crate::engine::Engine;
@@ -31,7 +32,7 @@ impl Engine {
             Err(fault) => return vec![fault],
         };
         for tenant in &tenants {
-            engine.host().terminate(&tenant::payload(&tenant.name));
+            engine.host().terminate(&slices::payload(&tenant.name));
             engine.lift_limits(tenant);
         }
         let volumes = |tenant: &Tenant| engine.volumes_of(tenant).unwrap_or_else(|_| tenant.volumes.clone());
@@ -50,7 +51,7 @@ impl Engine {
                 is_killed = true;
                 for tenant in &tenants {
                     // What does not go keeps its volume in use, which is told.
-                    let _ = engine.host().kill_all(&tenant::payload(&tenant.name));
+                    let _ = engine.host().kill_all(&slices::payload(&tenant.name));
                 }
             }
             bulkhead_sys::process::pause(TRY_AGAIN);

@@ -14,25 +14,23 @@ use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
 use bulkhead_core::backend::{NEW_SUFFIX, image_path};
-use bulkhead_core::control::Mode;
-use bulkhead_core::control::usage::Unit;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::Finding;
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::identity::{Identity, identify};
 use bulkhead_core::journal;
 use bulkhead_core::merge::{Layer, LayerTree};
-use bulkhead_core::model::{FsKind, HeldTenant, Hold, IoMax, PoolSource, Provision, RateLimit};
+use bulkhead_core::model::{FsKind, HeldTenant, Hold, IoMax, Mode, PoolSource, Provision, RateLimit, Unit};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::identity::{Identity, identify};
 use bulkhead_core::observe::view::{
     BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
     JournalBytes, Observation, WaitList, WaitView,
 };
 use bulkhead_core::serve::ServeSpec;
+use bulkhead_core::slices;
 use bulkhead_core::stream::{PartLayer, PartState};
-use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, HoldView, IoBytes, LayerView, LayersView, StandingView};
 use bulkhead_core::work::WorkSpec;
@@ -1420,7 +1418,7 @@ impl Host for Sim {
     }
 
     fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {
-        Accounting::JournalThread { pid: 1, cgroup: tenant::journal(tenant) }
+        Accounting::JournalThread { pid: 1, cgroup: slices::journal(tenant) }
     }
 
     fn weight_files(&self) -> Vec<&'static str> {
@@ -1448,12 +1446,12 @@ impl Host for Sim {
     }
 
     fn runs(&self, payload: &str) -> Vec<(u32, String)> {
-        let run = |path: &String| Some((tenant::run_of(path.strip_prefix(payload)?.strip_prefix('/')?)?, path.clone()));
+        let run = |path: &String| Some((slices::run_of(path.strip_prefix(payload)?.strip_prefix('/')?)?, path.clone()));
         self.world().cgroups.keys().filter_map(run).collect()
     }
 
     fn start_run(&self, payload: &str, pid: u32, _command_pid: u32) -> Result<String, Fault> {
-        let cgroup = format!("{payload}/{}", tenant::run(pid, true));
+        let cgroup = format!("{payload}/{}", slices::run(pid, true));
         self.world().cgroups.entry(cgroup.clone()).or_default();
         Ok(cgroup)
     }

@@ -10,6 +10,7 @@ use bulkhead_core::health::{self, TenantFacts};
 use bulkhead_core::model::{IoLimit, Tenant, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
+use bulkhead_core::slices;
 use bulkhead_core::tenant::{self, ResolvedLimits};
 use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
@@ -216,7 +217,7 @@ impl Engine {
 
     /// Moves what version 0.1 started into the tenant's slice of today. Its journal threads and servers move with the volumes.
     fn take_over(&self, name: &Name) -> Result<Vec<Applied>, Fault> {
-        let Some((slice, payload)) = tenant::slice_of_0_1(name) else { return Ok(Vec::new()) };
+        let Some((slice, payload)) = slices::version_0_1(name) else { return Ok(Vec::new()) };
         let runs: Vec<u32> = self.host().runs(&payload).into_iter().map(|(pid, _)| pid).collect();
         let mut plan = tenant::take_over(name, &payload, &runs);
         if self.host().processes(&slice).is_empty() {
@@ -229,15 +230,15 @@ impl Engine {
     /// The processes of a tenant: all that are in its slice, except those that serve its I/O.
     pub(crate) fn processes_of(&self, name: &Name) -> Vec<u32> {
         let serving: Vec<u32> =
-            [tenant::journal(name), tenant::server(name)].iter().flat_map(|leaf| self.host().processes(leaf)).collect();
-        let mut all = self.host().processes(&tenant::slice(name));
+            [slices::journal(name), slices::server(name)].iter().flat_map(|leaf| self.host().processes(leaf)).collect();
+        let mut all = self.host().processes(&slices::tenant(name));
         all.retain(|pid| !serving.contains(pid));
         all
     }
 
     /// Ends them.
     fn kill_processes_of(&self, name: &Name) -> Result<(), Fault> {
-        let (above, serving) = (format!("{}/", tenant::slice(name)), [tenant::journal(name), tenant::server(name)]);
+        let (above, serving) = (format!("{}/", slices::tenant(name)), [slices::journal(name), slices::server(name)]);
         for (cgroup, _) in self.host().containers()? {
             let is_directly_below = cgroup.strip_prefix(&above).is_some_and(|rest| !rest.contains('/'));
             if is_directly_below && !serving.contains(&cgroup) {
@@ -289,15 +290,15 @@ impl Engine {
             tenant.volumes.clone()
         });
         let io = |cgroup: String| self.host().io_bytes(&cgroup);
-        let (journal_io, server_io) = (io(tenant::journal(&tenant.name)), io(tenant::server(&tenant.name)));
+        let (journal_io, server_io) = (io(slices::journal(&tenant.name)), io(slices::server(&tenant.name)));
         TenantView {
             name: tenant.name.clone(),
             share: tenant.share,
             limits: tenant.limits.clone(),
             volumes,
-            slice: tenant::slice(&tenant.name),
+            slice: slices::tenant(&tenant.name),
             n_processes: self.processes_of(&tenant.name).len(),
-            payload_io: io(tenant::slice(&tenant.name)).without(journal_io).without(server_io),
+            payload_io: io(slices::tenant(&tenant.name)).without(journal_io).without(server_io),
             journal_io,
             server_io,
             findings: in_order(findings),

@@ -9,12 +9,11 @@ use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health;
-use bulkhead_core::isolation::Isolation;
-use bulkhead_core::model::{Calibration, FsKind, IoLimit, Policy, Provision, ReadFrom, Server, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, IoLimit, Isolation, Policy, Provision, ReadFrom, Server, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::ServeSpec;
+use bulkhead_core::slices;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{
     DeviceControl, JournalSize, LeaseCreate, NewPoolSource, PoolCreate, PoolMove, ResumeToken, TenantCreate, TenantSet,
@@ -194,7 +193,7 @@ fn assert_settled(sim: &Sim, engine: &Engine, context: &str) {
     assert_eq!(left.attached.len(), attached_wanted, "{context}: {left:?}");
     assert!(left.unused_layers.is_empty() && left.parts.is_empty(), "{context}: {left:?}");
     let tenants = engine.tenant_list().unwrap();
-    for leaf in tenants.iter().flat_map(|view| [tenant::journal(&view.name), tenant::server(&view.name)]) {
+    for leaf in tenants.iter().flat_map(|view| [slices::journal(&view.name), slices::server(&view.name)]) {
         assert_eq!(sim.cgroup_file(&leaf, "cpu.weight").as_deref(), Some("10000"), "{context}: {leaf}");
     }
     if tenants.is_empty() {

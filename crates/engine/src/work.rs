@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::JobResult;
 use bulkhead_core::work::{
@@ -125,7 +125,7 @@ impl Engine {
     fn payer(&self, tenant: Option<&Name>) -> Result<Payer, Fault> {
         let engine = self.uncounted();
         if let Some(tenant) = tenant {
-            return Ok(Payer { engine, cgroup: tenant::server(tenant), is_shared: false });
+            return Ok(Payer { engine, cgroup: slices::server(tenant), is_shared: false });
         }
         let mut unpaid = self.shared.unpaid_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if *unpaid == 0 {

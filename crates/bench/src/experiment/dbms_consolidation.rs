@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::usage::Unit;
+use bulkhead_core::model::Unit;
 use bulkhead_core::units::DevNo;
 use bulkhead_engine::observe::Observatory;
 use bulkhead_sys::fsync_trace::{FsyncCall, FsyncTrace};

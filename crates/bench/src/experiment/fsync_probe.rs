@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::usage::Unit;
+use bulkhead_core::model::Unit;
 use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::Observatory;
 

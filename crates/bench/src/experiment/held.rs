@@ -5,9 +5,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_core::control::Mode;
-use bulkhead_core::control::usage::{Unit, usages};
-use bulkhead_core::model::Hold;
+use bulkhead_core::control::usage::usages;
+use bulkhead_core::model::{Hold, Mode, Unit};
 use bulkhead_core::observe::view::Observation;
 use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView};
 use bulkhead_engine::hold::{Holder, PERIOD};
@@ -132,8 +131,8 @@ pub(super) fn while_held<T>(
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_core::identity::{Identity, identify};
     use bulkhead_core::observe::histogram::Histogram;
-    use bulkhead_core::observe::identity::{Identity, identify};
     use bulkhead_core::observe::view::{ContainerView, DeviceShare};
     use serde_json::json;
 

@@ -4,7 +4,7 @@
 //! form: 9 cells of 18 s, 4 minutes. Two more, with shares held, take 45 s longer each.
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::usage::Unit;
+use bulkhead_core::model::Unit;
 use bulkhead_engine::observe::Observatory;
 
 use super::held::{Holding, SETTLE, Standings, while_held};

@@ -24,8 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use bulkhead_core::control::Mode;
-use bulkhead_core::model::Calibration;
+use bulkhead_core::model::{Calibration, Mode};
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;

@@ -9,11 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_core::control::Mode;
-use bulkhead_core::control::usage::Unit;
-use bulkhead_core::model::Calibration;
+use bulkhead_core::model::{Calibration, Mode, Unit};
 use bulkhead_core::name::Name;
-use bulkhead_core::tenant;
+use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{HoldStart, HoldTenant};
 use bulkhead_engine::hold::{Holder, PERIOD};
@@ -200,7 +198,7 @@ fn course(
     let counters = Counters::new(bench.dev(), tenants)?;
     let mut loads: Vec<(usize, Option<Load>)> = Vec::new();
     for (index, one) in tenants.iter().enumerate() {
-        let payload: CgroupPath = tenant::payload(&one.name).parse()?;
+        let payload: CgroupPath = slices::payload(&one.name).parse()?;
         for kind in &one.does {
             // A load goes on to the end of its window.
             let seconds = one.comes.map_or(n_seconds, |(from, to)| to - from);
@@ -283,7 +281,7 @@ impl Counted {
 
 impl Counters {
     fn new(dev: DevNo, tenants: &[Tenant]) -> Result<Self> {
-        let slices = tenants.iter().map(|tenant| tenant::slice(&tenant.name).parse()).collect::<Result<_, _>>()?;
+        let slices = tenants.iter().map(|tenant| slices::tenant(&tenant.name).parse()).collect::<Result<_, _>>()?;
         Ok(Self { roots: Roots::host(), dev, slices })
     }
 

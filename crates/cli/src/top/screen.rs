@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::identity::Identity;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::observe::view::{BlameView, ContainerView, Observation};
 use clap::ValueEnum as _;

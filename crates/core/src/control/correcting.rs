@@ -21,7 +21,7 @@ use super::{
     Cap, LATE_NS, LatencyMiss, Params, Reason, Sample, Standing, Step, TenantSample, Usage, other_writer, part_of,
     promise, weights_of,
 };
-use crate::observe::view::seconds;
+use crate::units::seconds;
 
 /// What is remembered, ns: three periods of ext4's commits.
 const WINDOW_NS: u64 = 15_000_000_000;

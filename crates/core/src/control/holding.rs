@@ -18,10 +18,10 @@ use super::strictness::{Strictness, strict_value};
 use super::usage::{share_a_journal, usages};
 use super::{Cap, Params, Sample, State, Step, TenantSample};
 use crate::action::Action;
+use crate::identity::Identity;
 use crate::model::{HeldTenant, Hold};
 use crate::observe::cost::as_f64;
 use crate::observe::histogram::Histogram;
-use crate::observe::identity::Identity;
 use crate::observe::view::{ContainerView, Observation};
 
 /// A million: what shares are recorded in parts of.

@@ -2,24 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
 use super::Usage;
+use crate::identity::{ContainerKind, Identity};
+use crate::model::Unit;
 use crate::observe::cost::as_f64;
-use crate::observe::identity::{ContainerKind, Identity};
 use crate::observe::view::{ContainerView, FileSystemView, Observation};
-
-/// What a share is a part of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Unit {
-    /// The bytes that the device reads and writes.
-    #[default]
-    Bytes,
-    /// The time that it spends: a random write of 4 KiB costs a disk more than 4 KiB of a stream.
-    Time,
-}
 
 /// What each of these tenants did on a device between two observations, whose difference is `seen`.
 ///
@@ -75,8 +62,8 @@ pub fn share_a_journal(seen: &Observation, tenants: &BTreeMap<String, Identity>)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::identify;
     use crate::observe::histogram::Histogram;
-    use crate::observe::identity::identify;
     use crate::observe::view::{DeviceShare, DeviceTime, FileSystemShare, JournalBytes};
 
     fn commit(commit_bytes: u64) -> JournalBytes {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use super::identity::printable;
+use crate::identity::printable;
 
 /// Longest name that is shown, in characters; Kubernetes allows 253 for a pod and 63 for a namespace and a container.
 const MAX_NAME: usize = 400;

@@ -8,12 +8,12 @@ use utoipa::ToSchema;
 use super::Totals;
 use super::blame::Cause;
 use super::histogram::Histogram;
-use super::identity::{ContainerKind, Identity};
 use super::limits;
 use super::record::{CgroupId, Commit, Kind, ServiceClass, Tid};
 use super::waits::{Longest, Part, Wait};
 use crate::finding::Finding;
-use crate::units::DevNo;
+use crate::identity::{ContainerKind, Identity};
+use crate::units::{DevNo, seconds};
 use crate::wire::{HoldView, StandingView};
 
 /// What the sums of containers are called that are gone for long.
@@ -548,11 +548,6 @@ fn causes(part: &Part) -> CausesView {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "2^52 ns are 52 days of waiting, and only digits below 1 ns are lost")]
-pub(crate) fn seconds(ns: u64) -> f64 {
-    ns as f64 / 1e9
-}
-
 impl Observation {
     /// Where a container stands on a device whose shares are held, if it is one of those.
     #[must_use]
@@ -700,10 +695,10 @@ impl ContainerView {
 
 #[cfg(test)]
 mod tests {
-    use super::super::identity::identify;
     use super::super::record::{Service, Sync};
     use super::super::waits::Culprit;
     use super::*;
+    use crate::identity::identify;
 
     const FS: DevNo = DevNo::new(254, 1);
 

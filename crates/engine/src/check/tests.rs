@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{FsKind, Server};
+use bulkhead_core::slices;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_core::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
@@ -202,7 +203,7 @@ fn a_tenant_that_is_as_it_was_costs_no_step() {
     let of_those_in_full = steps_of_a_check();
     assert_eq!(of_those_in_full * TENANTS, of_all * TENANTS_IN_FULL);
     // Not one of the two whose turn it is then.
-    let (slice, of_io) = (tenant::slice(&names[TENANTS - 1]), "io.weight");
+    let (slice, of_io) = (slices::tenant(&names[TENANTS - 1]), "io.weight");
     let before = sim.cgroup_file(&slice, of_io).unwrap();
     sim.set_cgroup_file(&slice, of_io, "default 1");
     assert!(steps_of_a_check() > of_those_in_full);
@@ -220,10 +221,10 @@ fn many_tenants_take_turns_in_the_periodic_check() {
     let names: Vec<Name> = (0..40).map(|n| format!("t{n}").parse().unwrap()).collect();
     names.iter().for_each(|name| drop(with_volumes(&engine, name.as_str(), 0)));
     for name in &names {
-        sim.disable_cpu(&tenant::slice(name));
+        sim.disable_cpu(&slices::tenant(name));
     }
     let n_whole = || {
-        let is_whole = |name: &&Name| sim.cgroup_file(&tenant::journal(name), "cpu.weight").is_some();
+        let is_whole = |name: &&Name| sim.cgroup_file(&slices::journal(name), "cpu.weight").is_some();
         names.iter().filter(is_whole).count()
     };
     assert_eq!(n_whole(), 0);

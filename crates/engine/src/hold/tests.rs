@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use bulkhead_core::action::Applied;
-use bulkhead_core::control::Mode;
-use bulkhead_core::control::usage::Unit;
 use bulkhead_core::health;
-use bulkhead_core::model::{IoMax, RateLimit};
+use bulkhead_core::identity::identify;
+use bulkhead_core::model::{IoMax, Mode, RateLimit, Unit};
 use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::identity::identify;
 use bulkhead_core::observe::view::{
     ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes, Observation,
 };

@@ -6,8 +6,8 @@ use std::os::unix::net::UnixStream;
 use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_core::model::Server;
 use bulkhead_core::name::Name;
+use bulkhead_core::slices::server;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::tenant::server;
 use bulkhead_core::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
 use bulkhead_core::work::CGROUP;
 

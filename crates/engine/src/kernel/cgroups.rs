@@ -4,7 +4,7 @@
 use std::sync::{PoisonError, RwLock};
 
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::tenant::{self, ROOT_SLICE};
+use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
 use bulkhead_sys::process;
@@ -71,11 +71,11 @@ impl Kernel {
         }
         let above = cgroup_path(payload)?;
         if let Some((systemd, slice)) = self.unit_of(&above) {
-            let unit = tenant::run(pid, true);
+            let unit = slices::run(pid, true);
             systemd.start_scope(&unit, slice, command_pid).map_err(|e| e.fault(format!("unit {unit}")))?;
             return Ok(format!("{payload}/{unit}"));
         }
-        let cgroup = format!("{payload}/{}", tenant::run(pid, false));
+        let cgroup = format!("{payload}/{}", slices::run(pid, false));
         let path = cgroup_path(&cgroup)?;
         cgroup::create(&self.roots, &path, &[]).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         cgroup::move_pid(&self.roots, command_pid, &path).map_err(|e| e.fault(object()))?;
@@ -84,7 +84,7 @@ impl Kernel {
 
     pub(super) fn remove_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
-        if cgroup == ROOT_SLICE {
+        if cgroup == slices::ROOT {
             // It may hold the cgroups of another daemon.
             let is_empty = || cgroup::children(&self.roots, &path).unwrap_or_default().is_empty();
             let removed = self.root_slice.remove_if_empty(is_empty, || self.remove(cgroup, &path, cgroup::remove));
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn what_is_made_in_the_slice_above_all_tenants_is_not_removed_with_it() {
         let base = tempfile::tempdir().unwrap();
-        let (root, slice) = (base.path().join(ROOT_SLICE), RootSlice::default());
+        let (root, slice) = (base.path().join(slices::ROOT), RootSlice::default());
         let is_empty = || fs::read_dir(&root).is_ok_and(|mut found| found.next().is_none());
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {

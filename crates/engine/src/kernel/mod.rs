@@ -24,12 +24,13 @@ use bulkhead_core::backend::image_path;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
+use bulkhead_core::identity::Identity;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IoMax, PoolSource, RateLimit};
 use bulkhead_core::name::Name;
-use bulkhead_core::observe::identity::Identity;
+use bulkhead_core::slices;
 use bulkhead_core::stream::PartState;
-use bulkhead_core::tenant::{self, WEIGHT_FILES};
+use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use bulkhead_core::work::WorkSpec;
@@ -443,11 +444,11 @@ impl Host for Kernel {
 
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {
         if let DeviceRef::Image { image, volume } = device
-            && let Some(accounting) = self.server_accounting(image, *volume, &tenant::server(tenant))
+            && let Some(accounting) = self.server_accounting(image, *volume, &slices::server(tenant))
         {
             return accounting;
         }
-        let journal_cgroup = tenant::journal(tenant);
+        let journal_cgroup = slices::journal(tenant);
         let thread = self.kernel_name(device).and_then(|(_, name)| {
             let found = match fs {
                 FsKind::Ext4 => jbd2::find_thread(&self.roots, &name),
@@ -479,7 +480,7 @@ impl Host for Kernel {
     }
 
     fn weight_files(&self) -> Vec<&'static str> {
-        let slice: Result<CgroupPath, Fault> = cgroup_path(tenant::ROOT_SLICE);
+        let slice: Result<CgroupPath, Fault> = cgroup_path(slices::ROOT);
         let Ok(slice) = slice else { return Vec::new() };
         // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
         let dir = slice.dir(&self.roots);
@@ -522,7 +523,7 @@ impl Host for Kernel {
 
     fn runs(&self, payload: &str) -> Vec<(u32, String)> {
         let children = cgroup_path(payload).ok().and_then(|path| cgroup::children(&self.roots, &path).ok());
-        let run = |path: &CgroupPath| Some((tenant::run_of(path.name())?, path.to_string()));
+        let run = |path: &CgroupPath| Some((slices::run_of(path.name())?, path.to_string()));
         children.unwrap_or_default().iter().filter_map(run).collect()
     }
 

@@ -105,14 +105,14 @@ fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_core::tenant;
+    use bulkhead_core::{slices, tenant};
 
     use super::*;
 
     #[test]
     fn only_the_lowest_cgroups_are_asked() {
         let tenant = "db".parse().unwrap();
-        let mut steps: Vec<Action> = [tenant::slice(&tenant), tenant::payload(&tenant), tenant::journal(&tenant)]
+        let mut steps: Vec<Action> = [slices::tenant(&tenant), slices::payload(&tenant), slices::journal(&tenant)]
             .map(|cgroup| Action::CreateCgroup { cgroup })
             .into();
         steps.extend(tenant::serve_first(&tenant));

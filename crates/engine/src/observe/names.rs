@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::identity::{ContainerKind, Identity, identify, printable};
 use bulkhead_core::observe::blame::ROOT;
-use bulkhead_core::observe::identity::{ContainerKind, Identity, identify, printable};
 use bulkhead_core::observe::limits::finding;
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};

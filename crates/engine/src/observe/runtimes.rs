@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use bulkhead_core::observe::identity::{ContainerKind, Identity};
+use bulkhead_core::identity::{ContainerKind, Identity};
 use bulkhead_core::observe::runtime::{docker_name, pod_of_logs, spec_name, storage_names};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::runtimes;
@@ -93,7 +93,7 @@ impl Files<'_> {
             pods.iter().find_map(|directory| Some((directory, pod_of_logs(directory, pod_uid)?)))?;
         let containers = runtimes::pod_log_containers(self.roots, directory);
         let container = match &containers[..] {
-            [only] => bulkhead_core::observe::identity::printable(only),
+            [only] => bulkhead_core::identity::printable(only),
             _ => short_id.to_owned(),
         };
         Some(format!("{namespace}/{pod}/{container}"))
@@ -105,7 +105,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use bulkhead_core::observe::identity::identify;
+    use bulkhead_core::identity::identify;
 
     use super::*;
 

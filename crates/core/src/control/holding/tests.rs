@@ -6,11 +6,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::control::Reason;
 use crate::control::own_caps::limit;
 use crate::control::reading::Counters;
-use crate::control::{Mode, Reason, usage};
-use crate::model::{HeldJournal, IoMax, RateLimit};
-use crate::observe::identity::identify;
+use crate::identity::identify;
+use crate::model::{HeldJournal, IoMax, Mode, RateLimit, Unit};
 use crate::observe::view::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
 
 const SECOND: u64 = 1_000_000_000;
@@ -44,7 +44,7 @@ fn hold(before: IoMax, has_journal: bool) -> Hold {
     };
     Hold {
         device: "sda".to_owned(),
-        unit: usage::Unit::Bytes,
+        unit: Unit::Bytes,
         mode: Mode::Correcting,
         weight_file: "io.bfq.weight".to_owned(),
         total_weight: 200,

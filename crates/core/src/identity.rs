@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::tenant::{ROOT_SLICE, tenant_of};
+use crate::slices;
 
 /// What kind of thing runs in a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
@@ -132,8 +132,8 @@ fn owner_of_journal(path: &str) -> Option<String> {
 
 fn tenant(parts: &[&str]) -> Option<Identity> {
     let (&root, rest) = parts.split_first()?;
-    let name = tenant_of(rest.first()?)?;
-    (root == ROOT_SLICE).then(|| Identity::new(ContainerKind::Tenant, &name))
+    let name = slices::tenant_of(rest.first()?)?;
+    (root == slices::ROOT).then(|| Identity::new(ContainerKind::Tenant, &name))
 }
 
 /// The outermost container: one inside another is the outer one's business.

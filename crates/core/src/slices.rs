@@ -1,0 +1,123 @@
+//! The names of the cgroups of tenants, which are those of systemd's slices.
+//!
+//! ```text
+//! bulkhead.slice/bulkhead-db.slice        io.weight, io.bfq.weight, io.max; cpu.weight left at 100
+//!     bulkhead-db-payload.slice           what `bulkhead run` started, each in a cgroup of its own; cpu.weight left at 100
+//!     bulkhead-db-journal.slice           journal threads of the tenant's volumes; cpu.weight 10000
+//!     bulkhead-db-server.slice            block servers of the tenant's volumes; cpu.weight 10000
+//!     docker-<id>.scope, ...              containers that were started with --cgroup-parent bulkhead-db.slice
+//! ```
+//! The names are those of systemd's slice units (systemd.tenant(5): a dash leads one level down, so that a dash in a tenant's name
+//! is escaped). Where systemd is process 1 they are units, otherwise plain cgroups of the same names.
+//!
+//! Owns: the names, and what a name says. Does not: plan what is done to a cgroup ([`crate::tenant`]).
+
+use crate::name::Name;
+
+/// The cgroup above all tenants.
+pub const ROOT: &str = "bulkhead.slice";
+
+/// What the names of all slices of tenants begin with.
+const PREFIX: &str = "bulkhead-";
+
+/// What they end with.
+const SUFFIX: &str = ".slice";
+
+/// A dash in a part of a unit's name (systemd-escape(1)).
+const ESCAPED_DASH: &str = "\\x2d";
+
+/// The unit of the tenant's slice, which runtimes take as the parent of a container.
+#[must_use]
+pub fn unit(tenant: &Name) -> String {
+    format!("{PREFIX}{}{SUFFIX}", escaped(tenant))
+}
+
+/// The tenant's slice.
+#[must_use]
+pub fn tenant(tenant: &Name) -> String {
+    format!("{ROOT}/{}", unit(tenant))
+}
+
+/// The name of the tenant that has this cgroup, the one right below [`ROOT`].
+#[must_use]
+pub fn tenant_of(part: &str) -> Option<String> {
+    let name = part.strip_suffix(SUFFIX)?;
+    // Without the prefix it was made by 0.1.
+    Some(name.strip_prefix(PREFIX).unwrap_or(name).replace(ESCAPED_DASH, "-"))
+}
+
+fn escaped(tenant: &Name) -> String {
+    tenant.as_str().replace('-', ESCAPED_DASH)
+}
+
+fn part(tenant: &Name, what: &str) -> String {
+    format!("{}/{PREFIX}{}-{what}{SUFFIX}", self::tenant(tenant), escaped(tenant))
+}
+
+/// Where `bulkhead run` runs the tenant's processes.
+#[must_use]
+pub fn payload(tenant: &Name) -> String {
+    part(tenant, "payload")
+}
+
+/// What the cgroup of one run is called, by the process that waits for it: what its command leaves behind can be told and ended. Where
+/// systemd is process 1 it is a scope unit, and named like one.
+#[must_use]
+pub fn run(pid: u32, by_systemd: bool) -> String {
+    if by_systemd { format!("bulkhead-run-{pid}.scope") } else { format!("run-{pid}") }
+}
+
+/// The run that a cgroup is called by, in either way.
+#[must_use]
+pub fn run_of(cgroup: &str) -> Option<u32> {
+    let scope = || cgroup.strip_prefix("bulkhead-run-")?.strip_suffix(".scope");
+    cgroup.strip_prefix("run-").or_else(scope)?.parse().ok()
+}
+
+/// Where the journal threads of the tenant's volumes run.
+#[must_use]
+pub fn journal(tenant: &Name) -> String {
+    part(tenant, "journal")
+}
+
+/// Where the block servers of the tenant's volumes run.
+#[must_use]
+pub fn server(tenant: &Name) -> String {
+    part(tenant, "server")
+}
+
+/// The slice that version 0.1 made for a tenant, and where its processes run. `None` where that is another tenant's slice today.
+#[must_use]
+pub fn version_0_1(tenant: &Name) -> Option<(String, String)> {
+    let slice = format!("{ROOT}/{tenant}{SUFFIX}");
+    let payload = format!("{slice}/payload");
+    (!tenant.as_str().starts_with(PREFIX)).then_some((slice, payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_by_its_cgroup() {
+        for by_systemd in [false, true] {
+            assert_eq!(run_of(&run(7, by_systemd)), Some(7));
+        }
+        for other in ["run-", "run-x", "run-7.scope", "bulkhead-run-7", "bulkhead-run-.scope", "container"] {
+            assert_eq!(run_of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_slices_name_tells_its_tenant() {
+        for name in ["db", "my-db", "a.b", "db-payload", "x2d"] {
+            let tenant: Name = name.parse().expect("a valid name");
+            assert_eq!(tenant_of(&unit(&tenant)).as_deref(), Some(name));
+            // systemd makes the parent of a slice of its name: each dash is a level.
+            assert_eq!(unit(&tenant).matches('-').count(), 1);
+            assert!(payload(&tenant).starts_with(&format!("{}/", super::tenant(&tenant))));
+        }
+        assert_eq!(tenant_of("old.slice").as_deref(), Some("old"));
+        assert_eq!(tenant_of("docker-1.scope"), None);
+    }
+}
