@@ -29,8 +29,8 @@ pub struct Charge {
 /// Sums per owner.
 pub type Parts = BTreeMap<Option<CgroupId>, u64>;
 
-/// Those whose fsync wanted a commit that one of them forced; none if the timer did.
-pub type Wanters = BTreeSet<CgroupId>;
+/// The cgroups whose fsync waited for a commit that one of them forced; none if the timer did.
+pub type Waiters = BTreeSet<CgroupId>;
 
 /// In how many parts a block is divided: all divisions of it are by small numbers.
 const UNITS: u64 = 5040;
@@ -96,7 +96,7 @@ pub struct Journal {
     /// Blocks dirtied in committed transactions that are not checkpointed, oldest first.
     uncheckpointed: VecDeque<(Tid, Parts)>,
     /// Who wanted the last commits, oldest first.
-    wanted: VecDeque<(Tid, Wanters)>,
+    wanted: VecDeque<(Tid, Waiters)>,
     /// Bytes of its superblock that no commit has paid for yet.
     superblock_bytes: u64,
 }
@@ -115,7 +115,7 @@ impl Journal {
 
     /// Charges a commit, whose transaction has these parts. `seen_whole` is false when it began before the observation: then it
     /// has blocks of owners that were not seen, and what remains is nobody's.
-    pub fn commit(&mut self, commit: &Commit, parts: Transaction, wanters: Wanters, seen_whole: bool) -> Vec<Charge> {
+    pub fn commit(&mut self, commit: &Commit, parts: Transaction, waiters: Waiters, seen_whole: bool) -> Vec<Charge> {
         if self.wanted.back().is_some_and(|(last, _)| !is_after(commit.tid, *last)) {
             // Another file system on the device, whose journal began anew.
             self.forget_uncheckpointed();
@@ -124,10 +124,10 @@ impl Journal {
         let superblock = std::mem::take(&mut self.superblock_bytes);
         let mut units = owned_units(&parts);
         self.surcharge(&mut units, commit.tid, &parts.again_blocks);
-        for (cgroup, bytes) in split(commit, superblock, &units, &wanters, seen_whole) {
+        for (cgroup, bytes) in split(commit, superblock, &units, &waiters, seen_whole) {
             charges.push(Charge { cgroup, kind: Kind::Commit, bytes });
         }
-        self.wanted.push_back((commit.tid, wanters));
+        self.wanted.push_back((commit.tid, waiters));
         if self.wanted.len() > MAX_WANTED {
             self.wanted.pop_front();
         }
@@ -158,16 +158,16 @@ impl Journal {
         for (&since, blocks) in again_blocks {
             // Transaction numbers wrap around.
             let between = self.wanted.iter().filter(|(other, _)| other.wrapping_sub(since) < tid.wrapping_sub(since));
-            let wanters: Wanters = between.flat_map(|(_, wanters)| wanters).copied().collect();
-            let n_wanters = wanters.len() as u64;
+            let waiters: Waiters = between.flat_map(|(_, waiters)| waiters).copied().collect();
+            let n_waiters = waiters.len() as u64;
             for (&owner, &blocks) in blocks {
-                if wanters.is_empty() || owner.is_none_or(|owner| wanters.contains(&owner)) {
+                if waiters.is_empty() || owner.is_none_or(|owner| waiters.contains(&owner)) {
                     continue;
                 }
-                let part = blocks * (UNITS / (n_wanters + 1));
+                let part = blocks * (UNITS / (n_waiters + 1));
                 *given.entry(owner).or_default() += part;
-                for &wanter in &wanters {
-                    *taken.entry(Some(wanter)).or_default() += part / n_wanters;
+                for &waiter in &waiters {
+                    *taken.entry(Some(waiter)).or_default() += part / n_waiters;
                 }
             }
         }
@@ -241,12 +241,12 @@ fn hand_over(units: &mut Parts, given: &Parts, taken: &Parts) {
 /// Whose blocks a commit carries, in bytes: its charges without the surcharge. Who waits for a commit waits for the blocks in it,
 /// whoever is to pay for them.
 #[must_use]
-pub fn carried(commit: &Commit, parts: &Transaction, wanters: &Wanters, seen_whole: bool) -> Parts {
-    split(commit, 0, &owned_units(parts), wanters, seen_whole)
+pub fn carried(commit: &Commit, parts: &Transaction, waiters: &Waiters, seen_whole: bool) -> Parts {
+    split(commit, 0, &owned_units(parts), waiters, seen_whole)
 }
 
 /// Splits a commit's journal bytes: what every commit has by who wanted it, and the others by units of blocks.
-fn split(commit: &Commit, superblock_bytes: u64, units: &Parts, wanters: &Wanters, seen_whole: bool) -> Parts {
+fn split(commit: &Commit, superblock_bytes: u64, units: &Parts, waiters: &Waiters, seen_whole: bool) -> Parts {
     let (block, dirtied) = (u64::from(commit.block_bytes), units.values().sum::<u64>() / UNITS);
     // A block that was dirtied and then forgotten (a file made and removed) is not written: then all pay that much less.
     let blocks_bytes = dirtied.saturating_mul(block).min(commit.journal_bytes);
@@ -257,10 +257,10 @@ fn split(commit: &Commit, superblock_bytes: u64, units: &Parts, wanters: &Wanter
     let fixed = fixed + superblock_bytes;
     let payers = if !seen_whole {
         Parts::from([(None, fixed)])
-    } else if wanters.is_empty() {
+    } else if waiters.is_empty() {
         pro_rata_or(fixed, units, None)
     } else {
-        pro_rata(fixed, &wanters.iter().map(|&wanter| (Some(wanter), 1)).collect())
+        pro_rata(fixed, &waiters.iter().map(|&waiter| (Some(waiter), 1)).collect())
     };
     add(&mut charges, &payers);
     charges.retain(|_, bytes| *bytes > 0);
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    fn wanted_by(owners: &[Option<CgroupId>]) -> Wanters {
+    fn wanted_by(owners: &[Option<CgroupId>]) -> Waiters {
         owners.iter().copied().flatten().collect()
     }
 
@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn the_timers_commit_is_paid_in_proportion_and_an_empty_one_by_nobody() {
         let parts = Transaction { dirtied_blocks: of(&[(A, 1), (B, 3)]), ..Transaction::default() };
-        let charges = Journal::default().commit(&commit(6 * 4096, 0), parts, Wanters::new(), true);
+        let charges = Journal::default().commit(&commit(6 * 4096, 0), parts, Waiters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 6 * 1024), (B, 18 * 1024)]);
-        let charges = Journal::default().commit(&commit(4096, 0), Transaction::default(), Wanters::new(), true);
+        let charges = Journal::default().commit(&commit(4096, 0), Transaction::default(), Waiters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(None, 4096)]);
     }
 
@@ -368,7 +368,7 @@ mod tests {
             joined_sixths: of(&[(B, 3)]),
             ..Transaction::default()
         };
-        let charges = Journal::default().commit(&commit(3 * 4096, 0), parts, Wanters::new(), true);
+        let charges = Journal::default().commit(&commit(3 * 4096, 0), parts, Waiters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(A, 5 * 2048), (B, 2048)]);
     }
 
@@ -385,8 +385,8 @@ mod tests {
             };
             let commit = Commit { tid: 0, ..commit(6 * 4096, 0) };
             // Who waits for it waits for B's blocks.
-            assert_eq!(carried(&commit, &parts, &Wanters::new(), true), of(&[(B, 6 * 4096)]));
-            paid(&journal.commit(&commit, parts, Wanters::new(), true), Kind::Commit)
+            assert_eq!(carried(&commit, &parts, &Waiters::new(), true), of(&[(B, 6 * 4096)]));
+            paid(&journal.commit(&commit, parts, Waiters::new(), true), Kind::Commit)
         };
         assert_eq!(logged_again(&[]), [(B, 6 * 4096)], "the timer");
         assert_eq!(logged_again(&[A]), [(A, 3 * 4096), (B, 3 * 4096)]);
@@ -400,10 +400,10 @@ mod tests {
         for tid in 3..8 {
             journal.commit(&Commit { tid, ..commit(0, 0) }, Transaction::default(), wanted_by(&[A]), true);
         }
-        journal.commit(&Commit { tid: 2, ..commit(0, 0) }, Transaction::default(), Wanters::new(), true);
+        journal.commit(&Commit { tid: 2, ..commit(0, 0) }, Transaction::default(), Waiters::new(), true);
         let again_blocks = BTreeMap::from([(2, of(&[(B, 6)]))]);
         let parts = Transaction { dirtied_blocks: of(&[(B, 6)]), again_blocks, ..Transaction::default() };
-        let charges = journal.commit(&Commit { tid: 5, ..commit(6 * 4096, 0) }, parts, Wanters::new(), true);
+        let charges = journal.commit(&Commit { tid: 5, ..commit(6 * 4096, 0) }, parts, Waiters::new(), true);
         assert_eq!(paid(&charges, Kind::Commit), [(B, 6 * 4096)]);
     }
 
@@ -456,14 +456,14 @@ mod tests {
             dirtied_blocks in any_parts(), ceded_sixths in any_parts(), joined_sixths in any_parts(), again in any_parts(),
             ordered_bytes in any_parts(), superblock in 0u64..100_000, journal_bytes in 0u64..1 << 40, ordered in 0u64..1 << 40,
             before in proptest::collection::btree_set((1u64..4).prop_map(CgroupId), 0..3),
-            wanters in proptest::collection::btree_set((1u64..4).prop_map(CgroupId), 0..3), seen_whole: bool,
+            waiters in proptest::collection::btree_set((1u64..4).prop_map(CgroupId), 0..3), seen_whole: bool,
         ) {
             let mut journal = Journal::default();
             journal.commit(&Commit { tid: 6, ..commit(0, 0) }, Transaction::default(), before, true);
             journal.superblock(superblock);
             let again_blocks = BTreeMap::from([(6, again)]);
             let parts = Transaction { dirtied_blocks, ceded_sixths, joined_sixths, again_blocks, ordered_bytes };
-            let charges = journal.commit(&commit(journal_bytes, ordered), parts, wanters, seen_whole);
+            let charges = journal.commit(&commit(journal_bytes, ordered), parts, waiters, seen_whole);
             let sum = |kind| charges.iter().filter(|c| c.kind == kind).map(|c| c.bytes).sum::<u64>();
             prop_assert_eq!(sum(Kind::Commit), journal_bytes + superblock);
             prop_assert_eq!(sum(Kind::Ordered), ordered);

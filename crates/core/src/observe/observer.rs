@@ -1,10 +1,13 @@
-//! Keeps the sums: looks at the tracer come in, totals per cgroup come out.
+//! Keeps the sums: batches of what the tracer saw come in, totals per cgroup come out.
+//!
+//! Owns: the order in which a batch is counted ([`Observer::step`]), and what is remembered between batches. Does not: decide what
+//! a commit costs whom ([`super::charge`], [`super::log`]) or why an fsync waited ([`super::blame`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::blame::{Cause, Causers, Causes};
-use super::charge::{Charge, Journal, Parts, Transaction, Wanters, carried};
+use super::charge::{Charge, Journal, Parts, Transaction, Waiters, carried};
 use super::histogram::Histogram;
 use super::log::Log;
 use super::record::{
@@ -46,13 +49,13 @@ pub struct Totals {
     pub unseen_commits: u64,
 }
 
-/// Turns looks at the tracer into [`Totals`].
+/// Turns batches of records and sums into [`Totals`].
 #[derive(Debug, Default)]
 pub struct Observer {
     totals: Totals,
     journals: HashMap<DevNo, Journal>,
     logs: HashMap<DevNo, Log>,
-    /// What happened so shortly ago that not all who waited for it have told.
+    /// What happened so shortly ago that the records of those that waited for it may not be there yet.
     recent: VecDeque<Record>,
     /// The last transaction of each journal whose commit was seen.
     last_tids: HashMap<DevNo, Tid>,
@@ -135,74 +138,86 @@ impl Observer {
         self.tree = tree;
     }
 
-    /// Takes a look into account, but for the commits that ended just before it. Returns the shares that are used up, which the
-    /// tracer can forget.
+    /// Takes a batch into account, but for the commits that ended just before it. Returns the shares that are used up, which the
+    /// tracer can evict.
     pub fn step(&mut self, batch: Batch) -> Vec<ShareKey> {
         let horizon_ns = batch.now_ns.saturating_sub(AWAIT_NS);
         self.step_until(batch, horizon_ns)
     }
 
-    /// Takes the last look into account, and all that was left of those before it.
+    /// Takes the last batch into account, and all that was left of those before it.
     pub fn finish(&mut self, batch: Batch) -> Vec<ShareKey> {
         self.step_until(batch, u64::MAX)
     }
 
+    /// Each step below relies on those before it:
+    ///
+    /// * A write of the journal's superblock is charged with the next commit, so that it is counted before the commits.
+    /// * A block is written to its place after its commit and before its transaction is dropped, so that checkpoint writes are counted
+    ///   between the two.
+    /// * An fsync is blamed on what the device did and on the commits of its time, so that fsyncs come after both.
+    /// * A transaction is given up only when its commit is not in this batch either.
     fn step_until(&mut self, batch: Batch, horizon_ns: u64) -> Vec<ShareKey> {
-        self.writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
-        let mut open: HashMap<(DevNo, Tid), Transaction> = HashMap::new();
-        let mut logged: HashMap<(DevNo, Tid), Parts> = HashMap::new();
-        for (key, amount) in batch.shares.iter().filter(|(_, amount)| *amount > 0) {
-            let number = (key.dev, key.tid);
-            let parts = match key.kind {
-                ShareKind::LoggedBytes => logged.entry(number).or_default(),
-                ShareKind::OrderedBytes => &mut open.entry(number).or_default().ordered_bytes,
-                ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut open.entry(number).or_default().dirtied_blocks,
-                ShareKind::AgainBlocks { since } => {
-                    open.entry(number).or_default().again_blocks.entry(since).or_default()
-                }
-                ShareKind::CededSixths => &mut open.entry(number).or_default().ceded_sixths,
-                ShareKind::JoinedSixths => &mut open.entry(number).or_default().joined_sixths,
-            };
-            *parts.entry(key.cgroup).or_default() += amount;
-        }
+        let mut owners = Owners::of(&batch.shares);
         self.recent.extend(batch.records);
+        // Also of fsyncs that are not due: they may have waited for a commit that is.
         let fsyncs = Fsyncs::among(&self.recent);
+        let due = self.take_due(horizon_ns);
+
+        self.count_writes(&batch.writes, |kind| kind != WriteKind::Checkpoint);
+        let mut ended = self.charge_journals(&due, &mut owners, &fsyncs);
+        self.count_writes(&batch.writes, |kind| kind == WriteKind::Checkpoint);
+        self.drop_transactions(&due);
+        self.count_services(batch.now_ns, &batch.services);
+        self.blame_fsyncs(&due);
+        ended.extend(self.give_up(batch.now_ns, owners.open.into_keys()));
+        self.totals.losses = batch.losses;
+
+        batch.shares.into_iter().map(|(key, _)| key).filter(|key| ended.contains(&(key.dev, key.tid))).collect()
+    }
+
+    /// Takes the records out, in their order, up to the first that others may still refer to.
+    fn take_due(&mut self, horizon_ns: u64) -> Vec<Record> {
         let is_due = |record: &Record| match record {
             Record::Commit(Commit { end_ns, .. }) | Record::Sync(Sync { end_ns, .. }) => *end_ns <= horizon_ns,
             Record::Log(_) | Record::Dropped { .. } => true,
         };
         let n_due = self.recent.iter().position(|record| !is_due(record)).unwrap_or(self.recent.len());
-        let due: Vec<Record> = self.recent.drain(..n_due).collect();
-        let (mut syncs, mut dropped) = (Vec::new(), Vec::new());
+        self.recent.drain(..n_due).collect()
+    }
+
+    /// Charges commits and writes to logs to those who caused them. Returns the transactions that are over.
+    fn charge_journals(&mut self, due: &[Record], owners: &mut Owners, fsyncs: &Fsyncs) -> BTreeSet<(DevNo, Tid)> {
         let mut ended = BTreeSet::new();
         for record in due {
             match record {
-                Record::Commit(mut commit) => {
-                    let transaction = open.remove(&(commit.dev, commit.tid)).unwrap_or_default();
+                Record::Commit(commit) => {
+                    let transaction = owners.open.remove(&(commit.dev, commit.tid)).unwrap_or_default();
                     ended.insert((commit.dev, commit.tid));
-                    let (requester, wanters) = fsyncs.that_wanted(&commit);
-                    commit.requester = requester;
-                    self.commit(&commit, transaction, wanters);
+                    let (requester, waiters) = fsyncs.waiters(commit);
+                    self.charge_commit(&Commit { requester, ..*commit }, transaction, waiters);
                 }
-                Record::Dropped { dev, tid } => dropped.push((dev, tid)),
-                Record::Sync(sync) => syncs.push(sync),
-                Record::Log(write) => ended.extend(self.log_write(&write, &mut logged)),
+                Record::Log(write) => ended.extend(self.charge_log_write(write, &mut owners.logged)),
+                Record::Sync(_) | Record::Dropped { .. } => {}
             }
         }
-        // A block is written to its place after its commit and before its transaction is dropped.
-        self.writes(&batch.writes, |kind| kind == WriteKind::Checkpoint);
-        for (dev, tid) in dropped {
-            self.journals.entry(dev).or_default().dropped(tid);
+        ended
+    }
+
+    fn drop_transactions(&mut self, due: &[Record]) {
+        for record in due {
+            if let Record::Dropped { dev, tid } = record {
+                self.journals.entry(*dev).or_default().dropped(*tid);
+            }
         }
-        self.services(batch.now_ns, &batch.services);
-        for sync in syncs {
-            self.sync(&sync);
+    }
+
+    fn blame_fsyncs(&mut self, due: &[Record]) {
+        for record in due {
+            if let Record::Sync(sync) = record {
+                self.blame_fsync(sync);
+            }
         }
-        self.totals.losses = batch.losses;
-        let unseen = self.unseen(batch.now_ns, open.into_keys());
-        self.totals.unseen_commits += u64::try_from(unseen.len()).unwrap_or(u64::MAX);
-        ended.extend(unseen);
-        batch.shares.into_iter().map(|(key, _)| key).filter(|key| ended.contains(&(key.dev, key.tid))).collect()
     }
 
     /// Counts a cgroup's sums under another one from now on, because it is gone; nothing is lost from the totals.
@@ -267,11 +282,11 @@ impl Observer {
         payers.chain(native).chain(served).chain(culprits).chain(totals.syncs.keys().copied()).collect()
     }
 
-    fn commit(&mut self, commit: &Commit, transaction: Transaction, wanters: Wanters) {
+    fn charge_commit(&mut self, commit: &Commit, transaction: Transaction, waiters: Waiters) {
         self.logs.remove(&commit.dev);
         let seen_whole = commit.begin_ns >= self.began_ns;
-        let carried = carried(commit, &transaction, &wanters, seen_whole);
-        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, wanters, seen_whole);
+        let carried = carried(commit, &transaction, &waiters, seen_whole);
+        let charges = self.journals.entry(commit.dev).or_default().commit(commit, transaction, waiters, seen_whole);
         self.pay(commit.dev, &charges);
         let mut bytes: Causers = carried.into_iter().map(|(owner, bytes)| ((owner, Cause::Journal), bytes)).collect();
         for charge in charges.into_iter().filter(|charge| charge.kind == Kind::Ordered) {
@@ -287,7 +302,7 @@ impl Observer {
     }
 
     /// Charges a write to a log, with the checkpoints that it may belong to. Returns those whose parts are used up.
-    fn log_write(&mut self, write: &LogWrite, logged: &mut HashMap<(DevNo, Tid), Parts>) -> Vec<(DevNo, Tid)> {
+    fn charge_log_write(&mut self, write: &LogWrite, logged: &mut HashMap<(DevNo, Tid), Parts>) -> Vec<(DevNo, Tid)> {
         let log = self.logs.entry(write.dev).or_default();
         let age = |tid: Tid| write.checkpoint.wrapping_sub(tid);
         let is_closed = |(dev, tid): &&(DevNo, Tid)| *dev == write.dev && age(*tid) < Tid::MAX / 2;
@@ -304,7 +319,7 @@ impl Observer {
         closed
     }
 
-    fn sync(&mut self, sync: &Sync) {
+    fn blame_fsync(&mut self, sync: &Sync) {
         let wait_us = sync.end_ns.saturating_sub(sync.start_ns) / 1000;
         self.totals.syncs.entry(sync.cgroup).or_default().record(wait_us);
         let (disks, neighbours): (&[DevNo], &[DevNo]) = match self.below.get(&sync.dev) {
@@ -318,7 +333,8 @@ impl Observer {
         self.waits.record(sync, &blame, self.causes.commits_of(sync));
     }
 
-    fn writes(&mut self, writes: &[(WriteKey, u64)], wanted: impl Fn(WriteKind) -> bool) {
+    /// Charges what was written since the batch before, of the kinds that are wanted.
+    fn count_writes(&mut self, writes: &[(WriteKey, u64)], wanted: impl Fn(WriteKind) -> bool) {
         for (key, sum) in writes.iter().filter(|(key, _)| wanted(key.kind)) {
             let before = self.writes.insert(*key, *sum).unwrap_or(0);
             // A sum that fell began anew.
@@ -349,7 +365,8 @@ impl Observer {
         }
     }
 
-    fn services(&mut self, now_ns: u64, services: &[(ServiceKey, Service)]) {
+    /// Adds what devices did since the batch before.
+    fn count_services(&mut self, now_ns: u64, services: &[(ServiceKey, Service)]) {
         let mut done = Vec::new();
         for (key, sum) in services {
             let new = sum.since(self.services.insert(*key, *sum).unwrap_or_default());
@@ -388,20 +405,52 @@ impl Observer {
         }
     }
 
-    /// Transactions whose commit is not to be expected any more: a later one was committed long ago. Not at once, because a file
-    /// system that has been made anew on a device begins with small numbers again.
-    fn unseen(&mut self, now_ns: u64, open: impl Iterator<Item = (DevNo, Tid)>) -> Vec<(DevNo, Tid)> {
+    /// Gives up transactions whose commit is not to be expected any more, and returns them: a later one was committed long ago. Not at
+    /// once, because a file system that was created again on a device begins with small numbers again.
+    fn give_up(&mut self, now_ns: u64, open: impl Iterator<Item = (DevNo, Tid)>) -> Vec<(DevNo, Tid)> {
         let before = std::mem::take(&mut self.overdue_since);
         let overdue = open.filter(|(dev, tid)| self.is_over(*dev, *tid));
         let since = overdue.map(|key| (key, before.get(&key).copied().unwrap_or(now_ns)));
         let (given_up, waiting): (HashMap<_, _>, _) = since.partition(|(_, since)| now_ns - since >= GIVE_UP_NS);
         self.overdue_since = waiting;
+        self.totals.unseen_commits += u64::try_from(given_up.len()).unwrap_or(u64::MAX);
         given_up.into_keys().collect()
     }
 
     /// Whether a later transaction of the journal has been committed already. Transaction numbers wrap around.
     fn is_over(&self, dev: DevNo, tid: Tid) -> bool {
         self.last_tids.get(&dev).is_some_and(|last| last.wrapping_sub(tid).wrapping_sub(1) < Tid::MAX / 2)
+    }
+}
+
+/// Who has which part of the transactions that are not over.
+#[derive(Default)]
+struct Owners {
+    /// Of a journal's transactions.
+    open: HashMap<(DevNo, Tid), Transaction>,
+    /// Of the checkpoints of a log, in bytes.
+    logged: HashMap<(DevNo, Tid), Parts>,
+}
+
+impl Owners {
+    fn of(shares: &[(ShareKey, u64)]) -> Self {
+        let mut owners = Self::default();
+        for (key, amount) in shares.iter().filter(|(_, amount)| *amount > 0) {
+            let number = (key.dev, key.tid);
+            let Self { open, logged } = &mut owners;
+            let parts = match key.kind {
+                ShareKind::LoggedBytes => logged.entry(number).or_default(),
+                ShareKind::OrderedBytes => &mut open.entry(number).or_default().ordered_bytes,
+                ShareKind::DirtiedBlocks | ShareKind::LostBlocks => &mut open.entry(number).or_default().dirtied_blocks,
+                ShareKind::AgainBlocks { since } => {
+                    open.entry(number).or_default().again_blocks.entry(since).or_default()
+                }
+                ShareKind::CededSixths => &mut open.entry(number).or_default().ceded_sixths,
+                ShareKind::JoinedSixths => &mut open.entry(number).or_default().joined_sixths,
+            };
+            *parts.entry(key.cgroup).or_default() += amount;
+        }
+        owners
     }
 }
 
@@ -419,13 +468,13 @@ impl Fsyncs {
         Self(by_transaction)
     }
 
-    /// Who forced a commit, and all whose fsync waited for it then; nobody if none had begun before it.
-    fn that_wanted(&self, commit: &Commit) -> (Option<CgroupId>, Wanters) {
+    /// The cgroup that forced a commit, and all whose fsync waited for it then; none if no fsync had begun before it.
+    fn waiters(&self, commit: &Commit) -> (Option<CgroupId>, Waiters) {
         let needed = self.0.get(&(commit.dev, commit.tid)).into_iter().flatten();
         let meanwhile = needed.filter(|sync| sync.start_ns < commit.end_ns && sync.end_ns > commit.start_ns);
         let first = meanwhile.clone().filter(|sync| sync.start_ns < commit.start_ns).min_by_key(|sync| sync.start_ns);
-        let wanters = first.map(|_| meanwhile.map(|sync| sync.cgroup).collect()).unwrap_or_default();
-        (first.map(|sync| sync.cgroup), wanters)
+        let waiters = first.map(|_| meanwhile.map(|sync| sync.cgroup).collect()).unwrap_or_default();
+        (first.map(|sync| sync.cgroup), waiters)
     }
 }
 
@@ -438,227 +487,4 @@ fn fold_keys<K: Ord>(sums: BTreeMap<K, u64>, key: impl Fn(K) -> K) -> BTreeMap<K
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::blame::ROOT;
-    use super::super::shares::Weights;
-    use super::*;
-
-    const FS: DevNo = DevNo::new(8, 1);
-    const DISK: DevNo = DevNo::new(8, 0);
-    const A: CgroupId = CgroupId(10);
-    const B: CgroupId = CgroupId(20);
-
-    fn commit(tid: Tid, journal_bytes: u64) -> Record {
-        Record::Commit(Commit {
-            dev: FS,
-            tid,
-            begin_ns: 0,
-            start_ns: 1,
-            flush_ns: 0,
-            log_ns: 0,
-            end_ns: 2,
-            journal_bytes,
-            ordered_bytes: 0,
-            requester: None,
-            writer: None,
-            block_bytes: 4096,
-        })
-    }
-
-    fn fsync(tid: Tid, cgroup: CgroupId, start_ns: u64, end_ns: u64) -> Record {
-        Record::Sync(Sync { dev: FS, tid, start_ns, end_ns, cgroup })
-    }
-
-    fn dirtied(tid: Tid, cgroup: CgroupId, blocks: u64) -> (ShareKey, u64) {
-        (ShareKey { dev: FS, tid, kind: ShareKind::DirtiedBlocks, cgroup: Some(cgroup) }, blocks)
-    }
-
-    fn observer() -> Observer {
-        let mut observer = Observer::default();
-        observer.set_file_systems(HashMap::from([(FS, vec![DISK])]));
-        observer
-    }
-
-    #[test]
-    fn file_systems_on_the_same_disks_have_one_list_of_neighbours() {
-        let fs = |minor| DevNo::new(253, minor);
-        let other = DevNo::new(8, 16);
-        let on_one = (0..1000).map(|minor| (fs(minor), vec![DISK]));
-        let on_two = [(fs(1000), vec![DISK, other]), (fs(1001), vec![other]), (fs(1002), Vec::new())];
-        let mut observer = Observer::default();
-        observer.set_file_systems(on_one.chain(on_two).collect());
-        let neighbours = |minor| &observer.below[&fs(minor)].1;
-        assert!((1..1000).all(|minor| Arc::ptr_eq(neighbours(minor), neighbours(0))));
-        let all: Vec<DevNo> = (0..1002).map(fs).collect();
-        assert_eq!((&**neighbours(0), &**neighbours(1000)), (&all[..1001], &all[..]));
-        assert_eq!((&**neighbours(1001), &**neighbours(1002)), (&all[1000..], &[fs(1002)][..]));
-    }
-
-    #[test]
-    fn a_commit_waits_for_those_that_wanted_it() {
-        let mut observer = observer();
-        let Record::Commit(commit) = commit(7, 4 * 4096) else { unreachable!() };
-        let commit = Record::Commit(Commit { start_ns: 1000, end_ns: 2000, writer: Some(ROOT), ..commit });
-        let shares = vec![dirtied(7, A, 1), dirtied(7, B, 1)];
-        // The last one needed nothing any more.
-        let fsyncs = [fsync(7, B, 900, 2100), fsync(7, A, 1500, 2200), fsync(7, CgroupId(30), 2050, 2060)];
-        let first =
-            Batch { now_ns: 2150, records: vec![commit, fsyncs[0]], shares: shares.clone(), ..Batch::default() };
-        assert_eq!(observer.step(first), []);
-        assert_eq!(observer.pending_bytes().map(|(_, bytes)| bytes).sum::<u64>(), 4 * 4096);
-        let records = vec![fsyncs[2], fsyncs[1]];
-        let done =
-            observer.step(Batch { now_ns: 2000 + AWAIT_NS, records, shares: shares.clone(), ..Batch::default() });
-        assert_eq!(done, [shares[0].0, shares[1].0]);
-        let paid = &observer.totals().journal_bytes;
-        assert_eq!(paid, &BTreeMap::from([A, B].map(|owner| ((Some(owner), FS, Kind::Commit), 2 * 4096))));
-        assert_eq!(observer.pending_bytes().map(|(_, bytes)| bytes).sum::<u64>(), 0);
-        assert_eq!(observer.totals().native_bytes, BTreeMap::from([((ROOT, FS), 4 * 4096)]));
-        observer.finish(Batch::default());
-        assert_eq!(observer.totals().syncs.len(), 3);
-        assert_eq!(observer.longest_waits(3000, 3000).waits[0].commits[0].requester, Some(B));
-    }
-
-    #[test]
-    fn a_running_transaction_waits_and_a_committed_one_is_used_up() {
-        let mut observer = observer();
-        let shares = vec![dirtied(7, A, 1), dirtied(7, B, 2), dirtied(8, B, 1)];
-        let done = observer.finish(Batch {
-            records: vec![commit(7, 5 * 4096), fsync(7, A, 0, 3)],
-            shares: shares.clone(),
-            ..Batch::default()
-        });
-        assert_eq!(done, [shares[0].0, shares[1].0]);
-        let paid = &observer.totals().journal_bytes;
-        assert_eq!(paid[&(Some(A), FS, Kind::Commit)], 3 * 4096);
-        assert_eq!(paid[&(Some(B), FS, Kind::Commit)], 2 * 4096);
-        assert_eq!(observer.totals().commits[&FS], 1);
-    }
-
-    #[test]
-    fn a_commit_that_was_not_seen_is_told_and_its_shares_do_not_stay() {
-        let mut observer = observer();
-        observer.finish(Batch { records: vec![commit(u32::MAX, 4096)], ..Batch::default() });
-        // Number 0 follows: it is not over.
-        let shares = vec![dirtied(u32::MAX - 1, A, 1), dirtied(0, A, 1)];
-        let mut look = |now_ns| observer.step(Batch { now_ns, shares: shares.clone(), ..Batch::default() });
-        assert_eq!((look(0), look(GIVE_UP_NS - 1)), (vec![], vec![]));
-        assert_eq!(look(GIVE_UP_NS), [shares[0].0]);
-        assert_eq!(observer.totals().unseen_commits, 1);
-    }
-
-    #[test]
-    fn a_file_system_made_anew_on_the_same_device_begins_with_small_numbers() {
-        let mut observer = observer();
-        observer.finish(Batch { records: vec![commit(100, 4096)], ..Batch::default() });
-        let shares = vec![dirtied(2, B, 3)];
-        assert_eq!(observer.step(Batch { shares: shares.clone(), ..Batch::default() }), []);
-        observer.finish(Batch { records: vec![commit(2, 3 * 4096)], shares, ..Batch::default() });
-        assert_eq!(observer.totals().journal_bytes[&(Some(B), FS, Kind::Commit)], 3 * 4096);
-    }
-
-    #[test]
-    fn writes_outside_commits_are_differences_of_sums() {
-        let mut observer = observer();
-        let write = |kind, sum| (WriteKey { dev: FS, kind, cgroup: Some(B) }, sum);
-        let look = |writes| Batch { writes, ..Batch::default() };
-        observer.step(look(vec![write(WriteKind::FastCommit, 8192), write(WriteKind::Checkpoint, 100)]));
-        observer.step(look(vec![write(WriteKind::FastCommit, 12288)]));
-        // Began anew.
-        observer.step(look(vec![write(WriteKind::FastCommit, 4096), write(WriteKind::Superblock, 4096)]));
-        let paid = &observer.totals().journal_bytes;
-        assert_eq!(paid[&(Some(B), FS, Kind::FastCommit)], 4 * 4096);
-        // The kernel charged B for what it wrote, but nobody knows whose blocks those were.
-        assert_eq!(paid[&(None, FS, Kind::Checkpoint)], 100);
-        // An unmounted file system's last superblock is nobody's.
-        observer.set_file_systems(HashMap::new());
-        assert_eq!(observer.totals().journal_bytes[&(None, FS, Kind::Commit)], 4096);
-    }
-
-    #[test]
-    fn a_log_is_charged_to_those_in_its_closed_checkpoints() {
-        let mut observer = observer();
-        let logged =
-            |tid, cgroup, bytes| (ShareKey { dev: FS, tid, kind: ShareKind::LoggedBytes, cgroup: Some(cgroup) }, bytes);
-        let write = LogWrite {
-            dev: FS,
-            checkpoint: 7,
-            at_ns: 5,
-            requester: Some(A),
-            active_bytes: 1 << 20,
-            bytes: 8192,
-            overhead_bytes: 4096,
-            header_bytes: 0,
-            record_bytes: 32768,
-        };
-        // The numbers wrap around; 8 still takes transactions.
-        let shares = vec![logged(u32::MAX, A, 1000), logged(7, B, 5000), logged(8, B, 3000)];
-        let native = (WriteKey { dev: FS, kind: WriteKind::Log, cgroup: Some(A) }, 8192);
-        let checkpoint = (WriteKey { dev: FS, kind: WriteKind::Checkpoint, cgroup: Some(B) }, 600);
-        let writes = vec![native, checkpoint];
-        let look = Batch { shares: shares.clone(), writes, ..Batch::default() };
-        let mut batch = Batch { records: vec![Record::Log(write)], ..Batch::default() };
-        batch.merge(look);
-        let mut done = observer.step(batch);
-        done.sort();
-        assert_eq!(done, [shares[1].0, shares[0].0]);
-        let totals = observer.totals();
-        let paid = &totals.journal_bytes;
-        // A's old checkpoint is written for long: what is written now is B's, and who forced it pays the rest.
-        assert_eq!((paid[&(Some(A), FS, Kind::Commit)], paid[&(Some(B), FS, Kind::Commit)]), (3192, 5000));
-        assert_eq!(paid[&(Some(B), FS, Kind::Checkpoint)], 366);
-        assert_eq!(totals.native_bytes, BTreeMap::from([((A, FS), 8192), ((B, FS), 600)]));
-        assert_eq!((totals.commits[&FS], observer.devices()), (2, vec![FS]));
-        observer.fold(A, B);
-        assert_eq!(observer.totals().native_bytes, BTreeMap::from([((B, FS), 8792)]));
-        observer.set_file_systems(HashMap::new());
-        assert_eq!(observer.devices(), []);
-    }
-
-    #[test]
-    fn waits_are_blamed_on_what_the_same_look_shows() {
-        let mut observer = observer();
-        observer.step(Batch { now_ns: 1_000_000, ..Batch::default() });
-        let key = ServiceKey { dev: DISK, cgroup: Some(B), class: ServiceClass::Data };
-        let service = Service { busy_ns: 9_000_000, read_bytes: 0, written_bytes: 1 << 20, requests: 3 };
-        let sync = Sync { dev: FS, tid: 1, start_ns: 2_000_000, end_ns: 10_000_000, cgroup: A };
-        let records = vec![Record::Sync(sync)];
-        observer.finish(Batch { now_ns: 11_000_000, records, services: vec![(key, service)], ..Batch::default() });
-        assert_eq!(observer.totals().blame_ns, BTreeMap::from([((A, Some(B)), 8_000_000)]));
-        assert_eq!(observer.totals().syncs[&A].count(), 1);
-        assert_eq!(observer.totals().service[&(Some(B), DISK)], service);
-    }
-
-    #[test]
-    fn targets_follow_the_weights_of_those_that_are_active() {
-        let mut observer = observer();
-        let mut tree = Tree::default();
-        tree.insert(A, ROOT, Weights::parse("300"));
-        tree.insert(B, ROOT, Weights::parse("100"));
-        observer.set_tree(tree);
-        let busy = |cgroup, busy_ns, requests| {
-            let key = ServiceKey { dev: DISK, cgroup, class: ServiceClass::Data };
-            (key, Service { busy_ns, read_bytes: 0, written_bytes: 1, requests })
-        };
-        observer.step(Batch { services: vec![busy(Some(A), 100, 1), busy(Some(B), 700, 1)], ..Batch::default() });
-        assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 200)]));
-        // Now B is alone, beside the root and flushes.
-        let services = vec![busy(Some(A), 100, 1), busy(Some(B), 750, 2), busy(Some(ROOT), 50, 1), busy(None, 900, 1)];
-        observer.step(Batch { services, ..Batch::default() });
-        assert_eq!(observer.totals().target_ns, BTreeMap::from([((A, DISK), 600), ((B, DISK), 300)]));
-        observer.fold(A, B);
-        assert_eq!(observer.totals().target_ns, BTreeMap::from([((B, DISK), 900)]));
-    }
-
-    #[test]
-    fn a_cgroup_that_is_gone_leaves_its_sums() {
-        let mut observer = observer();
-        observer.finish(Batch { records: vec![commit(7, 4096)], shares: vec![dirtied(7, A, 1)], ..Batch::default() });
-        observer.sync(&Sync { dev: FS, tid: 7, start_ns: 0, end_ns: 1000, cgroup: A });
-        observer.fold(A, B);
-        let totals = observer.totals();
-        assert_eq!(totals.journal_bytes, BTreeMap::from([((Some(B), FS, Kind::Commit), 4096)]));
-        assert_eq!(totals.blame_ns.keys().copied().collect::<Vec<_>>(), [(B, Some(B))], "its own commit was the cause");
-        assert_eq!(totals.syncs.keys().copied().collect::<Vec<_>>(), [B]);
-    }
-}
+mod tests;
