@@ -81,6 +81,8 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
+    use clap::Parser as _;
+
     #[test]
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
@@ -105,6 +107,41 @@ mod tests {
                 assert!(name == "man" || expected.contains(&name), "docs/cli/{name} is of no command");
             }
         }
+    }
+
+    /// The arguments of each `bulkhead …` in the blocks of shell commands of a document.
+    fn commands(document: &str) -> Vec<Vec<String>> {
+        let blocks = document.split("```").skip(1).step_by(2);
+        let shell = blocks.filter_map(|block| block.strip_prefix("sh\n").or(block.strip_prefix("console\n")));
+        let lines: Vec<String> =
+            shell.flat_map(|block| block.replace("\\\n", " ").lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+        lines
+            .iter()
+            .filter_map(|line| line.split(" #").next())
+            .flat_map(|line| line.split(['|', '&', ';']))
+            .filter_map(|part| {
+                let words = part.split_whitespace().skip_while(|word| ["$", "sudo", "ssh", "other"].contains(word));
+                let words: Vec<String> = words.map(str::to_owned).collect();
+                words.first().is_some_and(|word| word == "bulkhead" || word.ends_with("/bulkhead")).then_some(words)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn commands_in_documents_parse() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let pages = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+        let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+        let mut n_commands = 0;
+        for path in pages.chain([root.join("README.md")]) {
+            for command in commands(&std::fs::read_to_string(&path).unwrap()) {
+                n_commands += 1;
+                if let Err(error) = Cli::try_parse_from(&command) {
+                    panic!("{}: {}: {error}", path.display(), command.join(" "));
+                }
+            }
+        }
+        assert!(n_commands > 30, "{n_commands} commands were found");
     }
 
     #[test]
