@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::action::{Action, DeviceRef, Record};
+use crate::action::{
+    Action, DeviceRef, FsAction, ImageAction, LayerAction, LvmAction, Record, ServerAction, StateAction,
+};
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
@@ -146,7 +148,7 @@ impl FileBackend {
 
     fn write_record(&self, volume: &Volume) -> Action {
         let path = volume_record_path(&self.directory, &volume.name);
-        Action::WriteRecord { path, record: Box::new(Record::Volume(volume.clone())) }
+        Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Volume(volume.clone())) })
     }
 }
 
@@ -157,7 +159,11 @@ impl Backend for FileBackend {
 
     fn create(&self, volume: &Volume) -> Vec<Action> {
         let path = self.image(volume);
-        let create = Action::CreateImage { path, size_bytes: volume.size_bytes, provision: volume.provision };
+        let create = Action::Image(ImageAction::CreateImage {
+            path,
+            size_bytes: volume.size_bytes,
+            provision: volume.provision,
+        });
         [vec![self.write_record(volume), create], self.open(volume, None)].concat()
     }
 
@@ -174,18 +180,18 @@ impl Backend for FileBackend {
             cgroup: server_cgroup.map(str::to_owned),
             ..ServeSpec::new(volume, self.image(volume))
         };
-        vec![Action::AttachImage { server: self.server, spec }]
+        vec![Action::Server(ServerAction::AttachImage { server: self.server, spec })]
     }
 
     fn close(&self, volume: &Volume) -> Vec<Action> {
-        vec![Action::DetachImage { image: self.image(volume), volume: volume.uuid }]
+        vec![Action::Server(ServerAction::DetachImage { image: self.image(volume), volume: volume.uuid })]
     }
 
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let image = self.image(volume);
         vec![
-            Action::GrowImage { path: image.clone(), size_bytes: to, provision: volume.provision },
-            Action::RefreshImage { image, volume: volume.uuid, size_bytes: to },
+            Action::Image(ImageAction::GrowImage { path: image.clone(), size_bytes: to, provision: volume.provision }),
+            Action::Server(ServerAction::RefreshImage { image, volume: volume.uuid, size_bytes: to }),
         ]
     }
 
@@ -194,15 +200,15 @@ impl Backend for FileBackend {
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
-        vec![Action::ShrinkImage { path: self.image(volume), size_bytes: to }]
+        vec![Action::Image(ImageAction::ShrinkImage { path: self.image(volume), size_bytes: to })]
     }
 
     fn remove(&self, volume: &Volume) -> Vec<Action> {
         let image = self.image(volume);
         vec![
-            Action::DetachImage { image: image.clone(), volume: volume.uuid },
-            Action::RemoveImage { path: image },
-            Action::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) },
+            Action::Server(ServerAction::DetachImage { image: image.clone(), volume: volume.uuid }),
+            Action::Image(ImageAction::RemoveImage { path: image }),
+            Action::State(StateAction::RemoveRecord { path: volume_record_path(&self.directory, &volume.name) }),
         ]
         .into_iter()
         .chain(self.tidy())
@@ -212,7 +218,7 @@ impl Backend for FileBackend {
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
         // Each copy makes one layer at most, so its UUID will do for both.
         let freeze = self.freeze(origin, new.uuid)?;
-        let copy = Action::CopyImage { path: self.image(new), of: self.image(origin) };
+        let copy = Action::Image(ImageAction::CopyImage { path: self.image(new), of: self.image(origin) });
         Ok([vec![self.write_record(new)], freeze, vec![copy]].concat())
     }
 
@@ -220,7 +226,8 @@ impl Backend for FileBackend {
         if self.server == Server::Loop {
             return Err(no_snapshots(volume, "loop"));
         }
-        let mut steps = vec![Action::FreezeImage { image: self.image(volume), volume: volume.uuid, layer }];
+        let mut steps =
+            vec![Action::Image(ImageAction::FreezeImage { image: self.image(volume), volume: volume.uuid, layer })];
         if !volume.layered {
             steps.push(self.write_record(&Volume { layered: true, ..volume.clone() }));
         }
@@ -231,12 +238,12 @@ impl Backend for FileBackend {
         if self.server == Server::Loop {
             return Err(no_snapshots(new, "loop"));
         }
-        let publish = Action::PublishPart { path: part.to_owned(), image: self.image(new) };
+        let publish = Action::Layer(LayerAction::PublishPart { path: part.to_owned(), image: self.image(new) });
         Ok(vec![self.write_record(new), publish])
     }
 
     fn stamp(&self, new: &Volume, by_device: Vec<Action>) -> Vec<Action> {
-        vec![Action::StampFsUuid { image: self.image(new), uuid: new.uuid, otherwise: by_device }]
+        vec![Action::Fs(FsAction::StampFsUuid { image: self.image(new), uuid: new.uuid, otherwise: by_device })]
     }
 
     fn replacement(&self, volume: &Volume, snapshot: &Volume, id: Uuid) -> Result<Replacement, Fault> {
@@ -244,13 +251,20 @@ impl Backend for FileBackend {
         let new = self.directory.join(format!("{id}.{NEW_SUFFIX}"));
         // The volume is closed, so that its identity is free for the device.
         let spec = ServeSpec { discards: true, layered: true, ..ServeSpec::new(volume, new.clone()) };
-        let attach = Action::AttachImage { server: self.server, spec };
-        let detach = Action::DetachImage { image: new.clone(), volume: volume.uuid };
+        let attach = Action::Server(ServerAction::AttachImage { server: self.server, spec });
+        let detach = Action::Server(ServerAction::DetachImage { image: new.clone(), volume: volume.uuid });
         Ok(Replacement {
-            make: [self.freeze(snapshot, id)?, vec![Action::CopyImage { path: new.clone(), of }, attach]].concat(),
+            make: [
+                self.freeze(snapshot, id)?,
+                vec![Action::Image(ImageAction::CopyImage { path: new.clone(), of }), attach],
+            ]
+            .concat(),
             device: DeviceRef::Image { image: new.clone(), volume: volume.uuid },
-            put: vec![detach.clone(), Action::ReplaceImage { path: old, by: new.clone() }],
-            undo: [detach, Action::RemoveImage { path: new }].into_iter().chain(self.tidy()).collect(),
+            put: vec![detach.clone(), Action::Image(ImageAction::ReplaceImage { path: old, by: new.clone() })],
+            undo: [detach, Action::Image(ImageAction::RemoveImage { path: new })]
+                .into_iter()
+                .chain(self.tidy())
+                .collect(),
         })
     }
 
@@ -265,7 +279,7 @@ impl Backend for FileBackend {
     }
 
     fn tidy(&self) -> Vec<Action> {
-        vec![Action::SweepLayers { directory: self.directory.clone() }]
+        vec![Action::Layer(LayerAction::SweepLayers { directory: self.directory.clone() })]
     }
 }
 
@@ -293,7 +307,7 @@ impl LvmBackend {
 
     fn detach(&self, volume: &Volume) -> Option<Action> {
         let image = self.node(&volume.name);
-        self.below(volume).map(|_| Action::DetachImage { image, volume: volume.uuid })
+        self.below(volume).map(|_| Action::Server(ServerAction::DetachImage { image, volume: volume.uuid }))
     }
 }
 
@@ -309,13 +323,13 @@ impl Backend for LvmBackend {
     fn create(&self, volume: &Volume) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
         let fill = self.fill(volume, Bytes(0));
-        let create = Action::CreateLv {
+        let create = Action::Lvm(LvmAction::CreateLv {
             vg,
             lv,
             thin_pool: self.thin_pool.clone(),
             size_bytes: volume.size_bytes,
             tags: tags_of(volume),
-        };
+        });
         std::iter::once(create).chain(fill).collect()
     }
 
@@ -323,20 +337,22 @@ impl Backend for LvmBackend {
         let (vg, lv) = self.lv(new);
         let (before, after) = (tags_of(old), tags_of(new));
         let only_in = |a: &[String], b: &[String]| a.iter().filter(|tag| !b.contains(tag)).cloned().collect();
-        Action::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) }
+        Action::Lvm(LvmAction::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) })
     }
 
     fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        let attach = self.below(volume).map(|below| Action::AttachImage {
-            server: Server::Auto,
-            spec: ServeSpec {
-                below: Some(below),
-                cgroup: server_cgroup.map(str::to_owned),
-                ..ServeSpec::new(volume, self.node(&volume.name))
-            },
+        let attach = self.below(volume).map(|below| {
+            Action::Server(ServerAction::AttachImage {
+                server: Server::Auto,
+                spec: ServeSpec {
+                    below: Some(below),
+                    cgroup: server_cgroup.map(str::to_owned),
+                    ..ServeSpec::new(volume, self.node(&volume.name))
+                },
+            })
         });
-        std::iter::once(Action::ActivateLv { vg, lv }).chain(attach).collect()
+        std::iter::once(Action::Lvm(LvmAction::ActivateLv { vg, lv })).chain(attach).collect()
     }
 
     fn close(&self, volume: &Volume) -> Vec<Action> {
@@ -346,24 +362,29 @@ impl Backend for LvmBackend {
     fn grow(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
         let image = self.node(&volume.name);
-        let refresh = self.below(volume).map(|_| Action::RefreshImage { image, volume: volume.uuid, size_bytes: to });
-        std::iter::once(Action::GrowLv { vg, lv, size_bytes: to }).chain(refresh).collect()
+        let refresh = self
+            .below(volume)
+            .map(|_| Action::Server(ServerAction::RefreshImage { image, volume: volume.uuid, size_bytes: to }));
+        std::iter::once(Action::Lvm(LvmAction::GrowLv { vg, lv, size_bytes: to })).chain(refresh).collect()
     }
 
     fn fill(&self, volume: &Volume, from: Bytes) -> Option<Action> {
         let (vg, lv) = self.lv(volume);
         let is_taken_late = self.thin_pool.is_some() && volume.provision == Provision::Full;
-        is_taken_late.then_some(Action::FillLv { vg, lv, from_bytes: from })
+        is_taken_late.then_some(Action::Lvm(LvmAction::FillLv { vg, lv, from_bytes: from }))
     }
 
     fn shrink(&self, volume: &Volume, to: Bytes) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        vec![Action::ShrinkLv { vg, lv, size_bytes: to }]
+        vec![Action::Lvm(LvmAction::ShrinkLv { vg, lv, size_bytes: to })]
     }
 
     fn remove(&self, volume: &Volume) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
-        self.detach(volume).into_iter().chain([Action::RemoveLv { vg, lv, owner_tag: owner_tag(volume) }]).collect()
+        self.detach(volume)
+            .into_iter()
+            .chain([Action::Lvm(LvmAction::RemoveLv { vg, lv, owner_tag: owner_tag(volume) })])
+            .collect()
     }
 
     fn snapshot(&self, origin: &Volume, new: &Volume) -> Result<Vec<Action>, Fault> {
@@ -372,8 +393,11 @@ impl Backend for LvmBackend {
         }
         let ((vg, lv), origin) = (self.lv(new), origin.name.to_string());
         // Servers read from it what it has in common with its clones, as long as nobody can change that.
-        let protect = self.below(new).map(|_| Action::ProtectLv { vg: vg.clone(), lv: origin.clone() });
-        Ok(protect.into_iter().chain([Action::SnapshotLv { vg, origin, lv, tags: tags_of(new) }]).collect())
+        let protect = self.below(new).map(|_| Action::Lvm(LvmAction::ProtectLv { vg: vg.clone(), lv: origin.clone() }));
+        Ok(protect
+            .into_iter()
+            .chain([Action::Lvm(LvmAction::SnapshotLv { vg, origin, lv, tags: tags_of(new) })])
+            .collect())
     }
 
     fn freeze(&self, volume: &Volume, _layer: Uuid) -> Result<Vec<Action>, Fault> {
@@ -386,7 +410,10 @@ impl Backend for LvmBackend {
                 .hint("use ext4 or a directory pool, or copy the files"));
         }
         let (vg, lv) = self.lv(volume);
-        Ok(vec![Action::ProtectLv { vg: vg.clone(), lv: lv.clone() }, Action::ActivateLv { vg, lv }])
+        Ok(vec![
+            Action::Lvm(LvmAction::ProtectLv { vg: vg.clone(), lv: lv.clone() }),
+            Action::Lvm(LvmAction::ActivateLv { vg, lv }),
+        ])
     }
 
     fn receive(&self, _part: &Path, new: &Volume) -> Result<Vec<Action>, Fault> {
@@ -400,7 +427,10 @@ impl Backend for LvmBackend {
         // No server is needed for that.
         let (vg, lv) = self.lv(new);
         let device = DeviceRef::Lv { vg: vg.clone(), lv: lv.clone() };
-        vec![Action::ActivateLv { vg, lv }, Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid }]
+        vec![
+            Action::Lvm(LvmAction::ActivateLv { vg, lv }),
+            Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }),
+        ]
     }
 
     fn replacement(&self, volume: &Volume, _snapshot: &Volume, _id: Uuid) -> Result<Replacement, Fault> {

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use crate::action::Action;
+use crate::action::{Action, LayerAction};
 use crate::base::is_base;
 use crate::cow::{MANY_LAYERS, MAX_LAYERS};
 use crate::units::Bytes;
@@ -138,10 +138,24 @@ impl Run {
         let directory = directory.to_owned();
         let layers = apart.layers.clone();
         vec![
-            Action::SetLayersApart { directory: directory.clone(), layers: self.layers.clone(), names: layers.clone() },
-            Action::MergeLayers { directory: directory.clone(), layers: layers.clone(), into: apart.into, cgroup },
-            Action::ReplaceLayers { directory: directory.clone(), layers, into: apart.into, below: self.below },
-            Action::SweepLayers { directory },
+            Action::Layer(LayerAction::SetLayersApart {
+                directory: directory.clone(),
+                layers: self.layers.clone(),
+                names: layers.clone(),
+            }),
+            Action::Layer(LayerAction::MergeLayers {
+                directory: directory.clone(),
+                layers: layers.clone(),
+                into: apart.into,
+                cgroup,
+            }),
+            Action::Layer(LayerAction::ReplaceLayers {
+                directory: directory.clone(),
+                layers,
+                into: apart.into,
+                below: self.below,
+            }),
+            Action::Layer(LayerAction::SweepLayers { directory }),
         ]
     }
 }

@@ -67,7 +67,7 @@ impl ServeSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::Action;
+    use crate::action::{Action, ServerAction};
     use crate::model::Server;
 
     fn spec() -> ServeSpec {
@@ -87,7 +87,7 @@ mod tests {
     /// The JSON of an answer to a request names each field beside the action's name, as it did before the fields had a type.
     #[test]
     fn the_json_of_an_action_has_the_fields_at_its_top() {
-        let action = Action::AttachImage { server: Server::Loop, spec: spec() };
+        let action = Action::Server(ServerAction::AttachImage { server: Server::Loop, spec: spec() });
         let json = serde_json::json!({
             "action": "attach_image",
             "server": "loop",

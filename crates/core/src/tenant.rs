@@ -10,7 +10,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use crate::action::{Action, Record};
+use crate::action::{Action, CgroupAction, Record, StateAction};
 use crate::model::{IoLimit, Tenant};
 use crate::name::Name;
 use crate::slices::{self, journal, payload, server};
@@ -37,7 +37,7 @@ pub fn take_over(tenant: &Name, payload_of_0_1: &str, runs: &[u32]) -> Vec<Actio
         (format!("{payload_of_0_1}/{name}"), format!("{}/{name}", payload(tenant)))
     };
     let all = std::iter::once((payload_of_0_1.to_owned(), payload(tenant))).chain(runs.iter().map(of_run));
-    all.map(|(from, to)| Action::MoveProcesses { from, to }).collect()
+    all.map(|(from, to)| Action::Cgroup(CgroupAction::MoveProcesses { from, to })).collect()
 }
 
 /// A tenant's limits with their devices resolved.
@@ -47,7 +47,8 @@ pub type ResolvedLimits = Vec<(DevNo, IoLimit)>;
 /// `weight_files` are the files of [`WEIGHT_FILES`] that the running kernel has.
 #[must_use]
 pub fn create(record_path: PathBuf, tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) -> Vec<Action> {
-    let record = Action::WriteRecord { path: record_path, record: Box::new(Record::Tenant(tenant.clone())) };
+    let record =
+        Action::State(StateAction::WriteRecord { path: record_path, record: Box::new(Record::Tenant(tenant.clone())) });
     [vec![record], cgroups(tenant, weight_files, limits)].concat()
 }
 
@@ -55,8 +56,9 @@ pub fn create(record_path: PathBuf, tenant: &Tenant, weight_files: &[&str], limi
 #[must_use]
 pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) -> Vec<Action> {
     let leaves = [payload, journal, server].map(|leaf| leaf(&tenant.name));
-    let made =
-        std::iter::once(slices::tenant(&tenant.name)).chain(leaves).map(|cgroup| Action::CreateCgroup { cgroup });
+    let made = std::iter::once(slices::tenant(&tenant.name))
+        .chain(leaves)
+        .map(|cgroup| Action::Cgroup(CgroupAction::CreateCgroup { cgroup }));
     [made.collect(), weights(tenant, weight_files), io_max(tenant, limits)].concat()
 }
 
@@ -67,11 +69,14 @@ pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) 
 #[must_use]
 pub fn serve_first(tenant: &Name) -> Vec<Action> {
     let above = ["/".to_owned(), slices::ROOT.to_owned(), slices::tenant(tenant)];
-    let enabled = above.map(|cgroup| Action::EnableController { cgroup, controller: CPU.to_owned() });
-    let weighted = [journal(tenant), server(tenant)].map(|cgroup| Action::WriteCgroup {
-        cgroup,
-        file: "cpu.weight".to_owned(),
-        value: SERVING_CPU_WEIGHT.to_string(),
+    let enabled =
+        above.map(|cgroup| Action::Cgroup(CgroupAction::EnableController { cgroup, controller: CPU.to_owned() }));
+    let weighted = [journal(tenant), server(tenant)].map(|cgroup| {
+        Action::Cgroup(CgroupAction::WriteCgroup {
+            cgroup,
+            file: "cpu.weight".to_owned(),
+            value: SERVING_CPU_WEIGHT.to_string(),
+        })
     });
     enabled.into_iter().chain(weighted).collect()
 }
@@ -83,10 +88,12 @@ pub fn weights(tenant: &Tenant, weight_files: &[&str]) -> Vec<Action> {
         "io.bfq.weight" => tenant.share.bfq_weight(),
         _ => tenant.share.weight(),
     };
-    let write = |file: &&str| Action::WriteCgroup {
-        cgroup: slices::tenant(&tenant.name),
-        file: (*file).to_owned(),
-        value: format!("default {}", value(file)),
+    let write = |file: &&str| {
+        Action::Cgroup(CgroupAction::WriteCgroup {
+            cgroup: slices::tenant(&tenant.name),
+            file: (*file).to_owned(),
+            value: format!("default {}", value(file)),
+        })
     };
     weight_files.iter().map(write).collect()
 }
@@ -94,10 +101,12 @@ pub fn weights(tenant: &Tenant, weight_files: &[&str]) -> Vec<Action> {
 /// Sets the tenant's hard limits.
 #[must_use]
 pub fn io_max(tenant: &Tenant, limits: &ResolvedLimits) -> Vec<Action> {
-    let write = |(dev, limit): &(DevNo, IoLimit)| Action::WriteCgroup {
-        cgroup: slices::tenant(&tenant.name),
-        file: "io.max".to_owned(),
-        value: io_max_line(*dev, limit),
+    let write = |(dev, limit): &(DevNo, IoLimit)| {
+        Action::Cgroup(CgroupAction::WriteCgroup {
+            cgroup: slices::tenant(&tenant.name),
+            file: "io.max".to_owned(),
+            value: io_max_line(*dev, limit),
+        })
     };
     limits.iter().map(write).collect()
 }
@@ -128,8 +137,9 @@ pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> 
     if last {
         cgroups.push(slices::ROOT.to_owned());
     }
-    let mut steps: Vec<Action> = cgroups.into_iter().map(|cgroup| Action::RemoveCgroup { cgroup }).collect();
-    steps.push(Action::RemoveRecord { path: record_path });
+    let mut steps: Vec<Action> =
+        cgroups.into_iter().map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup })).collect();
+    steps.push(Action::State(StateAction::RemoveRecord { path: record_path }));
     steps
 }
 
@@ -137,7 +147,7 @@ pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> 
 #[must_use]
 pub fn mark_removing(record_path: PathBuf, tenant: &Tenant) -> Action {
     let marked = Tenant { removing: true, ..tenant.clone() };
-    Action::WriteRecord { path: record_path, record: Box::new(Record::Tenant(marked)) }
+    Action::State(StateAction::WriteRecord { path: record_path, record: Box::new(Record::Tenant(marked)) })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::action::Action;
+use crate::action::{Action, MountAction};
 use crate::backend::Backend;
 use crate::error::{Code, Fault};
 use crate::model::Volume;
@@ -33,12 +33,12 @@ pub fn check(backend: &dyn Backend, volume: &Volume) -> Result<(), Fault> {
 #[must_use]
 pub fn step(volume: &Volume, target: &Path, tenant: &Name, start: Bytes) -> Option<Action> {
     let rest = volume.size_bytes.0.checked_sub(start.0).filter(|rest| *rest > 0)?;
-    Some(Action::TrimFs {
+    Some(Action::Mount(MountAction::TrimFs {
         target: target.to_owned(),
         cgroup: slices::server(tenant),
         start_bytes: start,
         length_bytes: CHUNK.min(Bytes(rest)),
-    })
+    }))
 }
 
 #[cfg(test)]
@@ -47,6 +47,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::action::ServerAction;
     use crate::backend::backend;
     use crate::model::{Pool, PoolSource, Provision, ReadFrom, Server};
 
@@ -116,7 +117,7 @@ mod tests {
             };
             let backend = backend(&pool);
             let served = backend.open(&volume, None).into_iter().find_map(|action| match action {
-                Action::AttachImage { spec, .. } => Some(spec.discards),
+                Action::Server(ServerAction::AttachImage { spec, .. }) => Some(spec.discards),
                 _ => None,
             });
             let is_trimmed = check(backend.as_ref(), &volume).is_ok();
@@ -130,7 +131,7 @@ mod tests {
             let tenant = "t".parse().unwrap();
             let mut next = 0;
             while let Some(action) = step(&volume, Path::new("/mnt"), &tenant, Bytes(next)) {
-                let Action::TrimFs { start_bytes, length_bytes, cgroup, .. } = action else { panic!("another action") };
+                let Action::Mount(MountAction::TrimFs { start_bytes, length_bytes, cgroup, .. }) = action else { panic!("another action") };
                 prop_assert_eq!(start_bytes, Bytes(next));
                 prop_assert!(length_bytes.0 > 0 && length_bytes <= CHUNK);
                 prop_assert_eq!(cgroup, slices::server(&tenant));

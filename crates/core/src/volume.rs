@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::action::Action;
+use crate::action::{Action, CgroupAction, FsAction, LayerAction, MountAction, StateAction};
 use crate::backend::{Backend, Replacement};
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Provision, Repair, Volume, VolumeState};
@@ -34,13 +34,13 @@ impl Plan {
 /// Makes a volume with an empty file system. `volume` is in stage `Creating`.
 #[must_use]
 pub fn create(backend: &dyn Backend, volume: &Volume) -> Plan {
-    let mkfs = Action::Mkfs {
+    let mkfs = Action::Fs(FsAction::Mkfs {
         device: backend.device(volume),
         fs: volume.fs,
         uuid: volume.uuid,
         label: volume.label().to_owned(),
         fast_commit: volume.fast_commit,
-    };
+    });
     let ready = backend.record(volume, &volume.with_state(VolumeState::Ready));
     Plan {
         steps: [backend.create(volume), vec![mkfs], backend.close(volume), vec![ready]].concat(),
@@ -71,7 +71,8 @@ pub fn snapshot(
     new: &Volume,
     mounted_at: Option<&Path>,
 ) -> Result<Plan, Fault> {
-    let mut steps: Vec<Action> = mounted_at.map(|at| Action::SyncFs { target: at.to_owned() }).into_iter().collect();
+    let mut steps: Vec<Action> =
+        mounted_at.map(|at| Action::Mount(MountAction::SyncFs { target: at.to_owned() })).into_iter().collect();
     steps.extend(backend.snapshot(origin, new)?);
     steps.extend(complete_copy(backend, new, origin.read_only));
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
@@ -82,7 +83,7 @@ pub fn snapshot(
 /// # Errors
 /// `Unsupported` where the pool cannot.
 pub fn receive(backend: &dyn Backend, part: &Path, new: &Volume) -> Result<Plan, Fault> {
-    let remove = Action::RemovePart { path: part.to_owned() };
+    let remove = Action::Layer(LayerAction::RemovePart { path: part.to_owned() });
     let steps = [backend.receive(part, new)?, complete_copy(backend, new, false), vec![remove]].concat();
     Ok(Plan { steps, on_failure: backend.remove(new), can_be_undone: true })
 }
@@ -96,9 +97,9 @@ fn complete_copy(backend: &dyn Backend, new: &Volume, of_snapshot: bool) -> Vec<
         let mut by_device = backend.open(new, None);
         if !of_snapshot {
             // The copy of a mounted file system has a journal to replay, which tune2fs wants done before it changes the UUID.
-            by_device.push(Action::CheckFs { device: device.clone(), fs: new.fs, repair: Repair::Safe });
+            by_device.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: new.fs, repair: Repair::Safe }));
         }
-        by_device.push(Action::NewFsUuid { device, fs: new.fs, uuid: new.uuid });
+        by_device.push(Action::Fs(FsAction::NewFsUuid { device, fs: new.fs, uuid: new.uuid }));
         by_device.extend(backend.close(new));
         steps.extend(if of_snapshot { backend.stamp(new, by_device) } else { by_device });
     }
@@ -116,8 +117,8 @@ pub fn rollback(backend: &dyn Backend, volume: &Volume, snapshot: &Volume, id: U
     let Replacement { make, device, put, undo } = backend.replacement(volume, snapshot, id)?;
     let mut steps = [backend.close(volume), make].concat();
     if volume.fs == FsKind::Ext4 {
-        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
-        steps.push(Action::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid });
+        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe }));
+        steps.push(Action::Fs(FsAction::NewFsUuid { device, fs: volume.fs, uuid: volume.uuid }));
     }
     steps.extend(put);
     let now = Volume {
@@ -164,10 +165,8 @@ pub fn resize(
         last.unfilled_from_bytes = None;
         let filled = fill.into_iter().flat_map(|fill| [fill, backend.record(&marked, &last)]);
         let enlarge: Vec<Action> = backend.grow(volume, to).into_iter().chain(filled).collect();
-        let grow = |at: Option<&Path>| Action::GrowFs {
-            device: device.clone(),
-            fs: volume.fs,
-            mounted_at: at.map(Path::to_owned),
+        let grow = |at: Option<&Path>| {
+            Action::Fs(FsAction::GrowFs { device: device.clone(), fs: volume.fs, mounted_at: at.map(Path::to_owned) })
         };
         match (mounted_at, volume.fs) {
             (Some(at), _) => {
@@ -177,7 +176,11 @@ pub fn resize(
             (None, FsKind::Ext4) => {
                 steps.extend(backend.open(volume, None));
                 steps.extend(enlarge);
-                steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
+                steps.push(Action::Fs(FsAction::CheckFs {
+                    device: device.clone(),
+                    fs: volume.fs,
+                    repair: Repair::Safe,
+                }));
                 steps.push(grow(None));
                 steps.extend(backend.close(volume));
                 on_failure.extend(backend.close(volume));
@@ -203,8 +206,8 @@ pub fn resize(
             return Err(Fault::new(Code::InUse, object, cause).hint("detach it from its tenant first"));
         }
         steps.extend(backend.open(volume, None));
-        steps.push(Action::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe });
-        steps.push(Action::ShrinkFs { device, size_bytes: to });
+        steps.push(Action::Fs(FsAction::CheckFs { device: device.clone(), fs: volume.fs, repair: Repair::Safe }));
+        steps.push(Action::Fs(FsAction::ShrinkFs { device, size_bytes: to }));
         steps.extend(backend.close(volume));
         steps.extend(backend.shrink(volume, to));
         on_failure.extend(backend.close(volume));
@@ -243,7 +246,7 @@ pub fn replace_journal(
             .hint("detach it from its tenant first"));
     }
     let marked = volume.with_state(VolumeState::ReplacingJournal { to_bytes: to });
-    let remove = Action::RemoveJournal { device: backend.device(volume), wanted_bytes: to };
+    let remove = Action::Fs(FsAction::RemoveJournal { device: backend.device(volume), wanted_bytes: to });
     let mut steps = open_checked(backend, volume);
     steps.extend([backend.record(volume, &marked), remove]);
     steps.extend(make_journal(backend, &marked, to));
@@ -252,13 +255,13 @@ pub fn replace_journal(
 
 /// Opens a volume and checks its file system, which replays its journal.
 fn open_checked(backend: &dyn Backend, volume: &Volume) -> Vec<Action> {
-    let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair: Repair::Safe };
+    let check = Action::Fs(FsAction::CheckFs { device: backend.device(volume), fs: volume.fs, repair: Repair::Safe });
     backend.open(volume, None).into_iter().chain([check]).collect()
 }
 
 /// Makes a journal where there is none, and records that there is one.
 fn make_journal(backend: &dyn Backend, marked: &Volume, size_bytes: Bytes) -> Vec<Action> {
-    let mut steps = vec![Action::MakeJournal { device: backend.device(marked), size_bytes }];
+    let mut steps = vec![Action::Fs(FsAction::MakeJournal { device: backend.device(marked), size_bytes })];
     steps.extend(backend.close(marked));
     steps.push(backend.record(marked, &marked.with_state(VolumeState::Ready)));
     steps
@@ -267,7 +270,7 @@ fn make_journal(backend: &dyn Backend, marked: &Volume, size_bytes: Bytes) -> Ve
 /// Checks the file system of a volume that is not mounted.
 #[must_use]
 pub fn check(backend: &dyn Backend, volume: &Volume, repair: Repair) -> Plan {
-    let check = Action::CheckFs { device: backend.device(volume), fs: volume.fs, repair };
+    let check = Action::Fs(FsAction::CheckFs { device: backend.device(volume), fs: volume.fs, repair });
     Plan {
         steps: [backend.open(volume, None), vec![check], backend.close(volume)].concat(),
         on_failure: backend.close(volume),
@@ -320,30 +323,38 @@ fn open_for(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Vec<Action
 
 /// A volume that is only read has no journal thread.
 fn place_journal(backend: &dyn Backend, volume: &Volume, tenant: &Name) -> Option<Action> {
-    (!volume.read_only).then(|| Action::PlaceJournal {
-        device: backend.device(volume),
-        fs: volume.fs,
-        cgroup: slices::journal(tenant),
+    (!volume.read_only).then(|| {
+        Action::Cgroup(CgroupAction::PlaceJournal {
+            device: backend.device(volume),
+            fs: volume.fs,
+            cgroup: slices::journal(tenant),
+        })
     })
 }
 
 /// Lets a volume's siblings read what it has in memory, where it asks them as well.
 fn lend(backend: &dyn Backend, volume: &Volume, target: &Path) -> Option<Action> {
-    volume.read_from.asks_peers().then(|| Action::AttachSibling {
-        device: backend.device(volume),
-        volume: volume.uuid,
-        target: target.to_owned(),
-        domain: volume.sharing_domain(),
+    volume.read_from.asks_peers().then(|| {
+        Action::Mount(MountAction::AttachSibling {
+            device: backend.device(volume),
+            volume: volume.uuid,
+            target: target.to_owned(),
+            domain: volume.sharing_domain(),
+        })
     })
 }
 
 /// Unmounts a volume and lets go of its device.
 #[must_use]
 pub fn unmount(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
-    let mut steps: Vec<Action> =
-        volume.read_from.asks_peers().then_some(Action::DetachSibling { volume: volume.uuid }).into_iter().collect();
-    steps.push(Action::Unmount { target: target.to_owned() });
-    steps.push(Action::RemoveDir { path: target.to_owned() });
+    let mut steps: Vec<Action> = volume
+        .read_from
+        .asks_peers()
+        .then_some(Action::Mount(MountAction::DetachSibling { volume: volume.uuid }))
+        .into_iter()
+        .collect();
+    steps.push(Action::Mount(MountAction::Unmount { target: target.to_owned() }));
+    steps.push(Action::State(StateAction::RemoveDir { path: target.to_owned() }));
     steps.extend(backend.close(volume));
     steps
 }
@@ -396,14 +407,14 @@ pub fn checked_size(volume: &Volume, size: Bytes, extent: Bytes) -> Result<Bytes
 
 fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Action> {
     vec![
-        Action::MakeDir { path: target.to_owned() },
-        Action::Mount {
+        Action::State(StateAction::MakeDir { path: target.to_owned() }),
+        Action::Mount(MountAction::Mount {
             device: backend.device(volume),
             fs: volume.fs,
             target: target.to_owned(),
             read_only: volume.read_only,
             nouuid: volume.fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
-        },
+        }),
     ]
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::action::Action;
+use crate::action::{Action, CgroupAction};
 use crate::error::Fault;
 use crate::model::{Calibration, VolumeRef};
 use crate::name::Name;
@@ -200,11 +200,13 @@ pub enum Order {
 /// Makes the cgroup of workers for which no tenant pays. `weight_files` are those that the kernel has.
 #[must_use]
 pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
-    let create = Action::CreateCgroup { cgroup: CGROUP.to_owned() };
-    let weigh = |file: &&str| Action::WriteCgroup {
-        cgroup: CGROUP.to_owned(),
-        file: (*file).to_owned(),
-        value: format!("default {WEIGHT}"),
+    let create = Action::Cgroup(CgroupAction::CreateCgroup { cgroup: CGROUP.to_owned() });
+    let weigh = |file: &&str| {
+        Action::Cgroup(CgroupAction::WriteCgroup {
+            cgroup: CGROUP.to_owned(),
+            file: (*file).to_owned(),
+            value: format!("default {WEIGHT}"),
+        })
     };
     std::iter::once(create).chain(weight_files.iter().map(weigh)).collect()
 }
@@ -213,7 +215,7 @@ pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
 #[must_use]
 pub fn remove_cgroup(last: bool) -> Vec<Action> {
     let cgroups = std::iter::once(CGROUP).chain(last.then_some(slices::ROOT));
-    cgroups.map(|cgroup| Action::RemoveCgroup { cgroup: cgroup.to_owned() }).collect()
+    cgroups.map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup: cgroup.to_owned() })).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Mounting volumes for tenants: for good (recorded with the tenant) or for as long as a process lives (a lease).
 
-use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
@@ -59,7 +59,10 @@ impl Engine {
         if !kept && leases.len() == 1 {
             self.unmount(&lease.volume, false)?;
         }
-        self.executor.run_steps(vec![Action::RemoveRecord { path: self.dirs.lease_record(&lease) }], false)?;
+        self.executor.run_steps(
+            vec![Action::State(StateAction::RemoveRecord { path: self.dirs.lease_record(&lease) })],
+            false,
+        )?;
         Ok(())
     }
 
@@ -104,7 +107,7 @@ impl Engine {
             tracing::info!(%tenant, pid, n = processes.len(), "killing the processes that a run left behind");
             self.host().kill_all(&cgroup)?;
         }
-        Ok(Action::RemoveCgroup { cgroup })
+        Ok(Action::Cgroup(CgroupAction::RemoveCgroup { cgroup }))
     }
 
     /// Refuses a volume that another tenant has, or that cannot be mounted now.
@@ -190,7 +193,7 @@ impl Engine {
     fn without_volume(&self, tenant: &mut Tenant, reference: &VolumeRef) -> Action {
         tenant.volumes.retain(|volume| volume != reference);
         let path = self.dirs.tenant_record(&tenant.name);
-        Action::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) }
+        Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) })
     }
 
     /// Refuses a volume that a tenant holds.
@@ -206,8 +209,10 @@ impl Engine {
     pub(crate) fn release_all(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let mut steps = self.unmount(reference, dry_run)?;
         let (holder, leases) = self.holders(reference)?;
-        let mut forget: Vec<Action> =
-            leases.iter().map(|lease| Action::RemoveRecord { path: self.dirs.lease_record(lease) }).collect();
+        let mut forget: Vec<Action> = leases
+            .iter()
+            .map(|lease| Action::State(StateAction::RemoveRecord { path: self.dirs.lease_record(lease) }))
+            .collect();
         if let Some(mut tenant) = holder.and_then(|name| self.tenant(&name).ok()) {
             forget.push(self.without_volume(&mut tenant, reference));
         }
@@ -230,7 +235,7 @@ impl Engine {
 
     fn take(&self, lease: &Lease) -> Result<LeaseView, Fault> {
         let path = self.dirs.lease_record(lease);
-        let write = Action::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) };
+        let write = Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Lease(lease.clone())) });
         self.executor.run_steps(vec![write], false)?;
         self.mount_for(&lease.tenant, &lease.volume, false)?;
         let mounted_at = mount_point(&self.dirs.run, &self.locate(&lease.volume)?.volume);

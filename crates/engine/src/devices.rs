@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::action::{Action, Applied, QueueAction, Record, StateAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health;
@@ -160,7 +160,7 @@ impl Engine {
 
     fn write_device(&self, record: &DeviceRecord) -> Action {
         let path = self.devices_dir().join(&record.name);
-        Action::WriteRecord { path, record: Box::new(Record::Device(record.clone())) }
+        Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Device(record.clone())) })
     }
 
     fn device_view(&self, facts: BlockFacts) -> Result<DeviceView, Fault> {
@@ -265,13 +265,13 @@ fn without_bfq(facts: &BlockFacts, before: &QueueSettings) -> String {
 }
 
 fn cost_off(facts: &BlockFacts) -> Option<Action> {
-    (facts.policy() == Policy::Iocost).then(|| Action::DisableCost { device: facts.name.clone() })
+    (facts.policy() == Policy::Iocost).then(|| Action::Queue(QueueAction::DisableCost { device: facts.name.clone() }))
 }
 
 fn cost_steps(facts: &BlockFacts, calibration: &Calibration) -> [Action; 2] {
     [
-        Action::SetCostModel { device: facts.name.clone(), line: calibration.model.clone() },
-        Action::SetCostQos { device: facts.name.clone(), line: calibration.qos.clone() },
+        Action::Queue(QueueAction::SetCostModel { device: facts.name.clone(), line: calibration.model.clone() }),
+        Action::Queue(QueueAction::SetCostQos { device: facts.name.clone(), line: calibration.qos.clone() }),
     ]
 }
 
@@ -281,7 +281,8 @@ fn steps_to(
     before: &QueueSettings,
     calibration: Option<&Calibration>,
 ) -> Result<Vec<Action>, Fault> {
-    let scheduler = |name: String| Action::SetScheduler { device: facts.name.clone(), scheduler: name };
+    let scheduler =
+        |name: String| Action::Queue(QueueAction::SetScheduler { device: facts.name.clone(), scheduler: name });
     Ok(match policy {
         Policy::Bfq => cost_off(facts).into_iter().chain([scheduler("bfq".to_owned())]).collect(),
         Policy::None => cost_off(facts).into_iter().chain([scheduler(without_bfq(facts, before))]).collect(),
@@ -300,13 +301,18 @@ fn steps_to(
 fn steps_back(facts: &BlockFacts, before: &QueueSettings) -> Vec<Action> {
     let mut steps = Vec::new();
     if !before.scheduler.is_empty() {
-        steps.push(Action::SetScheduler { device: facts.name.clone(), scheduler: before.scheduler.clone() });
+        steps.push(Action::Queue(QueueAction::SetScheduler {
+            device: facts.name.clone(),
+            scheduler: before.scheduler.clone(),
+        }));
     }
     if let Some(line) = &before.cost_model {
-        steps.push(Action::SetCostModel { device: facts.name.clone(), line: line.clone() });
+        steps.push(Action::Queue(QueueAction::SetCostModel { device: facts.name.clone(), line: line.clone() }));
     }
     match &before.cost_qos {
-        Some(line) => steps.push(Action::SetCostQos { device: facts.name.clone(), line: line.clone() }),
+        Some(line) => {
+            steps.push(Action::Queue(QueueAction::SetCostQos { device: facts.name.clone(), line: line.clone() }))
+        }
         None => steps.extend(cost_off(facts)),
     }
     steps

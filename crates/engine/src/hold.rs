@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_core::action::{Action, Record};
+use bulkhead_core::action::{Action, CgroupAction, Record, StateAction};
 use bulkhead_core::control;
 use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_weight};
 use bulkhead_core::control::holding::{PPM, largest_weight};
@@ -81,7 +81,7 @@ impl Engine {
         };
         let mut steps = Vec::new();
         if before.as_ref() != Some(&hold) {
-            steps.push(Action::WriteRecord { path, record: Box::new(Record::Hold(hold.clone())) });
+            steps.push(Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Hold(hold.clone())) }));
         }
         let mut on_failure = Vec::new();
         if !is_same {
@@ -94,7 +94,10 @@ impl Engine {
                 steps.extend(dropped.flat_map(|tenant| give_back(before, tenant)));
             }
             for journal in hold.tenants.iter().filter_map(|tenant| tenant.journal.as_ref()) {
-                steps.extend([Action::CreateCgroup { cgroup: journal.cgroup.clone() }, move_journal(journal)]);
+                steps.extend([
+                    Action::Cgroup(CgroupAction::CreateCgroup { cgroup: journal.cgroup.clone() }),
+                    move_journal(journal),
+                ]);
             }
             let strict = |tunable: &String| Some(set_tunable(&hold.device, tunable, strict_value(tunable)?));
             steps.extend(hold.tunables.keys().filter_map(strict));
@@ -120,7 +123,7 @@ impl Engine {
     fn steps_to_end(&self, hold: &Hold) -> Vec<Action> {
         let mut steps: Vec<Action> = hold.tenants.iter().flat_map(|tenant| give_back(hold, tenant)).collect();
         steps.extend(hold.tunables.iter().map(|(tunable, value)| set_tunable(&hold.device, tunable, value)));
-        steps.push(Action::RemoveRecord { path: self.hold_record(&hold.device) });
+        steps.push(Action::State(StateAction::RemoveRecord { path: self.hold_record(&hold.device) }));
         steps
     }
 
@@ -316,9 +319,13 @@ fn device_of(tenant: &HeldTenant) -> Option<&String> {
 /// Takes back what was set on a tenant's cgroup.
 fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
-    let mut steps = vec![Action::ResetWeight { cgroup, file, device }, set_cap(hold, tenant, None)];
+    let mut steps =
+        vec![Action::Cgroup(CgroupAction::ResetWeight { cgroup, file, device }), set_cap(hold, tenant, None)];
     if let Some(HeldJournal { device, cgroup }) = tenant.journal.clone() {
-        steps.extend([Action::MoveJournal { device, cgroup: "/".to_owned() }, Action::RemoveCgroup { cgroup }]);
+        steps.extend([
+            Action::Cgroup(CgroupAction::MoveJournal { device, cgroup: "/".to_owned() }),
+            Action::Cgroup(CgroupAction::RemoveCgroup { cgroup }),
+        ]);
     }
     steps
 }

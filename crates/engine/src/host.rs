@@ -1,4 +1,4 @@
-//! What the engine needs of a host: to apply an action, and to see facts. The kernel is one; tests have a simulated one.
+//! What the engine needs of a host: to apply an action, and facts, in a trait for each facet. The kernel is one; tests have a simulated one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,20 +133,8 @@ pub trait Proof: fmt::Debug + Send + Sync {
     fn holds(&self) -> bool;
 }
 
-/// A host to act on. Every method is synchronous and may take long; the caller runs it on a blocking thread.
-pub trait Host: Send + Sync {
-    /// Carries out one action. Idempotent. What may wait for long, and has changed nothing yet, asks the job whether to go on.
-    ///
-    /// # Errors
-    /// A [`Fault`] that names object, cause and hint.
-    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault>;
-
-    /// Starts a worker. It ends with the calling thread at the latest.
-    ///
-    /// # Errors
-    /// When it cannot be started, or this host has no such processes.
-    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault>;
-
+/// State files, and the directories of pools.
+pub trait StateFiles {
     /// The state files in a directory whose name ends with `suffix`; none when the directory is not there.
     /// A damaged file is an error of its own, not of the listing.
     ///
@@ -157,6 +145,21 @@ pub trait Host: Send + Sync {
     /// One state file; `None` when it is not there.
     fn record(&self, path: &Path) -> Option<Result<Record, Fault>>;
 
+    /// Everything in a directory that may become a pool, by name; `None` when it is not there.
+    ///
+    /// # Errors
+    /// When it is not a directory or cannot be read.
+    fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault>;
+
+    /// Who, beside root, could put something else in the place of a directory or of what is in it; `None` when nobody can.
+    ///
+    /// # Errors
+    /// When it cannot be looked at.
+    fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault>;
+}
+
+/// Volume groups and logical volumes.
+pub trait VolumeGroups {
     /// The logical volumes of a group.
     ///
     /// # Errors
@@ -174,20 +177,10 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When LVM fails.
     fn vg_devices(&self, vg: &str) -> Result<Vec<DevNo>, Fault>;
+}
 
-    /// The size of an image file, `None` when it is not there.
-    ///
-    /// # Errors
-    /// When it cannot be told.
-    fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
-
-    /// The size of the journal inside the ext4 on a volume's device, as far as that can be seen now: `None` for other file systems, and
-    /// for a logical volume without a node.
-    ///
-    /// # Errors
-    /// When it cannot be read.
-    fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault>;
-
+/// The space of pools, and the devices below them.
+pub trait Pools {
     /// Room in a pool.
     ///
     /// # Errors
@@ -201,18 +194,93 @@ pub trait Host: Send + Sync {
     /// When it cannot be told.
     fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault>;
 
-    /// Everything in a directory that may become a pool, by name; `None` when it is not there.
+    /// Names of the physical devices below a pool, and where and why there may be others that are not known.
+    fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
+}
+
+/// Image files of directory pools, their layers, and staging files.
+pub trait Images {
+    /// The size of an image file, `None` when it is not there.
     ///
     /// # Errors
-    /// When it is not a directory or cannot be read.
-    fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault>;
+    /// When it cannot be told.
+    fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
 
-    /// Who, beside root, could put something else in the place of a directory or of what is in it; `None` when nobody can.
+    /// Where the data of a volume is that was copied or is a copy, by its device; `None` for others, and where that is not told.
     ///
     /// # Errors
-    /// When it cannot be looked at.
-    fn who_can_replace(&self, directory: &Path) -> Result<Option<String>, Fault>;
+    /// When a file cannot be read, or is missing.
+    fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
 
+    /// What lies on what in the directory of a pool.
+    ///
+    /// # Errors
+    /// When one file cannot be read.
+    fn layer_tree(&self, directory: &Path) -> Result<LayerTree, Fault>;
+
+    /// How far what is being received into a file is; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
+
+    /// Whether nobody has worked on what is being received into a file for as long.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
+}
+
+/// The block devices of volumes.
+pub trait Volumes {
+    /// The open device, `None` when it has no node now.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
+
+    /// Who uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` when it is free, or
+    /// has no node now.
+    ///
+    /// # Errors
+    /// When it cannot be told.
+    fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault>;
+
+    /// The size of the journal inside the ext4 on a volume's device, as far as that can be seen now: `None` for other file systems, and
+    /// for a logical volume without a node.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault>;
+
+    /// What the server of a volume has read from where.
+    ///
+    /// # Errors
+    /// When what it told cannot be read.
+    fn heat(&self, volume: Uuid) -> Result<Heat, Fault>;
+
+    /// How the journal of a tenant's mounted volume is charged now.
+    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;
+}
+
+/// What is mounted in the daemon's own mount namespace.
+pub trait Mounts {
+    /// Whether something is mounted at this very path, in the daemon's own mount namespace. What it costs does not grow with the number of
+    /// mounts.
+    ///
+    /// # Errors
+    /// When that cannot be told.
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
+
+    /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
+    ///
+    /// # Errors
+    /// When the mount table cannot be read.
+    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault>;
+}
+
+/// The host's block devices and their request queues.
+pub trait Devices {
     /// A block device that an operator named.
     ///
     /// # Errors
@@ -237,91 +305,67 @@ pub trait Host: Send + Sync {
     /// When it cannot be looked at.
     fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault>;
 
-    /// The open device, `None` when it has no node now.
+    /// A tunable of the scheduler in force on a device; `None` when it has none of that name.
+    fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
+
+    /// For how long a device has been busy.
     ///
     /// # Errors
-    /// When it cannot be told.
-    fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
+    /// When it is gone.
+    fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
 
-    /// Who uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` when it is free, or
-    /// has no node now.
-    ///
-    /// # Errors
-    /// When it cannot be told.
-    fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault>;
+    /// How much of its time io.cost has given out on a device; zero where it does not work. It keeps a device from ever being busy
+    /// all of the time.
+    fn cost_used(&self, dev: DevNo) -> Duration;
+}
 
-    /// Where the data of a volume is that was copied or is a copy, by its device; `None` for others, and where that is not told.
-    ///
-    /// # Errors
-    /// When a file cannot be read, or is missing.
-    fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
-
-    /// What lies on what in the directory of a pool.
-    ///
-    /// # Errors
-    /// When one file cannot be read.
-    fn layer_tree(&self, directory: &Path) -> Result<LayerTree, Fault>;
-
-    /// What the server of a volume has read from where.
-    ///
-    /// # Errors
-    /// When what it told cannot be read.
-    fn heat(&self, volume: Uuid) -> Result<Heat, Fault>;
-
-    /// How far what is being received into a file is; `None` when there is no such file.
-    ///
-    /// # Errors
-    /// When it cannot be told.
-    fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
-
-    /// Whether nobody has worked on what is being received into a file for as long.
-    ///
-    /// # Errors
-    /// When it cannot be told.
-    fn part_is_abandoned(&self, path: &Path, for_at_least: Duration) -> Result<bool, Fault>;
-
-    /// What lasts on this host beside what can be looked up: noted by whoever notices it.
-    fn conditions(&self) -> &Conditions;
-
-    /// Names of the physical devices below a pool, and where and why there may be others that are not known.
-    fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
-
-    /// Whether something is mounted at this very path, in the daemon's own mount namespace. What it costs does not grow with the number of
-    /// mounts.
-    ///
-    /// # Errors
-    /// When that cannot be told.
-    fn is_mounted(&self, target: &Path) -> Result<bool, Fault>;
-
-    /// All mount points in the daemon's own mount namespace. Costs next to nothing while nobody mounts and unmounts.
-    ///
-    /// # Errors
-    /// When the mount table cannot be read.
-    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault>;
-
-    /// What tells later, with a system call or two, whether a mounted volume is still kept as these actions keep it, or with less than ten,
-    /// whether a tenant's cgroups are as these actions leave them. `None` when it is
-    /// not so now, or nothing could tell: then only the actions themselves find out.
-    fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>>;
-
-    /// How the journal of a tenant's mounted volume is charged now.
-    fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;
-
+/// Cgroups: weights, limits and counters, and the journal threads in them.
+pub trait Cgroups {
     /// The weight files of `bulkhead_core::tenant::WEIGHT_FILES` that the kernel has.
     fn weight_files(&self) -> Vec<&'static str>;
 
     /// The controllers that the cgroup v2 hierarchy offers at its root; none when they cannot be read.
     fn controllers(&self) -> BTreeSet<String>;
 
+    /// All cgroups by their paths from the root, without a slash at either end, and who they are.
+    ///
+    /// # Errors
+    /// When the hierarchy cannot be read.
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault>;
+
+    /// A cgroup's weight on a device; `None` when the cgroup is gone or has no such file.
+    ///
+    /// # Errors
+    /// When the file says something that is not understood.
+    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
+
+    /// How many operations a cgroup is allowed on a device; `None` when it is gone, or the kernel cannot limit it.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault>;
+
+    /// Bytes that a cgroup read and wrote on physical devices.
+    fn io_bytes(&self, cgroup: &str) -> IoBytes;
+
+    /// Bytes that a cgroup, and what is below it, has read and written on a device.
+    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64;
+
+    /// How many operations a cgroup, and what is below it, has done on a device.
+    fn operations(&self, cgroup: &str, dev: DevNo) -> u64;
+
+    /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
+    fn io_waited(&self, cgroup: &str) -> Option<Duration>;
+
     /// The ext4 that a path is in, or that is on the device which it names.
     ///
     /// # Errors
     /// `NotFound` when there is no such path, `Unsupported` where there is no ext4 with a journal thread.
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault>;
+}
 
-    /// Bytes that a cgroup, and what is below it, has read and written on a device.
-    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64;
-
+/// Processes, and the runs of commands in tenants.
+pub trait Processes {
     /// The runs that have a cgroup below this `payload`, by the processes that wait for their commands, with their cgroups.
     fn runs(&self, payload: &str) -> Vec<(u32, String)>;
 
@@ -343,49 +387,34 @@ pub trait Host: Send + Sync {
     /// Asks all processes in a cgroup, and below it, to end (`SIGTERM`).
     fn terminate(&self, cgroup: &str);
 
-    /// Whether the host is being shut down or rebooted, as far as process 1 tells.
-    fn is_going_down(&self) -> bool;
-
-    /// Bytes that a cgroup read and wrote on physical devices.
-    fn io_bytes(&self, cgroup: &str) -> IoBytes;
-
-    /// All cgroups by their paths from the root, without a slash at either end, and who they are.
-    ///
-    /// # Errors
-    /// When the hierarchy cannot be read.
-    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault>;
-
-    /// A cgroup's weight on a device; `None` when the cgroup is gone or has no such file.
-    ///
-    /// # Errors
-    /// When the file says something that is not understood.
-    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
-
-    /// A tunable of the scheduler in force on a device; `None` when it has none of that name.
-    fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
-
-    /// How many operations a cgroup is allowed on a device; `None` when it is gone, or the kernel cannot limit it.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault>;
-
-    /// How many operations a cgroup, and what is below it, has done on a device.
-    fn operations(&self, cgroup: &str, dev: DevNo) -> u64;
-
-    /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
-    fn io_waited(&self, cgroup: &str) -> Option<Duration>;
-
-    /// For how long a device has been busy.
-    ///
-    /// # Errors
-    /// When it is gone.
-    fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
-
-    /// How much of its time io.cost has given out on a device; zero where it does not work. It keeps a device from ever being busy
-    /// all of the time.
-    fn cost_used(&self, dev: DevNo) -> Duration;
-
     /// Start time of a process, `None` when there is none of that id.
     fn start_time(&self, pid: u32) -> Option<u64>;
+
+    /// Whether the host is being shut down or rebooted, as far as process 1 tells.
+    fn is_going_down(&self) -> bool;
+}
+
+/// A host to act on. Every method is synchronous and may take long; the caller runs it on a blocking thread.
+pub trait Host:
+    StateFiles + VolumeGroups + Pools + Images + Volumes + Mounts + Devices + Cgroups + Processes + Send + Sync
+{
+    /// Carries out one action. Idempotent. What may wait for long, and has changed nothing yet, asks the job whether to go on.
+    ///
+    /// # Errors
+    /// A [`Fault`] that names object, cause and hint.
+    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault>;
+
+    /// Starts a worker. It ends with the calling thread at the latest.
+    ///
+    /// # Errors
+    /// When it cannot be started, or this host has no such processes.
+    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault>;
+
+    /// What lasts on this host beside what can be looked up: noted by whoever notices it.
+    fn conditions(&self) -> &Conditions;
+
+    /// What tells later, with a system call or two, whether a mounted volume is still kept as these actions keep it, or with less than ten,
+    /// whether a tenant's cgroups are as these actions leave them. `None` when it is
+    /// not so now, or nothing could tell: then only the actions themselves find out.
+    fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>>;
 }

@@ -1,7 +1,7 @@
 //! The Bulkhead daemon as a library.
 //!
 //! Owns: the recorded state and its files, carrying out plans (with undo, dry run and fault injection), reconcile, the
-//! HTTP front end. `kernel.rs` is where actions meet `bulkhead-sys`.
+//! HTTP front end. `kernel` is where actions meet `bulkhead-sys`, `sim` is a host in memory for tests.
 //! Does not: decide what a plan is (`bulkhead-core`), or call the kernel itself (`bulkhead-sys`).
 
 #![forbid(unsafe_code)]

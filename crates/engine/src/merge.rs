@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bulkhead_core::action::{Action, DeviceRef};
+use bulkhead_core::action::{Action, DeviceRef, ServerAction};
 use bulkhead_core::backend;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId};
@@ -169,7 +169,7 @@ impl Engine {
             located => located?,
         };
         let DeviceRef::Image { image, .. } = backend.device(&volume) else { return Ok(()) };
-        let renew = Action::RenewServer { image, volume: volume.uuid };
+        let renew = Action::Server(ServerAction::RenewServer { image, volume: volume.uuid });
         self.executor.run_steps(if volume.layered { vec![renew] } else { Vec::new() }, false).map(drop)
     }
 }

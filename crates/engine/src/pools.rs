@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use bulkhead_core::action::{Action, Record};
+use bulkhead_core::action::{Action, LvmAction, Record, StateAction};
 use bulkhead_core::backend::{self, POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
@@ -51,8 +51,8 @@ impl Engine {
             }
         };
         let path = self.dirs.pool_record(&pool.name);
-        plan.on_failure.push(Action::RemoveRecord { path: path.clone() });
-        plan.steps.push(Action::WriteRecord { path, record: Box::new(Record::Pool(pool.clone())) });
+        plan.on_failure.push(Action::State(StateAction::RemoveRecord { path: path.clone() }));
+        plan.steps.push(Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Pool(pool.clone())) }));
         let steps = self.executor.run(&plan, dry_run)?;
         Ok(Done { object: (!dry_run).then(|| self.pool_view(&pool)), steps, dry_run })
     }
@@ -85,8 +85,9 @@ impl Engine {
             other => other?,
         };
         let record = self.dirs.pool_record(name);
-        let forget = Action::RemoveRecord { path: record.clone() };
-        let remember = Action::WriteRecord { path: record, record: Box::new(Record::Pool(pool.clone())) };
+        let forget = Action::State(StateAction::RemoveRecord { path: record.clone() });
+        let remember =
+            Action::State(StateAction::WriteRecord { path: record, record: Box::new(Record::Pool(pool.clone())) });
         // A group that is not there was removed by a removal that was cut off, or with its disk: nothing is left to be asked.
         if let PoolSource::Lvm { vg, .. } = &pool.source
             && self.host().vg_tags(vg)?.is_none()
@@ -112,10 +113,13 @@ impl Engine {
             }
             // Forgotten first: one that still carries its mark can be taken back, one that lost it could not be removed again.
             PoolSource::Lvm { vg, .. } => {
-                vec![forget, Action::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) }]
+                vec![
+                    forget,
+                    Action::Lvm(LvmAction::TagVg { vg: vg.clone(), add: Vec::new(), remove: pool_tags(&pool) }),
+                ]
             }
             PoolSource::File { directory, .. } => {
-                vec![forget, Action::RemoveRecord { path: directory.join(POOL_RECORD) }]
+                vec![forget, Action::State(StateAction::RemoveRecord { path: directory.join(POOL_RECORD) })]
             }
         };
         let steps = self.executor.run(&Plan { steps, on_failure: vec![remember], can_be_undone: false }, dry_run)?;
@@ -197,7 +201,10 @@ impl Engine {
         let mut steps = Vec::new();
         for (path, known) in [(marker, Some(&found)), (self.dirs.pool_record(name), recorded.as_ref())] {
             if known != Some(&moved) {
-                steps.push(Action::WriteRecord { path, record: Box::new(Record::Pool(moved.clone())) });
+                steps.push(Action::State(StateAction::WriteRecord {
+                    path,
+                    record: Box::new(Record::Pool(moved.clone())),
+                }));
             }
         }
         let steps = self.executor.run_steps(steps, dry_run)?;
@@ -241,14 +248,17 @@ impl Engine {
         }
         self.check_nobody_can_replace(path)?;
         if entries.is_none() {
-            plan.steps.push(Action::MakeDir { path: path.to_owned() });
+            plan.steps.push(Action::State(StateAction::MakeDir { path: path.to_owned() }));
         }
         let source = PoolSource::File { directory: path.to_owned(), server };
         let pool = Pool { name: name.clone(), uuid: Uuid::new_v4(), source };
-        plan.steps.push(Action::WriteRecord { path: marker.clone(), record: Box::new(Record::Pool(pool.clone())) });
-        plan.on_failure.push(Action::RemoveRecord { path: marker });
+        plan.steps.push(Action::State(StateAction::WriteRecord {
+            path: marker.clone(),
+            record: Box::new(Record::Pool(pool.clone())),
+        }));
+        plan.on_failure.push(Action::State(StateAction::RemoveRecord { path: marker }));
         if entries.is_none() {
-            plan.on_failure.push(Action::RemoveDir { path: path.to_owned() });
+            plan.on_failure.push(Action::State(StateAction::RemoveDir { path: path.to_owned() }));
         }
         Ok((pool, plan))
     }
@@ -271,7 +281,7 @@ impl Engine {
         let uuid = pool_uuid_from_tags(&tags).unwrap_or_else(Uuid::new_v4);
         let source = PoolSource::Lvm { vg: vg.to_owned(), thin_pool: thin_pool.map(str::to_owned), device: None };
         let pool = Pool { name: name.clone(), uuid, source };
-        let mark = |add, remove| Action::TagVg { vg: vg.to_owned(), add, remove };
+        let mark = |add, remove| Action::Lvm(LvmAction::TagVg { vg: vg.to_owned(), add, remove });
         let plan = Plan {
             steps: vec![mark(pool_tags(&pool), Vec::new())],
             on_failure: vec![mark(Vec::new(), pool_tags(&pool))],
@@ -307,7 +317,7 @@ impl Engine {
                 .reason(Reason::VolumeGroupTaken { vg: vg.to_owned() }));
         }
         let lacks_pool = thin && !self.host().logical_volumes(vg)?.iter().any(|lv| lv.name == THIN_POOL);
-        let make = Action::CreateThinPool { vg: vg.to_owned(), lv: THIN_POOL.to_owned() };
+        let make = Action::Lvm(LvmAction::CreateThinPool { vg: vg.to_owned(), lv: THIN_POOL.to_owned() });
         Ok((pool, Plan::steps(lacks_pool.then_some(make).into_iter().collect())))
     }
 
@@ -339,9 +349,10 @@ impl Engine {
         let pool = device_pool(name, &vg, device, thin, Uuid::new_v4());
         let (tags, erase) = (pool_tags(&pool), !found.signatures.is_empty());
         let on_failure = vec![remove_vg(&pool, &vg, thin.then_some(THIN_POOL), device)];
-        let mut steps = vec![Action::CreateVg { vg: vg.clone(), device: device.to_owned(), tags, erase }];
+        let mut steps =
+            vec![Action::Lvm(LvmAction::CreateVg { vg: vg.clone(), device: device.to_owned(), tags, erase })];
         if thin {
-            steps.push(Action::CreateThinPool { vg, lv: THIN_POOL.to_owned() });
+            steps.push(Action::Lvm(LvmAction::CreateThinPool { vg, lv: THIN_POOL.to_owned() }));
         }
         Ok((pool, Plan { steps, on_failure, can_be_undone: false }))
     }
@@ -410,12 +421,12 @@ fn device_pool(name: &Name, vg: &str, device: &str, thin: bool, uuid: Uuid) -> P
 }
 
 fn remove_vg(pool: &Pool, vg: &str, thin_pool: Option<&str>, device: &str) -> Action {
-    Action::RemoveVg {
+    Action::Lvm(LvmAction::RemoveVg {
         vg: vg.to_owned(),
         owner_tag: pool_uuid_tag(pool),
         thin_pool: thin_pool.map(str::to_owned),
         device: device.to_owned(),
-    }
+    })
 }
 
 fn place(source: &PoolSource) -> String {

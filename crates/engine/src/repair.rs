@@ -1,6 +1,6 @@
 //! Volumes by their devices: checked, repaired, and given to an operator without a mount.
 
-use bulkhead_core::action::{Action, Applied, Record};
+use bulkhead_core::action::{Action, Applied, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, ReadFrom, Repair, Volume, VolumeRef, VolumeState};
@@ -105,9 +105,9 @@ impl Engine {
         }
         let path = self.dirs.mapping_record(volume.uuid);
         let record = Record::Mapping(Mapping { volume: reference.clone() });
-        let write = Action::WriteRecord { path: path.clone(), record: Box::new(record) };
+        let write = Action::State(StateAction::WriteRecord { path: path.clone(), record: Box::new(record) });
         let mut plan = volume::map(backend.as_ref(), &volume, write);
-        plan.on_failure.push(Action::RemoveRecord { path });
+        plan.on_failure.push(Action::State(StateAction::RemoveRecord { path }));
         let steps = self.executor.run(&plan, dry_run)?;
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
         Ok(Done { object, steps, dry_run })
@@ -127,7 +127,7 @@ impl Engine {
                     Fault::new(Code::InUse, format!("volume {reference}"), user).hint("stop what uses its device")
                 );
             }
-            let forget = Action::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) };
+            let forget = Action::State(StateAction::RemoveRecord { path: self.dirs.mapping_record(volume.uuid) });
             steps = self.executor.run_steps([backend.close(&volume), vec![forget]].concat(), dry_run)?;
         }
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));

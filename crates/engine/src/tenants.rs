@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::action::{Action, Applied, CgroupAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, TenantFacts};
@@ -221,7 +221,7 @@ impl Engine {
         let runs: Vec<u32> = self.host().runs(&payload).into_iter().map(|(pid, _)| pid).collect();
         let mut plan = tenant::take_over(name, &payload, &runs);
         if self.host().processes(&slice).is_empty() {
-            plan.push(Action::RemoveCgroup { cgroup: slice });
+            plan.push(Action::Cgroup(CgroupAction::RemoveCgroup { cgroup: slice }));
         }
         let steps = self.executor.run_steps(plan, false)?;
         Ok(steps.into_iter().filter(|step| step.changed).collect())

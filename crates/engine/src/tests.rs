@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_core::action::Action;
+use bulkhead_core::action::{Action, CgroupAction, FsAction, ServerAction};
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
@@ -415,7 +415,9 @@ fn a_journal_that_stayed_small_is_told_and_replaced() {
         // Asked for what it has, it stays.
         let request = VolumeResize { journal: Some(JournalSize::Auto), ..VolumeResize::default() };
         let again = engine.volume_resize(&volume(name), &request, false).unwrap();
-        let changes = |action: &Action| matches!(action, Action::RemoveJournal { .. } | Action::MakeJournal { .. });
+        let changes = |action: &Action| {
+            matches!(action, Action::Fs(FsAction::RemoveJournal { .. }) | Action::Fs(FsAction::MakeJournal { .. }))
+        };
         assert!(again.steps.iter().filter(|step| changes(&step.action)).all(|step| !step.changed));
         run(&engine, &Op::RemoveTenant("db")).unwrap();
     }
@@ -861,7 +863,7 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         domain: String::new(),
         cgroup: None,
     };
-    let attach = Action::AttachImage { server: Server::Auto, spec };
+    let attach = Action::Server(ServerAction::AttachImage { server: Server::Auto, spec });
     sim.apply(&attach, &Job::nobody()).unwrap();
     sim.set_busy(&image, true);
     let second = engine(&sim);
@@ -973,7 +975,11 @@ fn without_the_cpu_controller_a_tenant_works_and_says_why() {
     sim.lose_cpu();
     let engine = engine(&sim);
     let done = engine.tenant_create(&without_volumes("db"), false).unwrap();
-    assert!(done.steps.iter().all(|step| !matches!(step.action, Action::EnableController { .. })), "{:?}", done.steps);
+    assert!(
+        done.steps.iter().all(|step| !matches!(step.action, Action::Cgroup(CgroupAction::EnableController { .. }))),
+        "{:?}",
+        done.steps
+    );
     assert_eq!(done.object.unwrap().findings, [health::no_cpu_controller()]);
     engine.tenant_create(&without_volumes("web"), false).unwrap();
     assert_eq!(in_order(engine.findings()), [health::no_cpu_controller()], "it is told once of the host");

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::action::{Action, Applied, LayerAction};
 use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
@@ -151,7 +151,7 @@ impl Engine {
         }
         let _room = self.reserve(&pool, header.data_bytes, Takes::Unseen, &object)?;
         let (content, base, size_bytes) = (header.content, header.base, header.size_bytes);
-        let create = Action::CreatePart { path: part.clone(), content, base, size_bytes };
+        let create = Action::Layer(LayerAction::CreatePart { path: part.clone(), content, base, size_bytes });
         let steps = self.executor.run_steps(vec![create], dry_run)?;
         let object = if dry_run { None } else { Some(self.volume_receiving(reference)?) };
         Ok(Done { object, steps, dry_run })
@@ -216,7 +216,7 @@ impl Engine {
         let mut steps = Vec::new();
         // Also of one that was only just being made.
         if self.part_names(&pool)?.contains(&reference.name) {
-            let remove = vec![Action::RemovePart { path: part }];
+            let remove = vec![Action::Layer(LayerAction::RemovePart { path: part })];
             steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
         }
         Ok(Done { object: None, steps, dry_run })
@@ -236,7 +236,8 @@ impl Engine {
             let (_, part) = self.part_of(&volume.reference())?;
             let removed = self.host().part(&part).and_then(|found| {
                 let is_done = |found: PartState| found.received.is_none() && found.layer != PartLayer::Missing;
-                let remove = found.is_some_and(is_done).then_some(Action::RemovePart { path: part });
+                let remove =
+                    found.is_some_and(is_done).then_some(Action::Layer(LayerAction::RemovePart { path: part }));
                 self.executor.run_steps(remove.into_iter().collect(), false)
             });
             problems.extend(removed.err());
@@ -250,7 +251,7 @@ impl Engine {
             for part in parts.into_iter().filter(|part| is_base(part.content)) {
                 if self.host().part_is_abandoned(&part.part, after)? {
                     tracing::info!(volume = %part.volume, "discarding an interrupted import");
-                    self.executor.run_steps(vec![Action::RemovePart { path: part.part }], false)?;
+                    self.executor.run_steps(vec![Action::Layer(LayerAction::RemovePart { path: part.part })], false)?;
                 }
             }
             Ok(())

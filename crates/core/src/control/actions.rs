@@ -3,17 +3,19 @@
 use super::Cap;
 use super::own_caps::limit;
 use super::splitting::split;
-use crate::action::Action;
+use crate::action::{Action, CgroupAction, QueueAction};
 use crate::model::{HeldJournal, HeldTenant, Hold};
 
 /// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
 #[must_use]
 pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
-    let set = |cgroup: &str, weight: u32| Action::SetWeight {
-        cgroup: cgroup.to_owned(),
-        file: hold.weight_file.clone(),
-        device: hold.device.clone(),
-        weight,
+    let set = |cgroup: &str, weight: u32| {
+        Action::Cgroup(CgroupAction::SetWeight {
+            cgroup: cgroup.to_owned(),
+            file: hold.weight_file.clone(),
+            device: hold.device.clone(),
+            weight,
+        })
     };
     let Some(beside) = &tenant.journal else { return vec![set(&tenant.cgroup, weight)] };
     let (own, of_journal) = split(weight, journal);
@@ -24,17 +26,21 @@ pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -
 #[must_use]
 pub fn set_cap(hold: &Hold, tenant: &HeldTenant, cap: Option<Cap>) -> Action {
     let (cgroup, device) = (tenant.cgroup.clone(), hold.device.clone());
-    Action::LimitIo { cgroup, device, limit: limit(tenant.before(), cap) }
+    Action::Cgroup(CgroupAction::LimitIo { cgroup, device, limit: limit(tenant.before(), cap) })
 }
 
 /// Sets a tunable of the device's scheduler.
 #[must_use]
 pub fn set_tunable(device: &str, tunable: &str, value: &str) -> Action {
-    Action::SetTunable { device: device.to_owned(), tunable: tunable.to_owned(), value: value.to_owned() }
+    Action::Queue(QueueAction::SetTunable {
+        device: device.to_owned(),
+        tunable: tunable.to_owned(),
+        value: value.to_owned(),
+    })
 }
 
 /// Moves a journal thread beside its container.
 #[must_use]
 pub fn move_journal(journal: &HeldJournal) -> Action {
-    Action::MoveJournal { device: journal.device.clone(), cgroup: journal.cgroup.clone() }
+    Action::Cgroup(CgroupAction::MoveJournal { device: journal.device.clone(), cgroup: journal.cgroup.clone() })
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bulkhead_core::action::Applied;
+use bulkhead_core::action::{Applied, CgroupAction};
 use bulkhead_core::health;
 use bulkhead_core::identity::identify;
 use bulkhead_core::model::{IoMax, Mode, RateLimit, Unit};
@@ -106,7 +106,7 @@ fn weights_are_set_on_the_device_alone_and_taken_back() {
     let leased = HoldStart { lease_seconds: Some(30), ..asked };
     assert_eq!(engine.hold_start(&leased, false).unwrap().steps.len(), 1);
     let done = engine.hold_stop("/dev/sda", false).unwrap();
-    let is_cap = |step: &Applied| matches!(step.action, Action::LimitIo { .. });
+    let is_cap = |step: &Applied| matches!(step.action, Action::Cgroup(CgroupAction::LimitIo { .. }));
     assert!(done.steps.iter().all(|step| step.changed != is_cap(step)), "{done:?}");
     assert_eq!((weight(&sim, "a"), weight(&sim, "b"), engine.holds().unwrap()), (None, None, vec![]));
     assert_eq!(tunables(), ["0", "1", "8"]);
@@ -174,12 +174,12 @@ fn another_program_that_sets_a_weight_is_told_and_left_alone() {
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
     let mut holder = holder(&engine);
     steps(&mut holder, &engine, 1..4);
-    let theirs = Action::SetWeight {
+    let theirs = Action::Cgroup(CgroupAction::SetWeight {
         cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
         file: "io.bfq.weight".to_owned(),
         device: "sda".to_owned(),
         weight: 777,
-    };
+    });
     engine.executor.run_steps(vec![theirs], false).unwrap();
     steps(&mut holder, &engine, 4..20);
     let view = &holder.views()[0];
@@ -227,11 +227,11 @@ fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
 #[test]
 fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let (sim, engine) = host();
-    let limited = Action::LimitIo {
+    let limited = Action::Cgroup(CgroupAction::LimitIo {
         cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
         device: "sda".to_owned(),
         limit: IoMax { ops: RateLimit { read: Some(50), write: None }, bytes: Some(RateLimit::default()) },
-    };
+    });
     engine.executor.run_steps(vec![limited], false).unwrap();
     // Whatever its weight is, `a` has two thirds.
     let asked = request(&[("a", 95.0), ("b", 5.0)]);

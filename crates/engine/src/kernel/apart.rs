@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::action::{Action, Applied, LayerAction, MountAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_sys::cgroup;
 use bulkhead_sys::tool::Tool;
@@ -13,7 +13,7 @@ use bulkhead_sys::tool::Tool;
 use super::Kernel;
 use super::act::cgroup_path;
 use super::faults::Classify;
-use crate::host::Host as _;
+use crate::host::Mounts as _;
 use crate::jobs::Job;
 
 /// The hidden command that carries out one action, which is its argument, and prints what came of it.
@@ -23,11 +23,12 @@ pub const COMMAND: &str = "__act";
 fn may_wait(action: &Action) -> bool {
     matches!(
         action,
-        Action::SyncFs { .. }
-            | Action::Mount { .. }
-            | Action::Unmount { .. }
-            | Action::TrimFs { .. }
-            | Action::MergeLayers { .. }
+        Action::Mount(
+            MountAction::SyncFs { .. }
+                | MountAction::Mount { .. }
+                | MountAction::Unmount { .. }
+                | MountAction::TrimFs { .. }
+        ) | Action::Layer(LayerAction::MergeLayers { .. })
     )
 }
 
@@ -37,12 +38,12 @@ impl Kernel {
         if !self.has_processes || !may_wait(action) {
             return self.act(action);
         }
-        if let Action::Unmount { target } = action
+        if let Action::Mount(MountAction::Unmount { target }) = action
             && self.is_mounted(target)?
         {
             // Unmounting cannot be given up half-way, and writing can: what is dirty is written before. What cannot be written, for
             // example to a full disk, does not keep a volume from being unmounted.
-            let written = apart(&Action::SyncFs { target: target.clone() }, job)?;
+            let written = apart(&Action::Mount(MountAction::SyncFs { target: target.clone() }), job)?;
             if let Err(fault) = written {
                 tracing::warn!(target = %target.display(), %fault, "not all dirty data could be written");
             }
@@ -59,7 +60,7 @@ fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
     let mut tool = Tool::this_program().arg(COMMAND).arg(text);
-    if matches!(action, Action::MergeLayers { .. } | Action::TrimFs { .. }) {
+    if matches!(action, Action::Layer(LayerAction::MergeLayers { .. }) | Action::Mount(MountAction::TrimFs { .. })) {
         // Nobody would complete what it copies, or count what it discards.
         tool = tool.ends_with_us();
     }
@@ -78,7 +79,7 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
         .map_err(|error| Fault::new(Code::InvalidArgument, "action", format!("it cannot be read ({error})")))?;
     let kernel = Kernel::host();
     let outcome = match &action {
-        Action::MergeLayers { cgroup: Some(cgroup), .. } => {
+        Action::Layer(LayerAction::MergeLayers { cgroup: Some(cgroup), .. }) => {
             // The tenant may be gone; then the daemon's cgroup pays.
             if let Err(fault) = join(&kernel, cgroup) {
                 tracing::info!(%fault, "the copying of layers is not charged to it");
@@ -86,7 +87,7 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
             kernel.act(&action)
         }
         // Nobody else is to pay for that: it can as well be done at another time.
-        Action::TrimFs { cgroup, .. } => join(&kernel, cgroup).and_then(|()| kernel.act(&action)),
+        Action::Mount(MountAction::TrimFs { cgroup, .. }) => join(&kernel, cgroup).and_then(|()| kernel.act(&action)),
         _ => kernel.act(&action),
     };
     serde_json::to_writer(&mut out, &outcome).map_err(|error| Fault::new(Code::Internal, "action", error))

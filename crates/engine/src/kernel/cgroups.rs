@@ -1,20 +1,31 @@
 //! Actions on cgroups. Where systemd is process 1, those whose path is that of a slice unit are units as well: it is asked to start and
 //! stop them, and is told their weights and limits, or it would set its own the next time that somebody changes the unit.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{PoisonError, RwLock};
+use std::time::Duration;
 
+use bulkhead_core::action::{CgroupAction, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::identity::Identity;
+use bulkhead_core::model::{FsKind, IoMax, RateLimit};
+use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::slices;
+use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::DevNo;
-use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath};
-use bulkhead_sys::process;
+use bulkhead_core::wire::IoBytes;
+use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath, IoLimits};
+use bulkhead_sys::jbd2::{self, Jbd2Error};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager, Property};
+use bulkhead_sys::{block, process};
 
 use super::Kernel;
 use super::act::{Outcome, cgroup_path};
 use super::faults::Classify;
-use crate::host::Host as _;
+use crate::host::{Cgroups, JournalFacts, Processes as _};
+use crate::observe::containers;
 
 /// Controllers that a tenant's cgroups cannot do without: io for the shares, memory so that write-back is charged to its owner.
 /// Controller cpu is enabled by actions of its own, each of which may be refused.
@@ -42,6 +53,63 @@ impl RootSlice {
 }
 
 impl Kernel {
+    pub(super) fn act_on_cgroup(&self, action: &CgroupAction) -> Result<Outcome, Fault> {
+        use CgroupAction as A;
+        match action {
+            A::CreateCgroup { cgroup } => self.create_cgroup(cgroup),
+            A::MoveProcesses { from, to } => self.move_processes(from, to),
+            A::EnableController { cgroup, controller } => {
+                let old = cgroup::enable(&self.roots, &cgroup_path(cgroup)?, &[controller])
+                    .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+                Ok(Outcome { changed: old.is_some(), old, ..Outcome::DONE })
+            }
+            A::WriteCgroup { cgroup, file, value } => self.write_cgroup(cgroup, file, value),
+            A::SetWeight { cgroup, file, device, weight } => {
+                let dev = block::devno_of_name(&self.roots, device).ok_or_else(|| {
+                    Fault::new(Code::NotFound, format!("device {device}"), "the device no longer exists")
+                })?;
+                let before = self.weights(cgroup, file)?.ok_or_else(|| no_weight(cgroup, file))?;
+                let old = before.on(dev);
+                if before.has_own(dev) && old == u64::from(*weight) {
+                    return Ok(Outcome::UNCHANGED);
+                }
+                self.write_cgroup(cgroup, file, &format!("{dev} {weight}"))?;
+                Ok(Outcome { changed: true, old: Some(old.to_string()), ..Outcome::DONE })
+            }
+            A::ResetWeight { cgroup, file, device } => {
+                // With a device go the weights on it.
+                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                match self.weights(cgroup, file)? {
+                    Some(before) if before.has_own(dev) => {
+                        self.write_cgroup(cgroup, file, &format!("{dev} default"))?;
+                        Ok(Outcome { changed: true, old: Some(before.on(dev).to_string()), ..Outcome::DONE })
+                    }
+                    _ => Ok(Outcome::UNCHANGED),
+                }
+            }
+            A::LimitIo { cgroup, device, limit } => {
+                let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
+                match self.io_max(cgroup, dev)?.map(|before| before.as_far_as(*limit)) {
+                    Some(before) if before != *limit => {
+                        self.write_cgroup(cgroup, "io.max", &format!("{dev} {limit}"))?;
+                        Ok(Outcome { changed: true, old: Some(before.to_string()), ..Outcome::DONE })
+                    }
+                    _ => Ok(Outcome::UNCHANGED),
+                }
+            }
+            A::RemoveCgroup { cgroup } => self.remove_cgroup(cgroup),
+            A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
+            // With the file system goes its thread.
+            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, &cgroup_path(cgroup)?) {
+                Ok(placed) => {
+                    Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
+                }
+                Err(Jbd2Error::NoThread { .. }) => Ok(Outcome::UNCHANGED),
+                Err(error) => Err(error.fault(format!("device {device}"))),
+            },
+        }
+    }
+
     pub(super) fn create_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
         let path = cgroup_path(cgroup)?;
         let _stays = self.root_slice.stays();
@@ -155,12 +223,122 @@ impl Kernel {
             return Ok(Outcome::UNCHANGED);
         }
         let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
-        Ok(Outcome { old: Some(old.trim().to_owned()), changed: true })
+        Ok(Outcome { old: Some(old.trim().to_owned()), changed: true, ..Outcome::DONE })
     }
 
     /// The unit that a cgroup belongs to, where it is one of systemd's slices.
     fn unit_of<'a>(&'a self, path: &'a CgroupPath) -> Option<(&'a Manager, &'a str)> {
         self.systemd.as_ref().zip(systemd::slice_of(path))
+    }
+
+    /// What a weight file says; `None` when the cgroup is gone or does not have it.
+    pub(super) fn weights(&self, cgroup: &str, file: &str) -> Result<Option<Weights>, Fault> {
+        let text = match cgroup::read(&self.roots, &cgroup_path(cgroup)?, file) {
+            Ok(text) => text,
+            Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => return Ok(None),
+            Err(error) => return Err(error.fault(format!("cgroup {cgroup}"))),
+        };
+        Weights::parse(&text).map(Some).ok_or_else(|| {
+            Fault::new(Code::Internal, format!("cgroup {cgroup}"), format!("cannot parse {file}: {text:?}"))
+        })
+    }
+
+    fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &str) -> Result<Outcome, Fault> {
+        let path = cgroup_path(cgroup)?;
+        let (_, name) = self.kernel_name(device)?;
+        let placed = match fs {
+            FsKind::Ext4 => jbd2::place(&self.roots, &name, &path),
+            FsKind::Xfs => jbd2::place_kthread(&self.roots, "xfsaild", &name, &path),
+        }
+        .map_err(|e| e.fault(device))?;
+        Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
+    }
+
+    fn io_of(&self, cgroup: &str, dev: DevNo) -> Option<cgroup::IoStat> {
+        cgroup::io_stat(&self.roots, &cgroup_path(cgroup).ok()?).ok()?.remove(&dev)
+    }
+}
+
+impl Cgroups for Kernel {
+    fn weight_files(&self) -> Vec<&'static str> {
+        let slice: Result<CgroupPath, Fault> = cgroup_path(slices::ROOT);
+        let Ok(slice) = slice else { return Vec::new() };
+        // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
+        let dir = slice.dir(&self.roots);
+        let has = |file: &&str| {
+            dir.join(file).exists()
+                || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())
+        };
+        WEIGHT_FILES.iter().copied().filter(|file| has(file)).collect()
+    }
+
+    fn controllers(&self) -> BTreeSet<String> {
+        cgroup::controllers(&self.roots).unwrap_or_default()
+    }
+
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
+        let found = containers(&self.roots);
+        found.map_err(|error| Fault::new(Code::Internal, "cgroups", format!("they cannot be listed ({error})")))
+    }
+
+    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault> {
+        Ok(self.weights(cgroup, file)?.and_then(|weights| u32::try_from(weights.on(dev)).ok()))
+    }
+
+    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault> {
+        match cgroup::io_limits(&self.roots, &cgroup_path(cgroup)?, dev) {
+            Ok(IoLimits { rbps, wbps, riops, wiops }) => Ok(Some(IoMax {
+                ops: RateLimit { read: riops, write: wiops },
+                bytes: Some(RateLimit { read: rbps, write: wbps }),
+            })),
+            Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => Ok(None),
+            Err(error) => Err(error.fault(format!("cgroup {cgroup}"))),
+        }
+    }
+
+    fn io_bytes(&self, cgroup: &str) -> IoBytes {
+        let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
+        let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();
+        // A stacked device counts once for each of its layers: only physical ones are added up.
+        let physical = stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev));
+        physical.fold(IoBytes::default(), |sum, (_, io)| IoBytes {
+            read_bytes: sum.read_bytes + io.rbytes,
+            written_bytes: sum.written_bytes + io.wbytes,
+        })
+    }
+
+    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64 {
+        self.io_of(cgroup, dev).map_or(0, |io| io.rbytes.saturating_add(io.wbytes))
+    }
+
+    fn operations(&self, cgroup: &str, dev: DevNo) -> u64 {
+        self.io_of(cgroup, dev).map_or(0, |io| io.rios.saturating_add(io.wios))
+    }
+
+    fn io_waited(&self, cgroup: &str) -> Option<Duration> {
+        cgroup::io_waited(&self.roots, &cgroup_path(cgroup).ok()?)
+    }
+
+    fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
+        let object = || format!("file system of {}", path.display());
+        let dev = block::devno_below(path).map_err(|e| e.fault(object()))?;
+        let none = |cause: &str| {
+            Fault::new(Code::Unsupported, object(), cause).hint(
+                "only an ext4 file system with a journal, on its own device, has a journal thread that can be charged",
+            )
+        };
+        let name = block::name_of(&self.roots, dev).map_err(|_| none("it is not on a block device"))?;
+        if block::devno_below(Path::new("/")).is_ok_and(|root| root == dev) {
+            return Err(none("it is the host's root file system, whose journal is shared by everything on the host"));
+        }
+        let thread = jbd2::find_thread(&self.roots, &name).map_err(|e| e.fault(object()))?;
+        let pid = thread.ok_or_else(|| none("it has no journal thread"))?;
+        let cgroup = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
+        Ok(JournalFacts {
+            physical: self.physical(dev).0,
+            device: name,
+            cgroup: cgroup.to_string().trim_start_matches('/').to_owned(),
+        })
     }
 }
 
@@ -182,6 +360,10 @@ fn property(file: &str, value: &str) -> Option<Property> {
         }
         _ => None,
     }
+}
+
+fn no_weight(cgroup: &str, file: &str) -> Fault {
+    Fault::new(Code::NotFound, format!("cgroup {cgroup}"), format!("it is gone, or has no {file}"))
 }
 
 #[cfg(test)]

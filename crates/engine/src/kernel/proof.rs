@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_core::action::{Action, DeviceRef};
+use bulkhead_core::action::{Action, CgroupAction, DeviceRef, LvmAction, MountAction, ServerAction};
 use bulkhead_core::model::FsKind;
 use bulkhead_sys::cgroup::{Membership, Said};
 use bulkhead_sys::process::Handle;
@@ -17,7 +17,7 @@ use bulkhead_sys::{jbd2, packet};
 use super::Kernel;
 use super::act::cgroup_path;
 use super::cgroups::CONTROLLERS;
-use super::image::{Attached, server_of};
+use super::servers::{Attached, server_of};
 use crate::host::Proof;
 
 /// What has to hold. Each of it is of the process that was found: one that takes its place is another, and to be looked at.
@@ -43,13 +43,13 @@ impl Kernel {
         let mut proof = Kept::default();
         for action in kept {
             match action {
-                Action::AttachImage { spec, .. } => {
+                Action::Server(ServerAction::AttachImage { spec, .. }) => {
                     // A loop device serves itself.
                     if let Attached::Served(device) = self.attached(&spec.image, spec.volume).ok()?? {
                         proof.members.push(self.member(server_of(&device)?, spec.cgroup.as_deref()?)?);
                     }
                 }
-                Action::PlaceJournal { device, fs, cgroup } => {
+                Action::Cgroup(CgroupAction::PlaceJournal { device, fs, cgroup }) => {
                     let (_, name) = self.kernel_name(device).ok()?;
                     let thread = match fs {
                         FsKind::Ext4 => jbd2::find_thread(&self.roots, &name),
@@ -57,25 +57,28 @@ impl Kernel {
                     };
                     proof.members.push(self.member(thread.ok()??, cgroup)?);
                 }
-                Action::AttachSibling { device: DeviceRef::Image { image, .. }, volume, .. } => {
+                Action::Mount(MountAction::AttachSibling {
+                    device: DeviceRef::Image { image, .. }, volume, ..
+                }) => {
                     if let Attached::Served(_) = self.attached(image, *volume).ok()?? {
                         let reader = packet::connect_to(&service::siblings_socket(&self.roots)).ok()?;
                         proof.reader = Some(packet::peer(&reader).ok()??);
                     }
                 }
-                Action::ActivateLv { .. } => {}
+                Action::Lvm(LvmAction::ActivateLv { .. }) => {}
                 // A cgroup that is there has those above it, and has no controller that they do not have.
-                Action::CreateCgroup { cgroup } | Action::EnableController { cgroup, .. }
-                    if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
-                Action::CreateCgroup { cgroup } => {
+                Action::Cgroup(
+                    CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. },
+                ) if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
+                Action::Cgroup(CgroupAction::CreateCgroup { cgroup }) => {
                     let path = cgroup_path(cgroup).ok()?;
                     proof.files.push(Said::words(&self.roots, &path, "cgroup.controllers", &CONTROLLERS).ok()?);
                 }
-                Action::EnableController { cgroup, controller } => {
+                Action::Cgroup(CgroupAction::EnableController { cgroup, controller }) => {
                     let path = cgroup_path(cgroup).ok()?;
                     proof.files.push(Said::words(&self.roots, &path, "cgroup.subtree_control", &[controller]).ok()?);
                 }
-                Action::WriteCgroup { cgroup, file, value } => {
+                Action::Cgroup(CgroupAction::WriteCgroup { cgroup, file, value }) => {
                     proof.files.push(Said::line(&self.roots, &cgroup_path(cgroup).ok()?, file, value).ok()?);
                 }
                 _ => return None,
@@ -92,12 +95,14 @@ impl Kernel {
 /// Whether an action does below a cgroup what another one does to it.
 fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
     let below = match (action, other) {
-        (Action::CreateCgroup { cgroup: below }, Action::CreateCgroup { .. }) => below,
-        (Action::EnableController { cgroup: below, controller }, Action::EnableController { controller: same, .. })
-            if controller == same =>
-        {
-            below
-        }
+        (
+            Action::Cgroup(CgroupAction::CreateCgroup { cgroup: below }),
+            Action::Cgroup(CgroupAction::CreateCgroup { .. }),
+        ) => below,
+        (
+            Action::Cgroup(CgroupAction::EnableController { cgroup: below, controller }),
+            Action::Cgroup(CgroupAction::EnableController { controller: same, .. }),
+        ) if controller == same => below,
         _ => return false,
     };
     below != cgroup && (cgroup == "/" || below.strip_prefix(cgroup).is_some_and(|rest| rest.starts_with('/')))
@@ -113,11 +118,11 @@ mod tests {
     fn only_the_lowest_cgroups_are_asked() {
         let tenant = "db".parse().unwrap();
         let mut steps: Vec<Action> = [slices::tenant(&tenant), slices::payload(&tenant), slices::journal(&tenant)]
-            .map(|cgroup| Action::CreateCgroup { cgroup })
+            .map(|cgroup| Action::Cgroup(CgroupAction::CreateCgroup { cgroup }))
             .into();
         steps.extend(tenant::serve_first(&tenant));
         let is_asked = |action: &&Action| match action {
-            Action::CreateCgroup { cgroup } | Action::EnableController { cgroup, .. } => {
+            Action::Cgroup(CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. }) => {
                 !steps.iter().any(|other| is_below(other, action, cgroup))
             }
             _ => false,

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::Kernel;
 use super::act::Outcome;
 use super::faults::Classify as _;
-use super::image::Attached;
+use super::servers::Attached;
 
 /// How long the reader may need to answer: it waits for reads of a volume that is to be unmounted.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::action::{CgroupAction, QueueAction};
 use crate::control::Reason;
 use crate::control::own_caps::limit;
 use crate::control::reading::Counters;
@@ -141,14 +142,14 @@ impl Host {
         let turn = holding.step(reading)?;
         for action in &turn.actions {
             match action.clone() {
-                Action::SetWeight { cgroup, file, device, weight } => {
+                Action::Cgroup(CgroupAction::SetWeight { cgroup, file, device, weight }) => {
                     assert_eq!((file.as_str(), device.as_str()), ("io.bfq.weight", "sda"));
                     self.weights.insert(cgroup, weight);
                 }
-                Action::LimitIo { cgroup, limit, .. } => {
+                Action::Cgroup(CgroupAction::LimitIo { cgroup, limit, .. }) => {
                     self.limits.insert(cgroup, limit);
                 }
-                Action::SetTunable { tunable, value, .. } => {
+                Action::Queue(QueueAction::SetTunable { tunable, value, .. }) => {
                     self.tunables.insert(tunable, value);
                 }
                 other => panic!("{other}"),
@@ -160,7 +161,7 @@ impl Host {
 }
 
 fn is_limit(action: &Action) -> bool {
-    matches!(action, Action::LimitIo { .. })
+    matches!(action, Action::Cgroup(CgroupAction::LimitIo { .. }))
 }
 
 /// Without limits, and a program that knows of bytes.
@@ -219,7 +220,7 @@ fn tunables_are_set_once_and_are_as_before_beside_fsyncs() {
     let hold = hold(unlimited(), false);
     let (mut host, mut holding) = (Host::new(&hold), Holding::new(hold.clone()));
     let mut run = |seconds: usize, syncs: usize| {
-        let is_tunable = |action: &Action| matches!(action, Action::SetTunable { .. });
+        let is_tunable = |action: &Action| matches!(action, Action::Queue(QueueAction::SetTunable { .. }));
         let mut n_set = 0;
         for _ in 0..seconds {
             (0..syncs).for_each(|_| host.fsyncs.record(10_000));
@@ -251,7 +252,7 @@ proptest! {
         prop_assume!(was != foreign);
         for _ in 0..30 {
             let turn = host.turn(&mut holding).unwrap();
-            let is_written = |action: &Action| is_limit(action) || matches!(action, Action::SetWeight { .. });
+            let is_written = |action: &Action| is_limit(action) || matches!(action, Action::Cgroup(CgroupAction::SetWeight { .. }));
             prop_assert!(!turn.actions.iter().any(is_written), "{foreign} for {was}: {turn:?}");
             prop_assert!(matches!(&turn.step.reason, Reason::OtherCap { tenant, .. } if tenant == whose), "{turn:?}");
         }

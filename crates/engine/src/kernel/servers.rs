@@ -3,32 +3,27 @@
 //! A block server is a process that this one starts and does not wait for: it outlives the daemon, and is found again by what
 //! is written on its device.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
-use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use bulkhead_core::backend::{NEW_SUFFIX, device_owner};
+use bulkhead_core::action::ServerAction;
+use bulkhead_core::backend::device_owner;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
-use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::Backing;
 use bulkhead_core::model::Server;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::Accounting;
-use bulkhead_sys::cgroup;
-use bulkhead_sys::layer::LayerError;
+use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
-use bulkhead_sys::ublk::service;
-use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
-use bulkhead_sys::{block, file, image, layer, lvm, process};
+use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, service, sized};
+use bulkhead_sys::{block, cgroup, file, image, lvm, process};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -44,10 +39,6 @@ const SERVER_END_LIMIT: Duration = Duration::from_secs(60);
 
 /// How the kernel shows a layer that a process has open and that has no name any more (`/proc/PID/fd`).
 const GONE_LAYER: &str = ".layer (deleted)";
-
-/// How long it is waited for that nobody makes layers, and how often it is tried.
-const ALONE_LIMIT: Duration = Duration::from_secs(60);
-const ALONE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The device of an image.
 #[derive(Debug)]
@@ -66,6 +57,16 @@ impl Attached {
 }
 
 impl Kernel {
+    pub(super) fn act_on_server(&self, action: &ServerAction) -> Result<Outcome, Fault> {
+        use ServerAction as A;
+        match action {
+            A::AttachImage { server, spec } => self.attach_image(*server, spec),
+            A::RefreshImage { image, volume, size_bytes } => self.refresh_image(image, *volume, *size_bytes),
+            A::DetachImage { image, volume } => self.detach_image(image, *volume),
+            A::RenewServer { image, volume } => self.renew_stale(image, *volume),
+        }
+    }
+
     /// The device of an image, with its server or without.
     pub(super) fn attached(&self, image: &Path, volume: Uuid) -> Result<Option<Attached>, Fault> {
         if let Some((_, device)) = self.served(image, volume)? {
@@ -148,113 +149,6 @@ impl Kernel {
         Ok(Outcome::changed(changed))
     }
 
-    /// Does something by which an image comes to lie on a layer. Nobody removes layers meanwhile: a look at the directory that falls
-    /// into it could find a layer, and not the image that lies on it.
-    pub(super) fn making_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
-        let done = {
-            let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
-            work()
-        };
-        self.sweep_what_was_left();
-        done
-    }
-
-    /// Looks where others could not look while layers were being made.
-    fn sweep_what_was_left(&self) {
-        // Not held in the loop, which takes it again.
-        let left = mem::take(&mut *self.unswept());
-        for directory in left {
-            self.sweep_layers(&directory);
-        }
-    }
-
-    /// Notes of an image that is being made to take the place of another: nobody serves it at times, and it is no leftover. Until it
-    /// has that place, or is removed.
-    pub(super) fn note_new(&self, path: &Path) {
-        if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
-            self.being_made().insert(path.to_owned());
-        }
-    }
-
-    pub(super) fn forget_new(&self, path: &Path) {
-        self.being_made().remove(path);
-    }
-
-    fn being_made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.being_made.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Removes layers that are of no use any more; while others are made, who makes them does that afterwards. Where it fails they
-    /// are a matter of space, and the next removal tries again.
-    pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
-        let swept = {
-            let _alone = match self.layers.try_write() {
-                Ok(alone) => alone,
-                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
-                Err(TryLockError::WouldBlock) => {
-                    self.unswept().insert(directory.to_owned());
-                    return Outcome::UNCHANGED;
-                }
-            };
-            self.sweep(directory)
-        };
-        // Another one wanted to look meanwhile, and what it looked for may have come after this one had looked.
-        if self.unswept().remove(directory) {
-            self.sweep_layers(directory);
-        }
-        swept
-    }
-
-    fn sweep(&self, directory: &Path) -> Outcome {
-        let object = format!("directory {}", directory.display());
-        // One whose server is gone gets another.
-        let making = self.being_made().clone();
-        let served =
-            service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
-        let removed = served.map_err(|source| {
-            file::FileError::Io { operation: "look for served images in", path: directory.to_owned(), source }.into()
-        });
-        match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
-            Ok(removed) => {
-                self.conditions.clear(FindingId::LayersNotRemoved, &object);
-                Outcome::changed(!removed.is_empty())
-            }
-            Err(error) => {
-                let evidence = format!("layers that are no longer used cannot be removed: {}", chain(&error));
-                self.conditions.set(Finding::new(FindingId::LayersNotRemoved, object, evidence));
-                Outcome::UNCHANGED
-            }
-        }
-    }
-
-    /// Does something to layers while nobody makes any.
-    pub(super) fn alone_with_layers(
-        &self,
-        directory: &Path,
-        work: impl FnOnce() -> Result<(), LayerError>,
-    ) -> Result<Outcome, Fault> {
-        let give_up = Instant::now() + ALONE_LIMIT;
-        let done = loop {
-            // Not waited for in the lock: those who want to make layers meanwhile would wait as well.
-            let _alone = match self.layers.try_write() {
-                Ok(alone) => alone,
-                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
-                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
-                    process::pause(ALONE_PAUSE);
-                    continue;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let cause = "layers are constantly being created there";
-                    return Err(Fault::new(Code::InUse, file_object(directory), cause));
-                }
-            };
-            break work();
-        };
-        // Who wanted to look for what is of no use was sent away.
-        self.sweep_what_was_left();
-        done.map(|()| Outcome::DONE).map_err(|e| e.fault(file_object(directory)))
-    }
-
     /// Has another server serve an image, if its own has layers open that are gone.
     pub(super) fn renew_stale(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let Some((_, device)) = self.served(image, volume)? else { return Ok(Outcome::UNCHANGED) };
@@ -272,15 +166,11 @@ impl Kernel {
         Ok(Outcome::DONE)
     }
 
-    fn unswept(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        self.unswept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn refresh_image(&self, image: &Path, volume: Uuid, size: Bytes) -> Result<Outcome, Fault> {
         if let Some((mut control, device)) = self.served(image, volume)? {
             let grown = sized::grow(&self.roots, &mut control, &device, size);
             let old = grown.map_err(|e| e.fault(file_object(image)))?;
-            return Ok(Outcome { old: Some(old.to_string()), changed: old < size });
+            return Ok(Outcome { old: Some(old.to_string()), changed: old < size, ..Outcome::DONE });
         }
         let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
         loopdev::set_capacity(&self.roots, &info).map_err(|e| e.fault(file_object(image)))?;
@@ -297,13 +187,17 @@ impl Kernel {
             control.remove(&self.roots, &device).map_err(|e| e.fault(object()))?;
             // It ended as it was told to: there is nothing to look for in its log.
             service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
-            return Ok(Outcome { old: Some(device.node(&self.roots).display().to_string()), changed: true });
+            return Ok(Outcome {
+                old: Some(device.node(&self.roots).display().to_string()),
+                changed: true,
+                ..Outcome::DONE
+            });
         }
         service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
         drop(starting);
         let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
         loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
-        Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true })
+        Ok(Outcome { old: Some(info.dev_path.display().to_string()), changed: true, ..Outcome::DONE })
     }
 
     /// The open device of an image, and what makes it.
@@ -481,7 +375,7 @@ impl Kernel {
             return Ok(Outcome::UNCHANGED);
         }
         cgroup::move_pid(&self.roots, pid, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-        Ok(Outcome { old: Some(found.to_string()), changed: true })
+        Ok(Outcome { old: Some(found.to_string()), changed: true, ..Outcome::DONE })
     }
 }
 
@@ -500,44 +394,4 @@ fn activate_below(node: &Path) {
 pub(super) fn server_of(device: &DeviceInfo) -> Option<u32> {
     device.server().ok().flatten()?;
     device.server_pid
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A directory with an image that was being made when somebody died.
-    fn with_leftover() -> (tempfile::TempDir, PathBuf) {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(format!("{}.{NEW_SUFFIX}", Uuid::from_u128(7)));
-        std::fs::write(&path, "").unwrap();
-        (dir, path)
-    }
-
-    #[test]
-    fn a_sweep_that_was_put_off_is_made_by_the_last_who_makes_a_layer() {
-        let ((dir, leftover), kernel) = (with_leftover(), Kernel::host());
-        kernel
-            .making_layers(|| {
-                kernel.making_layers(|| {
-                    assert!(!kernel.sweep_layers(dir.path()).changed);
-                    Ok(())
-                })?;
-                assert!(leftover.exists(), "a layer is still being made");
-                Ok(())
-            })
-            .unwrap();
-        assert!(!leftover.exists());
-    }
-
-    #[test]
-    fn what_this_process_makes_is_no_leftover() {
-        let ((dir, new), kernel) = (with_leftover(), Kernel::host());
-        kernel.note_new(&new);
-        kernel.sweep_layers(dir.path());
-        assert!(new.exists());
-        kernel.forget_new(&new);
-        kernel.sweep_layers(dir.path());
-        assert!(!new.exists());
-    }
 }

@@ -1,0 +1,60 @@
+//! Actions on file systems that are not mounted, and on their journals; growing works on mounted ones as well.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{Action, DeviceRef};
+use crate::model::{FsKind, Repair};
+use crate::units::Bytes;
+
+/// Actions on file systems that are not mounted, and on their journals; growing works on mounted ones as well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
+pub enum FsAction {
+    /// Makes a file system on a device that carries none.
+    Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
+    /// Checks an unmounted file system, and repairs it as far as asked.
+    CheckFs { device: DeviceRef, fs: FsKind, repair: Repair },
+    /// Gives a cloned file system its own UUID.
+    NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
+    /// Gives the ext4 in an image on layers, which nobody serves, a UUID by writing its superblock; where that alone does not do it,
+    /// `otherwise` is done.
+    StampFsUuid { image: PathBuf, uuid: Uuid, otherwise: Vec<Action> },
+    /// Grows the file system to the device's size, mounted at `mounted_at` or not mounted.
+    GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
+    /// Shrinks an unmounted ext4.
+    ShrinkFs { device: DeviceRef, size_bytes: Bytes },
+    /// Removes the journal of an unmounted ext4 that was checked, unless it has that size; refuses where there is no room for one of it.
+    RemoveJournal { device: DeviceRef, wanted_bytes: Bytes },
+    /// Makes a journal in an unmounted ext4 that has none; a smaller one where there is no room for that.
+    MakeJournal { device: DeviceRef, size_bytes: Bytes },
+}
+
+impl fmt::Display for FsAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use FsAction as A;
+        match self {
+            A::Mkfs { device, fs, .. } => write!(f, "make {fs} on {device}"),
+            A::CheckFs { device, fs, repair } => {
+                let how = match repair {
+                    Repair::No => "",
+                    Repair::Safe => ", repairing what can be repaired safely",
+                    Repair::Full => ", repairing everything",
+                };
+                write!(f, "check {fs} on {device}{how}")
+            }
+            A::NewFsUuid { device, fs, uuid } => write!(f, "set the UUID of {fs} on {device} to {uuid}"),
+            A::StampFsUuid { image, uuid, .. } => write!(f, "set the UUID of ext4 in {} to {uuid}", image.display()),
+            A::GrowFs { device, fs, .. } => write!(f, "grow {fs} on {device} to the device's size"),
+            A::ShrinkFs { device, size_bytes } => write!(f, "shrink ext4 on {device} to {size_bytes}"),
+            A::RemoveJournal { device, wanted_bytes } => {
+                write!(f, "remove the journal of ext4 on {device}, unless it has {wanted_bytes}")
+            }
+            A::MakeJournal { device, size_bytes } => write!(f, "create a journal of {size_bytes} in ext4 on {device}"),
+        }
+    }
+}

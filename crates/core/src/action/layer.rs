@@ -1,0 +1,53 @@
+//! Actions on layers, and on the staging files that become layers.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::units::Bytes;
+
+/// Actions on layers, and on the staging files that become layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
+pub enum LayerAction {
+    /// Makes an empty part, into which a snapshot is received, on the layer that it is based on; keeps one that is there.
+    CreatePart { path: PathBuf, content: Uuid, base: Option<Uuid>, size_bytes: Bytes },
+    /// Makes a layer of a part that is whole, and an empty image on it. The part stays.
+    PublishPart { path: PathBuf, image: PathBuf },
+    /// Removes a part, unless something is being received into it.
+    RemovePart { path: PathBuf },
+    /// Removes the layers in a directory that no image lies on.
+    SweepLayers { directory: PathBuf },
+    /// Gives all layers of a run but the newest other names, which nobody knows. Both lists have the newest first.
+    SetLayersApart { directory: PathBuf, layers: Vec<Uuid>, names: Vec<Uuid> },
+    /// Copies what layers of a run have that was set apart, the newest first, into one of them. What copies joins the cgroup.
+    MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<String> },
+    /// Puts the layer into which others of a run were merged in the place of the newest, on what the oldest lay on.
+    ReplaceLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, below: Option<Uuid> },
+}
+
+impl fmt::Display for LayerAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use LayerAction as A;
+        match self {
+            A::CreatePart { path, content, .. } => write!(f, "create staging file {} for {content}", path.display()),
+            A::PublishPart { path, image } => {
+                write!(f, "turn {} into a layer, and create image {} on top of it", path.display(), image.display())
+            }
+            A::RemovePart { path } => write!(f, "remove staging file {}", path.display()),
+            A::SweepLayers { directory } => write!(f, "remove unused layers in {}", directory.display()),
+            A::SetLayersApart { directory, layers, .. } => {
+                write!(f, "set {} layers in {} aside", layers.len(), directory.display())
+            }
+            A::MergeLayers { directory, layers, into, .. } => {
+                write!(f, "merge {} layers in {} into {into}", layers.len(), directory.display())
+            }
+            A::ReplaceLayers { directory, layers, into, .. } => {
+                write!(f, "replace {} layers in {} with {into}", layers.len(), directory.display())
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Actions on mounts and on what is mounted.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::DeviceRef;
+use crate::model::FsKind;
+use crate::units::Bytes;
+
+/// Actions on mounts and on what is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "action", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
+pub enum MountAction {
+    /// Mounts with `nosuid,nodev,noatime`.
+    Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
+    /// Unmounts what is mounted at the target, if anything.
+    Unmount { target: PathBuf },
+    /// Writes everything that a mounted file system has cached.
+    SyncFs { target: PathBuf },
+    /// Discards what a mounted file system has free in a part of its range (FITRIM). What does so joins the cgroup.
+    TrimFs { target: PathBuf, cgroup: String, start_bytes: Bytes, length_bytes: Bytes },
+    /// Lets siblings in the same sharing domain read what a mounted volume has in its page cache.
+    AttachSibling { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
+    /// Keeps siblings from it, which would keep it from being unmounted.
+    DetachSibling { volume: Uuid },
+}
+
+impl fmt::Display for MountAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use MountAction as A;
+        match self {
+            A::Mount { device, fs, target, read_only, .. } => {
+                let how = if *read_only { ",ro" } else { "" };
+                write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
+            }
+            A::Unmount { target } => write!(f, "unmount {}", target.display()),
+            A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),
+            A::TrimFs { target, start_bytes, length_bytes, .. } => {
+                let end = Bytes(start_bytes.0.saturating_add(length_bytes.0));
+                write!(f, "trim the file system at {} from {start_bytes} to {end}", target.display())
+            }
+            A::AttachSibling { target, .. } => write!(f, "let peers read the cached blocks of {}", target.display()),
+            A::DetachSibling { volume } => write!(f, "stop peers from reading volume {volume}"),
+        }
+    }
+}

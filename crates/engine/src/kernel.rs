@@ -1,0 +1,130 @@
+//! The host that is a real kernel: facts and actions through `bulkhead-sys`.
+//!
+//! One file for each facet of a host (a trait of [`crate::host`]): its look-ups, and the actions on the same objects, which `act.rs` dispatches.
+//! `apart.rs` runs actions that wait for a tenant's I/O in processes of their own, `worker.rs` starts workers, `faults.rs` translates errors for
+//! operators, `proof.rs` and `records.rs` make it cheap to check that nothing has changed.
+
+mod act;
+pub mod apart;
+mod cgroups;
+mod devices;
+pub(crate) mod faults;
+mod file_systems;
+mod images;
+mod layers;
+mod lvm;
+mod mounts;
+mod pools;
+mod processes;
+mod proof;
+mod records;
+mod servers;
+mod siblings;
+mod state;
+mod volumes;
+mod worker;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, RwLock};
+
+use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::error::Fault;
+use bulkhead_core::work::WorkSpec;
+use bulkhead_sys::mount::MountPoints;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::systemd::{self, Manager};
+use bulkhead_sys::ublk::Owners;
+use uuid::Uuid;
+
+use self::cgroups::RootSlice;
+use self::records::KnownRecords;
+use crate::conditions::Conditions;
+use crate::host::{Host, Proof, Worker};
+use crate::jobs::Job;
+use crate::servers::Replacing;
+
+/// The running kernel.
+#[derive(Debug)]
+pub struct Kernel {
+    pub(super) roots: Roots,
+    /// Where that is process 1.
+    pub(super) systemd: Option<Manager>,
+    /// Requests that each volume of a file pool that gets a device can have under way.
+    pub(super) requests: u16,
+    /// Whether this program has the command that carries out actions in processes of their own.
+    pub(super) has_processes: bool,
+    /// Taken by who makes layers, and exclusively by who removes those that nothing lies on.
+    pub(super) layers: RwLock<()>,
+    root_slice: RootSlice,
+    /// Directories in which layers were to be looked for that nothing lies on, while others were being made.
+    pub(super) unswept: Mutex<BTreeSet<PathBuf>>,
+    /// Images that are being made to take the place of others.
+    pub(super) being_made: Mutex<BTreeSet<PathBuf>>,
+    pub(super) replacing: Replacing,
+    /// Of which ublk devices it is known that they are not the one that is looked for.
+    pub(super) owners: Owners,
+    /// Opened when it is asked for the first time.
+    mount_points: Mutex<Option<MountPoints>>,
+    known: KnownRecords,
+    pub(super) conditions: Conditions,
+}
+
+impl Kernel {
+    /// The host that this process runs on.
+    #[must_use]
+    pub fn host() -> Self {
+        let roots = Roots::host();
+        Self {
+            // Without a bus, tenants have plain cgroups, which systemd leaves alone.
+            systemd: (systemd::is_running(&roots) && systemd::has_bus(&roots)).then(Manager::default),
+            roots,
+            requests: bulkhead_sys::ublk::service::REQUESTS,
+            has_processes: false,
+            layers: RwLock::default(),
+            root_slice: RootSlice::default(),
+            unswept: Mutex::default(),
+            being_made: Mutex::default(),
+            replacing: Replacing::default(),
+            owners: Owners::default(),
+            mount_points: Mutex::default(),
+            known: KnownRecords::default(),
+            conditions: Conditions::default(),
+        }
+    }
+
+    /// Carries out what waits for a tenant's I/O in processes of their own. The program has to have the command [`apart::COMMAND`].
+    #[must_use]
+    pub fn with_processes(self) -> Self {
+        Self { has_processes: true, ..self }
+    }
+
+    /// With so many requests under way for each volume of a file pool, once it gets a device.
+    #[must_use]
+    pub fn with_requests(self, requests: u16) -> Self {
+        Self { requests, ..self }
+    }
+
+    /// Whether a volume's server was ended on purpose, by somebody who starts another.
+    pub(crate) fn is_replacing(&self, volume: Uuid) -> bool {
+        self.replacing.contains(volume)
+    }
+}
+
+impl Host for Kernel {
+    fn apply(&self, action: &Action, job: &Job) -> Result<Applied, Fault> {
+        self.act_for(action, job)
+    }
+
+    fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault> {
+        self.worker(spec)
+    }
+
+    fn conditions(&self) -> &Conditions {
+        &self.conditions
+    }
+
+    fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>> {
+        self.proof_of(kept)
+    }
+}

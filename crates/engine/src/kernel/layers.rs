@@ -1,0 +1,209 @@
+//! Layers and staging files: their actions, and that no layer is removed while an image comes to lie on one.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use bulkhead_core::action::LayerAction;
+use bulkhead_core::backend::NEW_SUFFIX;
+use bulkhead_core::error::{Code, Fault, chain};
+use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_sys::ublk::service;
+use bulkhead_sys::{file, merge, part, process};
+
+use super::Kernel;
+use super::act::Outcome;
+use super::faults::{Classify, file as file_object};
+
+/// How long it is waited for that nobody makes layers, and how often it is tried.
+const ALONE_LIMIT: Duration = Duration::from_secs(60);
+const ALONE_PAUSE: Duration = Duration::from_millis(50);
+
+impl Kernel {
+    pub(super) fn act_on_layer(&self, action: &LayerAction) -> Result<Outcome, Fault> {
+        use LayerAction as A;
+        match action {
+            A::CreatePart { path, content, base, size_bytes } => self.making_layers(|| {
+                part::create(path, *content, *base, *size_bytes)
+                    .map(Outcome::changed)
+                    .map_err(|e| e.fault(file_object(path)))
+            }),
+            A::PublishPart { path, image } => self.making_layers(|| {
+                part::publish(path, image).map_err(|e| e.fault(file_object(path)))?;
+                Ok(Outcome::DONE)
+            }),
+            A::RemovePart { path } => part::remove(path).map(Outcome::changed).map_err(|e| e.fault(file_object(path))),
+            A::SweepLayers { directory } => Ok(self.sweep_layers(directory)),
+            A::SetLayersApart { directory, layers, names } => {
+                self.alone_with_layers(directory, || merge::set_apart(directory, layers, names))
+            }
+            A::MergeLayers { directory, layers, into, .. } => {
+                let copied = merge::copy(directory, layers, *into).map_err(|e| e.fault(file_object(directory)))?;
+                tracing::info!(directory = %directory.display(), %copied, "layers are merged");
+                Ok(Outcome::DONE)
+            }
+            A::ReplaceLayers { directory, layers, into, below } => {
+                self.alone_with_layers(directory, || merge::replace(directory, layers, *into, *below))
+            }
+        }
+    }
+
+    /// Does something by which an image comes to lie on a layer. Nobody removes layers meanwhile: a look at the directory that falls
+    /// into it could find a layer, and not the image that lies on it.
+    pub(super) fn making_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+        let done = {
+            let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
+            work()
+        };
+        self.sweep_what_was_left();
+        done
+    }
+
+    /// Looks where others could not look while layers were being made.
+    fn sweep_what_was_left(&self) {
+        // Not held in the loop, which takes it again.
+        let left = mem::take(&mut *self.unswept());
+        for directory in left {
+            self.sweep_layers(&directory);
+        }
+    }
+
+    /// Notes of an image that is being made to take the place of another: nobody serves it at times, and it is no leftover. Until it
+    /// has that place, or is removed.
+    pub(super) fn note_new(&self, path: &Path) {
+        if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
+            self.being_made().insert(path.to_owned());
+        }
+    }
+
+    pub(super) fn forget_new(&self, path: &Path) {
+        self.being_made().remove(path);
+    }
+
+    fn being_made(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.being_made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes layers that are of no use any more; while others are made, who makes them does that afterwards. Where it fails they
+    /// are a matter of space, and the next removal tries again.
+    pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
+        let swept = {
+            let _alone = match self.layers.try_write() {
+                Ok(alone) => alone,
+                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    self.unswept().insert(directory.to_owned());
+                    return Outcome::UNCHANGED;
+                }
+            };
+            self.sweep(directory)
+        };
+        // Another one wanted to look meanwhile, and what it looked for may have come after this one had looked.
+        if self.unswept().remove(directory) {
+            self.sweep_layers(directory);
+        }
+        swept
+    }
+
+    fn sweep(&self, directory: &Path) -> Outcome {
+        let object = format!("directory {}", directory.display());
+        // One whose server is gone gets another.
+        let making = self.being_made().clone();
+        let served =
+            service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
+        let removed = served.map_err(|source| {
+            file::FileError::Io { operation: "look for served images in", path: directory.to_owned(), source }.into()
+        });
+        match removed.and_then(|served: Vec<PathBuf>| layer::sweep(directory, &served)) {
+            Ok(removed) => {
+                self.conditions.clear(FindingId::LayersNotRemoved, &object);
+                Outcome::changed(!removed.is_empty())
+            }
+            Err(error) => {
+                let evidence = format!("layers that are no longer used cannot be removed: {}", chain(&error));
+                self.conditions.set(Finding::new(FindingId::LayersNotRemoved, object, evidence));
+                Outcome::UNCHANGED
+            }
+        }
+    }
+
+    /// Does something to layers while nobody makes any.
+    pub(super) fn alone_with_layers(
+        &self,
+        directory: &Path,
+        work: impl FnOnce() -> Result<(), LayerError>,
+    ) -> Result<Outcome, Fault> {
+        let give_up = Instant::now() + ALONE_LIMIT;
+        let done = loop {
+            // Not waited for in the lock: those who want to make layers meanwhile would wait as well.
+            let _alone = match self.layers.try_write() {
+                Ok(alone) => alone,
+                Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() < give_up => {
+                    process::pause(ALONE_PAUSE);
+                    continue;
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let cause = "layers are constantly being created there";
+                    return Err(Fault::new(Code::InUse, file_object(directory), cause));
+                }
+            };
+            break work();
+        };
+        // Who wanted to look for what is of no use was sent away.
+        self.sweep_what_was_left();
+        done.map(|()| Outcome::DONE).map_err(|e| e.fault(file_object(directory)))
+    }
+
+    fn unswept(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.unswept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use bulkhead_core::backend::NEW_SUFFIX;
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// A directory with an image that was being made when somebody died.
+    fn with_leftover() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(format!("{}.{NEW_SUFFIX}", Uuid::from_u128(7)));
+        std::fs::write(&path, "").unwrap();
+        (dir, path)
+    }
+
+    #[test]
+    fn a_sweep_that_was_put_off_is_made_by_the_last_who_makes_a_layer() {
+        let ((dir, leftover), kernel) = (with_leftover(), Kernel::host());
+        kernel
+            .making_layers(|| {
+                kernel.making_layers(|| {
+                    assert!(!kernel.sweep_layers(dir.path()).changed);
+                    Ok(())
+                })?;
+                assert!(leftover.exists(), "a layer is still being made");
+                Ok(())
+            })
+            .unwrap();
+        assert!(!leftover.exists());
+    }
+
+    #[test]
+    fn what_this_process_makes_is_no_leftover() {
+        let ((dir, new), kernel) = (with_leftover(), Kernel::host());
+        kernel.note_new(&new);
+        kernel.sweep_layers(dir.path());
+        assert!(new.exists());
+        kernel.forget_new(&new);
+        kernel.sweep_layers(dir.path());
+        assert!(!new.exists());
+    }
+}

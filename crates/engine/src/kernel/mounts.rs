@@ -1,0 +1,133 @@
+//! Mounts: mounting, unmounting, writing and trimming what is mounted.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bulkhead_core::action::{DeviceRef, MountAction};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::FsKind;
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_sys::jbd2::LogThread;
+use bulkhead_sys::mount::{self, MountFlags, MountPoints};
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::{block, file, trim};
+
+use super::Kernel;
+use super::act::Outcome;
+use super::faults::Classify;
+use crate::host::Mounts;
+
+/// How long unmounting waits for the journal thread to end, so that its cgroup can be removed. Requests wait meanwhile.
+const THREAD_END_LIMIT: Duration = Duration::from_secs(3);
+
+impl Kernel {
+    pub(super) fn act_on_mount(&self, action: &MountAction) -> Result<Outcome, Fault> {
+        use MountAction as A;
+        match action {
+            A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
+            A::Unmount { target } => self.unmount(target),
+            A::SyncFs { target } => {
+                file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
+                Ok(Outcome::DONE)
+            }
+            A::AttachSibling { device, volume, target, domain } => self.attach_sibling(device, *volume, target, domain),
+            A::DetachSibling { volume } => self.detach_sibling(*volume),
+            A::TrimFs { target, start_bytes, length_bytes, .. } => {
+                trim_fs(&self.roots, target, *start_bytes, *length_bytes).map(Outcome::discarded)
+            }
+        }
+    }
+
+    fn mount(
+        &self,
+        device: &DeviceRef,
+        fs: FsKind,
+        target: &Path,
+        read_only: bool,
+        nouuid: bool,
+    ) -> Result<Outcome, Fault> {
+        let (dev, _) = self.kernel_name(device)?;
+        if let Some(found) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? {
+            if found == dev {
+                return Ok(Outcome::UNCHANGED);
+            }
+            let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
+            let cause = format!("something else is mounted there ({other})");
+            return Err(Fault::new(Code::InUse, target.display(), cause).hint("unmount it"));
+        }
+        if fs::read_dir(target).is_ok_and(|mut entries| entries.next().is_some()) {
+            let cause = "it contains files, which a file system mounted over them would hide";
+            return Err(Fault::new(Code::HasData, format!("directory {}", target.display()), cause)
+                .hint("move them away: only the volume belongs there"));
+        }
+        let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
+        let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
+        let node = self.node(device)?;
+        mount::mount(&node, fs.as_str(), target, flags, options).map_err(|e| e.fault(device))?;
+        Ok(Outcome::DONE)
+    }
+
+    fn unmount(&self, target: &Path) -> Result<Outcome, Fault> {
+        let Some(dev) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? else {
+            return Ok(Outcome::UNCHANGED);
+        };
+        // What is on no block device has no such thread.
+        let (source, thread) = match block::name_of(&self.roots, dev) {
+            Ok(name) => {
+                let thread = LogThread::find(&self.roots, &name).map_err(|e| e.fault(&name))?;
+                (self.roots.dev.join(name).display().to_string(), thread)
+            }
+            Err(_) => (dev.to_string(), None),
+        };
+        mount::unmount(target).map_err(|e| {
+            let fault = e.fault(format!("mount {}", target.display()));
+            Fault { cause: format!("{}{}", fault.cause, self.users_of(dev)), ..fault }
+        })?;
+        // The file system ends when its last mount in any namespace does; only then is its journal thread gone.
+        if thread.is_none_or(|thread| thread.wait_until_gone(&self.roots, THREAD_END_LIMIT)) {
+            return Ok(Outcome { old: Some(source), changed: true, ..Outcome::DONE });
+        }
+        let cause = format!("its file system is still mounted elsewhere{}", self.users_of(dev));
+        Err(Fault::new(Code::InUse, format!("mount {}", target.display()), cause)
+            .hint("stop the processes in those mount namespaces"))
+    }
+
+    fn users_of(&self, dev: DevNo) -> String {
+        let users = mount::mounts_of_device(&self.roots, dev).map(|users| users.mounts).unwrap_or_default();
+        let own = std::process::id();
+        let list: Vec<String> = users
+            .iter()
+            .filter(|user| user.pid != own && user.pid != 1)
+            .map(|user| format!("pid {} at {}", user.pid, user.mount.mount_point.display()))
+            .collect();
+        if list.is_empty() { String::new() } else { format!("; mounted by {}", list.join(", ")) }
+    }
+}
+
+impl Mounts for Kernel {
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
+        let found = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))?;
+        Ok(found.is_some())
+    }
+
+    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
+        let mut points = self.mount_points.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match points.take() {
+            Some(open) => open,
+            None => MountPoints::open(&self.roots).map_err(|e| e.fault("mount table"))?,
+        };
+        points.insert(open).now().map_err(|e| e.fault("mount table"))
+    }
+}
+
+/// Where nothing is mounted, the directory belongs to another file system, which is not ours to trim.
+fn trim_fs(roots: &Roots, target: &Path, start: Bytes, length: Bytes) -> Result<Bytes, Fault> {
+    let object = || format!("mount point {}", target.display());
+    if mount::mounted_at(roots, target).map_err(|e| e.fault(object()))?.is_none() {
+        return Err(Fault::new(Code::NotFound, object(), "nothing is mounted there now"));
+    }
+    trim::trim(target, start, length).map_err(|e| e.fault(object()))
+}

@@ -1,0 +1,160 @@
+//! Cgroups of the simulated host, and the journal threads in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::action::CgroupAction;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::identity::{Identity, identify};
+use bulkhead_core::model::{IoMax, RateLimit};
+use bulkhead_core::units::DevNo;
+use bulkhead_core::wire::IoBytes;
+
+use super::{Sim, World};
+use crate::host::{Cgroups, JournalFacts};
+
+impl World {
+    /// Returns whether anything changed.
+    pub(super) fn act_on_cgroup(&mut self, action: &CgroupAction) -> Result<bool, Fault> {
+        use CgroupAction as A;
+        Ok(match action {
+            A::CreateCgroup { cgroup } => {
+                let is_new = !self.cgroups.contains_key(cgroup);
+                let mut path = PathBuf::new();
+                for part in Path::new(cgroup) {
+                    path.push(part);
+                    self.cgroups.entry(path.display().to_string()).or_default();
+                }
+                is_new
+            }
+            // Processes are not simulated.
+            A::MoveProcesses { .. } => false,
+            A::EnableController { cgroup, controller } => {
+                assert_eq!(controller, "cpu", "io and memory come with a cgroup");
+                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
+                if self.lacks_cpu || (cgroup != "/" && !self.cpu_below.contains(above)) {
+                    return Err(Fault::new(Code::Unsupported, format!("cgroup {cgroup}"), "cpu is not available"));
+                }
+                if self.refuses_cpu.as_ref() == Some(cgroup) {
+                    return Err(Fault::new(
+                        Code::Unsupported,
+                        format!("cgroup {cgroup}"),
+                        "a realtime process is below it",
+                    ));
+                }
+                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "cpu was enabled below a missing cgroup");
+                self.cpu_below.insert(cgroup.clone())
+            }
+            A::WriteCgroup { cgroup, file, value } => {
+                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
+                assert!(file != "cpu.weight" || self.cpu_below.contains(above), "there is no cpu.weight in {cgroup}");
+                let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
+                files.insert(file.clone(), value.clone()).as_ref() != Some(value)
+            }
+            A::SetWeight { cgroup, file, device, weight } => {
+                let files = self.cgroups.get_mut(cgroup);
+                let files =
+                    files.ok_or_else(|| Fault::new(Code::NotFound, format!("cgroup {cgroup}"), "it is gone"))?;
+                files.insert(format!("{file} {device}"), weight.to_string()) != Some(weight.to_string())
+            }
+            A::ResetWeight { cgroup, file, device } => {
+                self.cgroups.get_mut(cgroup).is_some_and(|files| files.remove(&format!("{file} {device}")).is_some())
+            }
+            A::LimitIo { cgroup, device, limit } => match self.cgroups.get_mut(cgroup) {
+                Some(files) if *limit == IoMax { ops: RateLimit::default(), bytes: Some(RateLimit::default()) } => {
+                    files.remove(&format!("io.max {device}")).is_some()
+                }
+                Some(files) => files.insert(format!("io.max {device}"), limit.to_string()) != Some(limit.to_string()),
+                None => false,
+            },
+            A::RemoveCgroup { cgroup } => {
+                let below = format!("{cgroup}/");
+                assert!(
+                    !self.cgroups.keys().any(|path| path.starts_with(&below)),
+                    "a cgroup with children was removed"
+                );
+                let threads = self.journals.values().chain(self.adopted.values());
+                let mut inside = threads.chain(self.attached.values().flatten());
+                assert!(!inside.any(|c| c == cgroup), "a cgroup with a thread or a server was removed");
+                self.cpu_below.remove(cgroup);
+                self.cgroups.remove(cgroup).is_some()
+            }
+            A::PlaceJournal { device, cgroup, .. } => {
+                assert!(self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
+                let target =
+                    self.mounts.iter().find(|(_, mounted)| *mounted == device).map(|(target, _)| target.clone());
+                let target = target.ok_or_else(|| Fault::new(Code::Internal, device, "no journal thread"))?;
+                self.journals.insert(target, cgroup.clone()).as_ref() != Some(cgroup)
+            }
+            A::MoveJournal { device, cgroup } => {
+                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
+                self.adopted.insert(device.clone(), cgroup.clone()).as_ref() != Some(cgroup)
+            }
+        })
+    }
+}
+
+impl Cgroups for Sim {
+    fn weight_files(&self) -> Vec<&'static str> {
+        vec!["io.weight"]
+    }
+
+    fn controllers(&self) -> BTreeSet<String> {
+        let all = ["cpu", "io", "memory"].into_iter().filter(|name| *name != "cpu" || !self.world().lacks_cpu);
+        all.map(str::to_owned).collect()
+    }
+
+    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
+        Ok(self.world().cgroups.keys().map(|path| (path.clone(), identify(path))).collect())
+    }
+
+    fn weight(&self, cgroup: &str, file: &str, _dev: DevNo) -> Result<Option<u32>, Fault> {
+        let world = self.world();
+        let weight = |files: &BTreeMap<String, String>| {
+            let own = files.get(&format!("{file} sda")).map(String::as_str);
+            own.map_or(100, |weight| weight.parse().unwrap())
+        };
+        Ok(world.cgroups.get(cgroup).map(weight))
+    }
+
+    fn io_max(&self, cgroup: &str, _dev: DevNo) -> Result<Option<IoMax>, Fault> {
+        let limit = |files: &BTreeMap<String, String>| {
+            let line = files.get("io.max sda").map_or("", String::as_str);
+            let of = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
+            let limit = |direction: char, unit: &str| of(&format!("{direction}{unit}="));
+            let [bytes, ops] =
+                ["bps", "iops"].map(|unit| RateLimit { read: limit('r', unit), write: limit('w', unit) });
+            IoMax { ops, bytes: Some(bytes) }
+        };
+        Ok(self.world().cgroups.get(cgroup).map(limit))
+    }
+
+    fn io_bytes(&self, _cgroup: &str) -> IoBytes {
+        IoBytes::default()
+    }
+
+    fn moved_bytes(&self, cgroup: &str, _dev: DevNo) -> u64 {
+        // A quarter is journal.
+        let ms = u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX);
+        if cgroup.contains("journal:") { ms } else { 3 * ms }
+    }
+
+    fn operations(&self, _cgroup: &str, _dev: DevNo) -> u64 {
+        // One in a millisecond.
+        u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn io_waited(&self, _cgroup: &str) -> Option<Duration> {
+        Some(self.world().busy_for)
+    }
+
+    fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
+        let device = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if !device.starts_with("sda") {
+            return Err(Fault::new(Code::Unsupported, device, "it has no journal thread"));
+        }
+        let cgroup = self.world().adopted.get(&device).cloned().unwrap_or_default();
+        Ok(JournalFacts { physical: vec!["sda".to_owned()], device, cgroup: cgroup.trim_start_matches('/').to_owned() })
+    }
+}

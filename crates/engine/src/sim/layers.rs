@@ -1,0 +1,119 @@
+//! Layers and staging files of the simulated host.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::path::{Path, PathBuf};
+
+use bulkhead_core::action::LayerAction;
+use bulkhead_core::backend::NEW_SUFFIX;
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::merge::{Layer, LayerTree};
+use bulkhead_core::model::FsKind;
+use bulkhead_core::stream::{PartLayer, PartState};
+use bulkhead_core::units::Bytes;
+use uuid::Uuid;
+
+use super::{FileSystem, World};
+
+impl World {
+    /// Returns whether anything changed.
+    pub(super) fn act_on_layer(&mut self, action: &LayerAction) -> Result<bool, Fault> {
+        use LayerAction as A;
+        Ok(match action {
+            A::CreatePart { path, content, base, size_bytes } => {
+                let missing = base.filter(|base| !self.below.contains_key(&PathBuf::from(base.to_string())));
+                if missing.is_some() {
+                    return Err(Fault::new(Code::NotFound, path.display(), "its base is missing"));
+                }
+                let new = PartState {
+                    content: *content,
+                    base: *base,
+                    size: *size_bytes,
+                    received: Some(Bytes(0)),
+                    layer: PartLayer::Missing,
+                };
+                let is_new = self.part(path).is_none_or(|part| part.layer == PartLayer::Same);
+                if is_new {
+                    self.parts.insert(path.clone(), new);
+                }
+                is_new
+            }
+            A::PublishPart { path, image } => {
+                let part = self.parts.get_mut(path).expect("it is being received");
+                assert!(part.received.is_none(), "a part was published that is not whole");
+                let layer = self.below.entry(PathBuf::from(part.content.to_string()));
+                part.layer = if matches!(layer, Entry::Vacant(_)) { PartLayer::Same } else { PartLayer::Other };
+                layer.or_insert(part.base);
+                self.below.insert(image.clone(), Some(part.content));
+                let fs = Some(FileSystem::new(FsKind::Ext4, part.size));
+                self.images.insert(image.clone(), (part.size, fs)).is_none()
+            }
+            A::RemovePart { path } => self.parts.remove(path).is_some(),
+            A::SweepLayers { .. } => {
+                self.images.retain(|image, _| image.extension().is_none_or(|extension| extension != NEW_SUFFIX));
+                let unused = self.unused_layers();
+                self.below.retain(|path, _| !unused.contains(path));
+                !unused.is_empty()
+            }
+            A::SetLayersApart { layers, names, .. } => {
+                if !self.layer_tree().has_run(layers) {
+                    return Err(Fault::new(Code::InUse, "layers", "something lies on them"));
+                }
+                let path = |id: &Uuid| PathBuf::from(id.to_string());
+                for (above, (old, new)) in names.iter().zip(layers.iter().zip(names).skip(1)) {
+                    let below = self.below.remove(&path(old)).expect("it is there");
+                    self.below.insert(path(new), below);
+                    self.below.insert(path(above), Some(*new));
+                }
+                true
+            }
+            A::MergeLayers { layers, into, cgroup, .. } => {
+                assert!(layers.contains(into));
+                assert!(cgroup.as_ref().is_none_or(|cgroup| self.cgroups.contains_key(cgroup)));
+                true
+            }
+            A::ReplaceLayers { layers, below, .. } => {
+                assert!(self.layer_tree().has_run(layers), "a layer was replaced that something else needs");
+                self.below.insert(PathBuf::from(layers[0].to_string()), *below);
+                true
+            }
+        })
+    }
+
+    pub(super) fn unused_layers(&self) -> BTreeSet<PathBuf> {
+        let mut needed: Vec<Uuid> =
+            self.images.keys().filter_map(|image| self.below.get(image).copied().flatten()).collect();
+        needed.extend(self.parts.values().filter_map(|part| part.base));
+        let mut unused: BTreeSet<PathBuf> =
+            self.below.keys().filter(|path| !self.images.contains_key(*path)).cloned().collect();
+        while let Some(layer) = needed.pop() {
+            let path = PathBuf::from(layer.to_string());
+            needed.extend(self.below[&path]);
+            unused.remove(&path);
+        }
+        unused
+    }
+
+    pub(super) fn layer_tree(&self) -> LayerTree {
+        let mut tree = LayerTree::default();
+        for (path, below) in &self.below {
+            match path.to_str().and_then(|name| Uuid::parse_str(name).ok()) {
+                Some(layer) => drop(tree.layers.insert(layer, Layer { below: *below, bytes: Bytes::mib(2) })),
+                None => tree.needed.extend(*below),
+            }
+        }
+        tree.needed.extend(self.parts.values().filter_map(|part| part.base));
+        tree
+    }
+
+    pub(super) fn part(&self, path: &Path) -> Option<PartState> {
+        let part = self.parts.get(path)?;
+        let has_layer = self.below.contains_key(&PathBuf::from(part.content.to_string()));
+        let layer = match part.layer {
+            _ if !has_layer => PartLayer::Missing,
+            PartLayer::Same => PartLayer::Same,
+            _ => PartLayer::Other,
+        };
+        Some(PartState { layer, ..*part })
+    }
+}

@@ -1,0 +1,77 @@
+//! Mounts of the simulated host.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bulkhead_core::action::{DeviceRef, MountAction};
+use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::model::FsKind;
+
+use super::lvm::node;
+use super::{Sim, World};
+use crate::host::Mounts;
+
+impl World {
+    /// Returns whether anything changed.
+    pub(super) fn act_on_mount(&mut self, action: &MountAction) -> Result<bool, Fault> {
+        use MountAction as A;
+        Ok(match action {
+            A::Mount { device, target, read_only, .. } => {
+                if let (false, DeviceRef::Image { image, .. }) = (read_only, device) {
+                    self.empty.remove(image);
+                }
+                let fs = self.fs(device)?.0.as_ref().expect("there is a file system to mount");
+                assert!(
+                    fs.kind == FsKind::Xfs || fs.journal.is_some(),
+                    "a file system without its journal was mounted"
+                );
+                assert!(!self.is_mounted(device), "a volume was mounted twice");
+                self.mounts.insert(target.clone(), device.clone()).is_none()
+            }
+            A::Unmount { target } => {
+                if self.busy.contains(target) {
+                    return Err(Fault::new(Code::InUse, target.display(), "a process keeps it busy"));
+                }
+                assert!(self.siblings.values().all(|lent| lent != target), "siblings keep it from being unmounted");
+                self.journals.remove(target);
+                self.mounts.remove(target).is_some()
+            }
+            A::SyncFs { target } => {
+                assert!(self.mounts.contains_key(target), "what is not mounted was synced");
+                true
+            }
+            A::TrimFs { target, cgroup, start_bytes, length_bytes } => {
+                assert!(self.cgroups.contains_key(cgroup), "a file system was trimmed in a missing cgroup");
+                let device = self.mounts.get(target).cloned().expect("what is trimmed is mounted");
+                let (_, size) = self.fs(&device)?;
+                assert!(start_bytes.0 + length_bytes.0 <= size.0, "more than a volume was trimmed");
+                let path = match device {
+                    DeviceRef::Image { image, .. } => image,
+                    DeviceRef::Lv { vg, lv } => node(&vg, &lv),
+                };
+                assert!(!self.written.contains(&path), "what was written in advance was trimmed");
+                true
+            }
+            A::AttachSibling { volume, target, .. } => {
+                assert!(self.mounts.contains_key(target), "what is not mounted was lent to siblings");
+                self.siblings.insert(*volume, target.clone()).as_ref() != Some(target)
+            }
+            A::DetachSibling { volume } => self.siblings.remove(volume).is_some(),
+        })
+    }
+
+    pub(super) fn is_mounted(&self, device: &DeviceRef) -> bool {
+        self.mounts.values().any(|mounted| mounted == device)
+    }
+}
+
+impl Mounts for Sim {
+    fn is_mounted(&self, target: &Path) -> Result<bool, Fault> {
+        Ok(self.world().mounts.contains_key(target))
+    }
+
+    fn mount_points(&self) -> Result<Arc<BTreeSet<PathBuf>>, Fault> {
+        Ok(Arc::new(self.world().mounts.keys().cloned().collect()))
+    }
+}
