@@ -9,6 +9,7 @@ use std::mem;
 use bulkhead_core::units::Bytes;
 use tar::{EntryType, Header};
 
+use crate::acl::Acl;
 use crate::attributes::{self, ACL_TEXT};
 use crate::error::{ArchiveError, EntryError, ImportError, reading, shown};
 
@@ -19,12 +20,17 @@ mod sparse;
 mod tests;
 
 use number::{number, unsigned};
+pub(crate) use records::encoded;
 use records::{Records, seconds};
 use sparse::BadMap;
 pub(crate) use sparse::{Content, MAX_PIECES, Piece, word as sparse_word};
 
 /// Bytes of a block.
 const BLOCK: u64 = 512;
+
+/// Types of GNU tar: the label of an archive, and a directory with the names that an incremental backup found in it.
+const LABEL: u8 = b'V';
+const DUMPED: u8 = b'D';
 
 /// The longest name or extended header that is read, and the most that several for one entry say together.
 const MAX_EXTENDED: u64 = 1 << 20;
@@ -58,7 +64,7 @@ pub(crate) struct Member {
     pub(crate) gid: u32,
     /// Seconds since 1970.
     pub(crate) mtime: i64,
-    /// Extended attributes, and access lists under the words that these have in the archive.
+    /// Extended attributes; access lists that cannot be read have the words of the archive for names.
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Of a file, which parts of it its data is; nothing of all else.
     pub(crate) content: Content,
@@ -120,6 +126,11 @@ impl<R: Read> Archive<R> {
                     local.extend(records);
                     self.check_sum_of(&local, MAX_EXTENDED, MAX_WORDS)?;
                 }
+                // The label of an archive of GNU tar.
+                kind if kind.as_byte() == LABEL => {
+                    (local, long_name, long_link) = (self.global.clone(), None, None);
+                    self.expect(size);
+                }
                 kind => {
                     // An attribute may well be empty.
                     local.retain(|word, value| !value.is_empty() || word.starts_with(XATTR));
@@ -158,7 +169,7 @@ impl<R: Read> Archive<R> {
         };
         let fields = header.as_old();
         // Before POSIX there was no kind for a directory, and a slash made one of a file.
-        let is_directory = kind == EntryType::Directory || is_regular(kind) && path.ends_with(b"/");
+        let is_directory = matches!(kind.as_byte(), b'5' | DUMPED) || is_regular(kind) && path.ends_with(b"/");
         let member_kind = match kind {
             _ if is_directory => Kind::Directory,
             _ if is_regular(kind) => Kind::File,
@@ -175,25 +186,36 @@ impl<R: Read> Archive<R> {
             Some(text) => seconds(text),
             None => number(&fields.mtime),
         };
-        let xattrs = records.iter().filter_map(|(word, value)| {
-            let is_acl = word.starts_with(ACL_TEXT) && !attributes::is_mode_alone(value);
-            let name = if is_acl { Some(&word[..]) } else { word.strip_prefix(XATTR) };
-            Some((name.filter(|name| !name.is_empty())?.to_vec(), value.clone()))
-        });
         let mode = number(&fields.mode).and_then(|mode| u32::try_from(mode & 0o7777).ok());
+        let mut mode = mode.ok_or_else(|| wrong("a mode"))?;
+        let mut xattrs = BTreeMap::new();
+        for (word, value) in &records {
+            if let Some(name) = word.strip_prefix(XATTR).filter(|name| !name.is_empty()) {
+                xattrs.entry(records::decoded(name)).or_insert_with(|| value.clone());
+            }
+            let Some(kind) = word.strip_prefix(ACL_TEXT) else { continue };
+            match (Acl::parse(value), attributes::acl(kind)) {
+                (Some(acl), Some(attributes::ACCESS)) if acl.mode().is_some() => {
+                    mode = mode & !0o777 | acl.mode().unwrap_or_default();
+                }
+                (Some(acl), Some(name)) => drop(xattrs.insert(name.to_vec(), acl.encode())),
+                // To be noted.
+                _ => drop(xattrs.insert(word.clone(), value.clone())),
+            }
+        }
         let mut member = Member {
             kind: member_kind,
-            mode: mode.ok_or_else(|| wrong("a mode"))?,
+            mode,
             uid: id("uid", &fields.uid, "an owner")?,
             gid: id("gid", &fields.gid, "a group")?,
             mtime: mtime.ok_or_else(|| wrong("a time"))?,
-            xattrs: xattrs.collect(),
+            xattrs,
             path: path.clone(),
             content: Content::default(),
         };
         let size = of("size", Some(size), "a size")?;
         // What else has a size has it without data.
-        self.expect(if is_regular(kind) { size } else { 0 });
+        self.expect(if is_regular(kind) || kind.as_byte() == DUMPED { size } else { 0 });
         if member.kind == Kind::File {
             member.content = self.content(header, size, &records, &path)?;
         }

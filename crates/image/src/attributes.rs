@@ -23,8 +23,8 @@ const MAX_SAID: usize = 80;
 
 /// The namespaces that ext4 has, and the access lists.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
-const ACCESS: &[u8] = b"system.posix_acl_access";
-const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Bytes of a block, and what of it the attributes themselves do not get: a header and an end.
 const BLOCK_BYTES: usize = 4096;
@@ -43,7 +43,7 @@ pub(crate) enum Reason {
     Kind,
     /// There is no room for it.
     TooLarge,
-    /// It is an access list as text.
+    /// It is an access list as text that says nothing here.
     AclText,
     /// The file system where it is unpacked does not take it.
     Staging,
@@ -55,7 +55,7 @@ impl Reason {
             Self::Foreign => "Linux has no such attribute",
             Self::Kind => "files of that kind cannot have it",
             Self::TooLarge => "the attributes of a file may fill one block of 4 KiB",
-            Self::AclText => "access lists are not read as text",
+            Self::AclText => "it is no access list with numbers of users and groups",
             Self::Staging => "the file system of the staging directory refuses it",
         }
     }
@@ -115,18 +115,19 @@ fn needed(attribute: &[u8], value: &[u8]) -> usize {
     ENTRY_OVERHEAD + words(name) + words(value.len())
 }
 
-/// Whether an access list says no more than the mode of its file does.
-pub(crate) fn is_mode_alone(acl: &[u8]) -> bool {
-    let entries = acl.split(|byte| matches!(byte, b',' | b'\n')).map(<[u8]>::trim_ascii);
-    let mut entries = entries.filter(|entry| !entry.is_empty() && !entry.starts_with(b"#"));
-    let is_base = |entry: &[u8]| {
-        [&b"u"[..], b"user", b"g", b"group", b"o", b"other"].iter().any(|who| {
-            entry
-                .strip_prefix(*who)
-                .is_some_and(|rest| rest.starts_with(b"::") || who[0] == b'o' && rest.starts_with(b":"))
-        })
-    };
-    entries.all(is_base)
+/// The attribute that the text of an access list stands for, by the rest of its word in the archive.
+pub(crate) fn acl(kind: &[u8]) -> Option<&'static [u8]> {
+    match kind {
+        b"access" => Some(ACCESS),
+        b"default" => Some(DEFAULT),
+        _ => None,
+    }
+}
+
+/// The word that an access list has in an archive as text.
+pub(crate) fn acl_word(attribute: &[u8]) -> Option<Vec<u8>> {
+    let kind = attribute.strip_prefix(b"system.posix_acl_").filter(|kind| acl(kind).is_some())?;
+    Some([ACL_TEXT, kind].concat())
 }
 
 /// What was left out so far.
@@ -227,17 +228,6 @@ mod tests {
         assert_eq!(left_out(Kind::File, &[("user.a", most + 1)]), [too_large("user.a")]);
         let some = [("security.capability", 20), ("user.a", 60_000), ("user.b", 2000), ("user.c", 2000)];
         assert_eq!(left_out(Kind::File, &some), [too_large("user.c"), too_large("user.a")]);
-    }
-
-    #[test]
-    fn an_access_list_that_says_what_the_mode_says_is_none() {
-        for acl in ["", "user::rw-,group::r--,other::r--", "u::rw-\ng::r--\no::r--\n", "# file\nuser::r--\nother:r--\n"]
-        {
-            assert!(is_mode_alone(acl.as_bytes()), "{acl:?}");
-        }
-        for acl in ["user::rw-,user:joe:rw-", "user:joe:rw-:1000", "mask::rwx", "group:a:r--", "default:user::rwx"] {
-            assert!(!is_mode_alone(acl.as_bytes()), "{acl:?}");
-        }
     }
 
     #[test]

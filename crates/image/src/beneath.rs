@@ -14,7 +14,9 @@ use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, mkdirat, openat2, readlinkat, statat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 
+use crate::attributes::{ACCESS, DEFAULT};
 use crate::error::{EntryError, shown};
 
 /// The longest part of a name, and the longest name, in bytes (`NAME_MAX`, and less than `PATH_MAX`).
@@ -118,7 +120,14 @@ pub(crate) fn make_directory(
             Ok(()) => {
                 made(&at);
                 above = open(&root, &at, DIRECTORY)?;
-                // Whatever the mask of this process is.
+                // Whatever the mask of this process is, and whatever it inherits of the directory that it is in: a group, an access list.
+                rustix::fs::fchown(&above, Some(geteuid()), Some(getegid()))?;
+                for attribute in [ACCESS, DEFAULT] {
+                    match rustix::fs::fremovexattr(&above, attribute) {
+                        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
                 rustix::fs::fchmod(&above, Mode::from_raw_mode(0o755))?;
             }
             Err(Errno::EXIST) => above = open(&root, &at, DIRECTORY)?,

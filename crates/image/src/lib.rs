@@ -16,6 +16,7 @@ use bulkhead_core::units::Bytes;
 use bulkhead_core::wire::LeftOut;
 use rustix::process::geteuid;
 
+mod acl;
 mod archive;
 mod attributes;
 mod beneath;

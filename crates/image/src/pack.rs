@@ -1,5 +1,5 @@
 //! Sources as archives: a file is one as it is, and a directory is packed as the rest of this crate reads it (POSIX tar with extended
-//! headers): owners, modes, times in seconds, extended attributes, hard links, devices and holes (GNU's sparse format 1.0). Sockets
+//! headers): owners, modes, times in seconds, extended attributes, access lists as text, hard links, devices and holes (GNU's sparse format 1.0). Sockets
 //! are left out. It is read with the rights of whoever runs this.
 //!
 //! Names are in their order, so that the same directory gives the same archive.
@@ -15,7 +15,9 @@ use rustix::fs::{AtFlags, CWD, OFlags, StatxFlags, major, minor, statx};
 use rustix::io::Errno;
 use tar::{EntryType, Header};
 
-use crate::archive::{XATTR, sparse_word};
+use crate::acl::Acl;
+use crate::archive::{XATTR, encoded, sparse_word};
+use crate::attributes::acl_word;
 use crate::error::{DirectoryError, ImportError, failed};
 use crate::unpack::attributes;
 
@@ -226,11 +228,9 @@ impl<W: Write> Packing<'_, W> {
         // Those of a hard link are its target's.
         if entry.kind != EntryType::Link {
             for name in attributes(path).map_err(failed("list the attributes of", path))? {
-                if name.contains(&b'=') {
-                    return Err(wrong("an attribute of such a name"));
-                }
                 if let Some(value) = attribute(path, &name).map_err(failed("read an attribute of", path))? {
-                    records.push(([XATTR, &name[..]].concat(), value));
+                    let acl = acl_word(&name).and_then(|word| Some((word, Acl::decode(&value)?.text().into_bytes())));
+                    records.push(acl.unwrap_or_else(|| ([XATTR, &encoded(&name)].concat(), value)));
                 }
             }
         }

@@ -41,6 +41,10 @@ pub(super) fn pieces(file: &File, found: &Metadata) -> Result<Option<Vec<Piece>>
     }
     seek(file, SeekFrom::Start(0))?;
     let is_whole = matches!(pieces[..], [Piece { at: 0, len: whole }] if whole == len);
+    if pieces.last().is_none_or(|last| last.at + last.len < len) {
+        // GNU tar takes the end of the last part for that of the file.
+        pieces.push(Piece { at: len, len: 0 });
+    }
     Ok((!is_whole).then_some(pieces))
 }
 

@@ -40,8 +40,8 @@ pub(super) fn dress(
     let path = beneath::by_descriptor(directory, name);
     let Sorted { kept, left_out } = attributes::sort(member);
     left_out.into_iter().for_each(|(attribute, reason)| notes.add(attribute, reason, &member.path));
-    if member.kind == Kind::Directory {
-        // It may have been there before, with others.
+    if !is_link {
+        // A directory may have been there before, with others, and any file inherits the default access list of its directory.
         for attribute in attributes(&path).map_err(entry.failed("list the attributes of"))? {
             // Labels are the host's.
             let is_ours = !attribute.starts_with(b"security.") || attribute == b"security.capability";
@@ -97,6 +97,7 @@ mod tests {
     use crate::archive::Archive;
     use crate::testing::Tar;
     use crate::unpack::{Meter, Unpacked};
+    use std::os::unix::fs::MetadataExt as _;
     use tar::EntryType;
 
     #[test]
@@ -109,7 +110,7 @@ mod tests {
                 &[quarantine, ("SCHILY.xattr.user.note", b""), ("SCHILY.xattr.user.large", &large)],
             )
             .file("file", "")
-            .records(EntryType::XHeader, &[quarantine, ("SCHILY.acl.access", b"user::rw-,group::r--,other::r--")])
+            .records(EntryType::XHeader, &[quarantine, ("SCHILY.acl.access", b"user::rwx,group::r--,other::r--")])
             .dir("directory", 0o755, 1)
             .records(
                 EntryType::XHeader,
@@ -123,7 +124,7 @@ mod tests {
         let finished = unpacked.finish().unwrap();
         let noted: Vec<String> = finished.left_out.iter().map(ToString::to_string).collect();
         let expected = [
-            r#"SCHILY.acl.access of 1 entry such as "link": access lists are not read as text"#,
+            r#"SCHILY.acl.access of 1 entry such as "link": it is no access list with numbers of users and groups"#,
             r#"com.apple.quarantine of 2 entries such as "file": Linux has no such attribute"#,
             r#"user.large of 1 entry such as "file": the attributes of a file may fill one block of 4 KiB"#,
             r#"user.note of 1 entry such as "link": files of that kind cannot have it"#,
@@ -133,6 +134,7 @@ mod tests {
             noted.iter().filter(|note| !note.contains("staging")).collect::<Vec<_>>(),
             expected.iter().collect::<Vec<_>>()
         );
+        assert_eq!(std::fs::metadata(finished.path.join("directory")).unwrap().mode() & 0o777, 0o744);
         let has_note = attributes(&finished.path.join("file")).unwrap().contains(&b"user.note".to_vec());
         assert!(has_note || noted.len() == 5, "{noted:?}");
     }

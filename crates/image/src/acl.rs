@@ -1,0 +1,193 @@
+//! POSIX access control lists: as the text that archives carry (`SCHILY.acl.access`, `SCHILY.acl.default`), and as the value of an extended
+//! attribute that the kernel takes (`posix_acl_xattr.h`).
+//!
+//! Owns: both forms. Does not: resolve names of users; an archive's names mean nothing here.
+
+/// The version of the kernel's form, and bytes of its head and of each entry.
+const VERSION: u32 = 2;
+const HEAD: usize = 4;
+const ENTRY: usize = 8;
+
+/// The id of an entry that has none.
+const NO_ID: u32 = u32::MAX;
+
+/// Kinds of entries (`ACL_USER_OBJ` and so on), in the order in which the kernel wants them.
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// The entries of a list, by kind and id; nothing else is in order for the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acl(Vec<Entry>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Entry {
+    kind: u16,
+    id: u32,
+    permissions: u16,
+}
+
+impl Acl {
+    /// A list as star and GNU tar write it: entries of `TAG:NAME:PERMISSIONS`, between commas or line ends, where a fourth field may be
+    /// the number of a name. `None` for what is no list, or has a name without a number.
+    pub(crate) fn parse(text: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(text).ok()?;
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let entries = lines.flat_map(|line| line.split(',')).map(str::trim).filter(|entry| !entry.is_empty());
+        Self::new(entries.map(entry).collect::<Option<_>>()?)
+    }
+
+    /// A list as the kernel encodes it.
+    pub(crate) fn decode(value: &[u8]) -> Option<Self> {
+        let (version, rest) = value.split_first_chunk::<HEAD>()?;
+        let (entries, left) = rest.as_chunks::<ENTRY>();
+        if u32::from_le_bytes(*version) != VERSION || !left.is_empty() {
+            return None;
+        }
+        let entry = |[k0, k1, p0, p1, id @ ..]: &[u8; ENTRY]| Entry {
+            kind: u16::from_le_bytes([*k0, *k1]),
+            id: u32::from_le_bytes(*id),
+            permissions: u16::from_le_bytes([*p0, *p1]),
+        };
+        Self::new(entries.iter().map(entry).collect())
+    }
+
+    /// Takes only what the kernel takes: one entry for owner, group and others each, no id twice, and a mask where there are ids.
+    fn new(mut entries: Vec<Entry>) -> Option<Self> {
+        entries.sort_unstable();
+        let count = |kind| entries.iter().filter(|entry| entry.kind == kind).count();
+        let has_ids = count(USER) + count(GROUP) > 0;
+        let is_whole = [OWNER, OWNING_GROUP, OTHER].iter().all(|kind| count(*kind) == 1);
+        let is_known = |entry: &Entry| matches!(entry.kind, OWNER | USER | OWNING_GROUP | GROUP | MASK | OTHER);
+        let is_twice = entries.windows(2).any(|pair| (pair[0].kind, pair[0].id) == (pair[1].kind, pair[1].id));
+        let has_mask = count(MASK) > 0;
+        let is_valid = is_whole && (has_mask || !has_ids) && !is_twice && entries.iter().all(is_known);
+        (is_valid && entries.iter().all(|entry| entry.permissions <= 7)).then_some(Self(entries))
+    }
+
+    /// The permissions of a file whose list says no more than its mode can; `None` for any other.
+    pub(crate) fn mode(&self) -> Option<u32> {
+        match self.0[..] {
+            [owner, group, other] => {
+                let bits = |entry: Entry| u32::from(entry.permissions);
+                Some(bits(owner) << 6 | bits(group) << 3 | bits(other))
+            }
+            _ => None,
+        }
+    }
+
+    /// As the kernel encodes it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut value = VERSION.to_le_bytes().to_vec();
+        for Entry { kind, id, permissions } in &self.0 {
+            value.extend(kind.to_le_bytes());
+            value.extend(permissions.to_le_bytes());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    }
+
+    /// As text, with numbers for names.
+    pub(crate) fn text(&self) -> String {
+        let entries = self.0.iter().map(|Entry { kind, id, permissions }| {
+            let tag = match *kind {
+                OWNER | USER => "user",
+                OWNING_GROUP | GROUP => "group",
+                MASK => "mask",
+                _ => "other",
+            };
+            let id = if *id == NO_ID { String::new() } else { id.to_string() };
+            let letter = |bit: u16, letter| if permissions & bit != 0 { letter } else { '-' };
+            format!("{tag}:{id}:{}{}{}", letter(4, 'r'), letter(2, 'w'), letter(1, 'x'))
+        });
+        entries.collect::<Vec<_>>().join(",")
+    }
+}
+
+/// One entry of a list as text.
+fn entry(text: &str) -> Option<Entry> {
+    let fields: Vec<&str> = text.split(':').map(str::trim).collect();
+    let (tag, name, permissions, number) = match fields[..] {
+        [tag @ ("o" | "other" | "m" | "mask"), permissions] => (tag, "", permissions, ""),
+        [tag, name, permissions] => (tag, name, permissions, ""),
+        [tag, name, permissions, number] => (tag, name, permissions, number),
+        _ => return None,
+    };
+    let kind = match (tag, name.is_empty()) {
+        ("u" | "user", true) => OWNER,
+        ("u" | "user", false) => USER,
+        ("g" | "group", true) => OWNING_GROUP,
+        ("g" | "group", false) => GROUP,
+        ("m" | "mask", true) => MASK,
+        ("o" | "other", true) => OTHER,
+        _ => return None,
+    };
+    let id = match kind {
+        USER | GROUP => [number, name].iter().find_map(|text| text.parse().ok()).filter(|id| *id != NO_ID)?,
+        _ => NO_ID,
+    };
+    let bit = |letter| match letter {
+        'r' => Some(4),
+        'w' => Some(2),
+        'x' => Some(1),
+        '-' => Some(0),
+        _ => None,
+    };
+    let permissions = permissions.chars().try_fold(0, |bits, letter| Some(bits | bit(letter)?))?;
+    Some(Entry { kind, id, permissions })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_the_kernels_form_say_the_same() {
+        let value = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x04\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
+            \x10\0\x05\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+        let text = "user::rw-,user:1000:r--,group::r--,mask::r-x,other::---";
+        assert_eq!(Acl::decode(value).unwrap().text(), text);
+        for same in [
+            text,
+            "# file: a\nuser::rw-\nuser:joe:r--:1000\nmask::r-x\ngroup::r--\t#effective:r--\nother::---\n",
+            "u::wr, u:1000:r, g::r--, m:rx, o:",
+        ] {
+            assert_eq!(Acl::parse(same.as_bytes()).unwrap().encode(), value, "{same:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_that_says_what_a_mode_says_is_one() {
+        for acl in
+            ["user::rw-,group::r--,other::---", "u::rw-\ng::r--\no::---\n", "# file\nuser::rw\ngroup::r\nother:\n"]
+        {
+            assert_eq!(Acl::parse(acl.as_bytes()).and_then(|acl| acl.mode()), Some(0o640), "{acl:?}");
+        }
+        let with_mask = Acl::parse(b"user::rw-,group::r--,mask::rwx,other::r--").unwrap();
+        assert_eq!((with_mask.mode(), with_mask.encode().len()), (None, HEAD + 4 * ENTRY));
+    }
+
+    #[test]
+    fn what_is_no_list_is_none() {
+        for text in [
+            "",
+            "user::rw-",
+            "user::rw-,user:joe:rw-,group::r--,mask::rwx,other::r--",
+            "user::rw-,user:1:r--,group::r--,other::r--",
+            "user::rwz,group::r--,other::r--",
+            "user::rw-,user::r--,group::r--,other::r--",
+            "default:user::rwx",
+            "user:1:rw-:2:3",
+            "user::rw-,user:4294967295:r--,group::r--,mask::rwx,other::r--",
+            "user::rw-,user:1:r,user:1:w,group::r--,mask::rwx,other::r--",
+        ] {
+            assert_eq!(Acl::parse(text.as_bytes()), None, "{text:?}");
+        }
+        for value in [&b""[..], b"\x02\0\0\0", b"\x01\0\0\0", &[2, 0, 0, 0, 1, 0, 6, 0, 255, 255, 255, 255, 9]] {
+            assert_eq!(Acl::decode(value), None, "{value:?}");
+        }
+    }
+}

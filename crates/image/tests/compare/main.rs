@@ -1,0 +1,376 @@
+//! Generated archives and images, unpacked by this crate and by the programs that everybody has: GNU tar, and `umoci` for layers of OCI
+//! layouts. The trees are compared name by name; what may differ is said in [`allowed`], with the reason.
+//!
+//! `BULKHEAD_COMPARE=N` compares N archives and N images instead of a few, `BULKHEAD_COMPARE_SEED=N` begins at another seed.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(clippy::disallowed_methods, reason = "the references are programs of their own")]
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use bulkhead_image::{ImportError, Platform, Source, Tree, Wanted, stage};
+use rustix::fs::{FileType, Mode, XattrFlags, lsetxattr, makedev, mknodat};
+use sha2::{Digest as _, Sha256};
+use tempfile::TempDir;
+
+mod encode;
+mod generate;
+mod listing;
+
+use encode::{Content, Entry, Kind};
+use generate::{Generator, Use, could_lead_out};
+use listing::{Listing, Node, list};
+
+/// How many are compared when nobody says how many.
+const N_ARCHIVES: u64 = 60;
+const N_IMAGES: u64 = 20;
+
+/// How GNU tar packs a tree again. Only extended headers have room for attributes.
+const PACKINGS: [&[&str]; 4] = [
+    &["--format=pax", "--xattrs", "--xattrs-include=*", "--acls"],
+    &["--format=pax", "--xattrs", "--xattrs-include=*", "--acls", "--sparse"],
+    &["--format=pax", "--xattrs", "--xattrs-include=*", "--acls", "--sparse", "--sparse-version=0.0"],
+    &["--format=gnu", "--sparse"],
+];
+
+/// How many, and the first seed.
+fn cases(by_default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let (n, seed) = (number("BULKHEAD_COMPARE").unwrap_or(by_default), number("BULKHEAD_COMPARE_SEED").unwrap_or(1));
+    seed..seed + n
+}
+
+/// Why this machine cannot compare anything with a program, whose version is a text with certain words; `None` if it can.
+fn lacks(program: &str, version: &str) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    let says = Command::new(program).arg("--version").output();
+    if !says.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains(version)) {
+        return Some(format!("needs {program} ({version})"));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (root, file) = (fs::File::open(dir.path()).unwrap(), dir.path().join("file"));
+    fs::write(&file, "").unwrap();
+    if lsetxattr(&file, "user.test", b"x", XattrFlags::empty()).is_err() {
+        return Some("needs a file system with extended attributes of users below TMPDIR".to_owned());
+    }
+    let node = mknodat(&root, "node", FileType::CharacterDevice, Mode::from_raw_mode(0o600), makedev(1, 3));
+    node.is_err().then(|| "needs to make device nodes".to_owned())
+}
+
+fn wanted() -> Wanted {
+    Wanted { platform: Platform::of_host(), reference: None, strict: false }
+}
+
+fn ours(bytes: &[u8], staging: &Path) -> Result<Tree, ImportError> {
+    stage(bytes, "generated", staging, &wanted(), |_| ())
+}
+
+/// Runs a program with the mask that everybody has.
+fn run(program: &str, arguments: &[&Path]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", "umask 022; exec \"$@\"", "sh", program]).args(arguments).env("LC_ALL", "C").output().unwrap()
+}
+
+fn untar(archive: &Path, to: &Path) -> Output {
+    fs::create_dir(to).unwrap();
+    let options = [
+        "--numeric-owner",
+        "--xattrs",
+        "--xattrs-include=*",
+        "--acls",
+        "--warning=no-timestamp",
+        "--delay-directory-restore",
+        "-xpf",
+    ]
+    .map(Path::new);
+    run("tar", &[&options[..], &[archive, Path::new("-C"), to]].concat())
+}
+
+/// What a tree is compared with.
+enum Reference {
+    /// GNU tar's, and the directories whose entry follows their content.
+    Tar { late: BTreeSet<Vec<u8>> },
+    /// The tree that was packed.
+    Itself,
+    /// umoci's, and the directories in which something was made, replaced or hidden that their times follow from.
+    Umoci { disturbed: BTreeSet<Vec<u8>> },
+}
+
+/// Removes the differences that are meant at one path.
+fn allow(path: &[u8], (made, all): (&Node, &Listing), theirs: &mut Node, by: &Reference) {
+    let is_directory = made.mode & 0o170_000 == 0o040_000 && theirs.mode & 0o170_000 == 0o040_000;
+    // A directory that no entry names: it is root's, 0755 and as old as can be. The others leave its owner to the kernel and its time to the clock.
+    if is_directory && made.mtime == 0 && (made.mode, made.uid, made.gid) == (0o040_755, 0, 0) && made.xattrs.is_empty()
+    {
+        *theirs = made.clone();
+    }
+    // GNU tar makes a link that could lead out last of all, after it set the times of directories.
+    let within = if path.is_empty() { Vec::new() } else { [path, b"/"].concat() };
+    let is_in_it =
+        |name: &[u8]| name.strip_prefix(&within[..]).is_some_and(|rest| !rest.is_empty() && !rest.contains(&b'/'));
+    let late = match by {
+        Reference::Itself => return,
+        Reference::Tar { late } => late,
+        Reference::Umoci { disturbed } => {
+            // It gives a directory its time back after each entry in it, but not after it made a directory there that no entry names, nor after
+            // a whiteout further up removed something.
+            if is_directory && disturbed.contains(path) {
+                theirs.mtime = made.mtime;
+            }
+            return;
+        }
+    };
+    if is_directory && all.iter().any(|(name, node)| is_in_it(name) && could_lead_out(&node.target)) {
+        theirs.mtime = made.mtime;
+    }
+    // With `--delay-directory-restore`, it leaves some directories whose entry follows their content with the mode that it made them with, and
+    // without an access list. Without that option it would leave others with times and modes of its own.
+    if late.contains(path) && theirs.mode & 0o777 == 0o755 {
+        theirs.mode = made.mode;
+        for acl in ["system.posix_acl_access", "system.posix_acl_default"] {
+            theirs.xattrs.remove(acl);
+            theirs.xattrs.extend(made.xattrs.get_key_value(acl).map(|(name, value)| (name.clone(), value.clone())));
+        }
+    }
+}
+
+fn shown(node: &Option<Node>) -> String {
+    let Some(node) = node else { return "nothing".to_owned() };
+    let xattrs: Vec<String> =
+        node.xattrs.iter().map(|(name, value)| format!("{name}={}", value.escape_ascii())).collect();
+    let Node { mode, uid, gid, mtime, content, first_name, target, .. } = node;
+    let target = target.escape_ascii();
+    format!("{mode:o} {uid}:{gid} {mtime} {content}{target} \"{}\" {}", first_name.escape_ascii(), xattrs.join(" "))
+}
+
+/// What differs between two trees, one line a difference.
+fn differences(made: &Listing, theirs: &Listing, by: &Reference) -> String {
+    let mut text = String::new();
+    for path in made.keys().chain(theirs.keys().filter(|path| !made.contains_key(*path))) {
+        let (one, mut other) = (made.get(path).cloned(), theirs.get(path).cloned());
+        if let (Some(one), Some(other)) = (&one, &mut other) {
+            allow(path, (one, made), other, by);
+        }
+        if one != other {
+            writeln!(text, "\"{}\"\n    made   {}\n    theirs {}", path.escape_ascii(), shown(&one), shown(&other))
+                .unwrap();
+        }
+    }
+    text
+}
+
+/// Keeps what differs for a look, and says where.
+fn report(seed: u64, what: &str, generator: &Generator, text: &str, files: &[(&str, &[u8])]) -> String {
+    let dir = std::env::temp_dir().join(format!("bulkhead-compare-{seed}"));
+    fs::create_dir_all(&dir).unwrap();
+    for (name, bytes) in files {
+        fs::write(dir.join(name), bytes).unwrap();
+    }
+    let log: Vec<String> = generator.log.iter().map(|line| line.chars().take(250).collect()).collect();
+    format!("seed {seed}, {what} (kept in {}):\n{}\n{text}", dir.display(), log.join("\n"))
+}
+
+#[test]
+fn root_archives_give_the_trees_that_gnu_tar_makes_of_them() {
+    if let Some(reason) = lacks("tar", "GNU tar") {
+        return println!("Skipped: {reason}");
+    }
+    let (mut n_entries, mut found) = (0, Vec::new());
+    let seeds = cases(N_ARCHIVES);
+    for seed in seeds.clone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut generator = Generator::new(seed, Use::Archive);
+        let bytes = generator.archive();
+        let archive = dir.path().join("archive.tar");
+        fs::write(&archive, &bytes).unwrap();
+        let theirs = dir.path().join("theirs");
+        let output = untar(&archive, &theirs);
+        let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+        let complaints: Vec<&str> = complaints.lines().filter(|line| !line.contains("Removing leading `")).collect();
+        let text = match ours(&bytes, dir.path()) {
+            Err(error) => format!("refused: {:#}\n{complaints:?}", error),
+            Ok(tree) => {
+                let (made, theirs) = (list(tree.path()), list(&theirs));
+                let mut text = differences(&made, &theirs, &Reference::Tar { late: generator.late.clone() });
+                text.extend(complaints.iter().map(|line| format!("tar: {line}\n")));
+                if !tree.left_out().is_empty() {
+                    writeln!(text, "left out: {:?}", tree.left_out()).unwrap();
+                }
+                text += &packed(dir.path(), tree.path(), &made);
+                text += &packed_by_tar(dir.path(), tree.path(), &made, generator.random.pick(&PACKINGS));
+                text
+            }
+        };
+        n_entries += generator.n_entries;
+        if !text.is_empty() {
+            found.push(report(seed, "archive", &generator, &text, &[("archive.tar", &bytes)]));
+        }
+    }
+    println!("seeds {seeds:?}: {n_entries} entries of archives compared with GNU tar");
+    assert!(found.is_empty(), "{} differ\n{}", found.len(), found.into_iter().take(3).collect::<Vec<_>>().join("\n"));
+}
+
+/// How a tree differs from what GNU tar makes of it when it is packed here.
+fn packed(dir: &Path, tree: &Path, made: &Listing) -> String {
+    let mut bytes = Vec::new();
+    Source::open(tree, &dir.join("none")).unwrap().write_to(&mut bytes).unwrap();
+    let archive = dir.join("packed.tar");
+    fs::write(&archive, &bytes).unwrap();
+    let unpacked = dir.join("unpacked");
+    let output = untar(&archive, &unpacked);
+    let complaints = String::from_utf8_lossy(&output.stderr).into_owned();
+    let complaints = complaints.lines().filter(|line| !line.contains("Removing leading `"));
+    let text = differences(made, &list(&unpacked), &Reference::Tar { late: BTreeSet::new() })
+        + &complaints.collect::<Vec<_>>().join("\n");
+    if text.is_empty() { text } else { format!("packed and unpacked by GNU tar:\n{text}") }
+}
+
+#[test]
+fn root_images_give_the_trees_that_umoci_makes_of_them() {
+    if let Some(reason) = lacks("umoci", "umoci version") {
+        return println!("Skipped: {reason}");
+    }
+    let (mut n_layers, mut n_entries, mut found) = (0, 0, Vec::new());
+    let seeds = cases(N_IMAGES);
+    for seed in seeds.clone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut generator = Generator::new(seed, Use::Layers);
+        let layers: Vec<Vec<u8>> = (0..1 + generator.random.below(4)).map(|_| generator.layer()).collect();
+        let layout = layout(&dir, &layers);
+        let theirs = dir.path().join("theirs");
+        let image = dir.path().join("layout:it");
+        let arguments = ["raw", "unpack", "--image"].map(Path::new);
+        let output = run("umoci", &[&arguments[..], &[&image, &theirs]].concat());
+        let archive = dir.path().join("layout.tar");
+        let packed = run("tar", &[Path::new("-cf"), &archive, Path::new("-C"), &layout, Path::new(".")]);
+        assert!(packed.status.success());
+        let mut text = match ours(&fs::read(&archive).unwrap(), dir.path()) {
+            Err(error) => format!("refused: {error:#}\n"),
+            Ok(tree) if output.status.success() => differences(
+                &list(tree.path()),
+                &list(&theirs),
+                &Reference::Umoci { disturbed: generator.disturbed.clone() },
+            ),
+            Ok(_) => String::new(),
+        };
+        if !output.status.success() {
+            writeln!(text, "umoci: {}", String::from_utf8_lossy(&output.stderr)).unwrap();
+        }
+        n_layers += layers.len();
+        n_entries += generator.n_entries;
+        if !text.is_empty() {
+            let names: Vec<String> = (0..layers.len()).map(|n| format!("layer-{n}.tar")).collect();
+            let files: Vec<(&str, &[u8])> =
+                names.iter().map(String::as_str).zip(layers.iter().map(Vec::as_slice)).collect();
+            found.push(report(seed, "image", &generator, &text, &files));
+        }
+    }
+    println!("seeds {seeds:?}: {n_entries} entries of {n_layers} layers compared with umoci");
+    assert!(found.is_empty(), "{} differ\n{}", found.len(), found.into_iter().take(3).collect::<Vec<_>>().join("\n"));
+}
+
+/// How a tree differs from what is made of it here when GNU tar packs it.
+fn packed_by_tar(dir: &Path, tree: &Path, made: &Listing, options: &[&str]) -> String {
+    let archive = dir.join("theirs.tar");
+    let options: Vec<&Path> = options.iter().map(Path::new).collect();
+    let output =
+        run("tar", &[&options[..], &[Path::new("-cf"), &archive, Path::new("-C"), tree, Path::new(".")]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let tree = ours(&fs::read(&archive).unwrap(), dir).unwrap();
+    let (mut made, mut again) = (made.clone(), list(tree.path()));
+    if !options.contains(&Path::new("--xattrs")) {
+        made.values_mut().chain(again.values_mut()).for_each(|node| node.xattrs.clear());
+    }
+    // It stores each name of a device or pipe as a file of its own.
+    for (name, node) in made.iter_mut().filter(|(_, node)| !matches!(node.mode & 0o170_000, 0o100_000 | 0o120_000)) {
+        node.first_name.clone_from(name);
+    }
+    let text = differences(&again, &made, &Reference::Itself);
+    if text.is_empty() { text } else { format!("packed by GNU tar with {options:?} and unpacked here:\n{text}") }
+}
+
+/// Writes an OCI layout of one image.
+fn layout(dir: &TempDir, layers: &[Vec<u8>]) -> PathBuf {
+    let layout = dir.path().join("layout");
+    let blobs = layout.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let blob = |media_type: &str, bytes: &[u8]| {
+        fs::write(blobs.join(hex(bytes)), bytes).unwrap();
+        let media_type = format!("application/vnd.oci.image.{media_type}");
+        serde_json::json!({"mediaType": media_type, "digest": format!("sha256:{}", hex(bytes)), "size": bytes.len()})
+    };
+    let diff_ids: Vec<String> = layers.iter().map(|layer| format!("sha256:{}", hex(layer))).collect();
+    let platform = Platform::of_host().to_string();
+    let mut parts = platform.split('/');
+    let (os, architecture) = (parts.next().unwrap(), parts.next().unwrap());
+    let config = serde_json::json!({"os": os, "architecture": architecture, "config": {}, "rootfs": {"type": "layers", "diff_ids": diff_ids}});
+    let config = blob("config.v1+json", config.to_string().as_bytes());
+    let layers: Vec<_> = layers.iter().map(|layer| blob("layer.v1.tar", layer)).collect();
+    let manifest = serde_json::json!({"schemaVersion": 2, "config": config, "layers": layers});
+    let mut manifest = blob("manifest.v1+json", manifest.to_string().as_bytes());
+    manifest["annotations"] = serde_json::json!({"org.opencontainers.image.ref.name": "it"});
+    fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    fs::write(layout.join("index.json"), serde_json::json!({"schemaVersion": 2, "manifests": [manifest]}).to_string())
+        .unwrap();
+    layout
+}
+
+#[test]
+fn root_gnu_tar_refuses_what_is_refused_here() {
+    if let Some(reason) = lacks("tar", "GNU tar") {
+        return println!("Skipped: {reason}");
+    }
+    let file = |name: &str, kind| Entry::plain(name.as_bytes(), kind);
+    let content = || Kind::File(Content { len: 1, pieces: vec![(0, b"x".to_vec())], sparse: None });
+    let link = |target: &str| Kind::HardLink(target.as_bytes().to_vec());
+    let cases: [(&str, Vec<Entry>); 7] = [
+        ("a name that leads out", vec![file("../out", content())]),
+        ("a name that leads out and back", vec![file("a/../b", content())]),
+        ("a hard link that leads out", vec![file("a", link("../out"))]),
+        ("a hard link to what comes later", vec![file("a", link("b")), file("b", content())]),
+        ("a hard link to a directory", vec![file("d/", Kind::Directory), file("a", link("d"))]),
+        ("a file in a file", vec![file("a", content()), file("a/b", content())]),
+        ("a file for the root", vec![file(".", content())]),
+    ];
+    for (what, entries) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let mut bytes = Vec::new();
+        entries.iter().for_each(|entry| entry.encode(&mut bytes));
+        encode::end(&mut bytes);
+        let archive = dir.path().join("archive.tar");
+        fs::write(&archive, &bytes).unwrap();
+        let output = untar(&archive, &dir.path().join("theirs"));
+        let error = ours(&bytes, dir.path()).map(drop).unwrap_err();
+        assert!(matches!(error, ImportError::Entry { .. }), "{what}: {error:?}");
+        assert!(!output.status.success(), "{what}: {output:?}");
+    }
+}
+
+#[test]
+fn root_archives_of_gnu_tars_incremental_backups_are_read() {
+    if let Some(reason) = lacks("tar", "GNU tar") {
+        return println!("Skipped: {reason}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    fs::write(tree.join("a/b/file"), "x").unwrap();
+    let archive = dir.path().join("archive.tar");
+    let snapshot = dir.path().join("snapshot");
+    let options = ["--format=gnu", "--label=weekly", "-g"].map(Path::new);
+    let output = run(
+        "tar",
+        &[&options[..], &[&snapshot, Path::new("-cf"), &archive, Path::new("-C"), &tree, Path::new(".")]].concat(),
+    );
+    assert!(output.status.success(), "{output:?}");
+    let made = ours(&fs::read(&archive).unwrap(), dir.path()).unwrap();
+    assert_eq!(differences(&list(made.path()), &list(&tree), &Reference::Itself), "");
+}
