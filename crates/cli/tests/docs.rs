@@ -53,7 +53,7 @@ fn rust_files(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// What the Rust files of the workspace have.
 struct Sources {
-    /// Modules with tests, as paths: `…/crates/core/trim`, `…/crates/engine/http_tests/streams`.
+    /// Modules with tests, as paths: `…/crates/core/trim`, `…/crates/engine/http/tests/streams`.
     modules: Vec<String>,
     functions: BTreeSet<String>,
     /// Strings in the lab's cases, their names among them.

@@ -18,15 +18,11 @@ mod heatmap;
 pub mod hold;
 pub mod host;
 pub mod http;
-#[cfg(test)]
-mod http_tests;
 pub mod jobs;
 pub mod kernel;
 mod locks;
 mod merge;
 pub mod metrics;
-#[cfg(test)]
-mod monitoring_tests;
 pub mod observe;
 mod parallel;
 mod pools;

@@ -1,7 +1,7 @@
 //! The routes of the API: one table, from which the router (`http`), the OpenAPI document (`openapi`) and the client (`client`) come.
 //!
 //! A row says where a route is and what goes in and comes out. It becomes a function that returns the typed [`Route`]: a handler or
-//! a call of other types does not compile, and a row without a handler fails a test (`http_tests::every_documented_path_is_there`).
+//! a call of other types does not compile, and a row without a handler fails a test (`http::tests::every_documented_path_is_there`).
 //!
 //! Does not: handle anything, or speak HTTP.
 

@@ -97,3 +97,6 @@ async fn no_such_method(request: Request) -> Failure {
     let fault = Fault::new(Code::InvalidArgument, "request", cause).hint("GET /v1/openapi.json describes the API");
     Failure { status: StatusCode::METHOD_NOT_ALLOWED, fault }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,10 +18,10 @@ use uuid::Uuid;
 use crate::metrics::{Format, Seen, render};
 use crate::observe::Observe as _;
 
-const RULES: &str = include_str!("../../../contrib/prometheus/bulkhead.rules.yml");
-const RULE_TESTS: &str = include_str!("../../../contrib/prometheus/bulkhead.rules.test.yml");
-const DASHBOARD: &str = include_str!("../../../contrib/grafana/bulkhead.json");
-const MANUAL: &str = include_str!("../../../docs/monitoring.md");
+const RULES: &str = include_str!("../../../../../contrib/prometheus/bulkhead.rules.yml");
+const RULE_TESTS: &str = include_str!("../../../../../contrib/prometheus/bulkhead.rules.test.yml");
+const DASHBOARD: &str = include_str!("../../../../../contrib/grafana/bulkhead.json");
+const MANUAL: &str = include_str!("../../../../../docs/monitoring.md");
 
 /// Labels that Prometheus gives to what it scrapes.
 const TARGET_LABELS: [&str; 2] = ["job", "instance"];
