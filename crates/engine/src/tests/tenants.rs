@@ -1,0 +1,330 @@
+//! Tenants, leases, and the volumes that are mounted for them.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::action::{Action, CgroupAction, ServerAction};
+use bulkhead_core::error::Code;
+use bulkhead_core::finding::{FindingId, in_order};
+use bulkhead_core::health;
+use bulkhead_core::model::{FsKind, IoLimit, ReadFrom, Server};
+use bulkhead_core::serve::ServeSpec;
+use bulkhead_core::units::Share;
+use bulkhead_core::wire::{TenantCreate, TenantSet};
+
+use super::{Op, assert_settled, engine, run, volume, with_pools};
+use crate::host::Host as _;
+use crate::jobs::Job;
+use crate::sim::Sim;
+
+#[test]
+fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/w")).unwrap();
+    assert_eq!(run(&engine, &Op::Lease("db", "file/v")).unwrap_err().code, Code::NotFound, "no such process");
+    sim.set_process(42, Some(7));
+    run(&engine, &Op::Lease("db", "file/v")).unwrap();
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    assert_eq!(sim.journal_of(target).as_deref(), Some("bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice"));
+    // The pid is reused by another process while the volume is still busy.
+    sim.set_process(42, Some(8));
+    sim.set_busy(target, true);
+    engine.tick();
+    assert_eq!(engine.problems().len(), 1, "{:?}", engine.problems());
+    sim.set_busy(target, false);
+    engine.tick();
+    assert_settled(&sim, &engine, "after the holder's end");
+    assert_eq!(sim.leftovers().mounts, vec![PathBuf::from("/run/bulkhead/mnt/file/w")]);
+}
+
+#[test]
+fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    for name in ["file/v", "file/w"] {
+        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+    }
+    run(&first, &Op::Tenant("db", "file/v")).unwrap();
+    run(&first, &Op::Detach("db", "file/v")).unwrap();
+    // As the device of an operation that was cut off.
+    let view = first.volume_inspect(&volume("file/v")).unwrap();
+    let image = PathBuf::from("/srv/pool/v.img");
+    let spec = ServeSpec {
+        volume: view.uuid,
+        image: image.clone(),
+        discards: true,
+        layered: false,
+        below: None,
+        flatten: false,
+        read_from: ReadFrom::default(),
+        domain: String::new(),
+        cgroup: None,
+    };
+    let attach = Action::Server(ServerAction::AttachImage { server: Server::Auto, spec });
+    sim.apply(&attach, &Job::nobody()).unwrap();
+    sim.set_busy(&image, true);
+    let second = engine(&sim);
+    for _ in 0..2 {
+        assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
+        second.tick();
+    }
+    sim.set_busy(&image, false);
+    second.tick();
+    assert_eq!(second.problems().len(), 1, "it is not tried all the time");
+    second.shared.in_use_at_start.lock().unwrap()[0].tried -= Duration::from_secs(60);
+    second.tick();
+    assert_settled(&sim, &second, "when nothing uses it any more");
+}
+
+/// As with a copy of the mount in a namespace of its own: whoever is in there writes to the volume still.
+#[test]
+fn a_volume_that_its_tenant_still_uses_is_given_to_nobody_else() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Create("file/other", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("a", "file/v")).unwrap();
+    run(&engine, &Op::Tenant("b", "file/other")).unwrap();
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    sim.set_busy(target, true);
+    assert_eq!(run(&engine, &Op::Detach("a", "file/v")).unwrap_err().code, Code::InUse);
+    assert_eq!(engine.volume_inspect(&volume("file/v")).unwrap().tenant, Some("a".parse().unwrap()));
+    let attach = TenantSet { attach: vec![volume("file/v")], ..TenantSet::default() };
+    let to_b = || engine.tenant_set(&"b".parse().unwrap(), &attach, false).map_err(|fault| fault.code);
+    assert_eq!(to_b().unwrap_err(), Code::InUse);
+    sim.set_busy(target, false);
+    run(&engine, &Op::Detach("a", "file/v")).unwrap();
+    to_b().unwrap();
+    assert_settled(&sim, &engine, "given to another");
+}
+
+#[test]
+fn a_device_that_somebody_uses_is_attached_for_nobody() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("a", "file/v")).unwrap();
+    let image = Path::new("/srv/pool/v.img");
+    sim.set_busy(image, true);
+    // Unmounted, and its device stays, because somebody out of sight holds it.
+    assert_eq!(run(&engine, &Op::Detach("a", "file/v")).unwrap_err().code, Code::InUse);
+    run(&engine, &Op::RemoveTenant("a")).unwrap_err();
+    let fault = run(&engine, &Op::Tenant("b", "file/v")).unwrap_err();
+    assert_eq!(fault.code, Code::InUse, "{fault}");
+    sim.set_busy(image, false);
+    engine.tick();
+    run(&engine, &Op::Tenant("b", "file/v")).unwrap();
+    assert_settled(&sim, &engine, "free again");
+}
+
+/// `cpu.weight` of journal, server, payload and the slice of tenant `db`, where something wrote one.
+fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
+    let slice = "bulkhead.slice/bulkhead-db.slice";
+    [
+        format!("{slice}/bulkhead-db-journal.slice"),
+        format!("{slice}/bulkhead-db-server.slice"),
+        format!("{slice}/bulkhead-db-payload.slice"),
+        slice.to_owned(),
+    ]
+    .map(|cgroup| sim.cgroup_file(&cgroup, "cpu.weight"))
+}
+
+fn without_volumes(name: &str) -> TenantCreate {
+    TenantCreate { name: name.parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] }
+}
+
+#[test]
+fn what_serves_io_is_scheduled_before_the_processes() {
+    let sim = Sim::default();
+    let engine = engine(&sim);
+    let wanted = [Some("10000".to_owned()), Some("10000".to_owned()), None, None];
+    let view = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap();
+    assert_eq!((cpu_weights(&sim), view.findings), (wanted.clone(), vec![]));
+    // Whoever disabled the controller, and at whatever level; so did every version before this one.
+    for cgroup in ["bulkhead.slice/bulkhead-db.slice", "bulkhead.slice"] {
+        sim.disable_cpu(cgroup);
+        assert_eq!(cpu_weights(&sim)[0], None);
+        engine.tick();
+        assert_eq!((cpu_weights(&sim), engine.problems().len()), (wanted.clone(), 0));
+    }
+    let changed = engine.tenant_create(&without_volumes("db"), false).unwrap().steps;
+    assert!(changed.iter().all(|step| !step.changed), "{changed:?}");
+    sim.reboot();
+    engine.reconcile();
+    assert_eq!(cpu_weights(&sim), wanted);
+}
+
+#[test]
+fn without_the_cpu_controller_a_tenant_works_and_says_why() {
+    let sim = Sim::default();
+    sim.lose_cpu();
+    let engine = engine(&sim);
+    let done = engine.tenant_create(&without_volumes("db"), false).unwrap();
+    assert!(
+        done.steps.iter().all(|step| !matches!(step.action, Action::Cgroup(CgroupAction::EnableController { .. }))),
+        "{:?}",
+        done.steps
+    );
+    assert_eq!(done.object.unwrap().findings, [health::no_cpu_controller()]);
+    engine.tenant_create(&without_volumes("web"), false).unwrap();
+    assert_eq!(in_order(engine.findings()), [health::no_cpu_controller()], "it is told once of the host");
+    assert_eq!((cpu_weights(&sim), engine.problems().len()), ([const { None }; 4], 0));
+}
+
+#[test]
+fn a_refused_cpu_controller_is_told_and_asked_for_again() {
+    for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/bulkhead-db.slice"] {
+        let sim = Sim::default();
+        sim.refuse_cpu(Some(cgroup));
+        let engine = engine(&sim);
+        let db = "db".parse().unwrap();
+        let findings = engine.tenant_create(&without_volumes("db"), false).unwrap().object.unwrap().findings;
+        let [refused] = &findings[..] else { panic!("{findings:?}") };
+        assert_eq!((refused.id.word(), refused.object.as_str()), ("cpu_controller_refused", "tenant db"));
+        assert!(refused.evidence.contains("a realtime process is below it"), "{refused:?}");
+        sim.refuse_cpu(None);
+        engine.tick();
+        assert_eq!(
+            (cpu_weights(&sim)[0].as_deref(), engine.problems().len()),
+            (None, 0),
+            "it is not asked all the time"
+        );
+        engine.without_cpu().get_mut(&db).unwrap().tried -= Duration::from_secs(3600);
+        engine.tenant_set(&db, &TenantSet::default(), true).unwrap();
+        assert_eq!(engine.tenant_inspect(&db).unwrap().findings, findings, "a dry run changes nothing");
+        engine.tick();
+        assert_eq!(cpu_weights(&sim)[1].as_deref(), Some("10000"));
+        assert!(engine.tenant_inspect(&db).unwrap().findings.is_empty());
+    }
+}
+
+#[test]
+fn before_the_host_goes_down_volumes_are_unmounted_and_records_stay() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    for (name, tenant) in [("file/v", "db"), ("thick/w", "web")] {
+        run(&first, &Op::Create(name, 64, FsKind::Ext4)).unwrap();
+        run(&first, &Op::Tenant(tenant, name)).unwrap();
+    }
+    let target = first.volume_inspect(&volume("file/v")).unwrap().mounted_at.unwrap();
+    sim.set_busy(&target, true);
+    let left = first.release(Duration::ZERO);
+    assert_eq!(left.iter().map(|fault| fault.code).collect::<Vec<_>>(), [Code::InUse], "{left:?}");
+    assert_eq!(sim.leftovers().mounts, std::slice::from_ref(&target));
+    sim.set_busy(&target, false);
+    assert_eq!(first.release(Duration::ZERO), []);
+    assert!(sim.leftovers().mounts.is_empty() && sim.leftovers().attached.is_empty());
+    let second = engine(&sim);
+    assert_settled(&sim, &second, "after the next start");
+    assert_eq!(sim.leftovers().mounts.len(), 2);
+}
+
+#[test]
+fn a_reboot_brings_tenants_and_mounts_back() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&first, &Op::Tenant("db", "file/v")).unwrap();
+    let request = TenantSet { share: Some(700.try_into().unwrap()), ..TenantSet::default() };
+    first.tenant_set(&"db".parse().unwrap(), &request, false).unwrap();
+    sim.reboot();
+    let second = engine(&sim);
+    assert_settled(&sim, &second, "after a reboot");
+    assert_eq!(sim.leftovers().mounts.len(), 1);
+    let weight = sim.cgroup_file("bulkhead.slice/bulkhead-db.slice", "io.weight");
+    assert_eq!(weight.as_deref(), Some("default 700"));
+}
+
+#[test]
+fn a_lease_that_cannot_be_read_is_a_problem_and_keeps_nothing_from_going_on() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    sim.set_process(42, Some(7));
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+    run(&engine, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Lease("db", "file/w")).unwrap();
+    let path = engine.dirs.lease_record(&engine.leases().unwrap()[0]);
+    sim.corrupt(&path, |bytes| bytes.truncate(20));
+    engine.tick();
+    let [damaged] = &engine.problems()[..] else { panic!("{:?}", engine.problems()) };
+    assert_eq!(damaged.id, FindingId::RecordUnreadable);
+    assert!(damaged.object.contains(&path.display().to_string()), "{damaged:?}");
+    assert!(engine.volume_inspect(&volume("file/v")).unwrap().mounted_at.is_some());
+}
+
+#[test]
+fn a_volume_stays_with_its_tenant() {
+    let sim = with_pools();
+    let engine_ = engine(&sim);
+    let target = Path::new("/run/bulkhead/mnt/file/v");
+    run(&engine_, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine_, &Op::Create("file/w", 64, FsKind::Ext4)).unwrap();
+    run(&engine_, &Op::Tenant("db", "file/v")).unwrap();
+    run(&engine_, &Op::Tenant("web", "file/w")).unwrap();
+    run(&engine_, &Op::Detach("web", "file/v")).unwrap();
+    assert!(sim.leftovers().mounts.contains(&target.to_owned()), "another tenant's volume was unmounted");
+    // Asked again while a volume cannot be mounted: what is there stays.
+    sim.set_busy(target, true);
+    assert_eq!(run(&engine_, &Op::RemoveTenant("db")).unwrap_err().code, Code::InUse);
+    assert_eq!(run(&engine_, &Op::Tenant("other", "file/v")).unwrap_err().code, Code::InUse, "it is still db's");
+    sim.set_busy(target, false);
+    let later = engine(&sim);
+    later.tick();
+    assert_settled(&sim, &later, "after the removal was completed");
+    // Nobody knows what a tenant with a damaged record holds.
+    sim.corrupt(Path::new("/var/lib/bulkhead/tenants/web"), |bytes| bytes.truncate(40));
+    let damaged = engine(&sim);
+    assert!(sim.leftovers().mounts.contains(&PathBuf::from("/run/bulkhead/mnt/file/w")));
+    assert_eq!(damaged.volume_remove(&volume("file/w"), false, false).unwrap_err().code, Code::Corrupt);
+}
+
+#[test]
+fn a_limit_on_a_device_that_is_gone_does_not_keep_volumes_from_being_mounted() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    run(&first, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    let limit = |device: &str, n| IoLimit { device: device.into(), write_iops: Some(n), ..IoLimit::default() };
+    let create = |limits| TenantCreate {
+        name: "db".parse().unwrap(),
+        share: Share::DEFAULT,
+        limits,
+        volumes: vec![volume("file/v")],
+    };
+    assert_eq!(
+        first.tenant_create(&create(vec![limit("/dev/sdb", 0)]), false).unwrap_err().code,
+        Code::InvalidArgument
+    );
+    assert!(first.tenant_list().unwrap().is_empty(), "a tenant with a wrong limit was recorded");
+    first.tenant_create(&create(vec![limit("/dev/sdb", 100)]), false).unwrap();
+    sim.lose_device();
+    sim.reboot();
+    let second = engine(&sim);
+    assert_eq!(second.problems().len(), 1, "{:?}", second.problems());
+    assert_eq!(sim.leftovers().mounts.len(), 1);
+    let request = TenantSet { limits: Some(vec![]), ..TenantSet::default() };
+    second.tenant_set(&"db".parse().unwrap(), &request, false).unwrap();
+    second.tick();
+    assert!(second.problems().is_empty(), "{:?}", second.problems());
+}
+
+#[test]
+fn what_a_run_without_volumes_left_behind_is_ended() {
+    let sim = with_pools();
+    let engine = engine(&sim);
+    run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
+    run(&engine, &Op::Tenant("db", "file/v")).unwrap();
+    sim.set_process(42, Some(1));
+    for name in ["run-42", "run-43", "bulkhead-run-44.scope"] {
+        sim.put_run("db", name);
+    }
+    engine.tick();
+    let runs = |sim: &Sim| sim.leftovers().cgroups.into_iter().filter(|path| path.contains("run-")).collect::<Vec<_>>();
+    assert_eq!(runs(&sim), ["bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice/run-42"]);
+    sim.set_process(42, None);
+    engine.tick();
+    assert!(runs(&sim).is_empty());
+}
