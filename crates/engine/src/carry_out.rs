@@ -35,7 +35,7 @@ impl Executor {
     #[must_use]
     pub fn new(host: Arc<dyn Host>, fault_after: Option<i64>) -> Self {
         let steps_left = fault_after.map(|steps| Arc::new(AtomicI64::new(steps)));
-        Self { host, steps_left, job: Arc::new(Job::nobody()) }
+        Self { host, steps_left, job: Arc::new(Job::internal()) }
     }
 
     /// The same for a job.
@@ -106,7 +106,7 @@ impl Executor {
         match self.host.apply(action, &self.job) {
             Ok(applied) => {
                 if applied.changed {
-                    self.job.has_changed();
+                    self.job.mark_changed();
                     tracing::info!(step = %action, old = applied.old.as_deref(), "done");
                 } else {
                     tracing::debug!(step = %action, "done already");

@@ -44,7 +44,7 @@ pub(crate) struct Turns {
     /// The leases whose processes are gone, until they are ended.
     gone: BTreeSet<Uuid>,
     /// What there was when all volumes were found mounted: as long as it is the same, they are.
-    all_mounted: Option<Standing>,
+    all_mounted: Option<MountState>,
     proofs: TenantProofs,
 }
 
@@ -75,14 +75,14 @@ impl Default for Turns {
 
 /// All that says whether volumes are mounted for those who are to have them.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct MountState {
     pub(crate) roster: Arc<Roster>,
     pub(crate) mounts: Arc<BTreeSet<PathBuf>>,
     /// [`Watching::changes`].
     pub(crate) changes: u64,
 }
 
-impl PartialEq for Standing {
+impl PartialEq for MountState {
     fn eq(&self, other: &Self) -> bool {
         self.changes == other.changes
             && Arc::ptr_eq(&self.roster, &other.roster)
@@ -153,7 +153,7 @@ pub(crate) enum Depth {
 
 /// What one check looks at.
 #[derive(Debug)]
-pub(crate) struct Look<'a> {
+pub(crate) struct Round<'a> {
     /// The tenants whose cgroups are looked at.
     pub(crate) tenants: Vec<(&'a Name, Depth)>,
     /// The leases whose processes are looked for.
@@ -163,7 +163,7 @@ pub(crate) struct Look<'a> {
     pub(crate) has_all_slots: bool,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Round<'a> {
     /// At all that there is, in full.
     pub(crate) fn all(roster: &'a Roster) -> Self {
         Self {
@@ -177,7 +177,7 @@ impl<'a> Look<'a> {
 
 impl Turns {
     /// What has its turn now. As long as all volumes are known to be mounted, none of the others is looked at.
-    fn next<'a>(&mut self, now: &'a Standing) -> Look<'a> {
+    fn next<'a>(&mut self, now: &'a MountState) -> Round<'a> {
         let roster = &*now.roster;
         self.gone.retain(|id| roster.has_lease(id));
         let leases = self.leases.next(&roster.leases, |lease| &lease.id);
@@ -195,7 +195,7 @@ impl Turns {
         let tenants = self.tenants.next(&roster.tenants, |name| name);
         let tenants_in_full = self.tenants_in_full.next(&roster.tenants, |name| name);
         let tenant = |place| (&roster.tenants[place], depth(place, tenants_in_full, tenants));
-        Look {
+        Round {
             tenants: either(tenants_in_full, tenants).map(tenant).collect(),
             leases,
             slots: places.into_iter().map(slot).collect(),
@@ -219,17 +219,17 @@ fn depth(place: usize, in_full: Turn, proved: Turn) -> Depth {
 
 impl Engine {
     /// What has its turn now.
-    pub(crate) fn turn<'a>(&self, now: &'a Standing) -> Look<'a> {
+    pub(crate) fn turn<'a>(&self, now: &'a MountState) -> Round<'a> {
         self.turns().next(now)
     }
 
     /// Notes what there was when all volumes were looked at, and whether all of them were mounted.
-    pub(crate) fn were_all_mounted(&self, then: Standing, all_mounted: bool) {
+    pub(crate) fn record_all_mounted(&self, then: MountState, all_mounted: bool) {
         self.turns().all_mounted = Some(then).filter(|_| all_mounted);
     }
 
     /// Notes whether the process of a lease is gone.
-    pub(crate) fn is_gone(&self, lease: Uuid, is_gone: bool) {
+    pub(crate) fn set_gone(&self, lease: Uuid, is_gone: bool) {
         let mut turns = self.turns();
         if is_gone {
             turns.gone.insert(lease);
@@ -244,7 +244,7 @@ impl Engine {
     }
 
     /// Forgets the proofs of tenants that were left as other records had it, or without weights that there are now.
-    pub(crate) fn drop_old_proofs(&self, roster: &Arc<Roster>) {
+    pub(crate) fn discard_stale_proofs(&self, roster: &Arc<Roster>) {
         let weight_files = self.host().weight_files();
         let mut turns = self.turns();
         let proofs = &mut turns.proofs;

@@ -180,14 +180,14 @@ pub async fn run_until(
         let _ = closed.await;
     }));
     tracing::info!(socket = %options.socket.display(), n_problems, version = env!("CARGO_PKG_VERSION"), "ready");
-    tell(&[NotifyState::Ready]);
+    notify_systemd(&[NotifyState::Ready]);
     tokio::select! {
         () = stop => {}
         () = tick(&service) => {}
         () = hold(&service) => {}
         () = watchdog() => {}
     }
-    tell(&[NotifyState::Stopping]);
+    notify_systemd(&[NotifyState::Stopping]);
     // The order matters: no new connections, then no new operations, then the answers that are under way.
     let _ = close.send(());
     if timeout(LAST_OPERATIONS, service.close()).await.is_err() {
@@ -221,7 +221,7 @@ async fn release(service: &Service) {
     let left = loop {
         tokio::select! {
             left = &mut release => break left,
-            _ = more.tick() => tell(&[NotifyState::ExtendTimeoutUsec(MORE_TIME_US)]),
+            _ = more.tick() => notify_systemd(&[NotifyState::ExtendTimeoutUsec(MORE_TIME_US)]),
         }
     };
     for fault in &left {
@@ -289,11 +289,11 @@ async fn watchdog() {
     let mut beats = interval(limit / 2);
     loop {
         beats.tick().await;
-        tell(&[NotifyState::Watchdog]);
+        notify_systemd(&[NotifyState::Watchdog]);
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify_systemd(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!(%error, "cannot notify systemd of the daemon's state");
     }

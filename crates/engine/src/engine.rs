@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     /// How much has been trimmed in each pool.
     trimmed: Mutex<BTreeMap<Name, Bytes>>,
     /// How many workers there are for which no tenant pays.
-    pub(crate) unpaid_workers: Mutex<usize>,
+    pub(crate) workers_without_payer: Mutex<usize>,
 }
 
 /// Why a tenant does without the cpu controller, and when that was tried last.

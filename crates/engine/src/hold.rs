@@ -4,8 +4,8 @@
 //! one device only, so that taking them back restores what was there.
 //! Does not: decide about weights or caps, or fight over them: whoever else writes one is reported, and left alone.
 
+mod reasons;
 mod running;
-mod words;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,7 +91,7 @@ impl Engine {
             if let Some(before) = &before {
                 let dropped =
                     before.tenants.iter().filter(|old| before.weight_file != hold.weight_file || !is_kept(old));
-                steps.extend(dropped.flat_map(|tenant| give_back(before, tenant)));
+                steps.extend(dropped.flat_map(|tenant| restore_steps(before, tenant)));
             }
             for journal in hold.tenants.iter().filter_map(|tenant| tenant.journal.as_ref()) {
                 steps.extend([
@@ -121,7 +121,7 @@ impl Engine {
     }
 
     fn steps_to_end(&self, hold: &Hold) -> Vec<Action> {
-        let mut steps: Vec<Action> = hold.tenants.iter().flat_map(|tenant| give_back(hold, tenant)).collect();
+        let mut steps: Vec<Action> = hold.tenants.iter().flat_map(|tenant| restore_steps(hold, tenant)).collect();
         steps.extend(hold.tunables.iter().map(|(tunable, value)| set_tunable(&hold.device, tunable, value)));
         steps.push(Action::State(StateAction::RemoveRecord { path: self.hold_record(&hold.device) }));
         steps
@@ -199,7 +199,7 @@ impl Engine {
         let containers = self.host().containers()?;
         let mut tenants: Vec<HeldTenant> = Vec::new();
         for (name, part) in parts {
-            let (cgroup, identity) = find(&containers, &name)?;
+            let (cgroup, identity) = find_container(&containers, &name)?;
             if let Some(other) = tenants.iter().find(|tenant| tenant.cgroup == cgroup) {
                 let cause = format!("{} and {name} are the same container", other.name);
                 return Err(invalid(format!("tenant {name}"), cause).hint("give each tenant one share"));
@@ -265,12 +265,12 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object(), cause)
                 .reason(Reason::HoldOnPhysical { physical: found.physical }));
         }
-        let beside = journal_beside(cgroup);
-        if !found.cgroup.is_empty() && found.cgroup != beside {
+        let cgroup_beside = journal_beside(cgroup);
+        if !found.cgroup.is_empty() && found.cgroup != cgroup_beside {
             let cause = format!("its journal thread is already in {}, which is charged for it", found.cgroup);
             return Err(Fault::new(Code::InUse, object(), cause).hint("enforce the share of that cgroup instead"));
         }
-        Ok(HeldJournal { device: found.device, cgroup: beside })
+        Ok(HeldJournal { device: found.device, cgroup: cgroup_beside })
     }
 
     /// The sum of the weights that they have now, so that nobody beside them has more or less than before.
@@ -317,7 +317,7 @@ fn device_of(tenant: &HeldTenant) -> Option<&String> {
 }
 
 /// Takes back what was set on a tenant's cgroup.
-fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
+fn restore_steps(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
     let mut steps =
         vec![Action::Cgroup(CgroupAction::ResetWeight { cgroup, file, device }), set_cap(hold, tenant, None)];
@@ -331,7 +331,7 @@ fn give_back(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
 }
 
 /// The one cgroup that is called so: by the path of a cgroup, or by the name or id of a container.
-fn find(containers: &[(String, Identity)], name: &str) -> Result<(String, Identity), Fault> {
+fn find_container(containers: &[(String, Identity)], name: &str) -> Result<(String, Identity), Fault> {
     let path = name.trim_matches('/');
     let object = format!("tenant {name}");
     let mut found: Vec<&(String, Identity)> = containers.iter().filter(|(cgroup, _)| cgroup == path).collect();

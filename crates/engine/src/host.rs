@@ -110,7 +110,7 @@ pub struct JournalFacts {
 
 /// A process that does work for the daemon (`bulkhead_core::work`). It ends when this is dropped.
 pub trait Worker {
-    /// The daemon's end of the socket between the two; receiving from it waits for at most [`WORKER_LOOK`].
+    /// The daemon's end of the socket between the two; receiving from it waits for at most [`WORKER_POLL`].
     fn control(&self) -> BorrowedFd<'_>;
 
     /// Asks it to end.
@@ -121,7 +121,7 @@ pub trait Worker {
 }
 
 /// How long receiving from a worker waits, before it is looked whether its job is to go on.
-pub const WORKER_LOOK: Duration = Duration::from_millis(200);
+pub const WORKER_POLL: Duration = Duration::from_millis(200);
 
 /// State files with their paths, by name; each is whole, or damaged for itself. The same value twice while nothing changes, so that whoever
 /// works something out of them can tell that it is still so.

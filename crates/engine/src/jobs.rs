@@ -23,20 +23,20 @@ const LISTED_AFTER: Duration = Duration::from_secs(1);
 
 /// What somebody asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct JobSpec {
     /// As a sentence without a subject: `remove volume p/v`.
     pub(crate) operation: String,
     /// By which the one who asked finds it again.
     pub(crate) request: Option<Uuid>,
     /// How long it may wait for other operations, and for data to be written, before it has changed anything.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) wait_limit: Option<Duration>,
 }
 
 /// An operation that is under way, as those see it that carry it out.
 #[derive(Debug)]
 pub struct Job {
     id: u64,
-    asked: Asked,
+    spec: JobSpec,
     /// Whether it is one of the daemon's own.
     is_check: bool,
     began: Instant,
@@ -68,15 +68,15 @@ struct State {
 }
 
 impl Job {
-    fn new(id: u64, asked: Asked, is_check: bool) -> Self {
+    fn new(id: u64, spec: JobSpec, is_check: bool) -> Self {
         let (is_stopping, is_cancelled) = (AtomicBool::new(false), AtomicBool::new(false));
         let (began, changed, state) = (Instant::now(), Notify::new(), Mutex::default());
-        Self { id, asked, is_check, began, is_stopping, is_cancelled, changed, state }
+        Self { id, spec, is_check, began, is_stopping, is_cancelled, changed, state }
     }
 
     /// A job that nobody sees: of what runs before the daemon answers anybody.
-    pub(crate) fn nobody() -> Self {
-        Self::new(0, Asked { operation: String::new(), request: None, patience: None }, true)
+    pub(crate) fn internal() -> Self {
+        Self::new(0, JobSpec { operation: String::new(), request: None, wait_limit: None }, true)
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -88,7 +88,7 @@ impl Job {
     }
 
     /// Says what it changes.
-    pub(crate) fn works_on(&self, objects: Vec<String>) {
+    pub(crate) fn set_objects(&self, objects: Vec<String>) {
         self.state().objects = objects;
     }
 
@@ -118,10 +118,10 @@ impl Job {
     pub(crate) fn begin_part(&self) -> Result<(), Fault> {
         let mut state = self.state();
         state.part = Some(Instant::now());
-        self.may_wait(&mut state)
+        self.check_may_wait(&mut state)
     }
 
-    fn may_wait(&self, state: &mut State) -> Result<(), Fault> {
+    fn check_may_wait(&self, state: &mut State) -> Result<(), Fault> {
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(stopping());
         }
@@ -140,7 +140,7 @@ impl Job {
     }
 
     /// Says that a step changed something.
-    pub(crate) fn has_changed(&self) {
+    pub(crate) fn mark_changed(&self) {
         self.state().has_changed = true;
     }
 
@@ -152,12 +152,12 @@ impl Job {
     pub(crate) fn keep_waiting(&self) -> Result<(), Fault> {
         let mut state = self.state();
         let since = self.waits_since(&state);
-        let over = self.asked.patience.filter(|patience| since.elapsed() >= *patience);
-        self.may_wait(&mut state)?;
+        let over = self.spec.wait_limit.filter(|wait_limit| since.elapsed() >= *wait_limit);
+        self.check_may_wait(&mut state)?;
         match over {
-            Some(patience) => {
+            Some(wait_limit) => {
                 state.is_ending = true;
-                Err(out_of_time(&state, patience))
+                Err(wait_timed_out(&state, wait_limit))
             }
             None => Ok(()),
         }
@@ -167,10 +167,10 @@ impl Job {
     ///
     /// # Errors
     /// `Cancelled`; `Unavailable` when the daemon stops. What follows is neither cut off nor cancelled any more.
-    pub(crate) fn goes_on(&self) -> Result<(), Fault> {
+    pub(crate) fn check_cancelled(&self) -> Result<(), Fault> {
         let mut state = self.state();
         let fault = if self.is_cancelled.load(Ordering::SeqCst) {
-            Fault::new(Code::Cancelled, format!("job {}", self.id), format!("`{}` was cancelled", self.asked.operation))
+            Fault::new(Code::Cancelled, format!("job {}", self.id), format!("`{}` was cancelled", self.spec.operation))
         } else if self.is_stopping.load(Ordering::SeqCst) {
             stopping()
         } else {
@@ -181,29 +181,29 @@ impl Job {
     }
 
     /// Says at which of its steps it is.
-    pub(crate) fn is_at(&self, steps: JobSteps, doing: String) {
+    pub(crate) fn set_step(&self, steps: JobSteps, doing: String) {
         let mut state = self.state();
         (state.steps, state.step) = (Some(steps), Some((doing, Instant::now())));
     }
 
     /// Says what it has measured.
-    pub(crate) fn measured(&self, figure: String) {
+    pub(crate) fn add_figure(&self, figure: String) {
         self.state().figures.push(figure);
     }
 
     /// Says how far it is.
-    pub(crate) fn has_come(&self, progress: JobProgress) {
+    pub(crate) fn set_progress(&self, progress: JobProgress) {
         self.state().progress = Some(progress);
     }
 
     /// How long it waits from now on: `None` for as long as it takes.
-    fn patience_left(&self) -> Option<Duration> {
+    fn wait_left(&self) -> Option<Duration> {
         let since = self.waits_since(&self.state());
-        self.asked.patience.map(|patience| patience.saturating_sub(since.elapsed()))
+        self.spec.wait_limit.map(|wait_limit| wait_limit.saturating_sub(since.elapsed()))
     }
 
     /// Resolves when there is an answer other than to wait for the objects that it wants.
-    pub(crate) async fn gives_up(&self) -> Fault {
+    pub(crate) async fn wait_ended(&self) -> Fault {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -211,7 +211,7 @@ impl Job {
             if let Err(fault) = self.keep_waiting() {
                 return fault;
             }
-            match self.patience_left() {
+            match self.wait_left() {
                 Some(left) => {
                     // Woken or too late: either way it is looked at again.
                     let _ = tokio::time::timeout(left, changed).await;
@@ -232,7 +232,7 @@ impl Job {
     }
 
     pub(crate) fn waits_for(&self, others: &[Arc<Job>]) {
-        self.state().waits_for = others.iter().map(|job| (job.id, job.asked.operation.clone())).collect();
+        self.state().waits_for = others.iter().map(|job| (job.id, job.spec.operation.clone())).collect();
     }
 
     #[cfg(test)]
@@ -241,7 +241,7 @@ impl Job {
     }
 
     fn cancelled(&self) -> Fault {
-        let cause = format!("`{}` was cancelled, and what it had done was undone", self.asked.operation);
+        let cause = format!("`{}` was cancelled, and what it had done was undone", self.spec.operation);
         Fault::new(Code::Cancelled, format!("job {}", self.id), cause)
     }
 
@@ -258,8 +258,8 @@ impl Job {
         let end = state.ended.as_ref().map_or(now, |(at, _)| *at);
         JobView {
             id: self.id,
-            operation: self.asked.operation.clone(),
-            request: self.asked.request,
+            operation: self.spec.operation.clone(),
+            request: self.spec.request,
             objects: state.objects.clone(),
             state: job_state,
             step: state.step.as_ref().map(|(step, _)| step.clone()),
@@ -280,8 +280,8 @@ impl Job {
     }
 }
 
-fn out_of_time(state: &State, patience: Duration) -> Fault {
-    let seconds = patience.as_secs();
+fn wait_timed_out(state: &State, wait_limit: Duration) -> Fault {
+    let seconds = wait_limit.as_secs();
     let so_far = if state.has_changed { "only part of it was done" } else { "nothing was changed" };
     let why = match (&state.waits_for[..], &state.step) {
         ([], Some((step, _))) => format!("`{step}` did not complete"),
@@ -323,8 +323,8 @@ impl Jobs {
     ///
     /// # Errors
     /// `Unavailable` once closed.
-    pub(crate) fn begin(self: &Arc<Self>, asked: Asked) -> Result<Running, Fault> {
-        self.add(asked, false)
+    pub(crate) fn begin(self: &Arc<Self>, spec: JobSpec) -> Result<Running, Fault> {
+        self.add(spec, false)
     }
 
     /// Begins something of the daemon's own.
@@ -332,16 +332,16 @@ impl Jobs {
     /// # Errors
     /// `Unavailable` once closed.
     pub(crate) fn begin_check(self: &Arc<Self>, operation: &str) -> Result<Running, Fault> {
-        self.add(Asked { operation: operation.to_owned(), request: None, patience: None }, true)
+        self.add(JobSpec { operation: operation.to_owned(), request: None, wait_limit: None }, true)
     }
 
-    fn add(self: &Arc<Self>, asked: Asked, is_check: bool) -> Result<Running, Fault> {
+    fn add(self: &Arc<Self>, spec: JobSpec, is_check: bool) -> Result<Running, Fault> {
         let mut table = self.table();
         if table.is_closed {
             return Err(stopping());
         }
         table.last_id += 1;
-        let job = Arc::new(Job::new(table.last_id, asked, is_check));
+        let job = Arc::new(Job::new(table.last_id, spec, is_check));
         table.running.push(Arc::clone(&job));
         Ok(Running { jobs: Arc::clone(self), job, has_begun: false })
     }
@@ -424,7 +424,7 @@ impl Jobs {
     pub(crate) fn running(&self) -> Vec<String> {
         let words = |job: &Arc<Job>| {
             let step = job.state().step.as_ref().map_or_else(String::new, |(step, _)| format!(": {step}"));
-            format!("job {} ({}){step}", job.id, job.asked.operation)
+            format!("job {} ({}){step}", job.id, job.spec.operation)
         };
         self.table().running.iter().map(words).collect()
     }
@@ -503,16 +503,16 @@ impl Drop for Running {
 mod tests {
     use super::*;
 
-    fn asked(patience: Option<Duration>) -> Asked {
-        Asked { operation: "remove volume p/v".to_owned(), request: None, patience }
+    fn spec(wait_limit: Option<Duration>) -> JobSpec {
+        JobSpec { operation: "remove volume p/v".to_owned(), request: None, wait_limit }
     }
 
     #[test]
     fn a_cancelled_job_begins_no_further_step() {
         let jobs = Arc::new(Jobs::default());
-        let running = jobs.begin(asked(None)).unwrap();
+        let running = jobs.begin(spec(None)).unwrap();
         running.job().begin_step(&"unmount", true).unwrap();
-        running.job().has_changed();
+        running.job().mark_changed();
         assert_eq!(jobs.cancel(1).unwrap().state, JobState::Running);
         // After this step there is no way back, and then there is one.
         running.job().begin_step(&"forget", false).unwrap();
@@ -529,7 +529,7 @@ mod tests {
     #[test]
     fn who_stops_completes_what_was_begun_and_waits_for_nothing() {
         let jobs = Arc::new(Jobs::default());
-        let running = jobs.begin(asked(None)).unwrap();
+        let running = jobs.begin(spec(None)).unwrap();
         running.job().stop_waiting();
         assert_eq!(running.job().begin_step(&"remove", true), Ok(()));
         assert_eq!(running.job().keep_waiting().map_err(|fault| fault.code), Err(Code::Unavailable));
@@ -541,7 +541,7 @@ mod tests {
     #[test]
     fn a_job_that_waited_too_long_names_what_it_waited_for() {
         let jobs = Arc::new(Jobs::default());
-        let (first, second) = (jobs.begin(asked(None)).unwrap(), jobs.begin(asked(Some(Duration::ZERO))).unwrap());
+        let (first, second) = (jobs.begin(spec(None)).unwrap(), jobs.begin(spec(Some(Duration::ZERO))).unwrap());
         second.job().waits_for(&[Arc::clone(first.job())]);
         let fault = second.job().keep_waiting().unwrap_err();
         assert_eq!(fault.code, Code::InUse);
@@ -550,13 +550,13 @@ mod tests {
 
     #[test]
     fn each_part_waits_as_long_as_the_job_was_told() {
-        let mut job = Job::new(1, asked(Some(Duration::from_secs(5))), false);
+        let mut job = Job::new(1, spec(Some(Duration::from_secs(5))), false);
         job.began = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         job.begin_part().unwrap();
         assert_eq!(job.keep_waiting(), Ok(()));
         job.state().part = None;
         assert_eq!(job.keep_waiting().map_err(|fault| fault.code), Err(Code::InUse));
-        let (cancelled, stopped) = (Job::new(2, asked(None), false), Job::new(3, asked(None), false));
+        let (cancelled, stopped) = (Job::new(2, spec(None), false), Job::new(3, spec(None), false));
         cancelled.cancel();
         stopped.stop_waiting();
         let refused = [cancelled, stopped].map(|job| job.begin_part().map_err(|fault| fault.code));
@@ -567,7 +567,7 @@ mod tests {
     fn the_latest_that_ended_are_remembered_and_small_checks_are_not() {
         let jobs = Arc::new(Jobs::default());
         for _ in 0..KEPT + 5 {
-            jobs.begin(asked(None)).unwrap().end(&Ok(()));
+            jobs.begin(spec(None)).unwrap().end(&Ok(()));
         }
         drop(jobs.begin_check("check"));
         let views = jobs.views();

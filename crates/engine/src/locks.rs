@@ -86,7 +86,7 @@ impl Claim {
     }
 
     /// What it changes, as words.
-    pub(crate) fn words(&self) -> Vec<String> {
+    pub(crate) fn object_names(&self) -> Vec<String> {
         let changed = self.0.iter().filter(|(_, mode)| **mode == Mode::Exclusive);
         changed.map(|(object, _)| object.to_string()).collect()
     }

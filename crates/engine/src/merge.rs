@@ -51,7 +51,7 @@ impl Drop for Turn {
 
 impl Engine {
     /// Has the layers of a pool looked at soon.
-    pub(crate) fn look_at_layers(&self, pool: &Pool) {
+    pub(crate) fn check_layers(&self, pool: &Pool) {
         if matches!(pool.source, PoolSource::File { .. }) {
             self.shared.merging.state().pools.insert(pool.name.clone());
         }
@@ -140,8 +140,8 @@ impl Engine {
 
     /// Has the layers of pools looked at, and the servers of all their volumes that are mounted: which of them have files open that an
     /// earlier daemon merged is not recorded.
-    pub(crate) fn look_at_all_layers(&self, pools: &[Pool]) {
-        pools.iter().for_each(|pool| self.look_at_layers(pool));
+    pub(crate) fn check_all_layers(&self, pools: &[Pool]) {
+        pools.iter().for_each(|pool| self.check_layers(pool));
         let watched: Vec<VolumeRef> = self.watched().volumes().cloned().collect();
         let mut state = self.shared.merging.state();
         let has_layers: Vec<VolumeRef> =

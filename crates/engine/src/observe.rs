@@ -209,7 +209,7 @@ struct Worker<'a> {
     namer: Namer,
     /// What the tracer's self-test said.
     findings: Vec<Finding>,
-    last_look: Option<Instant>,
+    last_poll: Option<Instant>,
     last_names: Option<Instant>,
 }
 
@@ -217,12 +217,12 @@ impl<'a> Worker<'a> {
     fn new(roots: Roots, shared: &'a Shared) -> Self {
         let namer = Namer::new(roots.clone());
         let xfs = Xfs::default();
-        Self { roots, shared, tracer: None, xfs, namer, findings: Vec::new(), last_look: None, last_names: None }
+        Self { roots, shared, tracer: None, xfs, namer, findings: Vec::new(), last_poll: None, last_names: None }
     }
 
     fn run(&mut self) {
         while self.wait() {
-            if let Err(fault) = self.look() {
+            if let Err(fault) = self.poll() {
                 self.rest();
                 let mut state = self.shared.lock();
                 if state.last_failure.as_ref() != Some(&fault) {
@@ -256,7 +256,7 @@ impl<'a> Worker<'a> {
                 }
                 continue;
             }
-            let due = self.last_look.map_or(Duration::ZERO, |last| (last + LOOK).saturating_duration_since(now));
+            let due = self.last_poll.map_or(Duration::ZERO, |last| (last + LOOK).saturating_duration_since(now));
             if due.is_zero() || state.answered < state.asked {
                 return true;
             }
@@ -272,7 +272,7 @@ impl<'a> Worker<'a> {
             self.xfs.detach();
             match tracer.look() {
                 Ok(mut batch) => {
-                    batch.merge(self.xfs.look());
+                    batch.merge(self.xfs.poll());
                     self.shared.lock().observer.finish(batch);
                 }
                 Err(error) => tracing::warn!(%error, "the last poll failed"),
@@ -282,18 +282,18 @@ impl<'a> Worker<'a> {
         if self.xfs.has_failed() || self.tracer.as_ref().is_some_and(|tracer| !tracer.has_ext4()) {
             (self.tracer, self.xfs) = (None, Xfs::default());
         }
-        self.last_look = None;
+        self.last_poll = None;
     }
 
-    fn look(&mut self) -> Result<(), Fault> {
+    fn poll(&mut self) -> Result<(), Fault> {
         let asked = self.shared.lock().asked;
         let mut tracer = match self.tracer.take() {
             Some(tracer) => tracer,
             None => self.load()?,
         };
-        let looked = self.look_with(&mut tracer);
+        let polled = self.poll_tracer(&mut tracer);
         self.tracer = Some(tracer);
-        looked.map_err(|error| fault(&error))?;
+        polled.map_err(|error| fault(&error))?;
         let mut state = self.shared.lock();
         (state.answered, state.last_failure) = (asked, None);
         drop(state);
@@ -301,7 +301,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn look_with(&mut self, tracer: &mut Tracer) -> Result<(), BpfError> {
+    fn poll_tracer(&mut self, tracer: &mut Tracer) -> Result<(), BpfError> {
         let began = Instant::now();
         if !tracer.is_attached() {
             self.names(tracer)?;
@@ -310,9 +310,9 @@ impl<'a> Worker<'a> {
             self.shared.lock().observer.begin(bpf::now_ns());
         }
         let mut batch = tracer.look()?;
-        batch.merge(self.xfs.look());
+        batch.merge(self.xfs.poll());
         let mut state = self.shared.lock();
-        if let Some(last) = self.last_look.replace(began) {
+        if let Some(last) = self.last_poll.replace(began) {
             state.observed += began - last;
         }
         state.table_entries = (batch.shares.len() + batch.writes.len() + batch.services.len()) as u64;

@@ -17,7 +17,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::volume::{self, mount_point, scratch_mount_point};
 
-use crate::check::{Depth, Look, Standing};
+use crate::check::{Depth, MountState, Round};
 use crate::engine::{Engine, InUse, Located, Seen, Watched};
 use crate::findings::lookup_failed;
 use crate::locks::Claim;
@@ -46,14 +46,14 @@ impl Engine {
         engine.found(Place::Devices, engine.restore_devices());
         let roster = engine.settle_tenants(of_records, true);
         engine.forget_others(&roster);
-        engine.remove_unpaid();
+        engine.remove_shared_cgroup();
         for pool in &pools {
             if let Err(fault) = engine.close_unheld(pool, &mut at_start) {
                 at_start.push(fault);
             }
         }
         engine.found(Place::Start, at_start);
-        engine.look_at_all_layers(&pools);
+        engine.check_all_layers(&pools);
     }
 
     /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
@@ -143,14 +143,14 @@ impl Engine {
         let unreadable = mounts.as_ref().err().cloned().map(lookup_failed);
         self.host().conditions().is(FindingId::LookupFailed, "mount table", unreadable);
         // Without it, all volumes are looked at one by one, and say so.
-        let now = Standing { roster: Arc::clone(&roster), mounts: mounts.unwrap_or_default(), changes };
-        let look = if all_in_detail { Look::all(&roster) } else { self.turn(&now) };
+        let now = MountState { roster: Arc::clone(&roster), mounts: mounts.unwrap_or_default(), changes };
+        let look = if all_in_detail { Round::all(&roster) } else { self.turn(&now) };
         for lease in &look.leases {
             self.settle_lease(lease, &roster.leases);
         }
         // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.
         let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
-        self.drop_old_proofs(&roster);
+        self.discard_stale_proofs(&roster);
         let settled = parallel::each(&look.tenants, n_threads, |_, (name, depth)| {
             (!self.settle_cgroups(name, *depth)).then_some(*name)
         });
@@ -159,7 +159,7 @@ impl Engine {
             !gone.contains(&slot.tenant) && self.settle_volume(slot, &now, *depth)
         });
         if look.has_all_slots {
-            self.were_all_mounted(now.clone(), were_mounted.into_iter().all(|was_mounted| was_mounted));
+            self.record_all_mounted(now.clone(), were_mounted.into_iter().all(|was_mounted| was_mounted));
         }
         roster
     }
@@ -168,7 +168,7 @@ impl Engine {
     fn settle_lease(&self, lease: &Lease, all: &[Lease]) {
         let is_alive = |lease: &Lease| self.host().start_time(lease.pid) == Some(lease.start_time_ticks);
         let is_gone = !is_alive(lease);
-        self.is_gone(lease.id, is_gone);
+        self.set_gone(lease.id, is_gone);
         if !is_gone {
             return;
         }
@@ -230,7 +230,7 @@ impl Engine {
     /// Brings a volume of a tenant, its own or one that is lent to it by a lease, to what is recorded of it: by itself, so that one that
     /// somebody works on, or that cannot be mounted, does not keep the others from being looked after. What is mounted is looked at as far
     /// as its turn has it. Returns whether it was mounted before.
-    fn settle_volume(&self, slot: &Slot, now: &Standing, depth: Depth) -> bool {
+    fn settle_volume(&self, slot: &Slot, now: &MountState, depth: Depth) -> bool {
         let Slot { volume: reference, tenant: name } = slot;
         let place = Place::Volume(reference.clone());
         let is_mounted = |watched: &&Watched| watched.tenant == *name && now.mounts.contains(&watched.target);

@@ -12,7 +12,7 @@ use bulkhead_core::slices;
 use bulkhead_core::tenant;
 
 use crate::engine::Engine;
-use crate::jobs::{Asked, Jobs};
+use crate::jobs::{JobSpec, Jobs};
 use crate::parallel;
 use crate::reconcile::AT_A_TIME;
 
@@ -59,10 +59,11 @@ impl Engine {
     }
 
     fn release_one(&self, volume: &VolumeRef, end: Instant) -> Result<(), Fault> {
-        let patience = Some(end.saturating_duration_since(Instant::now()));
+        let wait_limit = Some(end.saturating_duration_since(Instant::now()));
         // Not one of the daemon's, which has none any more.
         let jobs = Arc::new(Jobs::default());
-        let running = jobs.begin(Asked { operation: format!("unmount volume {volume}"), request: None, patience })?;
+        let running =
+            jobs.begin(JobSpec { operation: format!("unmount volume {volume}"), request: None, wait_limit })?;
         let released = self.for_job(running.job()).unmount(volume, false).map(drop);
         running.end(&released);
         released

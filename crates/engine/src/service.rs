@@ -31,17 +31,17 @@ use bulkhead_sys::bpf;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-pub(crate) use self::work::Begun;
+pub(crate) use self::work::StartedJob;
 use crate::conditions::Conditions;
 use crate::engine::Engine;
 use crate::hold::Holder;
-use crate::jobs::{Asked, Running};
+use crate::jobs::{JobSpec, Running};
 use crate::locks::{Claim, Held};
 use crate::metrics;
 use crate::observe::Observe;
 
 /// Most questions about what goes on that are answered at a time.
-const MAX_QUESTIONS: usize = 4;
+const MAX_OBSERVATIONS: usize = 4;
 
 /// A periodic check that takes longer is held up, by a tenant whose I/O is slow or by LVM: another one looks after the rest.
 const HELD_UP: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub(crate) enum Reply<T> {
     /// What would be done: it was a dry run.
     Planned(T),
     /// A job that waits for the stream.
-    Stream(Begun),
+    Stream(StartedJob),
 }
 
 /// The daemon's operations. Clones are the same service.
@@ -73,7 +73,7 @@ struct Inner {
     /// As they were after the last step: who wants to see them does not wait for one.
     holds: Mutex<Vec<HoldView>>,
     /// A question blocks a thread while the observation starts: not more of them than this.
-    questions: Arc<Semaphore>,
+    observations: Arc<Semaphore>,
     /// When the periodic checks began that run.
     checks: Mutex<Vec<Instant>>,
 }
@@ -91,8 +91,8 @@ impl Service {
         });
         let holder = Holder::new(holds);
         let (holds, holder) = (Mutex::new(holder.views()), Mutex::new(holder));
-        let (questions, checks) = (Arc::new(Semaphore::new(MAX_QUESTIONS)), Mutex::default());
-        Self(Arc::new(Inner { engine, facts, observe, socket, holder, holds, questions, checks }))
+        let (observations, checks) = (Arc::new(Semaphore::new(MAX_OBSERVATIONS)), Mutex::default());
+        Self(Arc::new(Inner { engine, facts, observe, socket, holder, holds, observations, checks }))
     }
 
     /// What goes on on the host, with the longest waits of the last `waits`; operations do not hold it up.
@@ -100,7 +100,7 @@ impl Service {
     /// # Errors
     /// Those of [`Observe::observe`].
     pub async fn observe(&self, waits: Duration) -> Result<Observation, Fault> {
-        let permit = Arc::clone(&self.0.questions).acquire_owned().await;
+        let permit = Arc::clone(&self.0.observations).acquire_owned().await;
         let observe = Arc::clone(&self.0.observe);
         // The thread is blocked until there is an answer, also when nobody waits for it any more.
         let seen = spawn_blocking(move || {
@@ -121,14 +121,14 @@ impl Service {
     }
 
     /// What a scrape of metrics shows.
-    pub(crate) async fn seen(&self) -> metrics::Seen {
+    pub(crate) async fn metrics(&self) -> metrics::Seen {
         let holds = self.hold_list();
         // What cannot be listed now is there at the next scrape.
         let list = |engine: &Engine| {
             (engine.heatmap().unwrap_or_default(), engine.room().unwrap_or_default(), engine.findings())
         };
-        let (heat, pools, mut findings) = self.look(move |engine| Ok(list(engine))).await.unwrap_or_default();
-        findings.extend(self.of_service());
+        let (heat, pools, mut findings) = self.read(move |engine| Ok(list(engine))).await.unwrap_or_default();
+        findings.extend(self.service_findings());
         let problems = self.0.engine.problem_counts();
         let trimmed = self.0.engine.trimmed().clone();
         let observed = self.observe(Duration::ZERO).await;
@@ -141,9 +141,9 @@ impl Service {
     /// None but a bug.
     pub async fn host(&self) -> Result<HostView, Fault> {
         let (version, facts) = (env!("CARGO_PKG_VERSION").to_owned(), self.0.facts.clone());
-        let mut findings = self.look(|engine| Ok(engine.findings())).await?;
+        let mut findings = self.read(|engine| Ok(engine.findings())).await?;
         findings.extend(self.0.observe.findings());
-        findings.extend(self.of_service());
+        findings.extend(self.service_findings());
         Ok(HostView { version, facts, findings: in_order(findings) })
     }
 
@@ -153,12 +153,12 @@ impl Service {
     }
 
     /// Periodic checks that have not ended for a while, and holds that ended with a fault.
-    fn of_service(&self) -> Vec<Finding> {
+    fn service_findings(&self) -> Vec<Finding> {
         let failed = self.hold_list();
-        self.held_up().into_iter().chain(failed.iter().filter_map(health::of_hold)).collect()
+        self.held_up_checks().into_iter().chain(failed.iter().filter_map(health::of_hold)).collect()
     }
 
-    fn held_up(&self) -> Option<Finding> {
+    fn held_up_checks(&self) -> Option<Finding> {
         let n_held_up = self.checks().iter().filter(|began| began.elapsed() >= HELD_UP).count();
         let evidence = format!("{n_held_up} periodic checks have not finished after {} s", HELD_UP.as_secs());
         let finding = Finding::new(FindingId::CheckHeldUp, HOST, evidence);
@@ -288,12 +288,12 @@ impl Service {
     }
 
     /// Looks at something. Waits for no operation, and shows one that is under way as far as it is.
-    async fn look<T: Send + 'static>(
+    async fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Engine) -> Result<T, Fault> + Send + 'static,
+        read: impl FnOnce(&Engine) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
         let engine = self.0.engine.clone();
-        blocking(move || look(&engine)).await
+        blocking(move || read(&engine)).await
     }
 
     /// Carries out an operation as soon as it has what it changes. Once begun it is finished, also when the one who asked has gone.
@@ -304,19 +304,19 @@ impl Service {
         claim: Claim,
         work: impl FnOnce(&Engine) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
-        self.change_found(terms, operation, move |_| Ok(claim.clone()), work).await
+        self.change_with(terms, operation, move |_| Ok(claim.clone()), work).await
     }
 
     /// The same where it has to be looked up what it changes. That is done again when it has it all: it may have changed meanwhile.
-    async fn change_found<T: Send + 'static>(
+    async fn change_with<T: Send + 'static>(
         &self,
         terms: Terms,
         operation: String,
         find: impl Fn(&Engine) -> Result<Claim, Fault> + Send + Sync + 'static,
         work: impl FnOnce(&Engine) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
-        let asked = Asked { operation, request: terms.request, patience: Some(terms.wait) };
-        let running = self.0.engine.shared.jobs.begin(asked)?;
+        let spec = JobSpec { operation, request: terms.request, wait_limit: Some(terms.wait) };
+        let running = self.0.engine.shared.jobs.begin(spec)?;
         let engine = self.0.engine.for_job(running.job());
         let held = match self.claim(&running, &engine, Arc::new(find)).await {
             Ok(held) => held,
@@ -347,12 +347,12 @@ impl Service {
         };
         loop {
             let claim = find().await?;
-            running.job().works_on(claim.words());
+            running.job().set_objects(claim.object_names());
             let held = tokio::select! {
                 // What nobody has is had at once, however little time there is.
                 biased;
                 held = self.0.engine.shared.locks.claim(running.job(), claim) => held,
-                fault = running.job().gives_up() => return Err(fault),
+                fault = running.job().wait_ended() => return Err(fault),
             };
             if held.covers(&find().await?) {
                 return Ok(held);

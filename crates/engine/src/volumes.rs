@@ -149,7 +149,7 @@ impl Engine {
             steps.extend(self.release_all(reference, dry_run)?);
         }
         steps.extend(self.executor.run(&volume::remove(backend.as_ref(), &volume), dry_run)?);
-        self.look_at_layers(&pool);
+        self.check_layers(&pool);
         Ok(Done { object: None, steps, dry_run })
     }
 
@@ -227,7 +227,7 @@ impl Engine {
         let plan = volume::snapshot(backend.as_ref(), &origin, &copy, mounted_at.as_deref())?;
         let _room = self.reserve_for_copy(&pool, backend.as_ref(), &origin)?;
         let steps = self.executor.run(&plan, dry_run)?;
-        self.look_at_layers(&pool);
+        self.check_layers(&pool);
         // It is to be kept by its new record.
         self.watched().remove(reference);
         let ready = copy.with_state(VolumeState::Ready);
@@ -296,7 +296,7 @@ impl Engine {
             let mut steps = Vec::new();
             if volume.flatten {
                 steps.extend(self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?);
-                steps.extend(self.keep_anew(reference, dry_run)?);
+                steps.extend(self.remount_watched(reference, dry_run)?);
             }
             let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
             return Ok(Done { object, steps, dry_run });
@@ -319,7 +319,7 @@ impl Engine {
         let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
-        steps.extend(self.keep_anew(reference, dry_run)?);
+        steps.extend(self.remount_watched(reference, dry_run)?);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &now));
         Ok(Done { object, steps, dry_run })
     }
@@ -333,12 +333,12 @@ impl Engine {
         }
         let done = Volume { flatten: false, ..volume.clone() };
         self.executor.run_steps(vec![backend.record(&volume, &done)], false)?;
-        self.keep_anew(reference, false)?;
+        self.remount_watched(reference, false)?;
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
     /// Keeps a volume as its record says now, if it is mounted.
-    fn keep_anew(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
+    fn remount_watched(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let Some(watched) = self.watched().remove(reference) else { return Ok(Vec::new()) };
         self.mount_for(&watched.tenant, reference, dry_run)
     }
@@ -417,7 +417,7 @@ impl Engine {
         VolumeView {
             volume: volume.reference(),
             uuid: volume.uuid,
-            state: state_word(volume.state).to_owned(),
+            state: state_name(volume.state).to_owned(),
             size_bytes: volume.size_bytes,
             fs: volume.fs,
             provision: volume.provision,
@@ -511,7 +511,7 @@ fn check_sharing_on_lvm(request: &VolumeCopy, copy: &Volume, origin: &Volume) ->
     Ok(())
 }
 
-fn state_word(state: VolumeState) -> &'static str {
+fn state_name(state: VolumeState) -> &'static str {
     match state {
         VolumeState::Creating => "creating",
         VolumeState::Ready => "ready",

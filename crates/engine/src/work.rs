@@ -24,10 +24,10 @@ use crate::jobs::Job;
 use crate::locks::Claim;
 
 /// How long a worker that is to end has for that, before it is killed.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// A job that a worker does.
-pub(crate) trait Errand: Send + Sync + 'static {
+pub(crate) trait WorkerJob: Send + Sync + 'static {
     /// As a sentence without a subject.
     fn operation(&self) -> String;
 
@@ -51,8 +51,8 @@ pub(crate) trait Errand: Send + Sync + 'static {
     }
 
     /// How long its worker has for its end, before it is killed.
-    fn last_words(&self) -> Duration {
-        LAST_WORDS
+    fn exit_limit(&self) -> Duration {
+        EXIT_LIMIT
     }
 
     /// Whether it ends with its client, also when that has said all.
@@ -69,7 +69,7 @@ pub(crate) trait Errand: Send + Sync + 'static {
     }
 
     /// Whether it leaves something that is of no use when it fails in this way.
-    fn leaves_something(&self, _fault: &Fault) -> bool {
+    fn needs_cleanup(&self, _fault: &Fault) -> bool {
         false
     }
 
@@ -77,7 +77,7 @@ pub(crate) trait Errand: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why it cannot be now.
-    fn give_up(&self, _engine: &Engine) -> Result<(), Fault> {
+    fn clean_up(&self, _engine: &Engine) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Engine {
         if let Some(tenant) = tenant {
             return Ok(Payer { engine, cgroup: slices::server(tenant), is_shared: false });
         }
-        let mut unpaid = self.shared.unpaid_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unpaid = self.shared.workers_without_payer.lock().unwrap_or_else(PoisonError::into_inner);
         if *unpaid == 0 {
             engine.executor.run_steps(make_cgroup(&self.host().weight_files()), false)?;
         }
@@ -136,11 +136,11 @@ impl Engine {
     }
 
     /// Removes the cgroup of work that no tenant pays for: a daemon that was killed leaves it.
-    pub(crate) fn remove_unpaid(&self) {
+    pub(crate) fn remove_shared_cgroup(&self) {
         let is_last = self.tenants().is_ok_and(|tenants| tenants.is_empty());
         for action in remove_cgroup(is_last) {
             // It may still have the process of a worker that is being killed: then the next one finds it.
-            if let Err(fault) = self.host().apply(&action, &Job::nobody()) {
+            if let Err(fault) = self.host().apply(&action, &Job::internal()) {
                 tracing::debug!(step = %action, %fault, "not now");
                 break;
             }
@@ -153,10 +153,10 @@ impl Drop for Payer {
         if !self.is_shared {
             return;
         }
-        let mut unpaid = self.engine.shared.unpaid_workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unpaid = self.engine.shared.workers_without_payer.lock().unwrap_or_else(PoisonError::into_inner);
         *unpaid -= 1;
         if *unpaid == 0 {
-            self.engine.remove_unpaid();
+            self.engine.remove_shared_cgroup();
         }
     }
 }
@@ -168,40 +168,40 @@ pub(crate) enum Event {
 }
 
 /// A worker at work.
-pub(crate) struct Working<'a> {
+pub(crate) struct RunningWorker<'a> {
     worker: Box<dyn Worker>,
     job: &'a Job,
     /// By which it is stopped: who reads or writes it, comes to its end.
     stream: Option<OwnedFd>,
     ends_with_client: bool,
-    last_words: Duration,
+    exit_limit: Duration,
     buffer: Vec<u8>,
     /// Dropped after the worker.
     _payer: Payer,
 }
 
-impl<'a> Working<'a> {
+impl<'a> RunningWorker<'a> {
     /// Does what has to be done before, starts the worker, and waits until it is ready.
     ///
     /// # Errors
     /// Those of the errand; what keeps it from its work; the job's when that is not to go on.
-    pub(crate) fn start(engine: &Engine, job: &'a Job, errand: &impl Errand) -> Result<Self, Fault> {
-        engine.check_can_pay(errand.payer())?;
-        let (task, tenant) = errand.prepare(engine)?;
+    pub(crate) fn start(engine: &Engine, job: &'a Job, worker_job: &impl WorkerJob) -> Result<Self, Fault> {
+        engine.check_can_pay(worker_job.payer())?;
+        let (task, tenant) = worker_job.prepare(engine)?;
         let payer = engine.payer(tenant.as_ref())?;
         let worker = engine.host().start_worker(&WorkSpec { cgroup: payer.cgroup.clone(), task })?;
-        let ends_with_client = errand.ends_with_client();
-        let mut working = Self {
+        let ends_with_client = worker_job.ends_with_client();
+        let mut running = Self {
             worker,
             job,
             stream: None,
             ends_with_client,
-            last_words: errand.last_words(),
+            exit_limit: worker_job.exit_limit(),
             buffer: vec![0; MAX_MESSAGE_BYTES],
             _payer: payer,
         };
-        match working.hear()? {
-            Report::Ready => Ok(working),
+        match running.receive_report()? {
+            Report::Ready => Ok(running),
             Report::Failed(fault) => Err(fault),
             other => Err(unexpected(&other)),
         }
@@ -211,7 +211,7 @@ impl<'a> Working<'a> {
     ///
     /// # Errors
     /// When it is gone.
-    pub(crate) fn hand_over(&mut self, stream: Stream) -> Result<(), Fault> {
+    pub(crate) fn send_stream(&mut self, stream: Stream) -> Result<(), Fault> {
         let order = Order::Stream { ahead_bytes: Bytes(stream.ahead.len() as u64) };
         let handed = serde_json::to_vec(&order).map_err(std::io::Error::from).and_then(|order| {
             packet::send(self.worker.control(), &order, Some(stream.socket.as_fd()))?;
@@ -219,30 +219,30 @@ impl<'a> Working<'a> {
         });
         self.stream = Some(stream.socket);
         // What it says last, or how it ended, tells more than that it cannot be told anything.
-        handed.or_else(|_| self.next().map(drop))
+        handed.or_else(|_| self.next_event().map(drop))
     }
 
     /// Tells it to go on.
     ///
     /// # Errors
     /// When it is gone.
-    pub(crate) fn tell(&mut self, order: &Order) -> Result<(), Fault> {
-        let told = serde_json::to_vec(order)
+    pub(crate) fn send_order(&mut self, order: &Order) -> Result<(), Fault> {
+        let sent = serde_json::to_vec(order)
             .map_err(std::io::Error::from)
             .and_then(|order| packet::send(self.worker.control(), &order, None));
-        told.or_else(|_| self.next().map(drop))
+        sent.or_else(|_| self.next_event().map(drop))
     }
 
     /// Waits until it is done, or asks something.
     ///
     /// # Errors
     /// Its own; the job's when that is not to go on; `Internal` when it ends without a word.
-    pub(crate) fn next(&mut self) -> Result<Event, Fault> {
+    pub(crate) fn next_event(&mut self) -> Result<Event, Fault> {
         let outcome = loop {
-            match self.hear()? {
-                Report::Progress(progress) => self.job.has_come(progress),
-                Report::Step(steps, doing) => self.job.is_at(steps, doing),
-                Report::Figure(figure) => self.job.measured(figure),
+            match self.receive_report()? {
+                Report::Progress(progress) => self.job.set_progress(progress),
+                Report::Step(steps, doing) => self.job.set_step(steps, doing),
+                Report::Figure(figure) => self.job.add_figure(figure),
                 Report::Staged(staged) => return Ok(Event::Staged(staged)),
                 Report::Done(outcome) => break Ok(Event::Done(outcome)),
                 Report::Failed(fault) => break Err(fault),
@@ -250,13 +250,13 @@ impl<'a> Working<'a> {
             }
         };
         // It has nothing more to do but to end; what has locks must not have them any more when its job has ended.
-        self.worker.ended(LAST_WORDS);
+        self.worker.ended(EXIT_LIMIT);
         outcome
     }
 
-    fn hear(&mut self) -> Result<Report, Fault> {
+    fn receive_report(&mut self) -> Result<Report, Fault> {
         loop {
-            if let Err(fault) = self.job.goes_on().and_then(|()| self.has_client()) {
+            if let Err(fault) = self.job.check_cancelled().and_then(|()| self.check_client()) {
                 self.stop();
                 return Err(fault);
             }
@@ -267,14 +267,14 @@ impl<'a> Working<'a> {
                     });
                 }
                 Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock) => {}
-                Ok(_) | Err(_) => return Err(self.died()),
+                Ok(_) | Err(_) => return Err(self.exit_fault()),
             }
         }
     }
 
-    fn has_client(&self) -> Result<(), Fault> {
+    fn check_client(&self) -> Result<(), Fault> {
         match &self.stream {
-            Some(stream) if self.ends_with_client && worker::is_closed(stream) => Err(went_away(self.job)),
+            Some(stream) if self.ends_with_client && worker::is_closed(stream) => Err(client_disconnected(self.job)),
             _ => Ok(()),
         }
     }
@@ -283,23 +283,23 @@ impl<'a> Working<'a> {
     fn stop(&mut self) {
         if let Some(stream) = self.stream.take() {
             worker::end_stream(&stream);
-            if self.worker.ended(LAST_WORDS).is_some() {
+            if self.worker.ended(EXIT_LIMIT).is_some() {
                 return;
             }
         }
         self.worker.terminate();
-        self.worker.ended(self.last_words);
+        self.worker.ended(self.exit_limit);
     }
 
-    fn died(&mut self) -> Fault {
-        let how = self.worker.ended(LAST_WORDS).unwrap_or_else(|| "it is still running".to_owned());
+    fn exit_fault(&mut self) -> Fault {
+        let how = self.worker.ended(EXIT_LIMIT).unwrap_or_else(|| "it is still running".to_owned());
         Fault::new(Code::Internal, "worker", format!("the worker process exited without a report ({how})"))
             .hint("the daemon's log may say why; try again")
     }
 }
 
 /// That nobody is there any more for whom it would be done.
-pub(crate) fn went_away(job: &Job) -> Fault {
+pub(crate) fn client_disconnected(job: &Job) -> Fault {
     Fault::new(Code::Cancelled, format!("job {}", job.id()), "the client disconnected")
 }
 

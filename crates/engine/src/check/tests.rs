@@ -103,7 +103,7 @@ fn many_volumes_take_turns_in_the_periodic_check() {
 fn would_look_at(engine: &Engine) -> (usize, bool) {
     let roster = engine.roster(&mut Vec::new());
     let (mounts, changes) = (engine.host().mount_points().unwrap(), engine.watched().changes());
-    let now = Standing { roster, mounts, changes };
+    let now = MountState { roster, mounts, changes };
     let look = engine.turn(&now);
     (look.slots.len(), look.has_all_slots)
 }

@@ -20,14 +20,14 @@ use bulkhead_core::observe::view::Observation;
 use bulkhead_core::units::DevNo;
 use bulkhead_core::wire::{HoldView, StandingView};
 
+use super::reasons::{explanation, state_name};
 use super::weight_file;
-use super::words::{sentence, word};
 use crate::conditions;
 use crate::devices::kernel_name;
 use crate::engine::Engine;
 
 /// How often a journal thread is looked for that the kernel made anew (after a remount).
-const REPLACE: Duration = Duration::from_secs(10);
+const JOURNAL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The holds that run, with what the controller remembers of them.
 #[derive(Debug, Default)]
@@ -105,8 +105,8 @@ impl Running {
     }
 
     /// Journal threads are put in their places again, every now and then.
-    fn journals(&mut self) -> Vec<Action> {
-        if self.placed.elapsed() <= REPLACE {
+    fn due_journal_moves(&mut self) -> Vec<Action> {
+        if self.placed.elapsed() <= JOURNAL_INTERVAL {
             return Vec::new();
         }
         self.placed = Instant::now();
@@ -117,7 +117,7 @@ impl Running {
         let reading = self.read(engine, seen, at_ns)?;
         let Some(Turn { actions, step, weights, fsync_p99 }) = self.holding.step(reading) else { return Ok(()) };
         // One whose cgroup went in between does not keep the others from theirs.
-        for action in actions.into_iter().chain(self.journals()) {
+        for action in actions.into_iter().chain(self.due_journal_moves()) {
             match engine.executor.run_steps(vec![action], false) {
                 Err(fault) if fault.code != Code::NotFound => return Err(fault),
                 _ => {}
@@ -125,9 +125,9 @@ impl Running {
         }
         self.holding.carried_out(&step);
         self.corrections += u64::from(!step.changes.is_empty());
-        let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(word);
-        if was != Some(word(&step.reason)) {
-            tracing::info!(device = self.holding.hold().device, reason = %sentence(&step.reason), "enforcing shares");
+        let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().ok()).map(state_name);
+        if was != Some(state_name(&step.reason)) {
+            tracing::info!(device = self.holding.hold().device, reason = %explanation(&step.reason), "enforcing shares");
         }
         self.outcome = Some(Outcome { reason: Ok(step.reason), standings: step.tenants, weights, fsync_p99 });
         Ok(())
@@ -171,8 +171,8 @@ impl Running {
             })
         };
         let (state, reason) = match self.outcome.as_ref().map(|outcome| &outcome.reason) {
-            None => (word(&Reason::Starting).to_owned(), sentence(&Reason::Starting)),
-            Some(Ok(reason)) => (word(reason).to_owned(), sentence(reason)),
+            None => (state_name(&Reason::Starting).to_owned(), explanation(&Reason::Starting)),
+            Some(Ok(reason)) => (state_name(reason).to_owned(), explanation(reason)),
             Some(Err(fault)) => (health::HOLD_FAILED.to_owned(), fault.to_string()),
         };
         let hold = self.holding.hold();

@@ -290,7 +290,7 @@ fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
 }
 
 /// Where the journal thread of `sda1` is, and the weights of `a` and of the thread beside it.
-fn beside(sim: &Sim, engine: &Engine) -> (String, Option<String>, Option<String>) {
+fn journal_placement(sim: &Sim, engine: &Engine) -> (String, Option<String>, Option<String>) {
     let thread = engine.host().journal_at(Path::new("/dev/sda1")).unwrap().cgroup;
     (thread, weight(sim, "a"), sim.cgroup_file("bulkhead.slice/bulkhead-journal:bulkhead-a.slice", "io.bfq.weight sda"))
 }
@@ -310,10 +310,10 @@ fn a_journal_thread_runs_beside_its_container_and_has_its_part_of_the_weight() {
     asked.tenants[1].journal = None;
     engine.hold_start(&asked, false).unwrap();
     let leaf = "bulkhead.slice/bulkhead-journal:bulkhead-a.slice";
-    assert_eq!(beside(&sim, &engine), (leaf.to_owned(), Some("90".to_owned()), Some("10".to_owned())));
+    assert_eq!(journal_placement(&sim, &engine), (leaf.to_owned(), Some("90".to_owned()), Some("10".to_owned())));
     let mut holder = holder(&engine);
     steps(&mut holder, &engine, 1..30);
-    let (_, own, journal) = beside(&sim, &engine);
+    let (_, own, journal) = journal_placement(&sim, &engine);
     let [own, journal] = [own, journal].map(|weight| weight.unwrap().parse::<u32>().unwrap());
     let part = f64::from(journal) / f64::from(own + journal);
     assert!((part - 0.25).abs() < 0.05, "{own} and {journal}");
@@ -321,5 +321,5 @@ fn a_journal_thread_runs_beside_its_container_and_has_its_part_of_the_weight() {
     // Asked for again, it is known where the thread was.
     engine.hold_start(&HoldStart { lease_seconds: Some(60), ..asked }, false).unwrap();
     engine.hold_stop("sda", false).unwrap();
-    assert_eq!(beside(&sim, &engine), (String::new(), None, None));
+    assert_eq!(journal_placement(&sim, &engine), (String::new(), None, None));
 }

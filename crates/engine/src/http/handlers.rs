@@ -138,6 +138,6 @@ pub(super) fn metrics(api: Api) -> Api {
 /// In the format that is accepted.
 async fn metrics_text(State(service): State<Service>, headers: HeaderMap) -> impl IntoResponse {
     let format = Format::accepted(headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()));
-    let seen = service.seen().await;
+    let seen = service.metrics().await;
     ([(CONTENT_TYPE, format.media_type())], render(seen, format))
 }

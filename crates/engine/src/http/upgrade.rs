@@ -16,7 +16,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::UnixStream;
 
 use super::api::Failure;
-use crate::service::Begun;
+use crate::service::StartedJob;
 use crate::work::Stream;
 
 /// That a connection can become a stream.
@@ -30,7 +30,7 @@ impl Upgrade {
     }
 
     /// Switches, and hands the connection to a job.
-    pub(super) fn to(self, begun: Begun) -> Response {
+    pub(super) fn to(self, begun: StartedJob) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         let headers = response.headers_mut();

@@ -8,7 +8,7 @@ use bulkhead_core::work::{COMMAND, WorkSpec};
 use bulkhead_sys::{packet, worker};
 
 use super::Kernel;
-use crate::host::{WORKER_LOOK, Worker};
+use crate::host::{WORKER_POLL, Worker};
 
 impl Kernel {
     pub(super) fn worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault> {
@@ -20,7 +20,7 @@ impl Kernel {
         }
         let text = serde_json::to_string(spec).map_err(|error| failed(&error))?;
         let worker = worker::Worker::start(&[COMMAND, &text]).map_err(|error| failed(&error))?;
-        packet::limit(worker.control(), WORKER_LOOK).map_err(|error| failed(&error))?;
+        packet::limit(worker.control(), WORKER_POLL).map_err(|error| failed(&error))?;
         Ok(Box::new(Process(worker)))
     }
 }

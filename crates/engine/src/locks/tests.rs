@@ -9,7 +9,7 @@ fn volume(name: &str) -> VolumeRef {
 }
 
 fn job() -> Arc<Job> {
-    Arc::new(Job::nobody())
+    Arc::new(Job::internal())
 }
 
 fn now<T>(future: impl Future<Output = T>) -> Option<T> {

@@ -70,7 +70,7 @@ impl Xfs {
     }
 
     /// What happened since the last look.
-    pub(super) fn look(&mut self) -> Batch {
+    pub(super) fn poll(&mut self) -> Batch {
         self.with(XfsTracer::look).unwrap_or_default()
     }
 
@@ -155,6 +155,6 @@ mod tests {
         xfs.refresh_with(&some, true, || panic!("it was tried already"));
         let expected = finding(FindingId::XfsNotObserved, "xfs: not attributed: no such tracepoint");
         assert_eq!(xfs.findings().collect::<Vec<_>>(), [expected]);
-        assert!(xfs.has_failed() && xfs.look().records.is_empty());
+        assert!(xfs.has_failed() && xfs.poll().records.is_empty());
     }
 }

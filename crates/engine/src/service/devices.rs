@@ -15,12 +15,12 @@ use crate::locks::{Claim, Object};
 impl Service {
     /// All block devices.
     pub async fn device_list(&self) -> Result<Vec<DeviceView>, Fault> {
-        self.look(|engine| engine.device_list()).await
+        self.read(|engine| engine.device_list()).await
     }
 
     /// One device.
     pub async fn device_inspect(&self, name: String) -> Result<DeviceView, Fault> {
-        self.look(move |engine| engine.device_inspect(&name)).await
+        self.read(move |engine| engine.device_inspect(&name)).await
     }
 
     /// Puts a controller in force, or what was before Bulkhead.
@@ -56,7 +56,7 @@ impl Service {
     pub async fn hold_start(&self, request: HoldStart, terms: Terms) -> Result<Done<HoldView>, Fault> {
         let service = self.clone();
         let named = request.device.clone();
-        self.change_found(
+        self.change_with(
             terms,
             "hold shares".to_owned(),
             move |engine| Ok(device(&engine.held_device(named.as_deref())?.name)),

@@ -17,7 +17,7 @@ use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Staged, Ta
 use super::{Reply, Service, Terms};
 use crate::engine::Engine;
 use crate::locks::Claim;
-use crate::work::Errand;
+use crate::work::WorkerJob;
 
 /// Where archives are unpacked when nothing else is said.
 const STAGING: &str = "/var/tmp";
@@ -33,13 +33,13 @@ impl Service {
         request: ImageImport,
         terms: Terms,
     ) -> Result<Reply<Done<ReceiveView>>, Fault> {
-        let errand = Importing { volume, request, header: Mutex::default() };
+        let worker_job = Importing { volume, request, header: Mutex::default() };
         if !terms.dry_run {
-            return self.begin(errand, terms).await.map(Reply::Stream);
+            return self.start_worker_job(worker_job, terms).await.map(Reply::Stream);
         }
-        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
-            engine.check_can_pay(errand.payer())?;
-            errand.plan(engine)
+        let planned = self.change(terms, worker_job.operation(), worker_job.claim(), move |engine| {
+            engine.check_can_pay(worker_job.payer())?;
+            worker_job.plan(engine)
         });
         planned.await.map(Reply::Planned)
     }
@@ -94,12 +94,12 @@ impl Importing {
         }
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, Option<StreamHeader>> {
+    fn staged_header(&self) -> std::sync::MutexGuard<'_, Option<StreamHeader>> {
         self.header.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Errand for Importing {
+impl WorkerJob for Importing {
     fn operation(&self) -> String {
         format!("import volume {}", self.volume)
     }
@@ -113,7 +113,7 @@ impl Errand for Importing {
     }
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
-        give_up_interrupted(engine, &self.volume)?;
+        discard_interrupted(engine, &self.volume)?;
         // What is refused in any case is refused before anything is unpacked.
         self.plan(engine)?;
         let (volume, wanted, staging) = (self.volume.clone(), self.request.clone(), self.staging(engine)?);
@@ -130,7 +130,7 @@ impl Errand for Importing {
         let view = engine.volume_receive(&self.volume, &header, false)?.object;
         let nothing = || Fault::new(Code::Internal, format!("volume {}", self.volume), "it has no staging file");
         let part = view.ok_or_else(nothing)?.part;
-        *self.made() = Some(header);
+        *self.staged_header() = Some(header);
         Ok(Order::Make { part })
     }
 
@@ -139,27 +139,27 @@ impl Errand for Importing {
     }
 
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
-        match (outcome, self.made().clone()) {
+        match (outcome, self.staged_header().clone()) {
             (Outcome::Imported { content, entries, left_out }, Some(header)) => {
                 let done = engine.volume_received(&self.volume, &StreamHeader { content, ..header }, false)?;
                 Ok(JobResult::Imported { done: Box::new(done), content, entries, left_out })
             }
-            (other, _) => Err(other_work(&self.volume, &other)),
+            (other, _) => Err(unexpected_outcome(&self.volume, &other)),
         }
     }
 
-    fn leaves_something(&self, fault: &Fault) -> bool {
+    fn needs_cleanup(&self, fault: &Fault) -> bool {
         // What somebody else uses is theirs.
-        self.made().is_some() && fault.code != Code::InUse
+        self.staged_header().is_some() && fault.code != Code::InUse
     }
 
-    fn give_up(&self, engine: &Engine) -> Result<(), Fault> {
+    fn clean_up(&self, engine: &Engine) -> Result<(), Fault> {
         engine.volume_receive_abort(&self.volume, false).map(drop)
     }
 }
 
 /// Gives up what an import that was cut off left under the name of this one.
-fn give_up_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault> {
+fn discard_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault> {
     match engine.volume_receiving(volume) {
         Ok(view) if is_base(view.content) => engine.volume_receive_abort(volume, false).map(drop),
         Ok(view) => {
@@ -171,7 +171,7 @@ fn give_up_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault>
     }
 }
 
-pub(super) fn other_work(volume: &VolumeRef, outcome: &Outcome) -> Fault {
+pub(super) fn unexpected_outcome(volume: &VolumeRef, outcome: &Outcome) -> Fault {
     Fault::new(
         Code::Internal,
         format!("volume {volume}"),

@@ -13,10 +13,10 @@ use super::devices::device;
 use super::{Service, Terms};
 use crate::engine::Engine;
 use crate::locks::Claim;
-use crate::work::Errand;
+use crate::work::WorkerJob;
 
 /// How long a worker may need to end its loads, and to remove the volumes and tenants that it had made.
-const LAST_WORDS: Duration = Duration::from_secs(150);
+const EXIT_LIMIT: Duration = Duration::from_secs(150);
 
 impl Service {
     /// Begins to measure a device. What is found is recorded.
@@ -29,8 +29,8 @@ impl Service {
         request: DeviceMeasure,
         terms: Terms,
     ) -> Result<JobView, Fault> {
-        let errand = Measuring { name, request, socket: self.0.socket.clone() };
-        let begun = self.begin(errand, terms).await?;
+        let worker_job = Measuring { name, request, socket: self.0.socket.clone() };
+        let begun = self.start_worker_job(worker_job, terms).await?;
         self.job_inspect(begun.job)
     }
 }
@@ -41,7 +41,7 @@ struct Measuring {
     socket: PathBuf,
 }
 
-impl Errand for Measuring {
+impl WorkerJob for Measuring {
     fn operation(&self) -> String {
         let word = if self.request.verify { "verify the calibration of" } else { "calibrate" };
         format!("{word} device {}", self.name)
@@ -67,8 +67,8 @@ impl Errand for Measuring {
         false
     }
 
-    fn last_words(&self) -> Duration {
-        LAST_WORDS
+    fn exit_limit(&self) -> Duration {
+        EXIT_LIMIT
     }
 
     fn last_step(&self) -> Option<String> {

@@ -12,12 +12,12 @@ use crate::locks::{Claim, Object};
 impl Service {
     /// All pools.
     pub async fn pool_list(&self) -> Result<Vec<PoolView>, Fault> {
-        self.look(|engine| engine.pool_list()).await
+        self.read(|engine| engine.pool_list()).await
     }
 
     /// One pool.
     pub async fn pool_inspect(&self, name: Name) -> Result<PoolView, Fault> {
-        self.look(move |engine| engine.pool_inspect(&name)).await
+        self.read(move |engine| engine.pool_inspect(&name)).await
     }
 
     /// Makes a pool, or takes one over.

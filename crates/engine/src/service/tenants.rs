@@ -15,12 +15,12 @@ use crate::locks::Claim;
 impl Service {
     /// All tenants.
     pub async fn tenant_list(&self) -> Result<Vec<TenantView>, Fault> {
-        self.look(|engine| engine.tenant_list()).await
+        self.read(|engine| engine.tenant_list()).await
     }
 
     /// One tenant.
     pub async fn tenant_inspect(&self, name: Name) -> Result<TenantView, Fault> {
-        self.look(move |engine| engine.tenant_inspect(&name)).await
+        self.read(move |engine| engine.tenant_inspect(&name)).await
     }
 
     /// Makes a tenant and mounts its volumes.
@@ -41,7 +41,7 @@ impl Service {
     pub async fn tenant_remove(&self, name: Name, force: bool, terms: Terms) -> Result<Done<TenantView>, Fault> {
         let operation = format!("remove tenant {name}");
         let removed = name.clone();
-        self.change_found(
+        self.change_with(
             terms,
             operation,
             move |engine| {
@@ -70,7 +70,7 @@ impl Service {
             let lease = engine.leases()?.into_iter().find(|lease| lease.id == id);
             Ok(lease.map_or_else(Claim::default, |lease| Claim::default().tenant(&lease.tenant).volume(&lease.volume)))
         };
-        self.change_found(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
+        self.change_with(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
     }
 
     /// Puts a command into a tenant.
@@ -89,6 +89,6 @@ impl Service {
             Ok(Claim::default().tenant(&run.tenant).volumes(&volumes))
         };
         let operation = format!("end run {pid} in tenant {tenant}");
-        self.change_found(terms, operation, find, move |engine| engine.run_end(&tenant, pid)).await
+        self.change_with(terms, operation, find, move |engine| engine.run_end(&tenant, pid)).await
     }
 }

@@ -69,11 +69,11 @@ impl Observe for Gate {
 async fn questions_that_were_given_up_still_count_while_they_block_a_thread() {
     let gate = Arc::new(Gate::default());
     let service = service_on(&Sim::default(), gate.clone());
-    for _ in 0..MAX_QUESTIONS {
+    for _ in 0..MAX_OBSERVATIONS {
         // Polled once, as by a scraper that gives up: the question is asked.
         tokio::select! { biased; _ = service.observe(Duration::ZERO) => panic!("the gate is shut"), () = std::future::ready(()) => {} }
     }
-    let n_free = service.0.questions.available_permits();
+    let n_free = service.0.observations.available_permits();
     // Before anything can fail: threads that wait at the gate would keep the test from ending.
     *gate.0.lock().unwrap() = true;
     gate.1.notify_all();
@@ -148,7 +148,7 @@ async fn what_an_operation_changes_is_looked_up_again_when_it_has_it() {
         let (service, is_moved) = (service.clone(), Arc::clone(&is_moved));
         tokio::spawn(async move {
             let find = move |_: &Engine| Ok(device(if is_moved.load(SeqCst) { "sdb" } else { "sda" }));
-            service.change_found(Terms::default(), "moved".to_owned(), find, |_| Ok(())).await
+            service.change_with(Terms::default(), "moved".to_owned(), find, |_| Ok(())).await
         })
     };
     while !service.job_list().iter().any(|job| job.state == JobState::Waiting) {

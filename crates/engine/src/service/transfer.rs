@@ -7,11 +7,11 @@ use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::wire::{Done, JobResult, ReceiveView, VolumeSend, VolumeView};
 use bulkhead_core::work::{Outcome, ReceiveTask, Task};
 
-use super::import::other_work;
+use super::import::unexpected_outcome;
 use super::{Reply, Service, Terms};
 use crate::engine::Engine;
 use crate::locks::Claim;
-use crate::work::Errand;
+use crate::work::WorkerJob;
 
 impl Service {
     /// Sends a snapshot, after it was made sure that it never changes.
@@ -24,12 +24,12 @@ impl Service {
         request: VolumeSend,
         terms: Terms,
     ) -> Result<Reply<Done<VolumeView>>, Fault> {
-        let errand = Sending { volume, request };
+        let worker_job = Sending { volume, request };
         if !terms.dry_run {
-            return self.begin(errand, terms).await.map(Reply::Stream);
+            return self.start_worker_job(worker_job, terms).await.map(Reply::Stream);
         }
-        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
-            let Done { steps, dry_run, .. } = engine.volume_send(&errand.volume, &errand.request, true)?;
+        let planned = self.change(terms, worker_job.operation(), worker_job.claim(), move |engine| {
+            let Done { steps, dry_run, .. } = engine.volume_send(&worker_job.volume, &worker_job.request, true)?;
             Ok(Done { object: None, steps, dry_run })
         });
         planned.await.map(Reply::Planned)
@@ -46,13 +46,13 @@ impl Service {
         tenant: Option<Name>,
         terms: Terms,
     ) -> Result<Reply<Done<ReceiveView>>, Fault> {
-        let errand = Receiving { volume, header, tenant };
+        let worker_job = Receiving { volume, header, tenant };
         if !terms.dry_run {
-            return self.begin(errand, terms).await.map(Reply::Stream);
+            return self.start_worker_job(worker_job, terms).await.map(Reply::Stream);
         }
-        let planned = self.change(terms, errand.operation(), errand.claim(), move |engine| {
-            engine.check_can_pay(errand.payer())?;
-            engine.volume_receive(&errand.volume, &errand.header, true)
+        let planned = self.change(terms, worker_job.operation(), worker_job.claim(), move |engine| {
+            engine.check_can_pay(worker_job.payer())?;
+            engine.volume_receive(&worker_job.volume, &worker_job.header, true)
         });
         planned.await.map(Reply::Planned)
     }
@@ -63,7 +63,7 @@ struct Sending {
     request: VolumeSend,
 }
 
-impl Errand for Sending {
+impl WorkerJob for Sending {
     fn operation(&self) -> String {
         format!("send volume {}", self.volume)
     }
@@ -89,7 +89,7 @@ impl Errand for Sending {
     fn finish(&self, _engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault> {
         match outcome {
             Outcome::Sent { read_bytes } => Ok(JobResult::Sent { read_bytes }),
-            other => Err(other_work(&self.volume, &other)),
+            other => Err(unexpected_outcome(&self.volume, &other)),
         }
     }
 }
@@ -101,7 +101,7 @@ struct Receiving {
     tenant: Option<Name>,
 }
 
-impl Errand for Receiving {
+impl WorkerJob for Receiving {
     fn operation(&self) -> String {
         format!("receive volume {}", self.volume)
     }
@@ -134,7 +134,7 @@ impl Errand for Receiving {
             Outcome::Received => {
                 engine.volume_received(&self.volume, &self.header, false).map(Box::new).map(JobResult::Received)
             }
-            other => Err(other_work(&self.volume, &other)),
+            other => Err(unexpected_outcome(&self.volume, &other)),
         }
     }
 }

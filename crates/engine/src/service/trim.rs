@@ -8,7 +8,7 @@ use bulkhead_core::wire::{Done, TrimView};
 
 use super::{Service, Terms, blocking};
 use crate::engine::Engine;
-use crate::jobs::{Asked, Running};
+use crate::jobs::{JobSpec, Running};
 use crate::locks::Claim;
 use crate::trim::Trimming;
 
@@ -21,8 +21,8 @@ impl Service {
     /// meanwhile; `Cancelled`.
     pub async fn volume_trim(&self, volume: VolumeRef, terms: Terms) -> Result<Done<TrimView>, Fault> {
         let operation = format!("trim volume {volume}");
-        let asked = Asked { operation, request: terms.request, patience: Some(terms.wait) };
-        let running = self.0.engine.shared.jobs.begin(asked)?;
+        let spec = JobSpec { operation, request: terms.request, wait_limit: Some(terms.wait) };
+        let running = self.0.engine.shared.jobs.begin(spec)?;
         let _wanted = running.wanted();
         let service = self.clone();
         // A task of its own: the part that is under way is waited for also when nobody asks any more.

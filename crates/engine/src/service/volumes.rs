@@ -17,22 +17,22 @@ use crate::repair::before_repair;
 impl Service {
     /// All volumes, or those of one pool.
     pub async fn volume_list(&self, pool: Option<Name>) -> Result<Vec<VolumeView>, Fault> {
-        self.look(move |engine| engine.volume_list(pool.as_ref())).await
+        self.read(move |engine| engine.volume_list(pool.as_ref())).await
     }
 
     /// One volume.
     pub async fn volume_inspect(&self, volume: VolumeRef) -> Result<VolumeView, Fault> {
-        self.look(move |engine| engine.volume_inspect(&volume)).await
+        self.read(move |engine| engine.volume_inspect(&volume)).await
     }
 
     /// What volumes have read of what they share.
     pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
-        self.look(|engine| engine.heatmap()).await
+        self.read(|engine| engine.heatmap()).await
     }
 
     /// How far the receiving of a volume is.
     pub async fn volume_receiving(&self, volume: VolumeRef) -> Result<ReceiveView, Fault> {
-        self.look(move |engine| engine.volume_receiving(&volume)).await
+        self.read(move |engine| engine.volume_receiving(&volume)).await
     }
 
     /// Makes a volume with an empty file system.
@@ -46,7 +46,7 @@ impl Service {
     pub async fn volume_remove(&self, volume: VolumeRef, force: bool, terms: Terms) -> Result<Done<VolumeView>, Fault> {
         let operation = format!("remove volume {volume}");
         let removed = volume.clone();
-        self.change_found(
+        self.change_with(
             terms,
             operation,
             move |engine| {

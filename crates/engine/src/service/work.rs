@@ -13,21 +13,21 @@ use tokio::time::timeout;
 
 use super::{Service, Terms};
 use crate::engine::Engine;
-use crate::jobs::{Asked, Running};
+use crate::jobs::{JobSpec, Running};
 use crate::locks::{Claim, Held};
-use crate::work::{Errand, Event, Stream, Working, went_away};
+use crate::work::{Event, RunningWorker, Stream, WorkerJob, client_disconnected};
 
 /// How long a client may take to take the answer that its connection is a stream now.
-const ARRIVES: Duration = Duration::from_secs(30);
+const STREAM_LIMIT: Duration = Duration::from_secs(30);
 
 /// A job whose worker is ready, and waits for its stream. Without one it is cancelled.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct StartedJob {
     pub(crate) job: u64,
     stream: oneshot::Sender<Stream>,
 }
 
-impl Begun {
+impl StartedJob {
     /// Has it begin.
     pub(crate) fn stream(self, stream: Stream) {
         // The job may have been cancelled meanwhile; then the stream ends here.
@@ -36,7 +36,7 @@ impl Begun {
 }
 
 /// What a job's thread is told and tells.
-struct Ends {
+struct Channels {
     ready: Option<oneshot::Sender<Result<(), Fault>>>,
     stream: oneshot::Receiver<Stream>,
 }
@@ -46,12 +46,12 @@ impl Service {
     ///
     /// # Errors
     /// Those of the errand; `Unavailable` when the daemon stops, `InUse` when its time to wait is over.
-    pub(crate) async fn begin(&self, errand: impl Errand, terms: Terms) -> Result<Begun, Fault> {
-        let asked = Asked { operation: errand.operation(), request: terms.request, patience: Some(terms.wait) };
-        let running = self.0.engine.shared.jobs.begin(asked)?;
+    pub(crate) async fn start_worker_job(&self, worker_job: impl WorkerJob, terms: Terms) -> Result<StartedJob, Fault> {
+        let spec = JobSpec { operation: worker_job.operation(), request: terms.request, wait_limit: Some(terms.wait) };
+        let running = self.0.engine.shared.jobs.begin(spec)?;
         let engine = self.0.engine.for_job(running.job());
-        let claim = errand.payer().into_iter().fold(errand.claim(), Claim::tenant_stays);
-        let held = match self.claim_now(&running, &engine, claim).await {
+        let claim = worker_job.payer().into_iter().fold(worker_job.claim(), Claim::tenant_stays);
+        let held = match self.claim_objects(&running, &engine, claim).await {
             Ok(held) => held,
             Err(fault) => {
                 running.end::<()>(&Err(fault.clone()));
@@ -59,14 +59,14 @@ impl Service {
             }
         };
         let (ready, is_ready) = oneshot::channel();
-        let (stream, comes) = oneshot::channel();
+        let (stream, stream_receiver) = oneshot::channel();
         let (service, runtime, job) = (self.clone(), Handle::current(), running.job().id());
         drop(spawn_blocking(move || {
             let running = running.begun();
-            let mut ends = Ends { ready: Some(ready), stream: comes };
-            let outcome = service.attend(&runtime, &engine, &running, &errand, held, &mut ends);
+            let mut channels = Channels { ready: Some(ready), stream: stream_receiver };
+            let outcome = service.run_worker(&runtime, &engine, &running, &worker_job, held, &mut channels);
             running.end_with(outcome.clone().map(Some));
-            if let (Some(ready), Err(fault)) = (ends.ready, outcome) {
+            if let (Some(ready), Err(fault)) = (channels.ready, outcome) {
                 // Who asked may be gone.
                 drop(ready.send(Err(fault)));
             }
@@ -74,48 +74,49 @@ impl Service {
         is_ready.await.unwrap_or_else(|_| {
             Err(Fault::new(Code::Internal, format!("job {job}"), "it was aborted by a bug in Bulkhead"))
         })?;
-        Ok(Begun { job, stream })
+        Ok(StartedJob { job, stream })
     }
 
     /// On a thread that waits for the worker to its end.
-    fn attend(
+    fn run_worker(
         &self,
         runtime: &Handle,
         engine: &Engine,
         running: &Running,
-        errand: &impl Errand,
+        worker_job: &impl WorkerJob,
         held: Held,
-        ends: &mut Ends,
+        channels: &mut Channels,
     ) -> Result<JobResult, Fault> {
         let job = running.job();
-        let mut working = Working::start(engine, job, errand)?;
+        let mut worker = RunningWorker::start(engine, job, worker_job)?;
         // What comes in or goes out through a stream is open.
-        let held = Some(held).filter(|_| !errand.has_stream());
-        let is_heard = ends.ready.take().is_some_and(|ready| ready.send(Ok(())).is_ok());
-        let begun = match errand.has_stream() {
+        let held = Some(held).filter(|_| !worker_job.has_stream());
+        let is_awaited = channels.ready.take().is_some_and(|ready| ready.send(Ok(())).is_ok());
+        let begun = match worker_job.has_stream() {
             true => {
-                let stream = if is_heard { runtime.block_on(timeout(ARRIVES, &mut ends.stream)).ok() } else { None };
-                let stream = stream.and_then(Result::ok).ok_or_else(|| went_away(job));
-                stream.and_then(|stream| working.hand_over(stream))
+                let stream =
+                    if is_awaited { runtime.block_on(timeout(STREAM_LIMIT, &mut channels.stream)).ok() } else { None };
+                let stream = stream.and_then(Result::ok).ok_or_else(|| client_disconnected(job));
+                stream.and_then(|stream| worker.send_stream(stream))
             }
             false => Ok(()),
         };
-        let outcome = begun.and_then(|()| self.converse(runtime, engine, running, errand, &mut working));
+        let outcome = begun.and_then(|()| self.drive_worker(runtime, engine, running, worker_job, &mut worker));
         // It has nothing open any more.
-        drop(working);
-        let outcome = outcome.and_then(|outcome| match errand.last_step() {
-            None => errand.finish(engine, outcome),
+        drop(worker);
+        let outcome = outcome.and_then(|outcome| match worker_job.last_step() {
+            None => worker_job.finish(engine, outcome),
             Some(step) => {
                 let _held = match held {
                     Some(held) => held,
-                    None => runtime.block_on(self.claim_again(running, engine, errand, &step))?,
+                    None => runtime.block_on(self.reclaim(running, engine, worker_job, &step))?,
                 };
-                errand.finish(engine, outcome)
+                worker_job.finish(engine, outcome)
             }
         });
-        if outcome.as_ref().is_err_and(|fault| errand.leaves_something(fault)) {
-            let held = runtime.block_on(self.claim_now(running, engine, errand.claim()));
-            if let Err(fault) = held.and_then(|_held| errand.give_up(engine)) {
+        if outcome.as_ref().is_err_and(|fault| worker_job.needs_cleanup(fault)) {
+            let held = runtime.block_on(self.claim_objects(running, engine, worker_job.claim()));
+            if let Err(fault) = held.and_then(|_held| worker_job.clean_up(engine)) {
                 tracing::warn!(job = job.id(), %fault, "what it left is discarded later");
             }
         }
@@ -123,45 +124,45 @@ impl Service {
     }
 
     /// Does what the worker asks for, until it is done.
-    fn converse(
+    fn drive_worker(
         &self,
         runtime: &Handle,
         engine: &Engine,
         running: &Running,
-        errand: &impl Errand,
-        working: &mut Working<'_>,
+        worker_job: &impl WorkerJob,
+        worker: &mut RunningWorker<'_>,
     ) -> Result<Outcome, Fault> {
         loop {
-            match working.next()? {
+            match worker.next_event()? {
                 Event::Done(outcome) => return Ok(outcome),
                 Event::Staged(staged) => {
                     let held =
-                        runtime.block_on(self.claim_again(running, engine, errand, "create its staging file"))?;
-                    let order = errand.staged(engine, &staged)?;
+                        runtime.block_on(self.reclaim(running, engine, worker_job, "create its staging file"))?;
+                    let order = worker_job.staged(engine, &staged)?;
                     drop(held);
-                    working.tell(&order)?;
+                    worker.send_order(&order)?;
                 }
             }
         }
     }
 
     /// Claims what it did not need meanwhile.
-    async fn claim_again(
+    async fn reclaim(
         &self,
         running: &Running,
         engine: &Engine,
-        errand: &impl Errand,
+        worker_job: &impl WorkerJob,
         step: &str,
     ) -> Result<Held, Fault> {
         let job = running.job();
-        job.goes_on()?;
+        job.check_cancelled()?;
         // What was moved is a change, and what follows has its own time to wait.
-        job.has_changed();
+        job.mark_changed();
         job.begin_step(&step, false)?;
-        self.claim_now(running, engine, errand.claim()).await
+        self.claim_objects(running, engine, worker_job.claim()).await
     }
 
-    async fn claim_now(&self, running: &Running, engine: &Engine, claim: Claim) -> Result<Held, Fault> {
+    async fn claim_objects(&self, running: &Running, engine: &Engine, claim: Claim) -> Result<Held, Fault> {
         self.claim(running, engine, Arc::new(move |_: &Engine| Ok(claim.clone()))).await
     }
 }

@@ -14,7 +14,7 @@ use bulkhead_core::work::{MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Tas
 use bulkhead_sys::{packet, worker};
 use uuid::Uuid;
 
-use crate::host::{WORKER_LOOK, Worker};
+use crate::host::{WORKER_POLL, Worker};
 use crate::sim::Sim;
 
 /// How a worker behaves.
@@ -73,7 +73,7 @@ impl Worker for Thread {
 
 pub(super) fn start(sim: Sim, spec: WorkSpec, play: Play) -> Box<dyn Worker> {
     let (control, theirs) = packet::pair().unwrap();
-    packet::limit(&control, WORKER_LOOK).unwrap();
+    packet::limit(&control, WORKER_POLL).unwrap();
     let thread = thread::spawn(move || {
         // Whoever ended it does not hear what it says.
         drop(work(&sim, &theirs, spec, play));

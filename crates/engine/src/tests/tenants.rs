@@ -64,7 +64,7 @@ fn what_nobody_holds_and_something_uses_is_closed_when_it_can_be() {
         cgroup: None,
     };
     let attach = Action::Server(ServerAction::AttachImage { server: Server::Auto, spec });
-    sim.apply(&attach, &Job::nobody()).unwrap();
+    sim.apply(&attach, &Job::internal()).unwrap();
     sim.set_busy(&image, true);
     let second = engine(&sim);
     for _ in 0..2 {

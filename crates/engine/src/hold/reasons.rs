@@ -5,7 +5,7 @@ use std::time::Duration;
 use bulkhead_core::control::{Cap, LatencyMiss, Reason};
 use bulkhead_core::units::Bytes;
 
-pub(super) const fn word(reason: &Reason) -> &'static str {
+pub(super) const fn state_name(reason: &Reason) -> &'static str {
     match reason {
         Reason::Corrected => "corrected",
         Reason::WithinBand => "within_band",
@@ -22,7 +22,7 @@ pub(super) const fn word(reason: &Reason) -> &'static str {
     }
 }
 
-pub(super) fn sentence(reason: &Reason) -> String {
+pub(super) fn explanation(reason: &Reason) -> String {
     match reason {
         Reason::Corrected => "weights were changed".to_owned(),
         Reason::WithinBand => "weights are correct".to_owned(),
@@ -37,7 +37,7 @@ pub(super) fn sentence(reason: &Reason) -> String {
             expected * 100.0
         ),
         Reason::Capped { tenant, cap } => {
-            format!("weights do not restrain {tenant}: it is capped at {} per second", amount(*cap))
+            format!("weights do not restrain {tenant}: it is capped at {} per second", per_second(*cap))
         }
         Reason::LatencyMissed { tenant, found, promised, why } => {
             let why = match why {
@@ -62,7 +62,7 @@ pub(super) fn sentence(reason: &Reason) -> String {
         }
         Reason::ClockWentBack => "the clock went backwards".to_owned(),
         Reason::OtherCap { tenant, found, expected } => {
-            let text = |cap: &Option<Cap>| cap.map_or_else(|| "none".to_owned(), amount);
+            let text = |cap: &Option<Cap>| cap.map_or_else(|| "none".to_owned(), per_second);
             format!(
                 "another program changed the limit of {tenant} in io.max from {} to {}: nothing is changed until it is restored",
                 text(expected),
@@ -78,7 +78,7 @@ pub(super) fn sentence(reason: &Reason) -> String {
 }
 
 /// What a cap allows in a second.
-fn amount(cap: Cap) -> String {
+fn per_second(cap: Cap) -> String {
     let ops = cap.ops.map(|ops| format!("{ops} operations"));
     let bytes = cap.bytes.map(|bytes| Bytes(bytes).to_string());
     ops.into_iter().chain(bytes).collect::<Vec<_>>().join(" and ")
