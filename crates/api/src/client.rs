@@ -10,18 +10,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::wire::{
+    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JOB_HEADER,
+    JobView, LeaseCreate, LeaseReply, Observation, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView,
+    RunStart, RunView, STREAM_PROTOCOL, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy,
+    VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::observe::view::Observation;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::wire::{
-    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JOB_HEADER,
-    JobView, LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, REQUEST_HEADER, ReceiveView, RunStart, RunView,
-    STREAM_PROTOCOL, TenantCreate, TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate,
-    VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
-};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};

@@ -1,4 +1,4 @@
-//! The OpenAPI document of the API: the table of `routes`, the wire types of `bulkhead-core`, and the closed list of errors.
+//! The OpenAPI document of the API: the table of `routes`, the types in `wire`, and the closed list of errors.
 //!
 //! `docs/openapi.json` is this document; a test fails when the two differ (`BULKHEAD_BLESS=1` rewrites the file).
 

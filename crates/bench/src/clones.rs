@@ -11,15 +11,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView};
 use bulkhead_core::error::Fault;
+use bulkhead_core::journal::Accounting;
 pub(crate) use bulkhead_core::model::ReadFrom;
 use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{
-    Accounting, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView,
-};
 use bulkhead_sys::block::{self, Diskstat};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::file::{LockFile, read_limited};

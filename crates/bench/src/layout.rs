@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bulkhead_api::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate, VolumeView};
 use bulkhead_core::backend::image_path;
 use bulkhead_core::control::strictness::STRICT;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
@@ -21,9 +22,6 @@ use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{
-    DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate, VolumeView,
-};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::kernel::Kernel;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use bulkhead_api::wire::{CommitView, CulpritView, Observation, WaitView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::Identity;
-use bulkhead_core::observe::view::{BlameView, CommitView, CulpritView, Observation, WaitView};
+use bulkhead_core::observe::activity::BlameView;
 use bulkhead_core::observe::waits::MEMORY_NS;
 
 use crate::args::BlameArgs;

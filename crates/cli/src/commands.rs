@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Removal};
-use bulkhead_core::error::Fault;
-use bulkhead_core::model::{ReadFrom, Server, VolumeRef};
-use bulkhead_core::wire::{
+use bulkhead_api::wire::{
     DeviceControl, NewPoolSource, PoolCreate, PoolMove, TenantCreate, TenantSet, VolumeCheck, VolumeCopy, VolumeCreate,
     VolumeFlatten, VolumeResize, VolumeRollback,
 };
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::{ReadFrom, Server, VolumeRef};
 
 use crate::args::{
     self, Command, DeviceCommand, ImageCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use bulkhead_api::client::Client;
+use bulkhead_api::wire::HeatRow;
 use bulkhead_bench::report::svg::heat_map;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::HeatSource;
-use bulkhead_core::wire::HeatRow;
 use bulkhead_sys::file;
 
 use crate::args::HeatmapArgs;

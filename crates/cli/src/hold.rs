@@ -4,10 +4,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_api::client::Client;
+use bulkhead_api::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::Unit;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{Done, HoldStart, HoldTenant, HoldView, StandingView};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::interval;
 

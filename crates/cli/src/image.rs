@@ -4,8 +4,9 @@
 use std::path::absolute;
 
 use bulkhead_api::client::{Client, Streamed};
+use bulkhead_api::wire::{Done, ImageImport, JobResult, VolumeView};
+use bulkhead_core::base::LeftOut;
 use bulkhead_core::error::Fault;
-use bulkhead_core::wire::{Done, ImageImport, JobResult, LeftOut, VolumeView};
 use bulkhead_image::{ImportError, Platform, Source};
 use serde::Serialize;
 

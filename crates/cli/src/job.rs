@@ -3,8 +3,9 @@
 use std::sync::Mutex;
 
 use bulkhead_api::client::{Client, Watch};
+use bulkhead_api::wire::JobView;
 use bulkhead_core::error::Fault;
-use bulkhead_core::wire::{JobProgress, JobView};
+use bulkhead_core::work::JobProgress;
 use indicatif::ProgressBar;
 
 use crate::args::JobCommand;

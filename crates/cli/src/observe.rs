@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_api::client::Client;
+use bulkhead_api::wire::Observation;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::view::Observation;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{IoLimit, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::observe::waits::MEMORY_NS;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::JournalSize;
 
 /// An argument is wrong.
 pub(crate) fn invalid(object: impl Display, cause: impl Display) -> Fault {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::JobProgress;
+use bulkhead_core::work::JobProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;

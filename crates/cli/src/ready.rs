@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use bulkhead_api::client::Client;
+use bulkhead_api::wire::TenantView;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::Finding;
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::TenantView;
 
 /// Between two looks at volumes that are not mounted: the daemon tries again as often.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use bulkhead_api::client::Client;
 use bulkhead_api::routes::Run;
+use bulkhead_api::wire::{LeaseCreate, LeaseView, RunStart};
 use bulkhead_core::error::{Code, Fault, chain};
-use bulkhead_core::wire::{LeaseCreate, LeaseView, RunStart};
 use bulkhead_sys::namespace::{self, Bind, EnterSpec, SuperviseSpec};
 use rustix::process::Signal;
 

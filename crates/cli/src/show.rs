@@ -1,12 +1,12 @@
 //! How objects look: one row in a list, or a block of `key: value` lines.
 
+use bulkhead_api::wire::{DeviceView, Done, HostView, IoBytes, PoolView, TenantView, VolumeView};
+use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{Finding, FindingId, Severity};
+use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::{IoLimit, ReadFrom};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{
-    Accounting, DeviceView, Done, HostView, IoBytes, LayersView, PoolView, TenantView, VolumeView,
-};
 use serde::Serialize;
 
 use crate::output::{Output, block, findings, table};

@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use bulkhead_api::client::{Client, Stream};
+use bulkhead_api::wire::{JobResult, JobState, JobView};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::wire::{JobResult, JobState, JobView};
 use indicatif::ProgressBar;
 use tokio::sync::oneshot;
 

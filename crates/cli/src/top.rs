@@ -8,9 +8,9 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bulkhead_api::wire::{HoldView, Observation};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::observe::view::{ContainerView, Observation};
-use bulkhead_core::wire::HoldView;
+use bulkhead_core::observe::activity::ContainerView;
 
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{Source, latency, rate, waited};

@@ -3,10 +3,10 @@
 use std::io::{self, Cursor, IsTerminal as _, Read as _};
 
 use bulkhead_api::client::{Client, Streamed};
+use bulkhead_api::wire::{JobResult, ResumeToken, VolumeSend};
 use bulkhead_blockd::transfer::read_header;
 use bulkhead_core::error::Fault;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{JobResult, ResumeToken, VolumeSend};
 use uuid::Uuid;
 
 use crate::args::{ReceiveArgs, SendArgs};

@@ -1,9 +1,9 @@
 //! `bulkhead volume trim`: one volume after the other, so that there is one at a time for a disk to work on.
 
 use bulkhead_api::client::Client;
+use bulkhead_api::wire::{Done, TrimView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
-use bulkhead_core::wire::{Done, TrimView};
 use serde::Serialize;
 
 use crate::output::Output;

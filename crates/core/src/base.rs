@@ -1,5 +1,9 @@
 //! Names of bases: an imported file system is called by what it holds, so that the same import gives the same base.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::{Builder, Uuid};
 
 use crate::cow::BLOCK_BYTES;
@@ -10,6 +14,27 @@ pub const IMPORTING: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e
 
 /// What goes before everything else, so that no other hash of ours is one of these.
 const CONTEXT: &str = "bulkhead 2026-11 name of a base";
+
+/// An extended attribute that files of an imported image do not have, although its source has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LeftOut {
+    /// Its name; `(others)` for what is too much to be named.
+    pub attribute: String,
+    /// Why they do not have it.
+    pub reason: String,
+    /// How many entries of the source have it.
+    pub entries: u64,
+    /// The first of these.
+    pub example: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attribute, reason, entries, example } = self;
+        let noun = if *entries == 1 { "entry" } else { "entries" };
+        write!(f, "{attribute} of {entries} {noun} such as \"{example}\": {reason}")
+    }
+}
 
 /// Whether an import gave something its name; what is sent and received has random ones.
 #[must_use]

@@ -6,6 +6,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
 use crate::units::Bytes;
 
 /// The unit in which files own data, in bytes: the logical block of a volume, so that no block is ever owned in part.
@@ -24,6 +28,24 @@ const _: () = assert!(MAX_LAYERS < NOTHING as usize);
 
 /// Blocks of which one entry of the map tells, where they are all in the same layer: 2 MiB.
 const CHUNK_BLOCKS: u64 = 512;
+
+/// Where the data of a copied file volume is (docs/formats/layers.md).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayersView {
+    /// What its image takes in the pool: what was written since the last copy was made of it, or it was made.
+    pub own_bytes: Bytes,
+    /// The layers below, the newest first.
+    pub below: Vec<LayerView>,
+}
+
+/// A layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayerView {
+    /// Its name in the pool's directory.
+    pub id: Uuid,
+    /// What it takes in the pool; others may lie on it as well.
+    pub bytes: Bytes,
+}
 
 /// Where the data of a range is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

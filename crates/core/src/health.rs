@@ -5,15 +5,16 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use uuid::Uuid;
+
 use crate::base::is_base;
-use crate::cow::{MANY_LAYERS, MAX_LAYERS};
+use crate::cow::{LayersView, MANY_LAYERS, MAX_LAYERS};
 use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
-use crate::journal;
+use crate::journal::{self, Accounting};
 use crate::model::{Pool, PoolSource, Provision, Tenant, Volume, VolumeRef};
 use crate::reason::Reason;
 use crate::units::Bytes;
-use crate::wire::{Accounting, HoldView, LayersView, ReceiveView};
 
 /// From how full on the file system of a file pool is nearly full, in percent.
 const FILE_POOL_NEARLY_FULL_PCT: u64 = 90;
@@ -95,11 +96,24 @@ pub fn of_space(pool: &Pool, space: &Space) -> Vec<Finding> {
     findings
 }
 
-/// What a volume that is not there yet says.
+/// A volume whose import or transfer is not complete.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished<'a> {
+    /// The volume that it becomes.
+    pub volume: &'a VolumeRef,
+    /// What it is to contain.
+    pub content: Uuid,
+    /// Everything before this offset was received.
+    pub received: Bytes,
+    /// Its size.
+    pub size: Bytes,
+}
+
+/// What an incomplete volume says.
 #[must_use]
-pub fn of_part(part: &ReceiveView) -> Finding {
-    let (object, volume) = (format!("volume {}", part.volume), &part.volume);
-    if is_base(part.content) {
+pub fn of_unfinished(Unfinished { volume, content, received, size }: Unfinished<'_>) -> Finding {
+    let object = format!("volume {volume}");
+    if is_base(content) {
         return Finding::new(
             FindingId::ImportUnfinished,
             object,
@@ -107,7 +121,7 @@ pub fn of_part(part: &ReceiveView) -> Finding {
         )
         .advise("if it was interrupted, the next import under that name discards it");
     }
-    let evidence = format!("it has been received up to {} of {}", part.received_bytes, part.size_bytes);
+    let evidence = format!("it has been received up to {received} of {size}");
     Finding::new(FindingId::ReceiveUnfinished, object, evidence)
         .reason(Reason::ReceiveUnfinished { volume: volume.clone() })
 }
@@ -287,10 +301,10 @@ pub fn no_controller(device: &str, evidence: impl fmt::Display) -> Finding {
 /// The state of a hold whose last step failed.
 pub const HOLD_FAILED: &str = "failed";
 
-/// What a hold says, if its last step failed.
+/// What a hold says, if its last step failed: of its device, in this state, for this reason.
 #[must_use]
-pub fn of_hold(view: &HoldView) -> Option<Finding> {
-    (view.state == HOLD_FAILED).then(|| hold_failed(&view.hold.device, &view.reason))
+pub fn of_hold(device: &str, state: &str, reason: &str) -> Option<Finding> {
+    (state == HOLD_FAILED).then(|| hold_failed(device, reason))
 }
 
 /// A device on which shares are not held.

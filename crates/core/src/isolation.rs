@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::control::strictness::STRICT;
 use crate::finding::{Finding, FindingId};
 use crate::model::Isolation;
@@ -48,6 +51,35 @@ impl Isolation {
     }
 }
 
+/// What a small append + fsync every 100 ms has to bear beside a neighbour, both on volumes of their own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Verified {
+    /// The neighbour, in words.
+    pub neighbour: String,
+    /// Mean fsync latency, as a multiple of that alone; and the most that it should be.
+    pub mean_ratio: f64,
+    /// See `mean_ratio`.
+    pub mean_ratio_limit: f64,
+    /// The same of the 99th percentile.
+    pub p99_ratio: f64,
+    /// See `p99_ratio`.
+    pub p99_ratio_limit: f64,
+    /// What the neighbour got through, percent of what the small load leaves it; and the least that it should be.
+    pub neighbour_pct: f64,
+    /// See `neighbour_pct`.
+    pub neighbour_pct_limit: f64,
+}
+
+impl Verified {
+    /// Whether all three are as they should be.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.mean_ratio <= self.mean_ratio_limit
+            && self.p99_ratio <= self.p99_ratio_limit
+            && self.neighbour_pct >= self.neighbour_pct_limit
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -77,6 +109,23 @@ mod tests {
             assert_eq!(measured.finding("sda", true), None, "{measured:?}");
         }
         assert!(isolation(0, 1000).is_isolated(), "nothing to compare with");
+    }
+
+    #[test]
+    fn all_three_have_to_be_met() {
+        let met = Verified {
+            neighbour: "8 buffered writers".to_owned(),
+            mean_ratio: 1.5,
+            mean_ratio_limit: 1.5,
+            p99_ratio: 2.0,
+            p99_ratio_limit: 3.0,
+            neighbour_pct: 90.0,
+            neighbour_pct_limit: 90.0,
+        };
+        assert!(met.is_met());
+        assert!(!Verified { mean_ratio: 1.6, ..met.clone() }.is_met());
+        assert!(!Verified { p99_ratio: 3.1, ..met.clone() }.is_met());
+        assert!(!Verified { neighbour_pct: 89.0, ..met }.is_met());
     }
 
     proptest! {

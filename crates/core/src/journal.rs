@@ -2,12 +2,14 @@
 //!
 //! A journal has its size from `mkfs` on: a file system that grows keeps it. It can be replaced while nobody has the volume mounted.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::error::{Code, Fault};
 use crate::finding::{Finding, FindingId};
 use crate::model::{FsKind, Volume};
 use crate::reason::Reason;
 use crate::units::Bytes;
-use crate::wire::JournalSize;
 
 /// Smallest journal: jbd2 needs 1024 blocks (`JBD2_MIN_JOURNAL_BLOCKS`) of 4 KiB.
 pub const MIN: Bytes = Bytes::mib(4);
@@ -15,6 +17,48 @@ pub const MIN: Bytes = Bytes::mib(4);
 pub const MAX: Bytes = Bytes::mib(1024);
 /// Largest journal that e2fsprogs makes, of 10 240 000 blocks of 4 KiB (`figure_journal_size`).
 const LARGEST: Bytes = Bytes(10_240_000 * 4096 / Bytes::MIB * Bytes::MIB);
+
+/// How large a journal is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JournalSize {
+    /// As that of a new volume of the same size.
+    Auto,
+    /// So large; rounded up to whole MiB.
+    Bytes(Bytes),
+}
+
+/// How a volume's journal is charged to its tenant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "way", rename_all = "snake_case")]
+pub enum Accounting {
+    /// The volume is not mounted.
+    NotMounted,
+    /// The journal thread runs in the tenant's `journal` cgroup.
+    JournalThread {
+        /// Its process id.
+        pid: u32,
+        /// The cgroup that it is in.
+        cgroup: String,
+    },
+    /// All that the volume writes, journal included, is written by its block server, which runs in the tenant's `server` cgroup.
+    Server {
+        /// Its process id.
+        pid: u32,
+        /// The cgroup that it is in.
+        cgroup: String,
+    },
+    /// Only part of the journal I/O is charged; the text says which part is not.
+    Partial {
+        /// What is not charged, and why.
+        limit: String,
+    },
+    /// Not charged.
+    None {
+        /// Why.
+        reason: String,
+    },
+}
 
 /// The size of an ext4 journal: 1/64 of the volume, in whole MiB, at least 16 MiB or 1/8 of the volume (whichever is less) and
 /// at least 4 MiB (jbd2 needs 1024 blocks), at most 1 GiB.

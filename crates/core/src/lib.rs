@@ -38,5 +38,4 @@ pub mod tenant;
 pub mod trim;
 pub mod units;
 pub mod volume;
-pub mod wire;
 pub mod work;

@@ -220,7 +220,8 @@ impl fmt::Display for Share {
 
 /// Nanoseconds as seconds.
 #[expect(clippy::cast_precision_loss, reason = "2^52 ns are 52 days of waiting, and only digits below 1 ns are lost")]
-pub(crate) fn seconds(ns: u64) -> f64 {
+#[must_use]
+pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 

@@ -16,16 +16,18 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::action::{Action, CgroupAction};
+use crate::base::LeftOut;
 use crate::error::Fault;
+use crate::isolation::Verified;
 use crate::model::{Calibration, VolumeRef};
 use crate::name::Name;
 use crate::slices;
 use crate::stream::StreamHeader;
 use crate::units::Bytes;
-use crate::wire::{ImageImport, JobProgress, JobSteps, LeftOut, Verified};
 
 /// The hidden command of the program `bulkhead` that does work for the daemon. Its argument is a [`WorkSpec`] as JSON.
 pub const COMMAND: &str = "work";
@@ -101,13 +103,21 @@ pub struct ReceiveTask {
     pub part: PathBuf,
 }
 
-/// What a base is to be made of.
+/// What a base is to be made of, and how.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImportTask {
     /// The volume that it becomes.
     pub volume: VolumeRef,
-    /// What is wanted.
-    pub wanted: ImageImport,
+    /// Name of the archive, for messages.
+    pub source: String,
+    /// The size of the base; by what is in it when there is none.
+    pub size_bytes: Option<Bytes>,
+    /// Which image of several, by its platform: `OS/ARCHITECTURE[/VARIANT]`; what this host runs when there is none.
+    pub platform: Option<String>,
+    /// Which image of several, by its name, its tag or its digest.
+    pub reference: Option<String>,
+    /// Refuses a source of which not all extended attributes can be kept.
+    pub strict: bool,
     /// Where archives are unpacked on the way.
     pub staging: PathBuf,
 }
@@ -143,6 +153,25 @@ pub enum Report {
     Done(Outcome),
     /// It could not be done.
     Failed(Fault),
+}
+
+/// How far a job is that moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobProgress {
+    /// What it has moved.
+    pub done_bytes: Bytes,
+    /// What it has to move at most, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_bytes: Option<Bytes>,
+}
+
+/// The steps of a job that has some.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct JobSteps {
+    /// Those that are done.
+    pub done: u64,
+    /// All of them, as far as that is known.
+    pub of: u64,
 }
 
 /// What is to be imported.

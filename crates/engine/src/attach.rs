@@ -1,5 +1,6 @@
 //! Mounting volumes for tenants: for good (recorded with the tenant) or for as long as a process lives (a lease).
 
+use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
@@ -8,7 +9,6 @@ use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::volume::{self, Plan, mount_point};
-use bulkhead_core::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located, Watched};

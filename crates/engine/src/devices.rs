@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_api::wire::{DeviceControl, DeviceView, Done};
 use bulkhead_core::action::{Action, Applied, QueueAction, Record, StateAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
@@ -11,7 +12,6 @@ use bulkhead_core::health;
 use bulkhead_core::model::{Calibration, DeviceRecord, Policy, QueueSettings};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{DeviceControl, DeviceView, Done};
 
 use crate::engine::Engine;
 use crate::findings::lookup_failed;

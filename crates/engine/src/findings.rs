@@ -6,12 +6,12 @@
 
 use std::path::Path;
 
+use bulkhead_api::wire::ReceiveView;
 use bulkhead_core::action::Record;
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{Finding, FindingId};
-use bulkhead_core::health::{self, Space};
+use bulkhead_core::health::{self, Space, Unfinished};
 use bulkhead_core::model::{Pool, PoolSource, VolumeRef};
-use bulkhead_core::wire::ReceiveView;
 
 use crate::conditions::Condition;
 use crate::engine::{Engine, Found};
@@ -88,7 +88,11 @@ pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<R
     let unlisted = found.as_ref().err().map(|fault| Finding::of_fault(FindingId::PoolUnreachable, fault.clone()));
     // Where the volumes cannot be listed, the parts cannot either, for the same reason.
     let no_parts = parts.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
-    let parts = parts.iter().flatten().map(health::of_part);
+    let unfinished = |view: &ReceiveView| {
+        let (volume, content) = (&view.volume, view.content);
+        health::of_unfinished(Unfinished { volume, content, received: view.received_bytes, size: view.size_bytes })
+    };
+    let parts = parts.iter().flatten().map(unfinished);
     damaged.chain(unlisted).chain(no_parts).chain(parts).collect()
 }
 

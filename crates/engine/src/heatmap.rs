@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
+use bulkhead_api::wire::HeatRow;
 use bulkhead_core::backend;
 use bulkhead_core::error::Fault;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::model::{PoolSource, ReadFrom, Volume};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::HeatRow;
 use uuid::Uuid;
 
 use crate::engine::Engine;

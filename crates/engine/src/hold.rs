@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_api::wire::{Done, HoldStart, HoldTenant};
 use bulkhead_core::action::{Action, CgroupAction, Record, StateAction};
 use bulkhead_core::control;
 use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_weight};
@@ -22,7 +23,6 @@ use bulkhead_core::identity::{Identity, journal_beside};
 use bulkhead_core::model::{HeldJournal, HeldTenant, Hold, Policy};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{Done, HoldStart, HoldTenant};
 
 pub use running::Holder;
 

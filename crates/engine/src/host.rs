@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::health::{Backing, Space};
 use bulkhead_core::heat::Heat;
 use bulkhead_core::identity::Identity;
+use bulkhead_core::journal::Accounting;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IoMax, PoolSource};
 use bulkhead_core::name::Name;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{Accounting, IoBytes, LayersView};
 use bulkhead_core::work::WorkSpec;
 use uuid::Uuid;
 

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::{JobResult, JobState, JobView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::reason::Reason;
-use bulkhead_core::wire::{JobProgress, JobResult, JobState, JobSteps, JobView};
+use bulkhead_core::work::{JobProgress, JobSteps};
 use tokio::sync::Notify;
 use uuid::Uuid;
 

@@ -5,18 +5,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
+use bulkhead_api::wire::{HeatRow, HoldView, Observation, StandingView};
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::{self, Finding, in_order};
 use bulkhead_core::health::Space;
 use bulkhead_core::identity::Identity;
 use bulkhead_core::name::Name;
+use bulkhead_core::observe::activity::{BlameView, ContainerView, DeviceShare, JournalBytes, is_removed};
 use bulkhead_core::observe::cost::as_f64;
 use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::observe::limits;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{BlameView, ContainerView, DeviceShare, JournalBytes, Observation, is_removed};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{HeatRow, HoldView, StandingView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;

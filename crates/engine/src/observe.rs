@@ -9,18 +9,20 @@
 
 mod names;
 mod runtimes;
+mod waits;
 mod xfs;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::Observation;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::limits::{self, finding};
+use bulkhead_core::observe::naming::{Names, activity};
 use bulkhead_core::observe::record::{Batch, Kind};
-use bulkhead_core::observe::view::{Names, Observation, observation, wait_list};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::bpf::{self, BpfError, Method, Tracer};
 use bulkhead_sys::roots::Roots;
@@ -28,6 +30,7 @@ use bulkhead_sys::scratch::{Scratch, ScratchError};
 
 use self::names::Namer;
 pub(crate) use self::names::containers;
+use self::waits::wait_list;
 use self::xfs::Xfs;
 use crate::conditions::log;
 
@@ -151,7 +154,7 @@ impl Observe for Observatory {
             }
             state = shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        let seen = observation(state.observer.totals(), state.observer.pending_bytes(), &state.names);
+        let seen = activity(state.observer.totals(), state.observer.pending_bytes(), &state.names);
         let (now_ns, within_ns) = (bpf::now_ns(), u64::try_from(waits.as_nanos()).unwrap_or(u64::MAX));
         let longest = || wait_list(&state.observer.longest_waits(now_ns, within_ns), now_ns, &state.names);
         Ok(Observation {
@@ -160,7 +163,7 @@ impl Observe for Observatory {
             method: state.method.map_or("", Method::word).to_owned(),
             findings: state.findings.clone(),
             table_entries: state.table_entries,
-            ..seen
+            ..Observation::new(seen)
         })
     }
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::{Done, NewPoolSource, PoolCreate, PoolMove, PoolView};
 use bulkhead_core::action::{Action, LvmAction, Record, StateAction};
 use bulkhead_core::backend::{self, POOL_RECORD, pool_tags, pool_uuid_from_tags, pool_uuid_tag};
 use bulkhead_core::error::{Code, Fault};
@@ -13,7 +14,6 @@ use bulkhead_core::model::{Pool, PoolSource, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{Done, NewPoolSource, PoolCreate, PoolMove, PoolView};
 use uuid::Uuid;
 
 use crate::engine::Engine;

@@ -1,5 +1,6 @@
 //! Volumes by their devices: checked, repaired, and given to an operator without a mount.
 
+use bulkhead_api::wire::{Done, VolumeCheck, VolumeView};
 use bulkhead_core::action::{Action, Applied, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
@@ -7,7 +8,6 @@ use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, ReadFrom, Repai
 use bulkhead_core::name::{Name, NameError};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume;
-use bulkhead_core::wire::{Done, VolumeCheck, VolumeView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};

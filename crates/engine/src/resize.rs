@@ -1,14 +1,15 @@
 //! Volumes get other sizes, and other journals.
 
+use bulkhead_api::wire::{Done, VolumeResize, VolumeView};
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
+use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{FsKind, Pool, Provision, Volume, VolumeRef, VolumeState};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, scratch_mount_point};
-use bulkhead_core::wire::{Done, JournalSize, VolumeResize, VolumeView};
 
 use crate::engine::{Engine, Located};
 use crate::room::Takes;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::backend::{self, Backend};
+use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health::Space;
 use bulkhead_core::model::{Pool, PoolSource, Volume};
@@ -15,7 +16,6 @@ use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::room::{Reservation, Verdict, judge};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::LayersView;
 
 use crate::engine::Engine;
 

@@ -21,12 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use bulkhead_api::terms::Terms;
+use bulkhead_api::wire::{HoldView, HostView, JobView, Observation};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, FindingId, in_order};
 use bulkhead_core::health::{self, HOST};
-use bulkhead_core::observe::view::Observation;
 use bulkhead_core::reason::Reason;
-use bulkhead_core::wire::{HoldView, HostView, JobView};
 use bulkhead_sys::bpf;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -154,8 +153,9 @@ impl Service {
 
     /// Periodic checks that have not ended for a while, and holds that ended with a fault.
     fn service_findings(&self) -> Vec<Finding> {
-        let failed = self.hold_list();
-        self.held_up_checks().into_iter().chain(failed.iter().filter_map(health::of_hold)).collect()
+        let holds = self.hold_list();
+        let failed = holds.iter().filter_map(|view| health::of_hold(&view.hold.device, &view.state, &view.reason));
+        self.held_up_checks().into_iter().chain(failed).collect()
     }
 
     fn held_up_checks(&self) -> Option<Finding> {
@@ -244,7 +244,7 @@ impl Service {
         if self.hold_list().is_empty() {
             return;
         }
-        let seen = self.observe(Duration::ZERO).await;
+        let seen = self.observe(Duration::ZERO).await.map(Observation::into_activity);
         let Ok(running) = self.0.engine.shared.jobs.begin_check("hold shares") else { return };
         let (at_ns, service) = (bpf::now_ns(), self.clone());
         let stepped = blocking(move || {

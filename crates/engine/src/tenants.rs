@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::{Done, TenantCreate, TenantSet, TenantView};
 use bulkhead_core::action::{Action, Applied, CgroupAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
@@ -13,7 +14,6 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::tenant::{self, ResolvedLimits};
 use bulkhead_core::units::DevNo;
-use bulkhead_core::wire::{Done, TenantCreate, TenantSet, TenantView};
 
 use crate::engine::{Engine, WithoutCpu};
 use crate::findings::lookup_failed;

@@ -11,16 +11,17 @@ mod tenants;
 
 use std::sync::Arc;
 
+use bulkhead_api::wire::{
+    LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeFlatten,
+    VolumeResize, VolumeRollback, VolumeSend, VolumeView,
+};
 use bulkhead_core::error::Fault;
+use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::{FsKind, Provision, ReadFrom, Server, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{
-    JournalSize, LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-    VolumeFlatten, VolumeResize, VolumeRollback, VolumeSend, VolumeView,
-};
 use uuid::Uuid;
 
 use crate::carry_out::Executor;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_api::wire::{Done, ReceiveView, ResumeToken, VolumeSend, VolumeView};
 use bulkhead_core::action::{Action, Applied, LayerAction};
 use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
 use bulkhead_core::base::is_base;
@@ -15,7 +16,6 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::{PartLayer, PartState, StreamHeader, differing};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume;
-use bulkhead_core::wire::{Done, ReceiveView, ResumeToken, VolumeSend, VolumeView};
 use bulkhead_core::work::{SendDevice, SendTask};
 use bulkhead_sys::layer::layer_path;
 use bulkhead_sys::lvm;

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+use bulkhead_api::wire::{Done, TrimView};
 use bulkhead_core::action::{Action, Applied};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Volume, VolumeRef};
@@ -13,7 +14,6 @@ use bulkhead_core::reason::Reason;
 use bulkhead_core::trim::{self, CHUNK};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::Plan;
-use bulkhead_core::wire::{Done, TrimView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Located};

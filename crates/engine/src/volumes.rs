@@ -1,16 +1,17 @@
 //! Volumes: make, list, inspect, remove, snapshot, clone.
 
+use bulkhead_api::wire::{Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use bulkhead_core::action::Applied;
 use bulkhead_core::backend::{self, Backend};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
+use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::volume::{self, mount_point};
-use bulkhead_core::wire::{Accounting, Done, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeRollback, VolumeView};
 use uuid::Uuid;
 
 use crate::engine::{Engine, Found, Located, Seen, volume_of};

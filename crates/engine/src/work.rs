@@ -8,11 +8,11 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use bulkhead_api::wire::JobResult;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::JobResult;
 use bulkhead_core::work::{
     CGROUP, MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec, make_cgroup, remove_cgroup,
 };

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bulkhead_core::wire::LeftOut;
+use bulkhead_core::base::LeftOut;
 
 use crate::archive::{Kind, Member};
 use crate::error::shown;

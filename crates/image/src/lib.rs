@@ -12,8 +12,8 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::base::LeftOut;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::LeftOut;
 use rustix::process::geteuid;
 
 mod acl;

@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::base::LeftOut;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::LeftOut;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, linkat, makedev, mkdirat, mknodat, openat, symlinkat};
 use rustix::io::Errno;
 

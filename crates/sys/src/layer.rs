@@ -16,11 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
-use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, MAX_LAYERS};
+use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, LayerView, LayersView, MAX_LAYERS};
 use bulkhead_core::error::Code;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{LayerView, LayersView};
 use rustix::fs::{
     AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, XattrFlags, fallocate, fgetxattr, flock, fremovexattr,
     fsetxattr, linkat, statfs,

@@ -10,16 +10,15 @@ mod parts;
 use std::fmt;
 use std::marker::PhantomData;
 
+use crate::wire::{
+    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
+    LeaseCreate, LeaseReply, Observation, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView, TenantCreate,
+    TenantSet, TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize,
+    VolumeRollback, VolumeSend, VolumeView,
+};
 use bulkhead_core::model::{Calibration, VolumeRef};
 use bulkhead_core::name::Name;
-use bulkhead_core::observe::view::Observation;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::wire::{
-    DeviceControl, DeviceMeasure, DeviceView, Done, HeatRow, HoldStart, HoldView, HostView, ImageImport, JobView,
-    LeaseCreate, LeaseReply, PoolCreate, PoolMove, PoolView, ReceiveView, RunStart, RunView, TenantCreate, TenantSet,
-    TenantView, TrimView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
-    VolumeSend, VolumeView,
-};
 use hyper::Method;
 use utoipa::openapi::{OpenApi, Schema};
 use uuid::Uuid;

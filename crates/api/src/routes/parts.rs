@@ -1,4 +1,4 @@
-//! What requests and answers are made of, beside the wire types of `bulkhead-core`: both ends use the same.
+//! What requests and answers are made of, beside the types in `wire`: both ends use the same.
 
 use std::fmt::Write as _;
 use std::marker::PhantomData;

@@ -7,9 +7,9 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use bulkhead_api::wire::DeviceView;
 use bulkhead_core::model::QueueSettings;
 use bulkhead_core::units::DevNo;
-use bulkhead_core::wire::DeviceView;
 use bulkhead_sys::iocost::{ModelLine, QosLine};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, iocost};

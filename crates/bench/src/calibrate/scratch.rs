@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use bulkhead_api::client::{Client, Removal};
+use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{FsKind, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo, Share};
-use bulkhead_core::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 

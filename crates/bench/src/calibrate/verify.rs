@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result};
 use bulkhead_api::client::Client;
+use bulkhead_core::isolation::Verified;
 use bulkhead_core::model::{Calibration, QueueSettings};
-use bulkhead_core::wire::Verified;
 use bulkhead_sys::block;
 
 use super::scratch::Scratch;

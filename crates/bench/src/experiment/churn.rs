@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_api::wire::Observation;
+use bulkhead_core::observe::activity::FileSystemView;
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{FileSystemView, Observation};
 use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::block;

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_api::wire::{HoldStart, HoldTenant, HoldView, Observation};
 use bulkhead_core::control::usage::usages;
 use bulkhead_core::model::{Hold, Mode, Unit};
-use bulkhead_core::observe::view::Observation;
-use bulkhead_core::wire::{HoldStart, HoldTenant, HoldView};
+use bulkhead_core::observe::activity::Activity;
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::bpf;
@@ -38,7 +38,7 @@ pub(super) struct Holding {
 pub(super) struct Standings<'a> {
     observatory: &'a Observatory,
     latest: Mutex<Option<HoldView>>,
-    kept: Mutex<Vec<(Observation, Option<HoldView>)>>,
+    kept: Mutex<Vec<(Activity, Option<HoldView>)>>,
 }
 
 impl<'a> Standings<'a> {
@@ -51,7 +51,7 @@ impl<'a> Standings<'a> {
     /// # Errors
     /// Those of the observation.
     pub(super) fn keep(&self) -> Result<()> {
-        let seen = self.observatory.observe(Duration::ZERO)?;
+        let seen = self.observatory.observe(Duration::ZERO)?.into_activity();
         let view = self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).push((seen, view));
         Ok(())
@@ -61,15 +61,15 @@ impl<'a> Standings<'a> {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = view;
     }
 
-    fn into_kept(self) -> Vec<(Observation, Option<HoldView>)> {
+    fn into_kept(self) -> Vec<(Activity, Option<HoldView>)> {
         self.kept.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The first tenant's part of what all tenants of a hold did between two observations, percent.
-fn share_of_first(hold: &Hold, before: &Observation, after: &Observation) -> Option<f64> {
+fn share_of_first(hold: &Hold, before: &Activity, after: &Activity) -> Option<f64> {
     let identities = hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
-    let did = usages(&after.since(before), &hold.device, hold.unit, &identities);
+    let did = usages(&after.clone().since(before), &hold.device, hold.unit, &identities);
     let total: f64 = did.values().map(|usage| usage.native + usage.journal).sum();
     let first = did.get(&hold.tenants.first()?.name)?;
     (total > 0.0).then(|| 100.0 * (first.native + first.journal) / total)
@@ -105,7 +105,8 @@ pub(super) fn while_held<T>(
         let stepper = scope.spawn(|| {
             let mut next = Instant::now();
             while !is_done.load(Ordering::Relaxed) {
-                holder.step(engine, observatory.observe(Duration::ZERO), bpf::now_ns());
+                let seen = observatory.observe(Duration::ZERO).map(Observation::into_activity);
+                holder.step(engine, seen, bpf::now_ns());
                 standings.set(holder.views().into_iter().next());
                 next += PERIOD;
                 std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
@@ -132,8 +133,8 @@ pub(super) fn while_held<T>(
 #[cfg(test)]
 mod tests {
     use bulkhead_core::identity::{Identity, identify};
+    use bulkhead_core::observe::activity::{ContainerView, DeviceShare};
     use bulkhead_core::observe::histogram::Histogram;
-    use bulkhead_core::observe::view::{ContainerView, DeviceShare};
     use serde_json::json;
 
     use super::*;
@@ -155,10 +156,7 @@ mod tests {
                     fsync: Histogram::default(),
                 }
             };
-            Observation {
-                containers: identities.iter().zip(seconds).map(container).collect(),
-                ..Observation::default()
-            }
+            Activity { containers: identities.iter().zip(seconds).map(container).collect(), ..Activity::default() }
         };
         let tenant = |(name, identity): (&str, &Identity)| json!({ "name": name, "share_ppm": 500_000, "identity": identity, "cgroup": "/" });
         let tenants: Vec<_> = ["a", "b"].into_iter().zip(&identities).map(tenant).collect();

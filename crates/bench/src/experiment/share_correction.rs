@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_api::wire::{HoldStart, HoldTenant, Observation};
 use bulkhead_core::model::{Calibration, Mode, Unit};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::{HoldStart, HoldTenant};
 use bulkhead_engine::hold::{Holder, PERIOD};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::block;
@@ -237,7 +237,8 @@ fn course(
         root_bytes.push(now.root() - before.root());
         before = now;
         if !holder.is_empty() {
-            holder.step(bench.engine(), observatory.observe(Duration::ZERO), bpf::now_ns());
+            let seen = observatory.observe(Duration::ZERO).map(Observation::into_activity);
+            holder.step(bench.engine(), seen, bpf::now_ns());
             let standing = holder.views().first().and_then(|view| view.standings.first().map(|one| one.weight));
             weights.extend(standing.map(f64::from));
         }

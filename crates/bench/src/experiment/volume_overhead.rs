@@ -10,9 +10,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::journal::Accounting;
 use bulkhead_core::model;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::Accounting;
 use bulkhead_sys::file::read_limited;
 
 use super::{Frame, OnProgress, Options, put};

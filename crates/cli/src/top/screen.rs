@@ -4,10 +4,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::Observation;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::Identity;
+use bulkhead_core::observe::activity::{BlameView, ContainerView};
 use bulkhead_core::observe::record::Kind;
-use bulkhead_core::observe::view::{BlameView, ContainerView, Observation};
 use clap::ValueEnum as _;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};

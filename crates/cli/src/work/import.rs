@@ -28,18 +28,17 @@ use super::{Daemon, silent};
 const ROUND_TO: Bytes = Bytes::mib(64);
 
 pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
-    let ImportTask { volume, wanted, staging } = task;
-    let source = wanted.source;
-    let platform = match wanted.platform {
+    let ImportTask { volume, source, size_bytes, platform, reference, strict, staging } = task;
+    let platform = match platform {
         None => Platform::of_host(),
         Some(text) => text.parse::<Platform>().map_err(|error| Fault::new(Code::InvalidArgument, "platform", error))?,
     };
-    let image = Wanted { platform, reference: wanted.reference, strict: wanted.strict };
+    let image = Wanted { platform, reference, strict };
     let stream = daemon.stream()?;
     let tree = stage(stream, &source, &staging, &image, |bytes| daemon.has_come(bytes, None));
     let tree = tree.map_err(|error| error.fault(format!("source {source}")))?;
     let whole = |size: Bytes| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size);
-    let size_bytes = wanted.size_bytes.map_or_else(|| size_for(tree.entries(), tree.bytes()), whole);
+    let size_bytes = size_bytes.map_or_else(|| size_for(tree.entries(), tree.bytes()), whole);
     daemon.say(&Report::Staged(Staged { size_bytes, data_bytes: tree.bytes() }))?;
     let Order::Make { part } = daemon.hear()? else {
         return Err(silent(&io::ErrorKind::InvalidData.into()));

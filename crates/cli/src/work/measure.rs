@@ -4,8 +4,7 @@ use bulkhead_api::client::Client;
 use bulkhead_bench::calibrate::{self, Request, Told};
 use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::Fault;
-use bulkhead_core::wire::JobSteps;
-use bulkhead_core::work::{MeasureTask, Outcome, Report};
+use bulkhead_core::work::{JobSteps, MeasureTask, Outcome, Report};
 
 use super::Daemon;
 use crate::demo;

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::JobProgress;
-use bulkhead_core::work::{MAX_MESSAGE_BYTES, Order, Outcome, Report, Task, WorkSpec};
+use bulkhead_core::work::{JobProgress, MAX_MESSAGE_BYTES, Order, Outcome, Report, Task, WorkSpec};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{cgroup, packet, worker};
 

@@ -18,7 +18,7 @@ fn json_is_what_the_api_says() {
     daemon.screen(&["volume", "create", "p/v", "--size", "64M"]);
     let screen = daemon.screen(&["volume", "inspect", "v", "--output", "json"]);
     let json = screen.strip_prefix("exit 0\n----- stdout\n").unwrap();
-    let view: bulkhead_core::wire::VolumeView = serde_json::from_str(json).unwrap();
+    let view: bulkhead_api::wire::VolumeView = serde_json::from_str(json).unwrap();
     assert_eq!((view.volume.to_string(), view.size_bytes.0), ("p/v".to_owned(), 64 << 20));
     daemon.check(&["pool", "inspect", "q", "-o", "json"], &expect![[r#"
         exit 3

@@ -20,9 +20,9 @@ use super::{Cap, Params, Sample, State, Step, TenantSample};
 use crate::action::Action;
 use crate::identity::Identity;
 use crate::model::{HeldTenant, Hold};
+use crate::observe::activity::{Activity, ContainerView};
 use crate::observe::cost::as_f64;
 use crate::observe::histogram::Histogram;
-use crate::observe::view::{ContainerView, Observation};
 
 /// A million: what shares are recorded in parts of.
 pub const PPM: f64 = 1e6;
@@ -156,7 +156,7 @@ impl Holding {
         let (at_ns, interval) = (now.at_ns, Interval::between(before.at_ns, now.at_ns));
         let identities: BTreeMap<String, Identity> =
             self.hold.tenants.iter().map(|tenant| (tenant.name.clone(), tenant.identity.clone())).collect();
-        let lately = now.seen.since(&before.seen);
+        let lately = Activity::clone(&now.seen).since(&before.seen);
         let can_cap = self.sharing.allows_caps(at_ns, share_a_journal(&lately, &identities));
         self.strictness.saw(at_ns, self.syncs(&lately, interval));
         let usages = usages(&lately, &self.hold.device, self.hold.unit, &identities);
@@ -198,7 +198,7 @@ impl Holding {
     }
 
     /// How often each tenant called fsync, per second.
-    fn syncs(&self, lately: &Observation, interval: Interval) -> Vec<f64> {
+    fn syncs(&self, lately: &Activity, interval: Interval) -> Vec<f64> {
         let is_held =
             |view: &&ContainerView| self.hold.tenants.iter().any(|tenant| tenant.identity.key() == view.identity.key());
         let held = lately.containers.iter().filter(is_held);
@@ -206,7 +206,7 @@ impl Holding {
     }
 
     /// All fsyncs of those to whom a latency was promised.
-    fn counted(&self, seen: &Arc<Observation>, identities: &BTreeMap<String, Identity>) -> BTreeMap<String, Histogram> {
+    fn counted(&self, seen: &Arc<Activity>, identities: &BTreeMap<String, Identity>) -> BTreeMap<String, Histogram> {
         let fsyncs = |name: &String| {
             let identity = identities.get(name)?;
             let view = seen.containers.iter().find(|view| view.identity.key() == identity.key())?;
@@ -243,7 +243,7 @@ impl Holding {
 }
 
 /// Whether records were lost between two observations, or another observer began.
-fn is_partial(now: &Observation, before: &Observation) -> bool {
+fn is_partial(now: &Activity, before: &Activity) -> bool {
     now.losses != before.losses || now.observed_seconds < before.observed_seconds
 }
 

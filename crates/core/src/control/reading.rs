@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::IoMax;
+use crate::observe::activity::Activity;
 use crate::observe::cost::as_f64;
-use crate::observe::view::Observation;
 use crate::units::Bytes;
 
 /// What the kernel says of a tenant's cgroup. Sums count from whenever it was made.
@@ -34,7 +34,7 @@ pub struct Reading {
     /// When the observation was made, ns of a monotonic clock.
     pub at_ns: u64,
     /// What was observed until then.
-    pub seen: Arc<Observation>,
+    pub seen: Arc<Activity>,
     /// How long the device was busy.
     pub busy: Duration,
     /// What io.cost let it do (`cost.usage`).

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::Usage;
 use crate::identity::{ContainerKind, Identity};
 use crate::model::Unit;
+use crate::observe::activity::{Activity, ContainerView, FileSystemView};
 use crate::observe::cost::as_f64;
-use crate::observe::view::{ContainerView, FileSystemView, Observation};
 
 /// What each of these tenants did on a device between two observations, whose difference is `seen`.
 ///
@@ -15,7 +15,7 @@ use crate::observe::view::{ContainerView, FileSystemView, Observation};
 /// wrote for others.
 #[must_use]
 pub fn usages(
-    seen: &Observation,
+    seen: &Activity,
     device: &str,
     unit: Unit,
     tenants: &BTreeMap<String, Identity>,
@@ -51,7 +51,7 @@ pub fn usages(
 
 /// Whether two of these tenants caused journal I/O on one file system in what was `seen`.
 #[must_use]
-pub fn share_a_journal(seen: &Observation, tenants: &BTreeMap<String, Identity>) -> bool {
+pub fn share_a_journal(seen: &Activity, tenants: &BTreeMap<String, Identity>) -> bool {
     let keys: HashSet<(ContainerKind, &str)> = tenants.values().map(Identity::key).collect();
     let mut journals = HashSet::new();
     let theirs = seen.containers.iter().filter(|view| keys.contains(&view.identity.key()));
@@ -63,14 +63,14 @@ pub fn share_a_journal(seen: &Observation, tenants: &BTreeMap<String, Identity>)
 mod tests {
     use super::*;
     use crate::identity::identify;
+    use crate::observe::activity::{DeviceShare, DeviceTime, FileSystemShare, JournalBytes};
     use crate::observe::histogram::Histogram;
-    use crate::observe::view::{DeviceShare, DeviceTime, FileSystemShare, JournalBytes};
 
     fn commit(commit_bytes: u64) -> JournalBytes {
         JournalBytes { commit_bytes, ..JournalBytes::default() }
     }
 
-    fn seen() -> Observation {
+    fn seen() -> Activity {
         let share = |device: &str, read_bytes: u64, written_bytes: u64, seconds: f64| DeviceShare {
             device: device.to_owned(),
             seconds,
@@ -92,7 +92,7 @@ mod tests {
             unattributed: JournalBytes::default(),
             pending_bytes: 0,
         };
-        Observation {
+        Activity {
             containers: vec![ContainerView {
                 identity: identify("/system.slice/db.service"),
                 journal: vec![caused("sda1", 3000, 1000), caused("sdb1", 500, 0)],
@@ -109,7 +109,7 @@ mod tests {
                 flush_seconds: 0.1,
             }],
             file_systems: vec![fs("sda1", "sda", 8000), fs("sdb1", "sdb", 500)],
-            ..Observation::default()
+            ..Activity::default()
         }
     }
 

@@ -1,10 +1,10 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::cow::LayerView;
 use crate::error::Code;
 use crate::model::Server;
 use crate::units::Share;
-use crate::wire::LayerView;
 
 const GIB: u64 = 1 << 30;
 
@@ -116,21 +116,16 @@ fn what_an_operator_does_and_where_the_journal_is_not_charged_is_said() {
 
 #[test]
 fn an_import_has_no_token_to_go_on_with() {
-    let part = |content| ReceiveView {
-        volume: "p/r".parse().unwrap(),
-        content,
-        base: None,
-        size_bytes: Bytes(GIB),
-        received_bytes: Bytes(0),
-        part: "/srv/pool/r.part".into(),
-    };
-    let received = of_part(&part(Uuid::from_u128(7)));
+    let volume = "p/r".parse().unwrap();
+    let unfinished =
+        |content| of_unfinished(Unfinished { volume: &volume, content, received: Bytes(0), size: Bytes(GIB) });
+    let received = unfinished(Uuid::from_u128(7));
     assert_eq!((received.id.word(), &*received.object), ("receive_unfinished", "volume p/r"));
     assert!(
         received.evidence.contains("0 B of 1 GiB")
             && matches!(received.reason.as_deref(), Some(Reason::ReceiveUnfinished { .. }))
     );
-    assert_eq!(of_part(&part(Uuid::from_u128(0x8000_8000_0000_0000_0000))).id, FindingId::ImportUnfinished);
+    assert_eq!(unfinished(Uuid::from_u128(0x8000_8000_0000_0000_0000)).id, FindingId::ImportUnfinished);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What limits an observation, as findings.
 
 use super::Totals;
-use super::view::{LossView, Observation};
+use super::activity::LossView;
 use crate::error::Fault;
 use crate::finding::{Finding, FindingId};
 
@@ -56,35 +56,5 @@ impl LossView {
             let evidence = format!("the figures are partial since the observation began; lost: {}", lost.join(", "));
             finding(FindingId::ObservationPartial, evidence)
         })
-    }
-}
-
-impl Observation {
-    /// All that limits the figures: what cannot be observed here, and what was lost.
-    #[must_use]
-    pub fn limits(&self) -> Vec<Finding> {
-        let lost = self.losses.finding().filter(|_| self.partial);
-        self.findings.iter().cloned().chain(lost).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_lost_limits_the_figures() {
-        let xfs = finding(FindingId::XfsNotObserved, "no such tracepoint");
-        let mut seen = Observation { findings: vec![xfs.clone()], ..Observation::default() };
-        assert_eq!(seen.limits(), std::slice::from_ref(&xfs));
-        let mut totals = Totals { unseen_commits: 2, ..Totals::default() };
-        totals.losses.requests = 7;
-        (seen.losses, seen.partial) = (losses(&totals), true);
-        let partial = finding(
-            FindingId::ObservationPartial,
-            "the figures are partial since the observation began; lost: 7 requests (device time), 2 commits",
-        );
-        assert_eq!(seen.limits(), [xfs, partial]);
-        assert_eq!(losses(&Totals::default()).finding(), None);
     }
 }

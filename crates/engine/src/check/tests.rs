@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bulkhead_api::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::model::{FsKind, Server};
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 
 use super::*;
 use crate::carry_out::Executor;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_api::wire::{HoldView, StandingView};
 use bulkhead_core::action::Action;
 use bulkhead_core::control::actions::move_journal;
 use bulkhead_core::control::holding::{Holding, Turn};
@@ -16,9 +17,8 @@ use bulkhead_core::control::{Reason, Standing};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health;
 use bulkhead_core::model::{HeldTenant, Hold};
-use bulkhead_core::observe::view::Observation;
+use bulkhead_core::observe::activity::Activity;
 use bulkhead_core::units::DevNo;
-use bulkhead_core::wire::{HoldView, StandingView};
 
 use super::reasons::{explanation, state_name};
 use super::weight_file;
@@ -63,7 +63,7 @@ impl Running {
     }
 
     /// What the host is like now.
-    fn read(&self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<Reading, Fault> {
+    fn read(&self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<Reading, Fault> {
         let (host, hold) = (engine.host(), self.holding.hold());
         let facts = engine.facts(&hold.device)?;
         if weight_file(&facts)? != hold.weight_file {
@@ -113,7 +113,7 @@ impl Running {
         self.holding.hold().tenants.iter().filter_map(|tenant| tenant.journal.as_ref()).map(move_journal).collect()
     }
 
-    fn step(&mut self, engine: &Engine, seen: &Arc<Observation>, at_ns: u64) -> Result<(), Fault> {
+    fn step(&mut self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<(), Fault> {
         let reading = self.read(engine, seen, at_ns)?;
         let Some(Turn { actions, step, weights, fsync_p99 }) = self.holding.step(reading) else { return Ok(()) };
         // One whose cgroup went in between does not keep the others from theirs.
@@ -215,7 +215,7 @@ impl Holder {
     }
 
     /// One step of each hold. `at_ns` is the time of the observation (monotonic).
-    pub fn step(&mut self, engine: &Engine, seen: Result<Observation, Fault>, at_ns: u64) {
+    pub fn step(&mut self, engine: &Engine, seen: Result<Activity, Fault>, at_ns: u64) {
         let seen = seen.map(Arc::new);
         let now = Instant::now();
         self.running.retain(|device, running| {

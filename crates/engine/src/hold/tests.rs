@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
+use bulkhead_api::wire::{DeviceControl, TenantCreate};
 use bulkhead_core::action::{Applied, CgroupAction};
 use bulkhead_core::health;
 use bulkhead_core::identity::identify;
 use bulkhead_core::model::{IoMax, Mode, RateLimit, Unit};
-use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::view::{
-    ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes, Observation,
+use bulkhead_core::observe::activity::{
+    Activity, ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes,
 };
+use bulkhead_core::observe::histogram::Histogram;
 use bulkhead_core::units::{DevNo, Share};
-use bulkhead_core::wire::{DeviceControl, TenantCreate};
 
 use super::*;
 use crate::carry_out::Executor;
@@ -48,7 +48,7 @@ fn weight(sim: &Sim, tenant: &str) -> Option<String> {
 }
 
 /// What was observed after so many seconds: both do the same of their own, and `a` has as much journal I/O on top.
-fn seen(seconds: u64) -> Observation {
+fn seen(seconds: u64) -> Activity {
     let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
     let container = |name: &str, own: u64, caused: u64| ContainerView {
         identity: identify(&format!("/bulkhead.slice/bulkhead-{name}.slice/bulkhead-{name}-payload.slice")),
@@ -64,7 +64,7 @@ fn seen(seconds: u64) -> Observation {
         }],
         fsync: Histogram::default(),
     };
-    Observation {
+    Activity {
         observed_seconds: f64::from(u32::try_from(seconds).unwrap()),
         containers: vec![container("a", 1 << 20, 1 << 20), container("b", 1 << 20, 0)],
         file_systems: vec![FileSystemView {
@@ -76,7 +76,7 @@ fn seen(seconds: u64) -> Observation {
             unattributed: JournalBytes::default(),
             pending_bytes: 0,
         }],
-        ..Observation::default()
+        ..Activity::default()
     }
 }
 
@@ -204,7 +204,7 @@ fn what_goes_away_meanwhile_does_no_harm() {
     holder.step(&engine, Err(Fault::new(Code::Unavailable, "observation", "gone")), 20 * SECOND);
     let view = &holder.views()[0];
     assert_eq!(
-        (view.state.as_str(), health::of_hold(view).map(|found| found.object)),
+        (view.state.as_str(), health::of_hold(&view.hold.device, &view.state, &view.reason).map(|found| found.object)),
         ("failed", Some("device sda".to_owned()))
     );
     steps(&mut holder, &engine, 21..23);

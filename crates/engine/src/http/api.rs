@@ -9,8 +9,8 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 use bulkhead_api::routes::{Answer, Body, Place, Query, Route, Stream, Text};
+use bulkhead_api::wire::REQUEST_HEADER;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::wire::REQUEST_HEADER;
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -9,14 +9,14 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::routes::Run;
+use bulkhead_api::wire::{
+    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, RunStart, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
+    VolumeCreate, VolumeResize,
+};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{
-    DeviceControl, LeaseCreate, NewPoolSource, PoolCreate, RunStart, TenantCreate, TenantSet, VolumeCheck, VolumeCopy,
-    VolumeCreate, VolumeResize,
-};
 use tempfile::TempDir;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::{CgroupAction, DeviceRef};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::Identity;
@@ -14,7 +15,6 @@ use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::slices;
 use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::DevNo;
-use bulkhead_core::wire::IoBytes;
 use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath, IoLimits};
 use bulkhead_sys::jbd2::{self, Jbd2Error};
 use bulkhead_sys::roots::Roots;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bulkhead_core::action::{DeviceRef, ImageAction};
+use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::LayersView;
 use bulkhead_sys::{block, file, image, layer, merge, part};
 
 use super::Kernel;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
 use bulkhead_core::merge::{MERGE_ALL_FROM, MERGE_FROM};
 use bulkhead_core::model::FsKind;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
 
 use super::*;
 use crate::carry_out::Executor;

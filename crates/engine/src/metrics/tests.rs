@@ -5,7 +5,7 @@ mod monitoring;
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::FindingId;
 use bulkhead_core::identity::ContainerKind;
-use bulkhead_core::observe::view::REMOVED;
+use bulkhead_core::observe::activity::REMOVED;
 use expect_test::expect;
 
 use super::*;

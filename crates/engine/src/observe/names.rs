@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::identity::{ContainerKind, Identity, identify, printable};
+use bulkhead_core::observe::activity::REMOVED;
 use bulkhead_core::observe::blame::ROOT;
 use bulkhead_core::observe::limits::finding;
+use bulkhead_core::observe::naming::{FileSystemFacts, Names, unnamed};
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};
-use bulkhead_core::observe::view::{FileSystemFacts, Names, REMOVED, unnamed};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::bpf::xfs;
 use bulkhead_sys::mount::MountInfo;

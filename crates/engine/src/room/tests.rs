@@ -2,10 +2,10 @@
 
 use std::thread;
 
-use bulkhead_core::model::{FsKind, Provision, Server};
-use bulkhead_core::wire::{
+use bulkhead_api::wire::{
     NewPoolSource, PoolCreate, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeSend,
 };
+use bulkhead_core::model::{FsKind, Provision, Server};
 
 use super::*;
 use crate::carry_out::Executor;

@@ -3,9 +3,9 @@
 use std::sync::PoisonError;
 
 use bulkhead_api::terms::Terms;
+use bulkhead_api::wire::{DeviceControl, DeviceView, Done, HoldStart, HoldView};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::Calibration;
-use bulkhead_core::wire::{DeviceControl, DeviceView, Done, HoldStart, HoldView};
 
 use super::Service;
 use crate::devices::kernel_name;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use bulkhead_api::wire::{Done, ImageImport, JobResult, ReceiveView};
 use bulkhead_core::base::{IMPORTING, is_base};
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
@@ -11,7 +12,6 @@ use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{Done, ImageImport, JobResult, ReceiveView};
 use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Staged, Task};
 
 use super::{Reply, Service, Terms};
@@ -116,9 +116,10 @@ impl WorkerJob for Importing {
         discard_interrupted(engine, &self.volume)?;
         // What is refused in any case is refused before anything is unpacked.
         self.plan(engine)?;
-        let (volume, wanted, staging) = (self.volume.clone(), self.request.clone(), self.staging(engine)?);
-        let tenant = wanted.tenant.clone();
-        Ok((Task::Import(ImportTask { volume, wanted, staging }), tenant))
+        let (volume, staging) = (self.volume.clone(), self.staging(engine)?);
+        let ImageImport { source, size_bytes, platform, reference, strict, staging: _, tenant } = self.request.clone();
+        let task = ImportTask { volume, source, size_bytes, platform, reference, strict, staging };
+        Ok((Task::Import(task), tenant))
     }
 
     fn ends_with_client(&self) -> bool {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bulkhead_api::wire::{DeviceMeasure, JobResult, JobView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
-use bulkhead_core::wire::{DeviceMeasure, JobResult, JobView};
 use bulkhead_core::work::{MeasureTask, Outcome, Task};
 
 use super::devices::device;

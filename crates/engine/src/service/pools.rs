@@ -1,9 +1,9 @@
 //! Pools.
 
 use bulkhead_api::terms::Terms;
+use bulkhead_api::wire::{Done, PoolCreate, PoolMove, PoolView};
 use bulkhead_core::error::Fault;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::{Done, PoolCreate, PoolMove, PoolView};
 
 use super::Service;
 use crate::locks::{Claim, Object};

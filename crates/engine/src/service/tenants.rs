@@ -2,10 +2,10 @@
 
 use bulkhead_api::routes::Run;
 use bulkhead_api::terms::Terms;
+use bulkhead_api::wire::{Done, LeaseCreate, LeaseReply, RunStart, RunView, TenantCreate, TenantSet, TenantView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
-use bulkhead_core::wire::{Done, LeaseCreate, LeaseReply, RunStart, RunView, TenantCreate, TenantSet, TenantView};
 use uuid::Uuid;
 
 use super::Service;

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use bulkhead_api::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
 use bulkhead_core::finding::Finding;
 use bulkhead_core::model::{FsKind, Server};
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
 
 use super::*;
 use crate::carry_out::Executor;

@@ -1,10 +1,10 @@
 //! Streams of snapshots: what is sent and received by workers, as jobs.
 
+use bulkhead_api::wire::{Done, JobResult, ReceiveView, VolumeSend, VolumeView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::wire::{Done, JobResult, ReceiveView, VolumeSend, VolumeView};
 use bulkhead_core::work::{Outcome, ReceiveTask, Task};
 
 use super::import::unexpected_outcome;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use bulkhead_api::wire::{Done, TrimView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::VolumeRef;
-use bulkhead_core::wire::{Done, TrimView};
 
 use super::{Service, Terms, blocking};
 use crate::engine::Engine;

@@ -1,13 +1,13 @@
 //! Volumes; their streams are in `transfer.rs`.
 
 use bulkhead_api::terms::Terms;
-use bulkhead_core::error::Fault;
-use bulkhead_core::model::VolumeRef;
-use bulkhead_core::name::Name;
-use bulkhead_core::wire::{
+use bulkhead_api::wire::{
     Done, HeatRow, ReceiveView, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeRollback,
     VolumeView,
 };
+use bulkhead_core::error::Fault;
+use bulkhead_core::model::VolumeRef;
+use bulkhead_core::name::Name;
 
 use super::Service;
 use crate::locks::Claim;

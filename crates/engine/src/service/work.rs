@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_api::wire::JobResult;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::wire::JobResult;
 use bulkhead_core::work::Outcome;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::CgroupAction;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::{Identity, identify};
 use bulkhead_core::model::{IoMax, RateLimit};
 use bulkhead_core::units::DevNo;
-use bulkhead_core::wire::IoBytes;
 
 use super::{Sim, World};
 use crate::host::{Cgroups, JournalFacts};

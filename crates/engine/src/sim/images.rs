@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_core::action::{DeviceRef, ImageAction};
+use bulkhead_core::cow::{LayerView, LayersView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::Provision;
 use bulkhead_core::stream::PartState;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{LayerView, LayersView};
 
 use super::{Sim, World};
 use crate::host::Images;

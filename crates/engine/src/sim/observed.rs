@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use bulkhead_api::wire::{
+    CausesView, CommitView, CulpritView, HoldView, Observation, StandingView, WaitList, WaitView,
+};
 use bulkhead_core::error::Fault;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::identity::{Identity, identify};
 use bulkhead_core::model::{HeldTenant, Hold, Mode, RateLimit, Unit};
-use bulkhead_core::observe::histogram::Histogram;
-use bulkhead_core::observe::view::{
-    BlameView, CausesView, CommitView, ContainerView, CulpritView, DeviceShare, FileSystemShare, FileSystemView,
-    JournalBytes, Observation, WaitList, WaitView,
+use bulkhead_core::observe::activity::{
+    BlameView, ContainerView, DeviceShare, FileSystemShare, FileSystemView, JournalBytes,
 };
-use bulkhead_core::wire::{HoldView, StandingView};
+use bulkhead_core::observe::histogram::Histogram;
 
 use crate::observe::Observe;
 

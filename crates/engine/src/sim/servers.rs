@@ -7,12 +7,12 @@ use bulkhead_core::action::{DeviceRef, ServerAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::health::Backing;
 use bulkhead_core::heat::{Heat, HeatSource};
+use bulkhead_core::journal::Accounting;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::name::Name;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_core::wire::Accounting;
 use uuid::Uuid;
 
 use super::lvm::logical_volume;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use bulkhead_core::error::Fault;
 use bulkhead_core::model::Calibration;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{JobProgress, JobSteps};
-use bulkhead_core::work::{MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec};
+use bulkhead_core::work::{JobProgress, JobSteps, MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec};
 use bulkhead_sys::{packet, worker};
 use uuid::Uuid;
 

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use bulkhead_api::wire::{ResumeToken, VolumeCopy, VolumeFlatten, VolumeSend};
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{FsKind, ReadFrom};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{ResumeToken, VolumeCopy, VolumeFlatten, VolumeSend};
 use bulkhead_core::work::SendDevice;
 use uuid::Uuid;
 

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use bulkhead_api::wire::{NewPoolSource, VolumeResize};
 use bulkhead_core::base::IMPORTING;
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{Finding, FindingId};
+use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{JournalSize, NewPoolSource, VolumeResize};
 use uuid::Uuid;
 
 use super::{Op, assert_settled, engine, pool, run, run_on, volume, with_pools};

@@ -1,8 +1,8 @@
 //! Calibrations, and the controllers of devices.
 
+use bulkhead_api::wire::DeviceControl;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Calibration, Isolation, Policy};
-use bulkhead_core::wire::DeviceControl;
 
 use super::engine;
 use crate::engine::Engine;

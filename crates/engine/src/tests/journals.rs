@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use bulkhead_api::wire::VolumeResize;
 use bulkhead_core::action::{Action, FsAction};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::FindingId;
+use bulkhead_core::journal::JournalSize;
 use bulkhead_core::model::FsKind;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{JournalSize, VolumeResize};
 
 use super::{Op, assert_settled, engine, reason, run, volume, with_pools};
 use crate::engine::Engine;

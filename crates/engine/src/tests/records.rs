@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use bulkhead_api::wire::{NewPoolSource, PoolMove, VolumeCheck};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
 use bulkhead_core::model::{FsKind, Server};
 use bulkhead_core::reason::Reason;
-use bulkhead_core::wire::{NewPoolSource, PoolMove, VolumeCheck};
 
 use super::{Op, assert_settled, engine, pool, reason, run, volume, with_pools};
 

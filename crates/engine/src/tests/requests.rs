@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use bulkhead_api::wire::{NewPoolSource, VolumeCheck, VolumeCreate, VolumeResize};
 use bulkhead_core::error::Code;
 use bulkhead_core::model::{FsKind, Provision, Server};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::{NewPoolSource, VolumeCheck, VolumeCreate, VolumeResize};
 
 use super::{Op, engine, pool, reason, run, volume, with_pools};
 use crate::sim::Sim;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_api::wire::{TenantCreate, TenantSet};
 use bulkhead_core::action::{Action, CgroupAction, ServerAction};
 use bulkhead_core::error::Code;
 use bulkhead_core::finding::{FindingId, in_order};
@@ -10,7 +11,6 @@ use bulkhead_core::health;
 use bulkhead_core::model::{FsKind, IoLimit, ReadFrom, Server};
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Share;
-use bulkhead_core::wire::{TenantCreate, TenantSet};
 
 use super::{Op, assert_settled, engine, run, volume, with_pools};
 use crate::host::Host as _;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bulkhead_api::wire::HeatRow;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::HeatRow;
 
 use super::canvas::{Anchor, Card, HEADING, Hue, Key, LABEL, MARGIN, SMALL, TICK, fit, text_width};
 

@@ -12,7 +12,7 @@ use crate::control::own_caps::limit;
 use crate::control::reading::Counters;
 use crate::identity::identify;
 use crate::model::{HeldJournal, IoMax, Mode, RateLimit, Unit};
-use crate::observe::view::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
+use crate::observe::activity::{DeviceShare, FileSystemShare, FileSystemView, JournalBytes};
 
 const SECOND: u64 = 1_000_000_000;
 const NAMES: [&str; 2] = ["a", "b"];
@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    fn seen(&self) -> Observation {
+    fn seen(&self) -> Activity {
         let seconds = self.seconds;
         let journal = |bytes: u64| JournalBytes { commit_bytes: bytes * seconds, ..JournalBytes::default() };
         let container = |name: &str, caused: u64, fsync: Histogram| ContainerView {
@@ -88,7 +88,7 @@ impl Host {
             }],
             fsync,
         };
-        Observation {
+        Activity {
             observed_seconds: f64::from(u32::try_from(seconds).unwrap()),
             containers: vec![container("a", 1 << 20, self.fsyncs.clone()), container("b", 0, Histogram::default())],
             file_systems: vec![FileSystemView {
@@ -100,7 +100,7 @@ impl Host {
                 unattributed: JournalBytes::default(),
                 pending_bytes: 0,
             }],
-            ..Observation::default()
+            ..Activity::default()
         }
     }
 
@@ -206,7 +206,7 @@ fn a_shared_journal_lifts_caps_and_keeps_them_off() {
     (0..40).for_each(|_| drop(host.turn(&mut holding)));
     assert!(holding.cap("b").is_some());
     let mut shared = host.read();
-    let mut seen = Observation::clone(&shared.seen);
+    let mut seen = Activity::clone(&shared.seen);
     seen.containers[1].journal[0].journal.commit_bytes = 1;
     shared.seen = Arc::new(seen);
     let turn = host.carry_out(&mut holding, shared).unwrap();

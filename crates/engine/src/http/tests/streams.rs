@@ -4,11 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
 use bulkhead_api::client::{Stream, Streamed};
+use bulkhead_api::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
 use bulkhead_core::model::Server;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices::server;
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
 use bulkhead_core::work::CGROUP;
 
 use uuid::Uuid;

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use bulkhead_api::wire::{HeatRow, Observation};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::Space;
 use bulkhead_core::heat::HeatSource;
-use bulkhead_core::observe::view::{DeviceTime, Observation};
+use bulkhead_core::observe::activity::DeviceTime;
 use bulkhead_core::units::Bytes;
-use bulkhead_core::wire::HeatRow;
 use serde_json::Value;
 use uuid::Uuid;
 

@@ -2,12 +2,12 @@
 
 use std::sync::mpsc::channel;
 
+use bulkhead_api::wire::{
+    JobState, JobView, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
+};
 use bulkhead_core::model::{FsKind, Provision, Server};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
-use bulkhead_core::wire::{
-    JobState, JobView, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
-};
 use tokio::task::JoinHandle;
 
 use super::*;
