@@ -1,8 +1,8 @@
-//! What a periodic check looks at: what it costs does not grow with the number of tenants and volumes while nothing changes, but for a look
-//! at the dates of the tenants' records, and each has its turn within a bound that SPECIFICATION.md has.
+//! The selection of what a periodic check examines. While nothing changes, a check's cost does not grow with the number of tenants and volumes,
+//! apart from reading the dates of tenants' records, and each object has its turn within the bound in SPECIFICATION.md.
 //!
-//! Owns: how many have their turn, how far a volume is looked at, and when all have to be looked at because something has changed. Whose
-//! turn it is decides [`Rota`], what is done about it `reconcile.rs`.
+//! Owns: how many objects have their turn, how thoroughly each is examined, and when all have to be, because something has changed. [`Rota`]
+//! decides whose turn it is; `reconcile.rs` acts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,22 +18,22 @@ use crate::engine::{Engine, Watched};
 use crate::host::Proof;
 use crate::roster::{Roster, Slot};
 
-/// How many tenants have their cgroups, weights and limits proved to be as they were: about 15 system calls each.
+/// Tenants per check whose cgroups, weights and limits are compared with their proofs: about 15 system calls each.
 const TENANTS: usize = 16;
 
-/// How many have them brought to what is recorded, proof or none, because a proof does not see everything: about 90 system calls each.
+/// Tenants per check that are restored in full, because a proof does not cover everything: about 90 system calls each.
 const TENANTS_IN_FULL: usize = 2;
 
-/// Of how many leases it is looked whether their processes are there: three system calls each.
+/// Leases per check whose processes are looked up: three system calls each.
 const LEASES: usize = 128;
 
-/// How many mounted volumes are proved to be as they were: two or three system calls each.
+/// Mounted volumes per check that are compared with their proofs: two or three system calls each.
 const PROVED: usize = 128;
 
-/// How many mounted volumes are kept in full, proof or none, because a proof does not see everything: about 100 system calls each.
+/// Mounted volumes per check that are restored in full, because a proof does not cover everything: about 100 system calls each.
 const IN_FULL: usize = 4;
 
-/// Whose turn it is next, and what is known of all.
+/// The rotas of all objects, and what earlier checks found.
 #[derive(Debug)]
 pub(crate) struct Turns {
     tenants: Rota<Name>,
@@ -41,19 +41,19 @@ pub(crate) struct Turns {
     leases: Rota<Uuid>,
     proved: Rota<Slot>,
     in_full: Rota<Slot>,
-    /// The leases whose processes are gone, until they are ended.
+    /// Leases whose processes are gone and that have not been ended yet.
     gone: BTreeSet<Uuid>,
-    /// What there was when all volumes were found mounted: as long as it is the same, they are.
+    /// The state in which all volumes were found mounted: while it is unchanged, they are.
     all_mounted: Option<MountState>,
     proofs: TenantProofs,
 }
 
-/// That the cgroups of tenants are as they were left.
+/// Proofs that the cgroups of tenants are unchanged.
 #[derive(Debug, Default)]
 struct TenantProofs {
-    /// By which records.
+    /// The records that they are based on.
     roster: Arc<Roster>,
-    /// With which weights: the load of a module adds some.
+    /// The weight files that they cover: loading a module adds some.
     weight_files: Vec<&'static str>,
     of: BTreeMap<Name, Arc<dyn Proof>>,
 }
@@ -73,7 +73,7 @@ impl Default for Turns {
     }
 }
 
-/// All that says whether volumes are mounted for those who are to have them.
+/// Everything that determines whether each volume is mounted for its tenant.
 #[derive(Clone, Debug)]
 pub(crate) struct MountState {
     pub(crate) roster: Arc<Roster>,
@@ -90,7 +90,7 @@ impl PartialEq for MountState {
     }
 }
 
-/// The volumes that this daemon mounted or found mounted, so that looking after them every few seconds costs no LVM call.
+/// The volumes that this daemon mounted or found mounted, so that checking them every few seconds needs no LVM call.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     volumes: BTreeMap<VolumeRef, Watched>,
@@ -123,12 +123,12 @@ impl Watching {
         self.volumes.keys()
     }
 
-    /// Those that are being flattened.
+    /// The ones being flattened.
     pub(crate) const fn flattening(&self) -> &BTreeSet<VolumeRef> {
         &self.flattening
     }
 
-    /// How often one came or went.
+    /// The number of additions and removals.
     pub(crate) const fn changes(&self) -> u64 {
         self.changes
     }
@@ -140,23 +140,23 @@ impl Watching {
     }
 }
 
-/// How far a volume or a tenant is looked at.
+/// How thoroughly a volume or tenant is examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Depth {
     /// Whether it is mounted.
     Mounted,
-    /// Whether what serves it, and what writes its journal, is where it was; whether its cgroups are as they were.
+    /// Whether its server and journal thread are where they were, or its cgroups as they were.
     Proved,
-    /// All that it takes to keep it is done.
+    /// Every step that maintains it is carried out.
     Full,
 }
 
-/// What one check looks at.
+/// What one check examines.
 #[derive(Debug)]
 pub(crate) struct Round<'a> {
-    /// The tenants whose cgroups are looked at.
+    /// The tenants whose cgroups are examined.
     pub(crate) tenants: Vec<(&'a Name, Depth)>,
-    /// The leases whose processes are looked for.
+    /// The leases whose processes are looked up.
     pub(crate) leases: Vec<&'a Lease>,
     pub(crate) slots: Vec<(&'a Slot, Depth)>,
     /// Whether every slot is among them.
@@ -164,7 +164,7 @@ pub(crate) struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    /// At all that there is, in full.
+    /// Everything, in full.
     pub(crate) fn all(roster: &'a Roster) -> Self {
         Self {
             tenants: roster.tenants.iter().map(|name| (name, Depth::Full)).collect(),
@@ -176,7 +176,7 @@ impl<'a> Round<'a> {
 }
 
 impl Turns {
-    /// What has its turn now. As long as all volumes are known to be mounted, none of the others is looked at.
+    /// What has its turn now. While all volumes are known to be mounted, no others are examined.
     fn next<'a>(&mut self, now: &'a MountState) -> Round<'a> {
         let roster = &*now.roster;
         self.gone.retain(|id| roster.has_lease(id));
@@ -204,7 +204,7 @@ impl Turns {
     }
 }
 
-/// Those whose turn either is, each once.
+/// The union of two turns.
 fn either(in_full: Turn, proved: Turn) -> impl Iterator<Item = usize> {
     in_full.places().chain(proved.places().filter(move |place| !in_full.contains(*place)))
 }
@@ -223,12 +223,12 @@ impl Engine {
         self.turns().next(now)
     }
 
-    /// Notes what there was when all volumes were looked at, and whether all of them were mounted.
+    /// Records the state in which all volumes were examined, and whether all of them were mounted.
     pub(crate) fn record_all_mounted(&self, then: MountState, all_mounted: bool) {
         self.turns().all_mounted = Some(then).filter(|_| all_mounted);
     }
 
-    /// Notes whether the process of a lease is gone.
+    /// Records whether the process of a lease is gone.
     pub(crate) fn set_gone(&self, lease: Uuid, is_gone: bool) {
         let mut turns = self.turns();
         if is_gone {
@@ -243,7 +243,7 @@ impl Engine {
         self.turns().gone.contains(&lease)
     }
 
-    /// Forgets the proofs of tenants that were left as other records had it, or without weights that there are now.
+    /// Discards tenants' proofs that are based on older records, or that lack weight files which exist now.
     pub(crate) fn discard_stale_proofs(&self, roster: &Arc<Roster>) {
         let weight_files = self.host().weight_files();
         let mut turns = self.turns();
@@ -253,13 +253,13 @@ impl Engine {
         }
     }
 
-    /// The proof that a tenant's cgroups are as they were left, if it holds.
+    /// The proof that a tenant's cgroups are unchanged, if it holds.
     pub(crate) fn tenant_proof(&self, name: &Name) -> Option<Arc<dyn Proof>> {
         let proof = self.turns().proofs.of.get(name).cloned();
         proof.filter(|proof| proof.holds())
     }
 
-    /// Notes how it can be told the next time whether a tenant's cgroups are as they were left.
+    /// Records the proof for the next check of a tenant's cgroups.
     pub(crate) fn set_tenant_proof(&self, name: &Name, proof: Option<Arc<dyn Proof>>) {
         let of = &mut self.turns().proofs.of;
         match proof {
@@ -272,7 +272,7 @@ impl Engine {
         self.shared.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does all that keeps a mounted volume as it is, and notes how that can be told the next time. The volume is claimed.
+    /// Carries out every step that maintains a mounted volume, and records the proof for the next check. The volume is claimed.
     pub(crate) fn keep(&self, reference: &VolumeRef, watched: Watched) -> Result<(), Fault> {
         let Watched { keep, proof, .. } = watched;
         let kept = self.executor.run_steps(keep.clone(), false);

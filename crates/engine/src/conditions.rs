@@ -1,6 +1,6 @@
-//! What lasts, as whoever notices it says: the begin is logged once, and it is a finding until the end is noticed.
+//! Lasting conditions, set and cleared by the code that notices them: the start is logged once, and the condition is a finding until it is cleared.
 //!
-//! What a look at an object finds is in [`crate::problems`], or is worked out again for each question.
+//! Problems that checks of objects find are in [`crate::problems`], or are determined on request.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_core::finding::{Finding, FindingId, Severity};
 
-/// What lasts.
+/// A lasting condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) finding: Finding,
-    /// The image that it is about, where whoever notices it does not know the volume.
+    /// The image concerned, where the code that notices it does not know the volume.
     pub(crate) image: Option<PathBuf>,
 }
 
-/// The conditions that last now, by id and object.
+/// The present conditions, by id and object.
 #[derive(Debug, Default)]
 pub struct Conditions(Mutex<BTreeMap<(FindingId, String), Condition>>);
 
 impl Conditions {
-    /// It is so, from now on or still; what was not known yet is logged.
+    /// Sets a condition; a new one is logged.
     pub fn set(&self, finding: Finding) {
         self.note(Condition { finding, image: None });
     }
 
-    /// The same of the volume that has this image.
+    /// The same for the volume with this image.
     pub(crate) fn set_of_image(&self, image: &Path, finding: Finding) {
         self.note(Condition { finding, image: Some(image.to_owned()) });
     }
@@ -39,17 +39,17 @@ impl Conditions {
         }
     }
 
-    /// It is so no longer, if it ever was.
+    /// Clears a condition, if it is set.
     pub fn clear(&self, id: FindingId, object: &str) {
         self.lock().remove(&(id, object.to_owned()));
     }
 
-    /// Of this id, only those about these images are left.
+    /// Keeps only those conditions with this id that are about these images.
     pub(crate) fn keep_of_images(&self, id: &FindingId, is_kept: impl Fn(&Path) -> bool) {
         self.lock().retain(|(of, _), condition| of != id || condition.image.as_deref().is_some_and(&is_kept));
     }
 
-    /// It is so, or it is not.
+    /// Sets a condition, or clears it.
     pub(crate) fn is(&self, id: FindingId, object: &str, now: Option<Finding>) {
         match now {
             Some(finding) => self.set(finding),

@@ -1,16 +1,16 @@
-//! The daemon: reaches the recorded state, listens on its socket, looks after what drifts, and stops in good order.
+//! The daemon: restores the recorded state, listens on its socket, corrects drift, and stops cleanly.
 //!
-//! Owns: the lock that keeps two daemons apart, the socket and its permissions, signals, and what systemd is told. Stopping
-//! leaves everything as it is: tenants run on, volumes stay mounted, weights stay as they are.
+//! Owns: the lock against a second daemon, the socket and its permissions, signals, and notifications to systemd. Stopping
+//! leaves everything as it is: tenants keep running, volumes stay mounted, weights stay set.
 //!
 //! # Who may use the socket
-//! Its permissions decide, and nothing else: mode 0660, owner root, group as given (root when none is). Whoever may open it can
-//! do everything that the daemon can, so being a member of the group is as good as being root.
+//! Only its permissions decide: mode 0660, owner root, group as given (root by default). Anybody who can open it can do everything
+//! that the daemon can, so membership of the group is equivalent to being root.
 //!
 //! # Signals
-//! `SIGTERM` and `SIGINT`: no further operation begins, those that run are finished as far as that takes seconds, and the daemon ends; while
-//! the host is going down, all volumes are unmounted before that. `SIGHUP` is ignored.
-//! `SIGKILL` is safe at any time: the next start completes or undoes what was begun.
+//! `SIGTERM` and `SIGINT`: no further operation begins, running ones that need only seconds are completed, and the daemon exits; while
+//! the host is shutting down, all volumes are unmounted first. `SIGHUP` is ignored.
+//! `SIGKILL` is safe at any time: the next start completes or undoes interrupted operations.
 
 use std::io;
 use std::net::SocketAddr;
@@ -40,25 +40,25 @@ use crate::http;
 use crate::observe::Observe;
 use crate::service::Service;
 
-/// How often the daemon looks at what may drift.
+/// The interval of periodic checks for drift.
 const TICK: Duration = Duration::from_secs(2);
 
-/// How long a stopping daemon waits for operations that have begun. What has not ended by then is cut off, which is as safe as
+/// How long a stopping daemon waits for running operations. Those that take longer are interrupted, which is as safe as
 /// `SIGKILL`.
 const LAST_OPERATIONS: Duration = Duration::from_secs(3);
 
-/// How long volumes may take to be unmounted when the host goes down: more than systemd gives services to end (90 s), which keep theirs
+/// How long unmounting may take when the host shuts down: longer than systemd gives services to stop (90 s), because those keep volumes
 /// in use.
 const RELEASE: Duration = Duration::from_secs(120);
 
-/// By how much, in microseconds, and how often, systemd is asked for more time meanwhile.
+/// By how much, in microseconds, and how often, the daemon extends systemd's timeout meanwhile.
 const MORE_TIME_US: u32 = 30_000_000;
 const MORE_TIME_EVERY: Duration = Duration::from_secs(10);
 
-/// How long a stopping daemon waits for clients to take their answers.
+/// How long a stopping daemon waits for clients to receive their answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// What the daemon is told on its command line.
+/// The options of the daemon's command line.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
     /// Where its own files are.
@@ -110,14 +110,14 @@ pub fn simulated_host() -> Arc<dyn Host> {
     Arc::new(crate::sim::Sim::default().with_group("vg", &[]).with_group("tvg", &["thin"]))
 }
 
-/// What is observed on that host: always the same.
+/// The observation of that host: always the same.
 #[cfg(feature = "sim")]
 #[must_use]
 pub fn simulated_observation() -> Arc<dyn Observe> {
     Arc::new(crate::sim::Observed::default())
 }
 
-/// Runs until `SIGTERM` or `SIGINT`. Call [`check_host`] first. `facts` is what `GET /v1/host` tells.
+/// Runs until `SIGTERM` or `SIGINT`. Call [`check_host`] first. `facts` are shown by `GET /v1/host`.
 ///
 /// # Errors
 /// `InUse` when another daemon runs, `InvalidArgument` for a group that is not there, `Internal` for the rest. After a start
@@ -212,7 +212,7 @@ pub async fn run_until(
     Ok(())
 }
 
-/// Unmounts all volumes, before what they lie on is unmounted.
+/// Unmounts all volumes, before the file systems of their pools are unmounted.
 async fn release(service: &Service) {
     let began = Instant::now();
     let release = service.release(RELEASE);
@@ -283,7 +283,7 @@ async fn hold(service: &Service) {
     }
 }
 
-/// Tells systemd that we live, when it wants to know. Long operations do not hold this up: they run on other threads.
+/// Keeps systemd's watchdog satisfied, if it is enabled. Long operations do not delay this: they run on other threads.
 async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else { return std::future::pending().await };
     let mut beats = interval(limit / 2);
@@ -337,8 +337,8 @@ fn lock(run_dir: &Path) -> Result<LockFile, Fault> {
     })
 }
 
-/// Listens on the socket. A socket that nobody listens on any more is replaced, in one step, so that there is never one with
-/// wrong permissions at that path.
+/// Listens on the socket. A stale socket is replaced atomically, so that there is never one with wrong permissions at that
+/// path.
 async fn listen(socket: &Path, group: Option<u32>) -> Result<UnixListener, Fault> {
     let object = format!("socket {}", socket.display());
     let fault = |what: &'static str| {
@@ -385,7 +385,7 @@ fn remove_socket(socket: &Path) {
     }
 }
 
-/// The number of a group. Only `/etc/group` is looked at, not directory services.
+/// The number of a group. Only `/etc/group` is read, no directory services.
 fn group_id(group: &str) -> Result<u32, Fault> {
     if let Ok(number) = group.parse() {
         return Ok(number);

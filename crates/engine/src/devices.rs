@@ -1,4 +1,4 @@
-//! Physical devices: which controller is in force, whether shares can work, switching it and putting it back.
+//! Physical devices: which controller is active, whether shares can work, enabling a controller and restoring the previous one.
 //!
 //! Measuring an io.cost model is not here: a worker does it (`service/measure.rs`, `bulkhead-bench`).
 
@@ -35,7 +35,7 @@ impl Engine {
         self.device_view(facts)
     }
 
-    /// Puts a controller in force, or with `policy: None` what was in force before Bulkhead changed it. Idempotent.
+    /// Enables a controller, or with `policy: None` restores the configuration from before Bulkhead's changes. Idempotent.
     ///
     /// # Errors
     /// `Unsupported` for a stacked device, for iocost without a calibration, or when the kernel lacks the controller.
@@ -79,7 +79,7 @@ impl Engine {
         Ok(Done { object: view, steps: done, dry_run })
     }
 
-    /// Records a measured calibration, and applies it when iocost is in force on the device.
+    /// Records a measured calibration, and applies it if iocost is active on the device.
     ///
     /// # Errors
     /// `NotFound`; those of applying.
@@ -100,8 +100,8 @@ impl Engine {
         Ok(Done { object: view, steps: done, dry_run })
     }
 
-    /// Puts recorded policies in force again, after a reboot or when another program changed them. A device that is not there
-    /// does not keep the others from it. Returns what could not be put back.
+    /// Enables recorded policies again, after a reboot or when another program changed them. A missing device does not affect
+    /// the others. Returns the errors.
     pub(crate) fn restore_devices(&self) -> Vec<Fault> {
         match self.host().records(&self.devices_dir(), "") {
             Err(fault) => vec![fault],
@@ -138,7 +138,7 @@ impl Engine {
         self.dirs.state.join("devices")
     }
 
-    /// What is recorded of a device; a record of another device that had this name is not used.
+    /// The record of a device; that of another device which had this name is not used.
     fn device_record(&self, facts: &BlockFacts) -> Result<DeviceRecord, Fault> {
         let path = self.devices_dir().join(&facts.name);
         for (found, record) in self.host().records(&self.devices_dir(), "")?.iter() {
@@ -212,7 +212,7 @@ pub(crate) fn kernel_name(device: &str) -> &str {
 }
 
 impl BlockFacts {
-    /// The controller in force.
+    /// The active controller.
     #[must_use]
     pub fn policy(&self) -> Policy {
         if self.cost_qos.as_deref().is_some_and(|line| line.split(' ').any(|word| word == "enable=1")) {
@@ -257,7 +257,7 @@ fn judge(facts: &BlockFacts, policy: Policy) -> (bool, String) {
     }
 }
 
-/// The scheduler for a device that bfq is to leave.
+/// The scheduler that replaces bfq on a device.
 fn without_bfq(facts: &BlockFacts, before: &QueueSettings) -> String {
     let wanted = [before.scheduler.as_str(), "mq-deadline", "none"];
     let usable = |name: &&&str| **name != "bfq" && facts.schedulers.iter().any(|have| have == **name);

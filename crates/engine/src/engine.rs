@@ -1,7 +1,7 @@
-//! The engine: recorded state plus a host. This file holds the look-ups; each noun has a file of its own.
+//! The engine: recorded state and a host. The look-ups are here; operations are in a file for each noun.
 //!
-//! State is read from its files for every operation, but for files that have not changed since: no cache of it can go stale. Whoever changes
-//! something has claimed it before ([`crate::locks`]); look-ups claim nothing.
+//! Every operation reads the state from its files, except those that have not changed since: no cache can become stale. Operations claim
+//! what they change ([`crate::locks`]); look-ups claim nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,12 +31,12 @@ use crate::room::PoolRoom;
 use crate::roster::Roster;
 use crate::store;
 
-/// Where the daemon keeps its own files.
+/// The directories of the daemon's own files.
 #[derive(Clone, Debug)]
 pub struct Dirs {
-    /// What must survive a reboot: `/var/lib/bulkhead`.
+    /// Files that survive a reboot: `/var/lib/bulkhead`.
     pub state: PathBuf,
-    /// What must not: `/run/bulkhead`.
+    /// Files that do not: `/run/bulkhead`.
     pub run: PathBuf,
 }
 
@@ -64,7 +64,7 @@ impl Dirs {
     }
 }
 
-/// The daemon's state and its hands, as one operation has them.
+/// The daemon's state and host, for one operation.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) dirs: Dirs,
@@ -72,53 +72,53 @@ pub struct Engine {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What all operations have in common.
+/// What all operations share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) locks: Arc<Locks>,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) problems: Mutex<Problems>,
-    /// What nobody held at the start and was in use all the same.
+    /// Volumes without a holder that were in use at the start.
     pub(crate) in_use_at_start: Mutex<Vec<InUse>>,
     watched: Mutex<Watching>,
-    /// What the records said when they were listed last.
+    /// The content of the records when they were last listed.
     pub(crate) roster: Mutex<Arc<Roster>>,
-    /// What operations that are under way are going to take of pools, by their UUIDs.
+    /// The reservations of running operations, by the UUIDs of pools.
     pub(crate) reserved: Mutex<BTreeMap<Uuid, Arc<PoolRoom>>>,
-    /// The room in LVM pools when it was looked at last, so that a scrape of metrics costs no LVM call each time.
+    /// The last known space in LVM pools, so that a scrape of metrics needs no LVM call.
     pub(crate) room: Mutex<BTreeMap<Uuid, (Instant, Space)>>,
-    /// What the next periodic check looks at.
+    /// What the next periodic check examines.
     pub(crate) turns: Mutex<Turns>,
-    /// The tenants whose cgroups the kernel refused the cpu controller.
+    /// Tenants for whose cgroups the kernel refused the cpu controller.
     without_cpu: Mutex<BTreeMap<Name, WithoutCpu>>,
     pub(crate) merging: Merging,
     /// How much has been trimmed in each pool.
     trimmed: Mutex<BTreeMap<Name, Bytes>>,
-    /// How many workers there are for which no tenant pays.
+    /// The number of workers that no tenant pays for.
     pub(crate) workers_without_payer: Mutex<usize>,
 }
 
-/// Why a tenant does without the cpu controller, and when that was tried last.
+/// Why a tenant has no cpu controller, and the time of the last attempt.
 #[derive(Debug)]
 pub(crate) struct WithoutCpu {
     pub(crate) fault: Fault,
     pub(crate) tried: Instant,
 }
 
-/// A volume that could not be closed, and when that was tried last.
+/// A volume that could not be closed, and the time of the last attempt.
 #[derive(Debug)]
 pub(crate) struct InUse {
     pub(crate) volume: VolumeRef,
     pub(crate) tried: Instant,
 }
 
-/// A mounted volume that is kept as it was mounted.
+/// A mounted volume that is maintained as it was mounted.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) tenant: Name,
     pub(crate) target: PathBuf,
     pub(crate) keep: Vec<Action>,
-    /// That all is as `keep` left it, once a periodic check has seen to that.
+    /// The proof that everything is as `keep` left it, set by a periodic check.
     pub(crate) proof: Option<Arc<dyn Proof>>,
     /// It is being flattened.
     pub(crate) flatten: bool,
@@ -127,7 +127,7 @@ pub(crate) struct Watched {
 /// A volume as found in its pool: whole, or with a damaged record.
 pub(crate) type Found = Result<Volume, Fault>;
 
-/// Who has which volume, and what is mounted and mapped.
+/// The holders of volumes, and what is mounted and mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) holders: BTreeMap<VolumeRef, Name>,
@@ -136,7 +136,7 @@ pub(crate) struct Seen {
     pub(crate) mapped: BTreeSet<PathBuf>,
 }
 
-/// A volume with all that is needed to plan for it.
+/// A volume with everything that a plan needs.
 pub(crate) struct Located {
     pub(crate) pool: Pool,
     pub(crate) backend: Box<dyn Backend>,
@@ -155,13 +155,13 @@ impl Engine {
         Self { executor: self.executor.for_job(job), ..self.clone() }
     }
 
-    /// What was found wrong at the start, and what is wrong now.
+    /// Problems found at the start and since.
     #[must_use]
     pub fn problems(&self) -> Vec<Finding> {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).all()
     }
 
-    /// How many problems there are, by the kind of what they are about.
+    /// The number of problems by kind.
     pub(crate) fn problem_counts(&self) -> BTreeMap<&'static str, usize> {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).counts()
     }
@@ -335,7 +335,7 @@ impl Engine {
         Ok(self.host().is_mounted(&target)?.then_some(target))
     }
 
-    /// What all volumes have in common to be shown, looked at once for all of them.
+    /// What the views of all volumes have in common, read once.
     pub(crate) fn seen(&self) -> Result<Seen, Fault> {
         let mut holders: BTreeMap<VolumeRef, Name> = BTreeMap::new();
         for tenant in self.tenants()?.into_iter().filter_map(Result::ok) {

@@ -1,8 +1,8 @@
-//! Holding shares: who shares a device, as recorded, and once a second a step of the controller ([`running`]).
+//! Enforcing shares: the recorded holds, and once a second a step of the controller ([`running`]).
 //!
-//! Owns: what a name means, which controller's weights are used, what a hold changes on the host and takes back. Weights are set on
-//! one device only, so that taking them back restores what was there.
-//! Does not: decide about weights or caps, or fight over them: whoever else writes one is reported, and left alone.
+//! Owns: the resolution of names to cgroups, the choice of the controller whose weights are used, and what a hold changes on the host and
+//! restores. Weights are set on one device only, so that resetting them restores the previous state.
+//! Does not: decide about weights or caps, or fight over them: another program that writes one is reported, and left alone.
 
 mod reasons;
 mod running;
@@ -30,14 +30,14 @@ use crate::devices::kernel_name;
 use crate::engine::Engine;
 use crate::host::BlockFacts;
 
-/// How often a step is made.
+/// The interval between steps.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// Weights are at least this on average: smaller ones are too coarse.
+/// The least average weight: smaller ones are too coarse.
 const MIN_MEAN_WEIGHT: u32 = 10;
 
 impl Engine {
-    /// All holds with a readable record. They do not survive a reboot, and neither do the cgroups: a damaged one is a problem, and keeps
-    /// nothing from going on.
+    /// All holds with a readable record. Like the cgroups, they do not survive a reboot; a damaged record is reported, and does not
+    /// affect the others.
     ///
     /// # Errors
     /// When the records cannot be listed.
@@ -50,11 +50,11 @@ impl Engine {
         Ok(holds.collect())
     }
 
-    /// Records a hold, and sets the weights that it begins with. What was held on the device before is replaced. Idempotent.
+    /// Records a hold, and sets its initial weights. It replaces an earlier hold on the device. Idempotent.
     ///
     /// # Errors
-    /// `InvalidArgument` for shares that are none, and for a name that means nobody or several; `Unsupported` where no controller
-    /// makes weights work, and for containers that are not siblings.
+    /// `InvalidArgument` for invalid shares, and for a name that matches several containers; `NotFound` for one that matches none;
+    /// `Unsupported` where no controller makes weights work, and for containers with different parent cgroups.
     pub fn hold_start(&self, request: &HoldStart, dry_run: bool) -> Result<Done<Hold>, Fault> {
         let facts = self.held_device(request.device.as_deref())?;
         let file = weight_file(&facts)?.to_owned();
@@ -109,7 +109,7 @@ impl Engine {
         Ok(Done { object: Some(hold), steps, dry_run })
     }
 
-    /// Ends the hold on a device: its weights are taken back. Idempotent.
+    /// Ends the hold on a device and resets its weights. Idempotent.
     ///
     /// # Errors
     /// Those of the steps.
@@ -127,7 +127,7 @@ impl Engine {
         steps
     }
 
-    /// What has to be put back in the end: what is there now, or what was there before an earlier hold.
+    /// The tunables to restore at the end: their current values, or those from before an earlier hold.
     fn tunables_before(&self, earlier: Option<&Hold>, file: &str, facts: &BlockFacts) -> BTreeMap<String, String> {
         let wanted = STRICT.into_iter().filter(|_| file == "io.bfq.weight");
         let before = wanted.filter_map(|(tunable, value)| {
@@ -173,7 +173,7 @@ impl Engine {
         Ok(facts)
     }
 
-    /// Who is meant, with shares as parts of a million, and with what they had before they were held at all.
+    /// The tenants that the names denote, with shares in parts per million, and with their limits from before the first hold.
     fn held_tenants(
         &self,
         request: &HoldStart,
@@ -251,7 +251,7 @@ impl Engine {
         Ok(tenants)
     }
 
-    /// The journal that is to run beside a container. It is in the root cgroup, or beside the container already.
+    /// The journal whose thread moves to a cgroup next to the container's. The thread is in the root cgroup, or there already.
     fn held_journal(&self, path: &Path, cgroup: &str, facts: &BlockFacts) -> Result<HeldJournal, Fault> {
         let object = || format!("file system of {}", path.display());
         if !path.is_absolute() {
@@ -273,7 +273,7 @@ impl Engine {
         Ok(HeldJournal { device: found.device, cgroup: cgroup_beside })
     }
 
-    /// The sum of the weights that they have now, so that nobody beside them has more or less than before.
+    /// The sum of their current weights, so that the balance with other cgroups stays as it was.
     fn total_weight(&self, tenants: &[HeldTenant], file: &str, facts: &BlockFacts) -> Result<u32, Fault> {
         let mut total = 0u32;
         for tenant in tenants {
@@ -288,7 +288,7 @@ impl Engine {
     }
 }
 
-/// The file that weights are written to for the controller that is in force on a device.
+/// The weight file of the controller that is active on a device.
 fn weight_file(facts: &BlockFacts) -> Result<&'static str, Fault> {
     match facts.policy() {
         Policy::Iocost => Ok("io.weight"),
@@ -316,7 +316,7 @@ fn device_of(tenant: &HeldTenant) -> Option<&String> {
     tenant.journal.as_ref().map(|journal| &journal.device)
 }
 
-/// Takes back what was set on a tenant's cgroup.
+/// The steps that restore a tenant's cgroup.
 fn restore_steps(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     let (cgroup, file, device) = (tenant.cgroup.clone(), hold.weight_file.clone(), hold.device.clone());
     let mut steps =
@@ -330,7 +330,7 @@ fn restore_steps(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
     steps
 }
 
-/// The one cgroup that is called so: by the path of a cgroup, or by the name or id of a container.
+/// The cgroup with this path, or of the container with this name or id.
 fn find_container(containers: &[(String, Identity)], name: &str) -> Result<(String, Identity), Fault> {
     let path = name.trim_matches('/');
     let object = format!("tenant {name}");

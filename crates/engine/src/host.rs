@@ -35,7 +35,7 @@ pub struct LogicalVolume {
     pub size: Bytes,
     /// Its tags.
     pub tags: Vec<String>,
-    /// What it is when it is a thin pool.
+    /// Set for a thin pool.
     pub thin_pool: Option<ThinPool>,
     /// Whether it refuses writes.
     pub read_only: bool,
@@ -85,7 +85,7 @@ pub struct BlockFacts {
     pub rotational: bool,
     /// The most that it takes in one operation (`max_sectors_kb`); `None` where the kernel does not say.
     pub largest_request: Option<Bytes>,
-    /// The scheduler in force; `None` for devices without a queue of their own.
+    /// The active scheduler; `None` for devices without a queue of their own.
     pub scheduler: Option<String>,
     /// The schedulers that can be had.
     pub schedulers: Vec<String>,
@@ -122,16 +122,16 @@ pub trait Worker {
     fn ended(&mut self, limit: Duration) -> Option<String>;
 }
 
-/// How long receiving from a worker waits, before it is looked whether its job is to go on.
+/// How long receiving from a worker waits before its job's state is checked again.
 pub const WORKER_POLL: Duration = Duration::from_millis(200);
 
 /// State files with their paths, by name; each is whole, or damaged for itself. The same value twice while nothing changes, so that whoever
 /// works something out of them can tell that it is still so.
 pub type Records = Arc<Vec<(PathBuf, Result<Record, Fault>)>>;
 
-/// Tells whether something is still as it was found.
+/// Evidence that something is unchanged.
 pub trait Proof: fmt::Debug + Send + Sync {
-    /// Whether it is. Costs a handful of system calls, changes nothing, and waits for nobody's I/O.
+    /// Whether that is still so. Takes a handful of system calls, changes nothing, and waits for no I/O.
     fn holds(&self) -> bool;
 }
 
@@ -153,7 +153,7 @@ pub trait StateFiles {
     /// When it is not a directory or cannot be read.
     fn list_dir(&self, dir: &Path) -> Result<Option<Vec<String>>, Fault>;
 
-    /// Who, beside root, could put something else in the place of a directory or of what is in it; `None` when nobody can.
+    /// Which user other than root could replace a directory or its content; `None` if none can.
     ///
     /// # Errors
     /// When it cannot be looked at.
@@ -196,7 +196,7 @@ pub trait Pools {
     /// When it cannot be told.
     fn allocated(&self, source: &PoolSource, volume: &Name) -> Result<Bytes, Fault>;
 
-    /// Names of the physical devices below a pool, and where and why there may be others that are not known.
+    /// Names of the physical devices below a pool, and why there may be others that are unknown.
     fn physical_devices(&self, source: &PoolSource) -> (Vec<String>, Vec<String>);
 }
 
@@ -208,25 +208,25 @@ pub trait Images {
     /// When it cannot be told.
     fn image_size(&self, image: &Path) -> Result<Option<Bytes>, Fault>;
 
-    /// Where the data of a volume is that was copied or is a copy, by its device; `None` for others, and where that is not told.
+    /// Where the data of a copied volume or of a copy is, by its device; `None` for others, and where the host does not know.
     ///
     /// # Errors
     /// When a file cannot be read, or is missing.
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault>;
 
-    /// What lies on what in the directory of a pool.
+    /// The layers in a pool's directory, and which depend on which.
     ///
     /// # Errors
     /// When one file cannot be read.
     fn layer_tree(&self, directory: &Path) -> Result<LayerTree, Fault>;
 
-    /// How far what is being received into a file is; `None` when there is no such file.
+    /// The state of a staging file; `None` if there is none.
     ///
     /// # Errors
     /// When it cannot be told.
     fn part(&self, path: &Path) -> Result<Option<PartState>, Fault>;
 
-    /// Whether nobody has worked on what is being received into a file for as long.
+    /// Whether a staging file has not been in use for that long.
     ///
     /// # Errors
     /// When it cannot be told.
@@ -241,8 +241,8 @@ pub trait Volumes {
     /// When it cannot be told.
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault>;
 
-    /// Who uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` when it is free, or
-    /// has no node now.
+    /// What uses an open device: a mount in any mount namespace, another device, a program that claimed it; `None` if it is free, or has
+    /// no node now.
     ///
     /// # Errors
     /// When it cannot be told.
@@ -255,13 +255,13 @@ pub trait Volumes {
     /// When it cannot be read.
     fn journal_bytes(&self, device: &DeviceRef) -> Result<Option<Bytes>, Fault>;
 
-    /// What the server of a volume has read from where.
+    /// What the server of a volume has read, by source.
     ///
     /// # Errors
     /// When what it told cannot be read.
     fn heat(&self, volume: Uuid) -> Result<Heat, Fault>;
 
-    /// How the journal of a tenant's mounted volume is charged now.
+    /// How the journal of a tenant's mounted volume is charged.
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting;
 }
 
@@ -307,7 +307,7 @@ pub trait Devices {
     /// When it cannot be looked at.
     fn block_device(&self, name: &str) -> Result<Option<BlockFacts>, Fault>;
 
-    /// A tunable of the scheduler in force on a device; `None` when it has none of that name.
+    /// A tunable of the active scheduler of a device; `None` if it has none of that name.
     fn tunable(&self, dev: DevNo, tunable: &str) -> Option<String>;
 
     /// For how long a device has been busy.
@@ -316,8 +316,8 @@ pub trait Devices {
     /// When it is gone.
     fn device_busy(&self, device: &str) -> Result<Duration, Fault>;
 
-    /// How much of its time io.cost has given out on a device; zero where it does not work. It keeps a device from ever being busy
-    /// all of the time.
+    /// The device time that io.cost has granted; zero where it is not enabled. With io.cost a device is never busy all of
+    /// the time.
     fn cost_used(&self, dev: DevNo) -> Duration;
 }
 
@@ -329,7 +329,7 @@ pub trait Cgroups {
     /// The controllers that the cgroup v2 hierarchy offers at its root; none when they cannot be read.
     fn controllers(&self) -> BTreeSet<String>;
 
-    /// All cgroups by their paths from the root, without a slash at either end, and who they are.
+    /// All cgroups by their paths from the root, without a slash at either end, with their identities.
     ///
     /// # Errors
     /// When the hierarchy cannot be read.
@@ -341,7 +341,7 @@ pub trait Cgroups {
     /// When the file says something that is not understood.
     fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
 
-    /// How many operations a cgroup is allowed on a device; `None` when it is gone, or the kernel cannot limit it.
+    /// A cgroup's limits on a device; `None` if it is gone, or the kernel has no limits.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -356,7 +356,7 @@ pub trait Cgroups {
     /// How many operations a cgroup, and what is below it, has done on a device.
     fn operations(&self, cgroup: &str, dev: DevNo) -> u64;
 
-    /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not tell.
+    /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not report it.
     fn io_waited(&self, cgroup: &str) -> Option<Duration>;
 
     /// The ext4 that a path is in, or that is on the device which it names.
@@ -371,7 +371,7 @@ pub trait Processes {
     /// The runs that have a cgroup below this `payload`, by the processes that wait for their commands, with their cgroups.
     fn runs(&self, payload: &str) -> Vec<(u32, String)>;
 
-    /// Puts a command's first process into a cgroup of its own below this `payload`, which is returned; `pid` waits for it.
+    /// Moves a command's first process into a new cgroup below this `payload`, and returns that; `pid` waits for the command.
     ///
     /// # Errors
     /// `NotFound` when there is no such process, `InvalidArgument` when it is not a child of `pid`, and those of cgroups or systemd.
@@ -392,7 +392,7 @@ pub trait Processes {
     /// Start time of a process, `None` when there is none of that id.
     fn start_time(&self, pid: u32) -> Option<u64>;
 
-    /// Whether the host is being shut down or rebooted, as far as process 1 tells.
+    /// Whether the host is being shut down or rebooted, according to process 1.
     fn is_going_down(&self) -> bool;
 }
 
@@ -412,11 +412,10 @@ pub trait Host:
     /// When it cannot be started, or this host has no such processes.
     fn start_worker(&self, spec: &WorkSpec) -> Result<Box<dyn Worker>, Fault>;
 
-    /// What lasts on this host beside what can be looked up: noted by whoever notices it.
+    /// Lasting conditions on this host that cannot be looked up.
     fn conditions(&self) -> &Conditions;
 
-    /// What tells later, with a system call or two, whether a mounted volume is still kept as these actions keep it, or with less than ten,
-    /// whether a tenant's cgroups are as these actions leave them. `None` when it is
-    /// not so now, or nothing could tell: then only the actions themselves find out.
+    /// A proof that tells later, with one or two system calls, whether a mounted volume is still as these actions leave it, or, with fewer
+    /// than ten, whether a tenant's cgroups are. `None` if that is not so now, or cannot be proved: then only the actions themselves can tell.
     fn proof(&self, kept: &[Action]) -> Option<Arc<dyn Proof>>;
 }

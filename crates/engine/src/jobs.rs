@@ -1,8 +1,8 @@
-//! Operations that are under way, and those that ended lately: what each does, for whom it waits, and whether it is to stop.
+//! Jobs, running and recently ended: what each one does, which jobs it waits for, and whether it has to stop.
 //!
-//! Owns: their numbers, deadlines and cancelling. An operation is cancelled between two steps, where all that it
-//! did can be undone, as if the next step had failed; while it waits for others, or for a tenant's data, it is cancelled at once.
-//! Does not: keep them across a restart. What was cut off is completed or undone by reconcile.
+//! Owns: their numbers, deadlines and cancellation. A job is cancelled between two steps, where everything it has done can be
+//! undone, as if the next step had failed; while it waits for other jobs, or for a tenant's data, it is cancelled at once.
+//! Does not: keep jobs across a restart. Reconciliation completes or undoes interrupted ones.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,34 +16,34 @@ use bulkhead_core::work::{JobProgress, JobSteps};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// How many that ended are remembered.
+/// How many ended jobs are kept.
 const KEPT: usize = 64;
 
-/// After how long a job of the daemon's own is listed: its checks take milliseconds, and nobody asks for those.
+/// How long one of the daemon's own jobs runs before it is listed: its checks normally take milliseconds.
 const LISTED_AFTER: Duration = Duration::from_secs(1);
 
-/// What somebody asked for.
+/// What a request asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct JobSpec {
-    /// As a sentence without a subject: `remove volume p/v`.
+    /// An imperative: `remove volume p/v`.
     pub(crate) operation: String,
-    /// By which the one who asked finds it again.
+    /// The request's id, by which its client finds the job.
     pub(crate) request: Option<Uuid>,
-    /// How long it may wait for other operations, and for data to be written, before it has changed anything.
+    /// How long it may wait, for other jobs or for data to be written, before it has changed anything.
     pub(crate) wait_limit: Option<Duration>,
 }
 
-/// An operation that is under way, as those see it that carry it out.
+/// A job, as the code that carries it out sees it.
 #[derive(Debug)]
 pub struct Job {
     id: u64,
     spec: JobSpec,
-    /// Whether it is one of the daemon's own.
+    /// Whether the daemon started it itself.
     is_check: bool,
     began: Instant,
-    /// It does not wait any longer for what may never come; what it has begun it completes.
+    /// The daemon is stopping: it completes what it has begun, and waits for nothing that may never come.
     is_stopping: AtomicBool,
-    /// It is to be undone.
+    /// It was cancelled.
     is_cancelled: AtomicBool,
     changed: Notify,
     state: Mutex<State>,
@@ -53,18 +53,18 @@ pub struct Job {
 struct State {
     /// Whether it has changed anything.
     has_changed: bool,
-    /// Whether it was told to end, and undoes what it did: that is not cut off as well.
+    /// Whether it is ending, and undoing what it did: the undoing is not interrupted.
     is_ending: bool,
-    /// When the part began that it is at, if it has parts.
+    /// The start of its current part, if it has parts.
     part: Option<Instant>,
     objects: Vec<String>,
     step: Option<(String, Instant)>,
-    /// Number and operation of those that have what it wants.
+    /// Number and operation of the jobs that hold what it waits for.
     waits_for: Vec<(u64, String)>,
     progress: Option<JobProgress>,
     steps: Option<JobSteps>,
     figures: Vec<String>,
-    /// When, and what came of it: the result only where nobody waits for that.
+    /// When, and the outcome; with a result only for jobs whose client does not wait for it.
     ended: Option<(Instant, Result<Option<JobResult>, Fault>)>,
 }
 
@@ -75,7 +75,7 @@ impl Job {
         Self { id, spec, is_check, began, is_stopping, is_cancelled, changed, state }
     }
 
-    /// A job that nobody sees: of what runs before the daemon answers anybody.
+    /// A job that is never listed, for what runs before the daemon serves requests.
     pub(crate) fn internal() -> Self {
         Self::new(0, JobSpec { operation: String::new(), request: None, wait_limit: None }, true)
     }
@@ -88,16 +88,16 @@ impl Job {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what it changes.
+    /// Sets the objects that it changes.
     pub(crate) fn set_objects(&self, objects: Vec<String>) {
         self.state().objects = objects;
     }
 
-    /// Says that a step begins. `can_be_undone`: all that was done so far is undone when this fails.
+    /// Begins a step. `can_be_undone`: if this fails, everything done so far is undone.
     ///
     /// # Errors
-    /// `Cancelled`: it is not to begin. Said once; what undoes the others is not refused. `Unavailable` for the daemon's own checks
-    /// when it stops: an operator who stops it does not expect that it mounts anything after that.
+    /// `Cancelled`, once: the steps that undo the others are not refused. `Unavailable` for the daemon's own checks while it is stopping:
+    /// an operator who stops it does not expect further mounts.
     pub(crate) fn begin_step(&self, step: &impl ToString, can_be_undone: bool) -> Result<(), Fault> {
         let mut state = self.state();
         if self.is_check && self.is_stopping.load(Ordering::SeqCst) {
@@ -112,7 +112,7 @@ impl Job {
         Ok(())
     }
 
-    /// Says that one of its parts begins, each of which waits as long as it was told, and with the objects for itself.
+    /// Begins one of its parts. Each part has its own time limit and its own claim.
     ///
     /// # Errors
     /// `Cancelled` and `Unavailable`, as [`Job::keep_waiting`].
@@ -133,23 +133,23 @@ impl Job {
         Ok(())
     }
 
-    /// Since when it has waited, if it waits now.
+    /// The start of its current wait, if it is waiting.
     fn waits_since(&self, state: &State) -> Instant {
         // What has changed something already has that long for each further step.
         let step = state.step.as_ref().filter(|_| state.has_changed).map(|(_, at)| *at);
         [step, state.part].into_iter().flatten().fold(self.began, Instant::max)
     }
 
-    /// Says that a step changed something.
+    /// Notes that a step has changed something.
     pub(crate) fn mark_changed(&self) {
         self.state().has_changed = true;
     }
 
-    /// Whether a step that may wait for a long time, and has changed nothing so far, is to go on.
+    /// Whether a step that may wait for long, and has changed nothing so far, continues.
     ///
     /// # Errors
-    /// `Cancelled`, which is said once, because what undoes the other steps may have to wait as well; `Unavailable` when the daemon
-    /// stops, `InUse` when its time to wait is over.
+    /// `Cancelled`, once, because undoing the other steps may have to wait as well; `Unavailable` when the daemon is stopping, `InUse`
+    /// when its time limit is reached.
     pub(crate) fn keep_waiting(&self) -> Result<(), Fault> {
         let mut state = self.state();
         let since = self.waits_since(&state);
@@ -164,10 +164,10 @@ impl Job {
         }
     }
 
-    /// Whether what it does for as long as it takes is to go on.
+    /// Whether work without a time limit continues.
     ///
     /// # Errors
-    /// `Cancelled`; `Unavailable` when the daemon stops. What follows is neither cut off nor cancelled any more.
+    /// `Cancelled`; `Unavailable` when the daemon is stopping. What follows is neither interrupted nor cancelled.
     pub(crate) fn check_cancelled(&self) -> Result<(), Fault> {
         let mut state = self.state();
         let fault = if self.is_cancelled.load(Ordering::SeqCst) {
@@ -181,29 +181,29 @@ impl Job {
         Err(fault)
     }
 
-    /// Says at which of its steps it is.
+    /// Sets its current step.
     pub(crate) fn set_step(&self, steps: JobSteps, doing: String) {
         let mut state = self.state();
         (state.steps, state.step) = (Some(steps), Some((doing, Instant::now())));
     }
 
-    /// Says what it has measured.
+    /// Adds a measured figure.
     pub(crate) fn add_figure(&self, figure: String) {
         self.state().figures.push(figure);
     }
 
-    /// Says how far it is.
+    /// Sets its progress.
     pub(crate) fn set_progress(&self, progress: JobProgress) {
         self.state().progress = Some(progress);
     }
 
-    /// How long it waits from now on: `None` for as long as it takes.
+    /// The time left for waiting; `None` without a limit.
     fn wait_left(&self) -> Option<Duration> {
         let since = self.waits_since(&self.state());
         self.spec.wait_limit.map(|wait_limit| wait_limit.saturating_sub(since.elapsed()))
     }
 
-    /// Resolves when there is an answer other than to wait for the objects that it wants.
+    /// Resolves, with the reason, when it must stop waiting for its objects.
     pub(crate) async fn wait_ended(&self) -> Fault {
         loop {
             let changed = self.changed.notified();
@@ -320,7 +320,7 @@ impl Jobs {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins what somebody asked for.
+    /// Begins a request's job.
     ///
     /// # Errors
     /// `Unavailable` once closed.
@@ -328,7 +328,7 @@ impl Jobs {
         self.add(spec, false)
     }
 
-    /// Begins something of the daemon's own.
+    /// Begins one of the daemon's own jobs.
     ///
     /// # Errors
     /// `Unavailable` once closed.
@@ -347,7 +347,7 @@ impl Jobs {
         Ok(Running { jobs: Arc::clone(self), job, has_begun: false })
     }
 
-    /// Those that run, and after them those that ended, the latest first.
+    /// Running jobs, then ended ones, latest first.
     pub(crate) fn views(&self) -> Vec<JobView> {
         let (table, now) = (self.table(), Instant::now());
         let listed = table.running.iter().chain(&table.ended).filter(|job| job.is_listed(now));
@@ -384,7 +384,7 @@ impl Jobs {
         Ok(job.view(Instant::now()))
     }
 
-    /// Has a job undone, or given up while it waits. Does nothing to one that has ended.
+    /// Cancels a job: it is undone, or stops waiting. Does nothing to an ended one.
     ///
     /// # Errors
     /// `NotFound`.
@@ -403,7 +403,7 @@ impl Jobs {
         })
     }
 
-    /// Begins no further job, has those that wait give up, and resolves when all have ended.
+    /// Refuses further jobs, ends those that only wait, and resolves when all have ended.
     pub(crate) async fn close(&self) {
         loop {
             let ended = self.ended.notified();
@@ -421,7 +421,7 @@ impl Jobs {
         }
     }
 
-    /// What still runs, as words.
+    /// Descriptions of the running jobs.
     pub(crate) fn running(&self) -> Vec<String> {
         let words = |job: &Arc<Job>| {
             let step = job.state().step.as_ref().map_or_else(String::new, |(step, _)| format!(": {step}"));
@@ -431,7 +431,7 @@ impl Jobs {
     }
 }
 
-/// Cancels a job when it is dropped, which does nothing to one that has ended: for work that is of no use to anybody else.
+/// Cancels a job on drop, if it has not ended: for work that is useless without its client.
 #[derive(Debug)]
 pub(crate) struct Wanted(Arc<Job>);
 
@@ -441,12 +441,12 @@ impl Drop for Wanted {
     }
 }
 
-/// A job that is under way until this is dropped.
+/// A running job. Dropping this ends it.
 #[derive(Debug)]
 pub(crate) struct Running {
     jobs: Arc<Jobs>,
     job: Arc<Job>,
-    /// Whether it has begun; before, who asked may go away.
+    /// Whether it has begun; before that, the job ends with its request.
     has_begun: bool,
 }
 
@@ -455,23 +455,23 @@ impl Running {
         &self.job
     }
 
-    /// To be kept by who asked for it, where it is not to go on without that.
+    /// Kept by a request whose job must not outlive it.
     pub(crate) fn wanted(&self) -> Wanted {
         Wanted(Arc::clone(&self.job))
     }
 
-    /// Says that it has all that it needs.
+    /// Notes that it holds its claims.
     pub(crate) fn begun(mut self) -> Self {
         self.has_begun = true;
         self
     }
 
-    /// Says how it ended; without that it broke off, or was given up before it began.
+    /// Ends it with an outcome. Without this it counts as aborted, or as given up before it began.
     pub(crate) fn end<T>(self, outcome: &Result<T, Fault>) {
         self.end_with(outcome.as_ref().map(|_| None).map_err(Clone::clone));
     }
 
-    /// Says how it ended, with what came of it: who asked for it looks at the job.
+    /// Ends it with an outcome that is kept in the job, for the client to fetch.
     pub(crate) fn end_with(self, outcome: Result<Option<JobResult>, Fault>) {
         self.job.state().ended = Some((Instant::now(), outcome));
     }

@@ -1,7 +1,7 @@
-//! Who changes what: an operation claims the objects that it changes, and waits only for those that claim the same.
+//! Claims: an operation claims the objects that it changes, and waits only for operations that claim the same ones.
 //!
 //! Owns: the order in which claims are granted. All objects of a claim are granted at once, so that no two operations can wait for
-//! each other; of claims that conflict, the one that was made first comes first.
+//! each other; of conflicting claims, the earliest comes first.
 //! Does not: guard look-ups. They read records and the kernel as they are, and never wait for an operation.
 
 use std::collections::BTreeMap;
@@ -14,15 +14,15 @@ use tokio::sync::Notify;
 
 use crate::jobs::Job;
 
-/// What an operation can change.
+/// An object that an operation can change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Object {
-    /// Which pools there are, and where: two may not come to be in one place.
+    /// The set of pools and their places: no two pools may share one.
     Pools,
     Pool(Name),
     Volume(VolumeRef),
     Tenant(Name),
-    /// A block device, by its kernel name: its controller, and the shares that are held on it.
+    /// A block device, by its kernel name: its controller, and the shares enforced on it.
     Device(String),
 }
 
@@ -41,57 +41,57 @@ impl fmt::Display for Object {
 /// How an object is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mode {
-    /// It has to stay; others may claim it so as well.
+    /// Shared: it has to stay as it is.
     Shared,
-    /// Nobody else may claim it.
+    /// Exclusive: it is changed.
     Exclusive,
 }
 
-/// The objects that an operation changes, or that have to stay as long as it goes on.
+/// The objects that an operation changes, or that have to stay as they are until it ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claim(BTreeMap<Object, Mode>);
 
 impl Claim {
-    /// With an object that the operation changes.
+    /// Adds an object that the operation changes.
     pub(crate) fn changes(mut self, object: Object) -> Self {
         self.0.insert(object, Mode::Exclusive);
         self
     }
 
-    /// With a volume that the operation changes, whose pool has to stay.
+    /// Adds a volume that the operation changes; its pool has to stay.
     pub(crate) fn volume(self, reference: &VolumeRef) -> Self {
         self.pool_stays(&reference.pool).changes(Object::Volume(reference.clone()))
     }
 
-    /// With a pool that has to stay where and what it is.
+    /// Adds a pool that has to stay where and what it is.
     pub(crate) fn pool_stays(mut self, name: &Name) -> Self {
         self.0.entry(Object::Pool(name.clone())).or_insert(Mode::Shared);
         self
     }
 
-    /// With volumes that the operation changes.
+    /// Adds volumes that the operation changes.
     pub(crate) fn volumes<'a>(self, references: impl IntoIterator<Item = &'a VolumeRef>) -> Self {
         references.into_iter().fold(self, Self::volume)
     }
 
-    /// With a tenant that the operation changes.
+    /// Adds a tenant that the operation changes.
     pub(crate) fn tenant(self, name: &Name) -> Self {
         self.changes(Object::Tenant(name.clone()))
     }
 
-    /// With a tenant that has to stay.
+    /// Adds a tenant that has to stay.
     pub(crate) fn tenant_stays(mut self, name: &Name) -> Self {
         self.0.entry(Object::Tenant(name.clone())).or_insert(Mode::Shared);
         self
     }
 
-    /// What it changes, as words.
+    /// The names of the objects that it changes.
     pub(crate) fn object_names(&self) -> Vec<String> {
         let changed = self.0.iter().filter(|(_, mode)| **mode == Mode::Exclusive);
         changed.map(|(object, _)| object.to_string()).collect()
     }
 
-    /// Whether it claims all that another does, in a way that is at least as strong.
+    /// Whether it includes another claim, each object in a mode at least as strong.
     fn covers(&self, other: &Claim) -> bool {
         other.0.iter().all(|(object, mode)| self.0.get(object).is_some_and(|own| own >= mode))
     }
@@ -104,7 +104,7 @@ impl Claim {
     }
 }
 
-/// A claim that was made: it waits until it is granted.
+/// A claim in the queue, granted or waiting.
 #[derive(Debug)]
 struct Entry {
     ticket: u64,
@@ -116,7 +116,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Entries {
     next: u64,
-    /// In the order in which they were made.
+    /// In order of arrival.
     all: Vec<Entry>,
 }
 
@@ -127,7 +127,7 @@ impl Entries {
         self.next
     }
 
-    /// Those for which a claim has to wait: granted, or made before it.
+    /// The jobs that a claim has to wait for: those of granted and of earlier conflicting claims.
     fn ahead_of(&self, ticket: u64) -> Vec<Arc<Job>> {
         let Some(own) = self.all.iter().find(|entry| entry.ticket == ticket) else { return Vec::new() };
         let is_ahead = |other: &&Entry| {
@@ -155,7 +155,7 @@ impl Locks {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Claims objects when nobody has them, or waits for them.
+    /// Claims objects if no other claim holds them or waits for them.
     pub(crate) fn try_claim(self: &Arc<Self>, job: &Arc<Job>, claim: Claim) -> Option<Held> {
         let mut entries = self.entries();
         let ticket = entries.add(job, claim.clone());
@@ -167,7 +167,7 @@ impl Locks {
         None
     }
 
-    /// Claims objects as soon as nobody has them who came before; the job says for whom it waits. Given up when it is dropped.
+    /// Claims objects once no earlier claim conflicts; the job shows which jobs it waits for. Dropping the future withdraws the claim.
     pub(crate) async fn claim(self: &Arc<Self>, job: &Arc<Job>, claim: Claim) -> Held {
         let ticket = self.entries().add(job, claim.clone());
         // From here on it goes with its owner, granted or not.
@@ -194,7 +194,7 @@ impl Locks {
     }
 }
 
-/// Objects that an operation has, until this is dropped.
+/// Claimed objects. Dropping this releases them.
 #[derive(Debug)]
 pub(crate) struct Held {
     locks: Arc<Locks>,
@@ -203,7 +203,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Whether what turned out to be needed is among them.
+    /// Whether they include another claim.
     pub(crate) fn covers(&self, claim: &Claim) -> bool {
         self.claim.covers(claim)
     }

@@ -1,7 +1,7 @@
 //! Merging layers in the background, so that snapshots can rotate for ever (`bulkhead_core::merge`).
 //!
-//! Owns: when pools are looked at (at the start, and after a volume was copied or removed), that one run is merged at a time, and that
-//! servers let go of the files that were merged. No volume is claimed while layers are copied: nobody waits for that.
+//! Owns: when pools are checked (at the start, and after a volume was copied or removed), merging one run at a time, and making
+//! servers release merged files. No volume is claimed while layers are copied, so no operation waits for that.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -39,7 +39,7 @@ impl Merging {
     }
 }
 
-/// That layers are being merged; until this is dropped nobody else does.
+/// The exclusive right to merge layers, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(Engine);
 
@@ -50,14 +50,14 @@ impl Drop for Turn {
 }
 
 impl Engine {
-    /// Has the layers of a pool looked at soon.
+    /// Requests a check of a pool's layers.
     pub(crate) fn check_layers(&self, pool: &Pool) {
         if matches!(pool.source, PoolSource::File { .. }) {
             self.shared.merging.state().pools.insert(pool.name.clone());
         }
     }
 
-    /// The turn to merge, if there may be anything to merge and nobody does so.
+    /// The right to merge, if layers may be due and no merge is running.
     pub(crate) fn turn_to_merge(&self) -> Option<Turn> {
         let mut state = self.shared.merging.state();
         if state.is_running || state.pools.is_empty() {
@@ -127,7 +127,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The volumes that lie on a layer.
+    /// The volumes that depend on a layer.
     pub(crate) fn users_of(&self, pool: &Pool, layer: Uuid) -> Result<Vec<VolumeRef>, Fault> {
         let backend = backend::backend(pool);
         let volumes = self.volumes_in(pool)?.into_iter().filter_map(Result::ok);

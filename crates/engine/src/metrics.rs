@@ -1,4 +1,4 @@
-//! What is observed as Prometheus metrics, made anew from the sums for each scrape.
+//! The observation as Prometheus metrics, built from the sums for each scrape.
 //!
 //! Owns: the names and labels of the metrics. Does not: observe, or listen (`http.rs`, `daemon.rs`).
 

@@ -1,4 +1,4 @@
-//! What is wrong on the host, by what was looked at: the next look at the same thing replaces what the last one found.
+//! Problems on the host, by the place that was checked: the next check of the same place replaces them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::conditions;
 
-/// What was looked at.
+/// A place that is checked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// The records of pools and tenants, and the leases.
@@ -22,16 +22,16 @@ pub(crate) enum Place {
     Lease(Uuid),
     /// A flattening that is done.
     Flattening(VolumeRef),
-    /// What could not be closed at the start.
+    /// Devices that could not be closed at the start.
     InUse(VolumeRef),
-    /// The controllers that are put back on devices when the daemon starts.
+    /// The controllers that the starting daemon restores on devices.
     Devices,
-    /// What else is looked at only when the daemon starts.
+    /// Everything else that is checked only when the daemon starts.
     Start,
 }
 
 impl Place {
-    /// What is looked at there, in a word.
+    /// The kind of place.
     const fn kind(&self) -> &'static str {
         match self {
             Self::Records => "records",
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// What a fault there means as long as it lasts.
+    /// The finding that an error there stands for.
     fn finding(&self, fault: Fault) -> Finding {
         let id = match (self, fault.reason.as_deref()) {
             (Self::Records, _) | (_, Some(Reason::RecordDamaged { .. })) => FindingId::RecordUnreadable,
@@ -72,15 +72,15 @@ impl Place {
     }
 }
 
-/// All kinds of places: each has a count, be it 0.
+/// All kinds of places: each has a count, even 0.
 const KINDS: [&str; 7] = ["records", "tenant", "volume", "lease", "flattening", "in_use", "start"];
 
-/// What was found there.
+/// The problems, by place.
 #[derive(Debug, Default)]
 pub(crate) struct Problems(BTreeMap<Place, Vec<Finding>>);
 
 impl Problems {
-    /// Replaces what was found at a place; what was not known yet is logged.
+    /// Replaces the problems of a place; new ones are logged.
     pub(crate) fn found(&mut self, place: Place, faults: Vec<Fault>) {
         let findings: Vec<Finding> = faults.into_iter().map(|fault| place.finding(fault)).collect();
         let is_known = |finding: &Finding| self.0.values().any(|known| known.contains(finding));
@@ -92,12 +92,12 @@ impl Problems {
         }
     }
 
-    /// Forgets what nobody looks at any more.
+    /// Drops the problems of places that are no longer checked.
     pub(crate) fn keep(&mut self, is_looked_at: impl Fn(&Place) -> bool) {
         self.0.retain(|place, _| is_looked_at(place));
     }
 
-    /// How many there are at each kind of place.
+    /// The number of problems by kind of place.
     pub(crate) fn counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::from(KINDS.map(|kind| (kind, 0)));
         for (place, findings) in &self.0 {
@@ -106,7 +106,7 @@ impl Problems {
         counts
     }
 
-    /// All of them, each once.
+    /// All problems, without duplicates.
     pub(crate) fn all(&self) -> Vec<Finding> {
         let mut all: Vec<Finding> = Vec::new();
         for (place, findings) in &self.0 {

@@ -1,7 +1,7 @@
-//! Before the host goes down: unmounts all volumes and closes their devices, so that what they lie on can be unmounted as well. What is
-//! recorded stays as it is; the next start mounts them again.
+//! Before the host shuts down: unmounts all volumes and closes their devices, so that the file systems of their pools can be unmounted as
+//! well. Records stay as they are; the next start mounts the volumes again.
 //!
-//! Owns: in which order, how long, and what becomes of processes that keep a volume in use. Does not know why the host goes down.
+//! Owns: the order, the time limits, and the end of processes that keep a volume in use. Does not know why the host shuts down.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use crate::jobs::{JobSpec, Jobs};
 use crate::parallel;
 use crate::reconcile::AT_A_TIME;
 
-/// How long processes that `bulkhead run` started have to end after SIGTERM, before they are killed.
+/// How long processes of `bulkhead run` have to exit after SIGTERM, before they are killed.
 const TERMINATION: Duration = Duration::from_secs(10);
 
-/// Between two tries to unmount what is in use. Units in tenants' slices are ended by systemd meanwhile.
+/// The interval between attempts to unmount volumes in use. Meanwhile systemd stops the units in tenants' slices.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 impl Engine {
-    /// Unmounts the volumes of all tenants, for at most so long; returns why the rest could not be.
+    /// Unmounts the volumes of all tenants within `limit`; returns the errors of those that could not be unmounted.
     pub(crate) fn release(&self, limit: Duration) -> Vec<Fault> {
         let began = Instant::now();
         let engine = self.uncounted();

@@ -1,7 +1,7 @@
-//! Room in pools: what an operation is going to take, or a flattening, counts as taken from the moment on when it was allowed.
+//! Space reservations in pools: what an operation or a flattening is going to allocate counts as allocated from the moment it is granted.
 //!
-//! Owns: who has reserved how much of which pool. Each pool has its own, so that LVM, which may take seconds, holds up nobody in another
-//! pool; and who gives a reservation back waits for nobody.
+//! Owns: the reservations, for each pool by itself, so that LVM, which may take seconds, delays nobody in another pool; releasing one
+//! never waits.
 //! Does not: decide what fits (`core::room`).
 
 use std::collections::BTreeMap;
@@ -19,38 +19,38 @@ use bulkhead_core::units::Bytes;
 
 use crate::engine::Engine;
 
-/// How often room is looked for while others take some during each look. Each look is much shorter than what they do.
+/// How often the space is read again while others allocate during the reading, which is much shorter than what they do.
 const MAX_LOOKS: usize = 16;
 
-/// What is reserved of a pool.
+/// The reservations in a pool.
 #[derive(Debug, Default)]
 pub(crate) struct PoolRoom {
-    /// Held by who reserves, while it looks.
+    /// Held while space is read and reserved.
     looking: Mutex<()>,
     reservations: Mutex<BTreeMap<u64, (Takes, Reservation)>>,
 }
 
 impl PoolRoom {
-    /// Never held while the host is asked.
+    /// Never held during a call to the host.
     fn reservations(&self) -> MutexGuard<'_, BTreeMap<u64, (Takes, Reservation)>> {
         self.reservations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who takes room, and what can be seen of that meanwhile.
+/// What allocates, and how much of its progress can be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Takes {
-    /// A new volume: all that it comes to have was reserved.
+    /// A new volume: everything it allocates was reserved.
     New(Name),
-    /// A volume that grows, and takes nothing more for another reason.
+    /// A growing volume, which allocates nothing for another reason.
     More(Name),
-    /// A volume that is going to be flattened: once that is recorded it is promised as well, and counts once.
+    /// A volume to be flattened: once recorded, its flattening is counted as well, but only once.
     Promised(Name),
-    /// Nothing can be seen of it.
+    /// Its progress cannot be seen.
     Unseen,
 }
 
-/// Room that an operation has, until this is dropped: by then it has taken it.
+/// A reservation, released on drop: by then its space is allocated.
 #[derive(Debug)]
 pub(crate) struct Reserved {
     room: Arc<PoolRoom>,
@@ -127,7 +127,7 @@ impl Engine {
         Arc::clone(all.entry(pool.uuid).or_default())
     }
 
-    /// Looks until it can be said whether there is room.
+    /// Reads the space until the decision is certain.
     fn find_room(&self, pool: &Pool, room: &PoolRoom, needed: Bytes, object: &str) -> Result<(), Fault> {
         let mut before = self.outstanding(pool, room)?;
         let mut looks_left = MAX_LOOKS;
@@ -147,7 +147,7 @@ impl Engine {
         }
     }
 
-    /// What others are going to take of a pool.
+    /// What others have reserved in a pool.
     fn outstanding(&self, pool: &Pool, room: &PoolRoom) -> Result<Bytes, Fault> {
         let reservations: Vec<(Takes, Reservation)> = room.reservations().values().cloned().collect();
         let promised = self.promised(pool, &reservations)?;
@@ -160,7 +160,7 @@ impl Engine {
         })
     }
 
-    /// What volumes of a pool are going to take that are being flattened, but for those that have it reserved.
+    /// What the volumes of a pool that are being flattened are going to allocate, except those with a reservation.
     fn promised(&self, pool: &Pool, reservations: &[(Takes, Reservation)]) -> Result<Bytes, Fault> {
         // Nothing lies on layers in LVM, whose records are slow to read.
         if matches!(pool.source, PoolSource::Lvm { .. }) {
@@ -190,7 +190,7 @@ fn no_room(needed: Bytes, free: Bytes, outstanding: Bytes, object: &str) -> Faul
         .hint("request less, remove volumes or snapshots, make the pool larger, or provision on demand")
 }
 
-/// What a volume takes at most when all is copied into its own image that it shares.
+/// The most that a volume allocates when it is flattened.
 pub(crate) fn to_flatten(volume: &Volume, layers: &LayersView) -> Bytes {
     let below: u64 = layers.below.iter().map(|layer| layer.bytes.0).sum();
     Bytes(below.min(volume.size_bytes.0.saturating_sub(layers.own_bytes.0)))

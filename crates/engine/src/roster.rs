@@ -1,6 +1,6 @@
-//! Who is to have which volumes, by the records of tenants and leases: worked out again only when they have changed.
+//! The roster: which tenant has which volumes, from the records of tenants and leases. It is rebuilt only when they have changed.
 //!
-//! Owns: what is not lost when records cannot be listed. Does not: look at the host, but for the records.
+//! Owns: the last known entries while records cannot be listed. Does not: read anything of the host except records.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -21,20 +21,20 @@ pub(crate) struct Slot {
     pub(crate) tenant: Name,
 }
 
-/// What the records say.
+/// The content of the records.
 #[derive(Debug, Default)]
 pub(crate) struct Roster {
     of_tenants: Records,
     of_leases: Records,
-    /// Why records cannot be read.
+    /// The errors of records that cannot be read.
     pub(crate) faults: Vec<Fault>,
-    /// The tenants whose removal was begun.
+    /// Tenants whose removal has begun.
     pub(crate) removing: Vec<Name>,
-    /// All others, sorted.
+    /// All other tenants, sorted.
     pub(crate) tenants: Vec<Name>,
     /// Sorted by their ids.
     pub(crate) leases: Vec<Lease>,
-    /// Those of the tenants that are not being removed, sorted, each once.
+    /// The volumes of tenants that are not being removed, sorted, without duplicates.
     pub(crate) slots: Vec<Slot>,
 }
 

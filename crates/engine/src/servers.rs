@@ -1,7 +1,7 @@
-//! Looks after block servers: one that died has a successor at once, whatever else the daemon is doing.
+//! Supervises block servers: one that dies is replaced at once, whatever else the daemon is doing.
 //!
-//! It is a thread of its own because who waits for a volume's I/O may be the daemon itself, with all that waits for it. Successors are
-//! started beside each other, so that one whose disk hangs does not keep the others from theirs.
+//! It has a thread of its own because the daemon itself, and everything that waits for it, may be waiting for a volume's I/O. Successors are
+//! started in parallel, so that one whose disk hangs does not delay the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,20 +26,20 @@ use uuid::Uuid;
 use crate::host::Host as _;
 use crate::kernel::Kernel;
 
-/// How long the daemon waits for the first successors before it goes on without them.
+/// How long the starting daemon waits for successors of servers that are gone.
 const FIRST_LIMIT: Duration = Duration::from_secs(20);
 
-/// After how long a server that could not be started is tried again, at first and at most: each time twice as long.
+/// The first and the longest delay before a failed start is retried; it doubles each time.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(300));
 
-/// A server that ended as soon after it was started has not served.
+/// A server that exits within this time of its start counts as failed.
 const SERVED: Duration = Duration::from_secs(2);
 
 /// Most successors that are started at a time.
 const MAX_STARTING: usize = 16;
 
-/// Starts successors for the servers that are gone now, and a thread that does so for those that will be, as long as this process
-/// lives.
+/// Starts successors for the servers that are gone now, and a thread that does so for later ones until this process
+/// exits.
 ///
 /// # Errors
 /// `Internal` when the servers cannot be watched.
@@ -86,12 +86,12 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What it takes to start a successor, also for those who do it.
+/// What is needed to start a successor; shared with the threads that do so.
 struct Starter {
     roots: Roots,
     kernel: Arc<Kernel>,
     watch: Arc<Watch>,
-    /// Where they say how it ended.
+    /// Where those threads report the outcome.
     started: Sender<(Uuid, Result<(), String>)>,
 }
 
@@ -100,30 +100,30 @@ struct Servers {
     ended: Receiver<(Uuid, Result<(), String>)>,
     /// Our devices, by their numbers.
     devices: BTreeMap<u32, Device>,
-    /// When to look at a device although nothing has happened to it.
+    /// When to check a device again without an event.
     due: BTreeMap<u32, Instant>,
-    /// The devices that have no server, and wait until fewer are being started.
+    /// Devices without a server that wait for their turn to get one.
     queue: BTreeSet<u32>,
-    /// The volumes whose servers are gone.
+    /// Volumes whose servers are gone.
     tries: BTreeMap<Uuid, Try>,
 }
 
-/// What is told of a device.
+/// A device, as registered.
 struct Device {
     volume: Uuid,
     image: PathBuf,
-    /// Its server, as long as that lives: its end is waited for.
+    /// Its server while that is running; its exit is waited for.
     server: Option<Handle>,
 }
 
-/// How it stands with a server that is gone.
+/// The attempts to replace a server.
 #[derive(Debug, Default)]
 struct Try {
     is_starting: bool,
-    /// How often it failed.
+    /// The number of failures.
     failed: u32,
     next: Option<Instant>,
-    /// Why it failed last.
+    /// The reason of the last failure.
     why: String,
     /// When a successor was started.
     started: Option<Instant>,
@@ -135,7 +135,7 @@ impl Try {
         self.started.is_some_and(|at| now.saturating_duration_since(at) < SERVED)
     }
 
-    /// It could not be started, or ended at once: it is tried again later each time.
+    /// Records a failure, and schedules the next attempt.
     fn failed(&mut self, why: String, now: Instant) {
         let wait = AGAIN.0.saturating_mul(1u32.checked_shl(self.failed).unwrap_or(u32::MAX)).min(AGAIN.1);
         self.failed = self.failed.saturating_add(1);
@@ -144,18 +144,18 @@ impl Try {
     }
 }
 
-/// What was found of the servers.
+/// The result of a check of servers.
 struct Found {
-    /// When to look again although nothing happens.
+    /// When to check again without an event.
     again: Option<Duration>,
-    /// Whether all that are gone have a successor, or cannot have one now.
+    /// Whether every missing server has a successor, or cannot have one now.
     settled: bool,
-    /// What there is could not be listed.
+    /// The servers could not be listed.
     is_unknown: bool,
 }
 
 impl Servers {
-    /// Looks at the devices to which something has happened, and at those that are due, and has successors started.
+    /// Checks the devices with events and those that are due, and starts successors.
     fn settle(&mut self, happened: Happened) -> Found {
         let now = Instant::now();
         let tried: Vec<(Uuid, Result<(), String>)> = self.ended.try_iter().collect();
@@ -186,7 +186,7 @@ impl Servers {
         Found { again, settled: self.n_starting() == 0 && self.queue.is_empty(), is_unknown: false }
     }
 
-    /// What is told of the devices that are to be looked at now; `None` of those of which nothing is told any more.
+    /// The registrations of the devices to check now; `None` for those that are no longer registered.
     fn told(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
         let roots = &self.starter.roots;
         if happened.missed {
@@ -205,7 +205,7 @@ impl Servers {
         self.tries.values().filter(|tried| tried.is_starting).count()
     }
 
-    /// A successor was started, or could not be.
+    /// Records the outcome of an attempt to start a successor.
     fn has_tried(&mut self, volume: Uuid, outcome: Result<(), String>, now: Instant) {
         let of_volume = self.devices.iter().filter(|(_, device)| device.volume == volume);
         let ids: Vec<u32> = of_volume.map(|(id, _)| *id).collect();
@@ -260,7 +260,7 @@ impl Servers {
         self.devices.insert(id, device);
     }
 
-    /// Has a server that is gone succeeded by another, now or later.
+    /// Replaces a server that is gone, now or later.
     fn succeed(&mut self, id: u32, spec: ServeSpec, gone: &str, now: Instant) {
         let (volume, n_starting) = (spec.volume, self.n_starting());
         // What served before it ended has a successor at once.
@@ -286,7 +286,7 @@ impl Servers {
         }
     }
 
-    /// Says which images are without a server because no successor starts, or because it ends at once.
+    /// Reports images without a server whose successors do not start, or exit at once.
     fn tell_gone(&self) {
         // In most cases there are none, and none of a thousand devices is looked at.
         let failed = self.tries.iter().filter(|(_, tried)| tried.failed > 0);
@@ -320,8 +320,8 @@ impl Servers {
 }
 
 impl Starter {
-    /// The server of a device; `None` when the device is gone, or going. What it was when it is gone itself is the error. The driver is
-    /// opened when it is needed, and then stays open.
+    /// The server of a device; `None` if the device is gone or being removed. The error describes a server that is gone. The driver is
+    /// opened when it is needed, and stays open.
     fn server(&self, control: &mut Option<Control>, id: u32, spec: &ServeSpec) -> Result<Option<Handle>, String> {
         let opened = match control.take() {
             Some(open) => Ok(open),
@@ -346,12 +346,12 @@ impl Starter {
     }
 }
 
-/// The volumes whose servers are being replaced, or ended, on purpose: nobody is to wonder where they are.
+/// Volumes whose servers are being replaced or stopped on purpose, so that supervision leaves them alone.
 #[derive(Debug, Default)]
 pub(crate) struct Replacing(Mutex<BTreeMap<Uuid, usize>>);
 
 impl Replacing {
-    /// Says so until what is returned is dropped.
+    /// Marks a volume until the guard is dropped.
     pub(crate) fn begin(&self, volume: Uuid) -> impl Drop + '_ {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(volume).or_default() += 1;
         Replaced { replacing: self, volume }

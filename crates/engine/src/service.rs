@@ -1,9 +1,9 @@
-//! The operations of Bulkhead, without a front end: what HTTP, and every other door, translates to.
+//! Bulkhead's operations, independent of the front end: what HTTP requests translate to.
 //!
-//! Owns: that each operation is a job which has claimed what it changes, on a blocking thread; that look-ups, steps of holding
-//! shares and the periodic check wait for no operation; and how all of it ends. A panic in an operation becomes [`Code::Internal`],
-//! and the daemon goes on.
-//! Does not: decide anything about pools, volumes, tenants or devices (the engine does), or know who asks.
+//! Owns: running each operation as a job that has claimed what it changes, on a blocking thread; keeping look-ups, steps of
+//! holds and periodic checks independent of operations; and shutting down. A panic in an operation becomes [`Code::Internal`],
+//! and the daemon continues.
+//! Does not: decide anything about pools, volumes, tenants or devices (the engine does), or authenticate clients.
 
 mod devices;
 mod import;
@@ -39,19 +39,19 @@ use crate::locks::{Claim, Held};
 use crate::metrics;
 use crate::observe::Observe;
 
-/// Most questions about what goes on that are answered at a time.
+/// Most observations that are answered at a time.
 const MAX_OBSERVATIONS: usize = 4;
 
-/// A periodic check that takes longer is held up, by a tenant whose I/O is slow or by LVM: another one looks after the rest.
+/// A periodic check that takes longer is stuck, on a tenant's slow I/O or on LVM: another one is started for the rest.
 const HELD_UP: Duration = Duration::from_secs(10);
 
-/// Most periodic checks at a time. When all of them are held up, nothing is looked after until one goes on.
+/// Most periodic checks at a time. While all of them are stuck, nothing is checked.
 const MAX_CHECKS: usize = 4;
 
-/// What answers a request for a stream.
+/// The answer to a request for a stream.
 #[derive(Debug)]
 pub(crate) enum Reply<T> {
-    /// What would be done: it was a dry run.
+    /// The plan, for a dry run.
     Planned(T),
     /// A job that waits for the stream.
     Stream(StartedJob),
@@ -69,17 +69,17 @@ struct Inner {
     /// Where the daemon listens, for its workers.
     socket: PathBuf,
     holder: Mutex<Holder>,
-    /// As they were after the last step: who wants to see them does not wait for one.
+    /// Their state after the last step, which can be shown without waiting for the next one.
     holds: Mutex<Vec<HoldView>>,
-    /// A question blocks a thread while the observation starts: not more of them than this.
+    /// Limits observations: each one blocks a thread while the tracer starts.
     observations: Arc<Semaphore>,
-    /// When the periodic checks began that run.
+    /// The start times of running periodic checks.
     checks: Mutex<Vec<Instant>>,
 }
 
 impl Service {
-    /// On this engine, which should be reconciled. `facts` is what [`Service::host`] tells about the host, `socket` where the
-    /// daemon listens.
+    /// On this engine, which should be reconciled. `facts` are the host's, for [`Service::host`]; `socket` is the path that the
+    /// daemon listens on.
     #[must_use]
     pub fn new(engine: Engine, facts: serde_json::Value, observe: Arc<dyn Observe>, socket: PathBuf) -> Self {
         let holds = engine.holds().unwrap_or_else(|fault| {
@@ -94,7 +94,7 @@ impl Service {
         Self(Arc::new(Inner { engine, facts, observe, socket, holder, holds, observations, checks }))
     }
 
-    /// What goes on on the host, with the longest waits of the last `waits`; operations do not hold it up.
+    /// Observes the host, with the longest waits of the last `waits`. Operations do not delay it.
     ///
     /// # Errors
     /// Those of [`Observe::observe`].
@@ -110,7 +110,7 @@ impl Service {
         seen.unwrap_or_else(|error| Err(Fault::new(Code::Internal, "observation", error)))
     }
 
-    /// The same, with the shares that are held.
+    /// The same, with the enforced shares.
     ///
     /// # Errors
     /// Those of [`Observe::observe`].
@@ -119,7 +119,7 @@ impl Service {
         Ok(Observation { holds: self.hold_list(), ..seen })
     }
 
-    /// What a scrape of metrics shows.
+    /// The content of a scrape of metrics.
     pub(crate) async fn metrics(&self) -> metrics::Seen {
         let holds = self.hold_list();
         // What cannot be listed now is there at the next scrape.
@@ -134,7 +134,7 @@ impl Service {
         metrics::Seen { observed, holds, heat, pools, trimmed, problems, findings }
     }
 
-    /// What the daemon is and sees.
+    /// The daemon's version, and facts and findings about the host.
     ///
     /// # Errors
     /// None but a bug.
@@ -146,12 +146,12 @@ impl Service {
         Ok(HostView { version, facts, findings: in_order(findings) })
     }
 
-    /// What lasts on the host.
+    /// The host's lasting conditions.
     pub(crate) fn conditions(&self) -> &Conditions {
         self.0.engine.host().conditions()
     }
 
-    /// Periodic checks that have not ended for a while, and holds that ended with a fault.
+    /// Findings about stuck periodic checks and failed holds.
     fn service_findings(&self) -> Vec<Finding> {
         let holds = self.hold_list();
         let failed = holds.iter().filter_map(|view| health::of_hold(&view.hold.device, &view.state, &view.reason));
@@ -165,7 +165,7 @@ impl Service {
         (n_held_up > 0).then(|| finding.reason(Reason::ChecksHeldUp))
     }
 
-    /// The jobs that run, and those that ended lately.
+    /// Running and recently ended jobs.
     #[must_use]
     pub fn job_list(&self) -> Vec<JobView> {
         self.0.engine.shared.jobs.views()
@@ -187,7 +187,7 @@ impl Service {
         self.0.engine.shared.jobs.view_at_end(id, limit).await
     }
 
-    /// Has a job undone, as soon as that is possible. Idempotent.
+    /// Cancels a job, which is undone as soon as possible. Idempotent.
     ///
     /// # Errors
     /// `NotFound`.
@@ -195,8 +195,8 @@ impl Service {
         self.0.engine.shared.jobs.cancel(id)
     }
 
-    /// Begins to look after what may drift, on a thread of its own; does nothing while that goes on from the last time, unless that
-    /// is held up.
+    /// Starts a periodic check for drift, on a thread of its own. Does nothing while the last one is running, unless that is
+    /// stuck.
     pub fn tick(&self) {
         self.merge_layers();
         let began = Instant::now();
@@ -224,7 +224,7 @@ impl Service {
         }));
     }
 
-    /// Merges layers, on a thread of its own, where there may be any to merge; does nothing while that goes on from the last time.
+    /// Merges layers, if any are due, on a thread of its own. Does nothing while the last merge is running.
     fn merge_layers(&self) {
         let Some(turn) = self.0.engine.turn_to_merge() else { return };
         let Ok(running) = self.0.engine.shared.jobs.begin_check("merge layers") else { return };
@@ -239,7 +239,7 @@ impl Service {
         self.0.checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a step of all holds, if there are any; does nothing once closed.
+    /// Makes a step of all holds. Does nothing once closed.
     pub async fn hold_step(&self) {
         if self.hold_list().is_empty() {
             return;
@@ -258,8 +258,8 @@ impl Service {
         }
     }
 
-    /// Does something to the holds, and shows them as they are then. A panic in a step leaves at worst a hold that begins anew with
-    /// the next one.
+    /// Changes the holds, and updates the views of them. After a panic in a step, a hold at worst restarts with the next
+    /// step.
     fn with_holder<T>(&self, work: impl FnOnce(&mut Holder) -> T) -> T {
         let mut holder = self.0.holder.lock().unwrap_or_else(PoisonError::into_inner);
         let done = work(&mut holder);
@@ -267,27 +267,27 @@ impl Service {
         done
     }
 
-    /// Begins no further operation, has those give up that only wait, and resolves when all have ended. What cannot end is safe to be
-    /// cut off: reconcile completes or undoes it.
+    /// Refuses further operations, ends those that only wait, and resolves when all have ended. Interrupting the rest is safe:
+    /// reconciliation completes or undoes them.
     pub async fn close(&self) {
         self.0.observe.stop();
         self.0.engine.shared.jobs.close().await;
     }
 
-    /// Unmounts all volumes, for at most so long, once closed; returns why the rest could not be.
+    /// Unmounts all volumes within `limit`, once closed; returns the errors of those that could not be unmounted.
     pub async fn release(&self, limit: Duration) -> Vec<Fault> {
         let engine = self.0.engine.clone();
         let released = spawn_blocking(move || engine.release(limit)).await;
         released.unwrap_or_else(|error| vec![Fault::new(Code::Internal, "volumes", error)])
     }
 
-    /// What still runs, as words.
+    /// Descriptions of the running jobs.
     #[must_use]
     pub fn running(&self) -> Vec<String> {
         self.0.engine.shared.jobs.running()
     }
 
-    /// Looks at something. Waits for no operation, and shows one that is under way as far as it is.
+    /// Reads something. Waits for no operation, and shows running ones in their current state.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Engine) -> Result<T, Fault> + Send + 'static,
@@ -296,7 +296,7 @@ impl Service {
         blocking(move || read(&engine)).await
     }
 
-    /// Carries out an operation as soon as it has what it changes. Once begun it is finished, also when the one who asked has gone.
+    /// Carries out an operation once its claim is granted. From then on it is completed even if the client disconnects.
     async fn change<T: Send + 'static>(
         &self,
         terms: Terms,
@@ -307,7 +307,7 @@ impl Service {
         self.change_with(terms, operation, move |_| Ok(claim.clone()), work).await
     }
 
-    /// The same where it has to be looked up what it changes. That is done again when it has it all: it may have changed meanwhile.
+    /// The same where the claim has to be looked up. The look-up is repeated once the claim is granted: it may have changed meanwhile.
     async fn change_with<T: Send + 'static>(
         &self,
         terms: Terms,
@@ -361,7 +361,7 @@ impl Service {
     }
 }
 
-/// A periodic check that runs.
+/// A running periodic check.
 struct Check {
     service: Service,
     began: Instant,
@@ -376,7 +376,7 @@ impl Drop for Check {
     }
 }
 
-/// Runs something that blocks on a thread of its own; a panic in it is a fault.
+/// Runs blocking work on a thread of its own; a panic in it becomes an error.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
     spawn_blocking(work).await.unwrap_or_else(|error| {
         let cause = error.try_into_panic().map_or_else(|error| error.to_string(), |panic| panic_message(&*panic));

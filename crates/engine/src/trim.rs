@@ -1,4 +1,4 @@
-//! Volumes are trimmed: what their file systems no longer use goes back to their pools, part by part.
+//! Trimming of volumes: blocks that their file systems no longer use are returned to their pools, part by part.
 //!
 //! Owns: what is looked at before each part, since anything may have been done to the volume after the one before. Does not: claim it
 //! (`service/trim.rs`), or choose which volumes are trimmed (`bulkhead_core::trim`).

@@ -338,7 +338,7 @@ impl Engine {
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    /// Keeps a volume as its record says now, if it is mounted.
+    /// Mounts a volume again as recorded now, if it is mounted.
     fn remount_watched(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let Some(watched) = self.watched().remove(reference) else { return Ok(Vec::new()) };
         self.mount_for(&watched.tenant, reference, dry_run)

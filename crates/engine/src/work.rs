@@ -1,7 +1,7 @@
-//! Work that processes of their own do for a job (`bulkhead_core::work`): who pays for it, what is said, and how it ends.
+//! The daemon's side of workers, processes that do a job's work (`bulkhead_core::work`): their cgroups, the protocol, and their end.
 //!
-//! Owns: the cgroup of work that no tenant pays for, and the daemon's side of the conversation with a worker. All of it is on the thread
-//! that started the worker, which ends with that thread.
+//! Owns: the cgroup of workers that no tenant pays for, and the exchange of messages with a worker. All of it runs on the thread that
+//! started the worker; the worker ends with that thread.
 //! Does not: know what a worker does, or how a process is started ([`crate::host::Host::start_worker`]).
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -23,44 +23,44 @@ use crate::host::Worker;
 use crate::jobs::Job;
 use crate::locks::Claim;
 
-/// How long a worker that is to end has for that, before it is killed.
+/// How long a worker has to exit before it is killed.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A job that a worker does.
+/// A job whose work a worker does.
 pub(crate) trait WorkerJob: Send + Sync + 'static {
-    /// As a sentence without a subject.
+    /// An imperative, as `bulkhead job ls` shows it.
     fn operation(&self) -> String;
 
-    /// What is changed before the worker is ready, and after it is done. Meanwhile others may change it.
+    /// What is changed before the worker is ready, and after it is done. In between, other jobs may change it.
     fn claim(&self) -> Claim;
 
-    /// The tenant that was named to pay, which has to stay until the worker is ready.
+    /// The tenant that the request names as payer; it has to stay until the worker is ready.
     fn payer(&self) -> Option<&Name> {
         None
     }
 
-    /// Does what has to be done before, and says what the worker is to do and which tenant pays.
+    /// Does what has to precede the worker, and returns the worker's task and the tenant that pays.
     ///
     /// # Errors
-    /// Why it cannot be done at all.
+    /// Why the job is impossible.
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault>;
 
-    /// Whether a client has a stream for it. Without one, what is claimed stays claimed until its end.
+    /// Whether a client provides a stream. Without one, the claim is kept until the job ends.
     fn has_stream(&self) -> bool {
         true
     }
 
-    /// How long its worker has for its end, before it is killed.
+    /// How long its worker has to exit before it is killed.
     fn exit_limit(&self) -> Duration {
         EXIT_LIMIT
     }
 
-    /// Whether it ends with its client, also when that has said all.
+    /// Whether it ends when its client disconnects, even after the stream is complete.
     fn ends_with_client(&self) -> bool {
         false
     }
 
-    /// Does what has to be done before what is unpacked can be imported.
+    /// Prepares the import of what the worker has unpacked, and returns the order to go on.
     ///
     /// # Errors
     /// Why it cannot be.
@@ -68,20 +68,20 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
         Err(unexpected(&Report::Staged(*staged)))
     }
 
-    /// Whether it leaves something that is of no use when it fails in this way.
+    /// Whether it leaves something to clean up when it fails with this error.
     fn needs_cleanup(&self, _fault: &Fault) -> bool {
         false
     }
 
-    /// Gives that up.
+    /// Removes that.
     ///
     /// # Errors
-    /// Why it cannot be now.
+    /// Why it cannot be removed now.
     fn clean_up(&self, _engine: &Engine) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// What is left to do when the worker is done; `None` when that is nothing.
+    /// The step that follows the worker's part, if there is one.
     fn last_step(&self) -> Option<String>;
 
     /// Does that.
@@ -91,24 +91,24 @@ pub(crate) trait WorkerJob: Send + Sync + 'static {
     fn finish(&self, engine: &Engine, outcome: Outcome) -> Result<JobResult, Fault>;
 }
 
-/// A client's connection, which is a stream from now on.
+/// A client's connection, upgraded to a stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) socket: OwnedFd,
-    /// What was read of it before it became one.
+    /// Bytes read before the upgrade.
     pub(crate) ahead: Vec<u8>,
 }
 
-/// Who pays for a worker, until this is dropped.
+/// The payer of a worker, until this is dropped.
 struct Payer {
     engine: Engine,
     cgroup: String,
-    /// Whether it is the cgroup of work that no tenant pays for.
+    /// Whether the cgroup is that of workers without a paying tenant.
     is_shared: bool,
 }
 
 impl Engine {
-    /// Refuses a tenant that was named to pay for work and cannot.
+    /// Refuses a named payer that cannot pay.
     ///
     /// # Errors
     /// `NotFound`; `InUse` for one that is being removed.
@@ -121,7 +121,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has a tenant pay, or nobody.
+    /// The payer: a tenant, or the shared cgroup of workers without one.
     fn payer(&self, tenant: Option<&Name>) -> Result<Payer, Fault> {
         let engine = self.uncounted();
         if let Some(tenant) = tenant {
@@ -135,7 +135,7 @@ impl Engine {
         Ok(Payer { engine, cgroup: CGROUP.to_owned(), is_shared: true })
     }
 
-    /// Removes the cgroup of work that no tenant pays for: a daemon that was killed leaves it.
+    /// Removes the cgroup of workers without a paying tenant, which a killed daemon leaves behind.
     pub(crate) fn remove_shared_cgroup(&self) {
         let is_last = self.tenants().is_ok_and(|tenants| tenants.is_empty());
         for action in remove_cgroup(is_last) {
@@ -161,17 +161,17 @@ impl Drop for Payer {
     }
 }
 
-/// What a worker comes to.
+/// A message of a worker that needs an answer, or its result.
 pub(crate) enum Event {
     Staged(Staged),
     Done(Outcome),
 }
 
-/// A worker at work.
+/// A running worker.
 pub(crate) struct RunningWorker<'a> {
     worker: Box<dyn Worker>,
     job: &'a Job,
-    /// By which it is stopped: who reads or writes it, comes to its end.
+    /// Shutting it down stops the worker, which reads or writes it.
     stream: Option<OwnedFd>,
     ends_with_client: bool,
     exit_limit: Duration,
@@ -181,10 +181,10 @@ pub(crate) struct RunningWorker<'a> {
 }
 
 impl<'a> RunningWorker<'a> {
-    /// Does what has to be done before, starts the worker, and waits until it is ready.
+    /// Prepares the job, starts its worker, and waits until that is ready.
     ///
     /// # Errors
-    /// Those of the errand; what keeps it from its work; the job's when that is not to go on.
+    /// Those of the preparation; the worker's reason not to start; the job's when it is cancelled.
     pub(crate) fn start(engine: &Engine, job: &'a Job, worker_job: &impl WorkerJob) -> Result<Self, Fault> {
         engine.check_can_pay(worker_job.payer())?;
         let (task, tenant) = worker_job.prepare(engine)?;
@@ -207,7 +207,7 @@ impl<'a> RunningWorker<'a> {
         }
     }
 
-    /// Gives it its stream.
+    /// Passes the stream to it.
     ///
     /// # Errors
     /// When it is gone.
@@ -222,7 +222,7 @@ impl<'a> RunningWorker<'a> {
         handed.or_else(|_| self.next_event().map(drop))
     }
 
-    /// Tells it to go on.
+    /// Sends it an order.
     ///
     /// # Errors
     /// When it is gone.
@@ -233,10 +233,10 @@ impl<'a> RunningWorker<'a> {
         sent.or_else(|_| self.next_event().map(drop))
     }
 
-    /// Waits until it is done, or asks something.
+    /// Waits for its next event.
     ///
     /// # Errors
-    /// Its own; the job's when that is not to go on; `Internal` when it ends without a word.
+    /// The worker's; the job's when it is cancelled; `Internal` when the worker exits without a report.
     pub(crate) fn next_event(&mut self) -> Result<Event, Fault> {
         let outcome = loop {
             match self.receive_report()? {
@@ -279,7 +279,7 @@ impl<'a> RunningWorker<'a> {
         }
     }
 
-    /// Has it end: by its stream, so that it notes how far it is, by a signal, and in the end by force.
+    /// Ends it: first through its stream, so that it records its progress, then by a signal, and finally by force.
     fn stop(&mut self) {
         if let Some(stream) = self.stream.take() {
             worker::end_stream(&stream);
@@ -298,7 +298,7 @@ impl<'a> RunningWorker<'a> {
     }
 }
 
-/// That nobody is there any more for whom it would be done.
+/// The error of a job whose client has gone.
 pub(crate) fn client_disconnected(job: &Job) -> Fault {
     Fault::new(Code::Cancelled, format!("job {}", job.id()), "the client disconnected")
 }

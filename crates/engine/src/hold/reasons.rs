@@ -1,4 +1,4 @@
-//! What a hold says of itself: the words of the API, and sentences for people.
+//! The state of a hold: its name in the API, and an explanation for operators.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub(super) fn explanation(reason: &Reason) -> String {
     }
 }
 
-/// What a cap allows in a second.
+/// A cap's operations and bytes per second.
 fn per_second(cap: Cap) -> String {
     let ops = cap.ops.map(|ops| format!("{ops} operations"));
     let bytes = cap.bytes.map(|bytes| Bytes(bytes).to_string());

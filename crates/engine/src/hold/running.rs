@@ -1,8 +1,8 @@
-//! A hold that runs: once a second a reading of the host, a step of the controller, and what follows from it.
+//! Running holds: once a second a reading of the host, a step of the controller, and the actions that follow.
 //!
-//! Owns: the reading (what was observed, the device's and the containers' waiting, operations, weights and limits), leases, and how the
-//! last step went. Does not: decide ([`Holding`] does). A hold that cannot be continued lifts its caps: they would keep tenants from a
-//! disk that nobody watches.
+//! Owns: the reading (the observation, the device's busy time, and the containers' wait times, operations, weights and limits),
+//! leases, and the outcome of the last step. Does not: decide ([`Holding`] does). A hold that cannot continue lifts its caps:
+//! they would restrict tenants without supervision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::conditions;
 use crate::devices::kernel_name;
 use crate::engine::Engine;
 
-/// How often a journal thread is looked for that the kernel made anew (after a remount).
+/// How often journal threads are moved again: a remount makes the kernel start another one.
 const JOURNAL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The holds that run, with what the controller remembers of them.
+/// The running holds and the state of their controllers.
 #[derive(Debug, Default)]
 pub struct Holder {
     running: BTreeMap<String, Running>,
@@ -62,7 +62,7 @@ impl Running {
         lease.is_some_and(|lease| now.saturating_duration_since(self.renewed) > lease)
     }
 
-    /// What the host is like now.
+    /// Reads the host.
     fn read(&self, engine: &Engine, seen: &Arc<Activity>, at_ns: u64) -> Result<Reading, Fault> {
         let (host, hold) = (engine.host(), self.holding.hold());
         let facts = engine.facts(&hold.device)?;
@@ -78,7 +78,7 @@ impl Running {
         Ok(Reading { at_ns, seen: Arc::clone(seen), busy, cost_used, largest, tenants })
     }
 
-    /// Of those whose cgroups are there: whose is gone takes no part.
+    /// The counters of tenants whose cgroups exist; others take no part.
     fn counters(&self, engine: &Engine, dev: DevNo) -> Result<BTreeMap<String, Counters>, Fault> {
         let (host, hold) = (engine.host(), self.holding.hold());
         let file = &hold.weight_file;
@@ -104,7 +104,7 @@ impl Running {
         Ok(all)
     }
 
-    /// Journal threads are put in their places again, every now and then.
+    /// The moves of journal threads that are due.
     fn due_journal_moves(&mut self) -> Vec<Action> {
         if self.placed.elapsed() <= JOURNAL_INTERVAL {
             return Vec::new();
@@ -133,7 +133,7 @@ impl Running {
         Ok(())
     }
 
-    /// Nothing is known any more, and nobody is held to a cap.
+    /// Discards what the controller knew, and lifts all caps.
     fn fail(&mut self, engine: &Engine, fault: Fault) {
         let device = &self.holding.hold().device;
         let was = self.outcome.as_ref().and_then(|outcome| outcome.reason.as_ref().err());
@@ -182,7 +182,7 @@ impl Running {
 }
 
 impl Holder {
-    /// With what is recorded. Leases begin anew.
+    /// Resumes the recorded holds. Their leases restart.
     #[must_use]
     pub fn new(holds: Vec<Hold>) -> Self {
         let now = Instant::now();
@@ -199,7 +199,7 @@ impl Holder {
         self.running.values().map(Running::view).collect()
     }
 
-    /// Takes a hold over that was recorded just now, or renews its lease.
+    /// Starts a hold that has just been recorded, or renews its lease.
     pub fn begin(&mut self, hold: Hold) -> HoldView {
         let now = Instant::now();
         let running = self.running.entry(hold.device.clone()).or_insert_with(|| Running::new(hold.clone(), now));

@@ -1,4 +1,4 @@
-//! Jobs that workers do: from the claim to the end, whether or not who asked for one is still there.
+//! Jobs with workers, from the claim to the end, whether or not their client is still connected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::jobs::{JobSpec, Running};
 use crate::locks::{Claim, Held};
 use crate::work::{Event, RunningWorker, Stream, WorkerJob, client_disconnected};
 
-/// How long a client may take to take the answer that its connection is a stream now.
+/// How long a client may take to accept the upgrade of its connection to a stream.
 const STREAM_LIMIT: Duration = Duration::from_secs(30);
 
-/// A job whose worker is ready, and waits for its stream. Without one it is cancelled.
+/// A job whose worker is ready and waits for its stream. Dropping this cancels it.
 #[derive(Debug)]
 pub(crate) struct StartedJob {
     pub(crate) job: u64,
@@ -28,24 +28,24 @@ pub(crate) struct StartedJob {
 }
 
 impl StartedJob {
-    /// Has it begin.
+    /// Starts the transfer.
     pub(crate) fn stream(self, stream: Stream) {
         // The job may have been cancelled meanwhile; then the stream ends here.
         drop(self.stream.send(stream));
     }
 }
 
-/// What a job's thread is told and tells.
+/// The channels between a job's thread and the request.
 struct Channels {
     ready: Option<oneshot::Sender<Result<(), Fault>>>,
     stream: oneshot::Receiver<Stream>,
 }
 
 impl Service {
-    /// Begins a job that a worker does, and returns when that is ready.
+    /// Starts a job with a worker, and returns when the worker is ready.
     ///
     /// # Errors
-    /// Those of the errand; `Unavailable` when the daemon stops, `InUse` when its time to wait is over.
+    /// Those of the job; `Unavailable` when the daemon is stopping, `InUse` when its time limit is reached.
     pub(crate) async fn start_worker_job(&self, worker_job: impl WorkerJob, terms: Terms) -> Result<StartedJob, Fault> {
         let spec = JobSpec { operation: worker_job.operation(), request: terms.request, wait_limit: Some(terms.wait) };
         let running = self.0.engine.shared.jobs.begin(spec)?;
@@ -77,7 +77,7 @@ impl Service {
         Ok(StartedJob { job, stream })
     }
 
-    /// On a thread that waits for the worker to its end.
+    /// Runs the job on a thread that waits for the worker until it exits.
     fn run_worker(
         &self,
         runtime: &Handle,
@@ -123,7 +123,7 @@ impl Service {
         outcome
     }
 
-    /// Does what the worker asks for, until it is done.
+    /// Answers the worker until it is done.
     fn drive_worker(
         &self,
         runtime: &Handle,
@@ -146,7 +146,7 @@ impl Service {
         }
     }
 
-    /// Claims what it did not need meanwhile.
+    /// Claims the job's objects again, which were released while the worker ran.
     async fn reclaim(
         &self,
         running: &Running,
