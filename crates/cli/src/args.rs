@@ -1,7 +1,7 @@
 //! The arguments: nouns, verbs and options, as `--help` shows them.
 //!
-//! Owns: their names and descriptions. Names and sizes are plain text here and are checked in `parse.rs`, so that what is
-//! wrong with them is said the same way everywhere, and never printed raw.
+//! Owns: their names and descriptions. Does not: validate names and sizes, which are plain text here and checked in `parse.rs`, so
+//! that errors about them have the same form everywhere and control characters in them are escaped.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -44,8 +44,8 @@ pub(crate) struct Cli {
         help_heading = "Global options")]
     pub(crate) socket: PathBuf,
 
-    /// Seconds to wait for other operations on the same objects, and for a tenant's data to be written, at most 604800. After a timeout, in
-    /// most cases nothing has changed, and the error says so
+    /// Seconds to wait for other operations on the same objects, and for a tenant's data to be written, at most 604800. On timeout, the
+    /// error says if nothing has changed, which is the usual case
     #[arg(long, global = true, default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=MAX_WAIT), value_name = "SECONDS",
         help_heading = "Global options")]
     pub(crate) wait: u64,
@@ -54,10 +54,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// A week: more than anybody waits.
+/// One week: longer than any user waits.
 const MAX_WAIT: u64 = 7 * 24 * 3600;
 
-/// For people or for programs.
+/// Output for users or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Table,
@@ -66,15 +66,15 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the daemon that the other commands talk to
+    /// Run the daemon, which most other commands require
     Daemon(DaemonArgs),
-    /// Manage pools: the directories or LVM volume groups that hold volumes
+    /// Manage pools: directories or LVM volume groups that contain volumes
     #[command(subcommand)]
     Pool(PoolCommand),
     /// Manage volumes: block devices, each with its own file system and journal
     #[command(subcommand)]
     Volume(VolumeCommand),
-    /// Import base images that the volumes of containers are cloned from
+    /// Import base images, from which the volumes of containers are cloned
     #[command(subcommand)]
     Image(ImageCommand),
     /// Show which volumes read which shared blocks, and from where: disk, host page cache, or a peer's page cache
@@ -91,22 +91,22 @@ pub(crate) enum Command {
     ///
     /// A kernel thread writes the journal, and those writes are charged to the root cgroup, so a journal-heavy container exceeds its share. The
     /// daemon compensates once a second by reducing the weight of such a container accordingly. Without --detach, shares are enforced while
-    /// this command runs, and it prints where each tenant stands; when it ends, the previous weights are restored.
+    /// this command runs, and it prints each tenant's target and achieved share; when it ends, the previous weights are restored.
     #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
     Hold(HoldArgs),
     /// Show live reads, writes and journal I/O per container, and which containers delay each other's fsync
     Top(TopArgs),
-    /// Show whose writes slowed down whose fsync
+    /// Show which container's writes delayed which container's fsync
     Blame(BlameArgs),
-    /// Measure what system calls cost in journal bytes
+    /// Measure the cost of system calls in journal bytes
     #[command(subcommand)]
     Journal(JournalCommand),
     /// List, show and cancel jobs: the operations of the daemon that are in progress or ended recently
     #[command(subcommand)]
     Job(JobCommand),
-    /// Show what the daemon found on this host, and its current problems
+    /// Show facts about this host, and the daemon's findings
     Host,
-    /// Demonstrate on this machine what a noisy neighbour does to fsync, and what Bulkhead changes
+    /// Demonstrate the effect of a noisy neighbour on fsync on this machine, without and with Bulkhead
     Demo(DemoArgs),
     /// Print a shell completion script
     Completions {
@@ -122,7 +122,7 @@ pub(crate) enum Command {
     /// Read mounted volumes on behalf of the block servers of their peers, in the background (internal)
     #[command(name = "siblings", hide = true)]
     Siblings,
-    /// Perform one action in a process of its own, so that the daemon does not block on it (internal)
+    /// Perform one action in a separate process, so that the daemon does not block on it (internal)
     #[command(name = bulkhead_engine::kernel::apart::COMMAND, hide = true)]
     Act {
         /// Action, as JSON
@@ -158,7 +158,7 @@ pub(crate) struct HoldArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum HoldCommand {
-    /// List enforced shares, and where each tenant stands
+    /// List enforced shares, with each tenant's target and achieved share
     Ls,
     /// Stop enforcing shares on a device, and restore its previous weights
     Rm {
@@ -190,7 +190,7 @@ pub(crate) enum JobCommand {
 #[derive(Debug, Args)]
 pub(crate) struct HoldStartArgs {
     /// Tenant and its share; required at least twice. NAME is a tenant, a container (its name or the start of its ID), a systemd unit, or the
-    /// path of a cgroup. Shares are relative and can add up to anything
+    /// path of a cgroup. Shares are relative: their sum does not matter
     #[arg(long = "tenant", value_name = "NAME=SHARE", required = true)]
     pub(crate) tenants: Vec<String>,
     /// Upper limit for the 99th percentile of a tenant's fsync latency, for example db=20ms. The other tenants are throttled to meet it, but
@@ -204,10 +204,10 @@ pub(crate) struct HoldStartArgs {
     /// Physical device, by kernel name or path [default: the only one with a controller]
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<String>,
-    /// Resource that the shares divide: bytes, or device time, of which a small random write takes more than its bytes suggest
+    /// Resource that the shares divide: bytes, or device time, in which small random writes cost more than their bytes suggest
     #[arg(long, value_enum, default_value_t = HoldUnit::Bytes)]
     pub(crate) unit: HoldUnit,
-    /// How weights are corrected: by Bulkhead's own method, or every 5 s by the published equation, for comparison
+    /// Method of correcting weights: Bulkhead's own, or for comparison the published equation, applied every 5 s
     #[arg(long, value_enum, default_value_t = HoldMode::Correcting)]
     pub(crate) mode: HoldMode,
     /// Keep enforcing shares after this command ends, until `bulkhead hold rm` or the next boot
@@ -268,15 +268,15 @@ pub(crate) struct TopArgs {
 /// Columns to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SortKey {
-    /// Journal bytes it caused
+    /// Journal bytes
     Journal,
-    /// Data it reads and writes
+    /// Data read and written
     Data,
     /// Device time
     Device,
-    /// 99th percentile of its fsync latency
+    /// 99th percentile of fsync latency
     Fsync,
-    /// Time it spent waiting in fsync because of others
+    /// Time waited in fsync because of other containers
     Waited,
     /// Name
     Name,
@@ -284,19 +284,19 @@ pub(crate) enum SortKey {
 
 #[derive(Debug, Args)]
 pub(crate) struct BlameArgs {
-    /// Seconds to watch, 0.2 to 86400
+    /// Seconds to observe, 0.2 to 86400
     #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total", allow_negative_numbers = true)]
     pub(crate) watch: f64,
-    /// Keep watching: print a table after each such interval, until interrupted
+    /// Repeat until interrupted: print a table after each interval
     #[arg(long, conflicts_with = "total")]
     pub(crate) follow: bool,
-    /// Show everything since the daemon began observing, without watching first; with --waits, the last 5 minutes
+    /// Show all past waits since the daemon began observing; with --waits, those of the last 5 minutes
     #[arg(long)]
     pub(crate) total: bool,
-    /// With --waits, list the waits of the last SECONDS (at most 300), without watching first
-    #[arg(long, value_name = "SECONDS", value_parser = parse::remembered_seconds, requires = "waits", conflicts_with_all = ["watch", "follow", "total"], allow_negative_numbers = true)]
+    /// With --waits, list the past waits of the last SECONDS (at most 300)
+    #[arg(long, value_name = "SECONDS", value_parser = parse::past_seconds, requires = "waits", conflicts_with_all = ["watch", "follow", "total"], allow_negative_numbers = true)]
     pub(crate) last: Option<f64>,
-    /// List the longest waits one by one: which commits each waited for, and whose blocks, data and requests held it up
+    /// List the longest waits individually, with the commits that each waited for, and the containers whose blocks, data and requests delayed it
     #[arg(long)]
     pub(crate) waits: bool,
     /// Show only the waits of this container: its name, or the first 12 or more digits of its ID
@@ -345,13 +345,13 @@ impl SimulatedArgs {
     }
 }
 
-/// What io.cost is told about a device.
+/// io.cost settings of a device.
 #[derive(Debug, Args)]
 pub(crate) struct IocostLines {
     /// Line for io.cost.model, without the device number, as shown by `device inspect`
     #[arg(long, value_name = "LINE", requires = "qos")]
     model: Option<String>,
-    /// Line for io.cost.qos that goes with it
+    /// Line for io.cost.qos that belongs to this model
     #[arg(long, value_name = "LINE", requires = "model")]
     qos: Option<String>,
 }
@@ -395,7 +395,7 @@ pub(crate) struct ExperimentArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// Directory for records that survive a reboot
+    /// Directory for state that survives a reboot
     #[arg(long, value_name = "DIR", default_value = "/var/lib/bulkhead")]
     pub(crate) state_dir: PathBuf,
     /// Directory for mount points and runtime state
@@ -409,7 +409,7 @@ pub(crate) struct DaemonArgs {
     #[arg(long, value_name = "IP:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Maximum number of requests in flight per file volume, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
-    /// that already have a device keep their number
+    /// that already have a device keep their value
     #[arg(long, value_name = "N", default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) volume_requests: u16,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)
@@ -423,7 +423,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What every command has that writes.
+/// Options of all commands that change something.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Write {
     /// Show what would be done, without changing anything
@@ -476,7 +476,7 @@ pub(crate) struct PoolCreateArgs {
     /// Repeat the device, to confirm that everything on it may be erased
     #[arg(long, value_name = "DEV", requires = "device", conflicts_with_all = ["dir", "vg"])]
     pub(crate) erase: Option<String>,
-    /// How the images in the directory become block devices
+    /// How image files in the directory are provided as block devices
     #[arg(long, value_enum, default_value_t = Server::Auto, requires = "dir", conflicts_with_all = ["vg", "device"])]
     pub(crate) server: Server,
     #[command(flatten)]
@@ -560,7 +560,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         write: Write,
     },
-    /// Resize a volume, which can grow while it is in use, or its journal
+    /// Resize a volume or its journal; volumes can grow while they are in use
     Resize {
         /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
@@ -571,7 +571,7 @@ pub(crate) enum VolumeCommand {
         #[arg(long)]
         shrink: bool,
         /// Replace the journal with one of this size, for example 128M, or `auto` for the size that a new volume would get (ext4 only, while
-        /// not mounted). Otherwise, a volume that grows keeps its small journal
+        /// not mounted). Without this option, a volume that grows keeps its small journal
         #[arg(long, allow_hyphen_values = true, value_name = "SIZE")]
         journal: Option<String>,
         #[command(flatten)]
@@ -596,11 +596,12 @@ pub(crate) enum VolumeCommand {
         volume: String,
         /// Name of the clone, created in the same pool
         name: String,
-        /// Where shared blocks are read from [default: as the origin; on LVM `disk`, where only clones of a snapshot can use `host-cache`]
+        /// Where shared blocks are read from [default: as the origin; on LVM: disk]. On LVM, only clones of a snapshot support `host-cache`, and
+        /// peers are not available
         #[arg(long, value_enum, value_name = "SOURCE")]
         read_from: Option<ReadFrom>,
-        /// Sharing domain: volumes learn only from reads of volumes in the same domain (`peers` and `disk` only) [default: the origin's, else the
-        /// pool's]
+        /// Sharing domain: volumes read only the page caches of volumes in the same domain (with `peers` and `disk` only) [default: the origin's,
+        /// else the pool's]
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
         #[command(flatten)]
@@ -624,7 +625,7 @@ pub(crate) enum VolumeCommand {
     Flatten {
         /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Stop copying; blocks copied so far stay the volume's own
+        /// Stop copying; blocks that have been copied stay in the volume's image
         #[arg(long)]
         cancel: bool,
         #[command(flatten)]
@@ -632,7 +633,7 @@ pub(crate) enum VolumeCommand {
     },
     /// Write a snapshot to standard output as a stream, in full or as the difference from another (directory pools and thin pools)
     Send(SendArgs),
-    /// Create a snapshot from a stream on standard input, only from hosts as trusted as this one (directory pools)
+    /// Create a snapshot from a stream on standard input; the sending host must be trusted (directory pools)
     Receive(ReceiveArgs),
     /// Check the file system of a volume that is not mounted
     Check {
@@ -641,7 +642,7 @@ pub(crate) enum VolumeCommand {
         /// Repair what can be repaired safely
         #[arg(long)]
         repair: bool,
-        /// Repair everything, which can lose damaged files; where the pool supports it, the previous state is kept as the snapshot
+        /// Repair everything, even if damaged files are lost; if the pool supports snapshots, the previous state is kept as the snapshot
         /// VOLUME-before-repair
         #[arg(long, conflicts_with = "repair")]
         full: bool,
@@ -650,7 +651,7 @@ pub(crate) enum VolumeCommand {
     },
     /// Return the unused space of mounted volumes to their pools (volumes provisioned on demand)
     ///
-    /// Discards the blocks that no file uses any more. The tenants are charged for the I/O.
+    /// Discards blocks that no file uses. The tenants are charged for the I/O.
     Trim {
         /// Volumes to trim, one after the other: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         #[arg(value_name = "VOLUME", required_unless_present = "all", conflicts_with = "all")]
@@ -681,29 +682,29 @@ pub(crate) enum VolumeCommand {
 pub(crate) enum ImageCommand {
     /// Import a directory, a tar archive or an OCI image as a base snapshot to clone (directory pools)
     ///
-    /// The same source gives the same base.
+    /// Identical sources result in identical bases.
     Import(ImageImportArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageImportArgs {
-    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; images as a directory or a tar archive
+    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; the last two as a directory or a tar archive
     pub(crate) source: PathBuf,
     /// Snapshot to create: POOL/VOLUME
     pub(crate) volume: String,
     /// Size of the snapshot, for example 10G [default: about twice the size of its content]. Clones can be made larger
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<String>,
-    /// Select one of several images: OS/ARCHITECTURE[/VARIANT] [default: what this host runs]
+    /// Select one of several images: OS/ARCHITECTURE[/VARIANT] [default: this host's]
     #[arg(long)]
     pub(crate) platform: Option<String>,
     /// Select one of several images by name, tag or digest, for example alpine:3.20
     #[arg(long, value_name = "NAME")]
     pub(crate) reference: Option<String>,
-    /// Refuse a source if any of its extended attributes cannot be kept; otherwise those are left out, and listed
+    /// Refuse a source with extended attributes that cannot be kept; otherwise these are omitted and listed
     #[arg(long)]
     pub(crate) strict: bool,
-    /// Directory to unpack archives in temporarily
+    /// Temporary directory for unpacking archives
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(crate) staging: PathBuf,
     /// Tenant to charge for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
@@ -717,7 +718,7 @@ pub(crate) struct ImageImportArgs {
 pub(crate) struct SendArgs {
     /// Snapshot to send: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
     pub(crate) snapshot: String,
-    /// Snapshot in the same pool that was sent before; send only the difference from it
+    /// Previously sent snapshot in the same pool; only the difference from it is sent
     #[arg(long, value_name = "SNAPSHOT")]
     pub(crate) from: Option<String>,
     /// Resume an interrupted transfer: the resume token that `bulkhead volume receive --token` prints
@@ -734,7 +735,7 @@ pub(crate) struct ReceiveArgs {
     /// Print the resume token of an interrupted transfer, for `bulkhead volume send --resume`
     #[arg(long, conflicts_with = "abort")]
     pub(crate) token: bool,
-    /// Discard what was received of an interrupted transfer
+    /// Discard the received data of an interrupted transfer
     #[arg(long)]
     pub(crate) abort: bool,
     /// Tenant to charge for the work [default: the tenant of a volume with the same base, or none, at the lowest priority]; the snapshot is not
@@ -822,7 +823,7 @@ pub(crate) enum TenantCommand {
     },
     /// Wait until all volumes of a tenant are mounted
     ///
-    /// Fails with the volume that is not mounted, and the cause. The unit bulkhead-tenant@NAME.service runs this command; units that need the
+    /// If it fails, the error names a volume that is not mounted, and the cause. The unit bulkhead-tenant@NAME.service runs this command; units that need the
     /// volumes declare Requires= and After= on it.
     Ready {
         /// Name of the tenant
@@ -896,7 +897,7 @@ pub(crate) struct EnterArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BlockdArgs {
-    /// What to serve, as JSON (`ServeSpec`)
+    /// Specification of the device to serve, as JSON (`ServeSpec`)
     pub(crate) spec: String,
     /// Maximum number of requests in flight
     #[arg(long, default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
@@ -927,8 +928,8 @@ pub(crate) enum DeviceCommand {
     /// Measure an io.cost model for a device, and store it
     ///
     /// Takes minutes. Creates two scratch volumes in a pool on the device, each in its own tenant (both named bulkhead-calibrate-a and -b,
-    /// which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is off in the meantime.
-    /// Requires fio. With --model and --qos, nothing is measured: they are stored.
+    /// which are reserved names), and removes them at the end. The device should be idle otherwise; its controller is disabled in the meantime.
+    /// Requires fio. With --model and --qos, these are stored, and nothing is measured.
     Calibrate(CalibrateArgs),
 }
 
@@ -939,7 +940,7 @@ pub(crate) struct CalibrateArgs {
     /// Pool to create the scratch volumes in [default: the one with the most free space on the device]
     #[arg(long, value_name = "POOL", conflicts_with_all = ["model", "qos"])]
     pub(crate) pool: Option<String>,
-    /// Only measure how the stored calibration affects a small fsync beside three kinds of neighbours, and those neighbours
+    /// Only measure the effect of the stored calibration on a small fsync next to three kinds of neighbours, and on these neighbours
     #[arg(long, conflicts_with_all = ["model", "qos", "dry_run"])]
     pub(crate) verify: bool,
     #[command(flatten)]
@@ -950,11 +951,11 @@ pub(crate) struct CalibrateArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JournalCommand {
-    /// Measure how many bytes each kind of call writes to the journal of ext4 or XFS, on this kernel
+    /// Measure the bytes that each kind of system call writes to the journal of ext4 or XFS on this kernel
     ///
     /// Each run creates a scratch file system in memory, with its journal on a separate device, and makes each of 13 system calls on separate
-    /// files; their cost is what the journal's device has been sent by the end of the commit. The last two columns are two-term weights: the
-    /// cost of a commit that contains such calls, and what each call adds. Takes a minute, and at most 400 MiB of memory; requires root,
+    /// files; their cost is the number of bytes written to the journal's device by the end of the commit. The last two columns are two-term weights:
+    /// the cost of a commit that contains such calls, and the additional cost of each call. Takes a minute, and at most 400 MiB of memory; requires root,
     /// e2fsprogs, xfsprogs and loop devices, but no daemon. Nothing else on the machine is touched.
     Calibrate(JournalCalibrateArgs),
 }
@@ -979,7 +980,7 @@ pub(crate) struct ControlChoice {
     /// Controller; with `none`, shares have no effect
     #[arg(long, value_enum)]
     pub(crate) policy: Option<Controller>,
-    /// Restore the setting from before Bulkhead changed it
+    /// Restore the setting that was active before Bulkhead changed it
     #[arg(long)]
     pub(crate) restore: bool,
 }

@@ -1,4 +1,4 @@
-//! `bulkhead blame`: whose writes made whose fsync slow, in sums, and with `--waits` one by one.
+//! `bulkhead blame`: fsync waits by victim and culprit, as sums, or with `--waits` one by one.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::args::BlameArgs;
 use crate::observe::{Source, latency, waited};
 use crate::output::{Output, columns, table};
 
-/// Most culprits that get a column of their own.
+/// Maximum number of culprits with their own column.
 const MAX_COLUMNS: usize = 8;
-/// Part of a wait from which on a culprit is told in the table.
+/// Smallest part of a wait for which a culprit is listed.
 const MIN_PART: f64 = 0.05;
-/// Titles of the list of waits.
+/// Column titles of the list of waits.
 const WAIT_HEADERS: [&str; 11] =
     ["ago", "waited", "victim", "on", "device", "commit", "transaction", "locked", "flushing", "logging", "because of"];
 
-/// Watches and prints.
+/// Observes for the requested time, and prints the waits.
 ///
 /// # Errors
-/// Those of the source, `NotFound` when the victim is not there.
+/// Those of the source; `NotFound` if the victim was not active.
 pub(crate) fn run(args: &BlameArgs, source: &Source, output: &Output) -> Result<(), Fault> {
     if args.total || args.last.is_some() {
         source.has_past(if args.total { "--total" } else { "--last" })?;
@@ -76,7 +76,7 @@ fn print(args: &BlameArgs, mut seen: Observation, output: &Output) -> Result<(),
     output.lines(&matrix(&seen.blame))
 }
 
-/// A wait: beside what is known of the whole, one line for each of its commits and for each of its largest causes.
+/// The rows of a wait: the first one describes the wait as a whole, and each row one of its commits and one of its largest causes.
 fn wait_rows(wait: &WaitView) -> Vec<Vec<String>> {
     let part = |seconds: f64| format!("{:.0} %", 100.0 * seconds / wait.seconds.max(1e-9));
     let whole = vec![
@@ -130,7 +130,7 @@ fn culprit_name(view: &CulpritView, wait: &WaitView) -> String {
     }
 }
 
-/// The causes, those with most time first, as parts of the wait.
+/// The causes as parts of the wait, the longest first.
 fn causes(view: &CulpritView, wait: &WaitView) -> String {
     let causes = &view.causes;
     let mut parts = [
@@ -140,19 +140,19 @@ fn causes(view: &CulpritView, wait: &WaitView) -> String {
         ("flush", causes.flush_seconds),
     ];
     parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let told = parts.iter().filter(|(_, seconds)| *seconds >= MIN_PART / 5.0 * wait.seconds);
-    let told: Vec<String> =
-        told.map(|(word, seconds)| format!("{word} {:.0} %", 100.0 * seconds / wait.seconds.max(1e-9))).collect();
-    if told.is_empty() { "no cause found".to_owned() } else { told.join(", ") }
+    let listed = parts.iter().filter(|(_, seconds)| *seconds >= MIN_PART / 5.0 * wait.seconds);
+    let listed: Vec<String> =
+        listed.map(|(word, seconds)| format!("{word} {:.0} %", 100.0 * seconds / wait.seconds.max(1e-9))).collect();
+    if listed.is_empty() { "no cause found".to_owned() } else { listed.join(", ") }
 }
 
-/// Seconds as a latency with its unit.
+/// A latency in seconds, formatted with its unit.
 fn latency_of(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a float is cut to what u64 can be")]
     latency(Some((seconds * 1e6) as u64))
 }
 
-/// One line for each victim, one column for each culprit, those with most seconds first.
+/// One row per victim and one column per culprit, ordered by total waiting time.
 fn matrix(blame: &[BlameView]) -> Vec<String> {
     let by_victim = ranked(blame, |view| Some(&view.victim));
     let mut culprits = ranked(blame, |view| view.culprit.as_ref().filter(|culprit| **culprit != view.victim));
@@ -179,7 +179,7 @@ fn matrix(blame: &[BlameView]) -> Vec<String> {
     columns(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
-/// Those that `of` names, by their seconds.
+/// The identities that `of` selects, ordered by total waiting time.
 fn ranked<'a>(blame: &'a [BlameView], of: impl Fn(&'a BlameView) -> Option<&'a Identity>) -> Vec<&'a Identity> {
     let mut sums: Vec<(&Identity, f64)> = Vec::new();
     for view in blame {

@@ -9,10 +9,10 @@ use crate::args::{BlockdArgs, LogFormat};
 use crate::daemon::start_log;
 use crate::output::Output;
 
-/// Starts a server and prints its device's node; in the background, serves until the device is removed.
+/// Starts a server and prints its device node; the background process serves until the device is removed.
 ///
 /// # Errors
-/// Why the volume cannot be served; `InvalidArgument` when it is not said which one.
+/// When the volume cannot be served; `InvalidArgument` for a malformed specification.
 pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
     let spec = spec(&args.spec)?;
     match start(&Roots::host(), &spec, args.requests, args.successor, begin_log) {
@@ -24,19 +24,19 @@ pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
 
 fn spec(text: &str) -> Result<ServeSpec, Fault> {
     serde_json::from_str(text).map_err(|error| {
-        Fault::new(Code::InvalidArgument, "block server", format!("cannot parse what to serve ({error})"))
+        Fault::new(Code::InvalidArgument, "block server", format!("cannot parse the specification ({error})"))
     })
 }
 
-/// Starts the sibling reader in the background; in the background, answers until it has no volume to read from.
+/// Starts the peer reader; the background process answers until it has no volume to read from.
 ///
 /// # Errors
-/// Why it cannot.
+/// When it cannot be started.
 pub(crate) fn siblings() -> Result<(), Fault> {
     siblings::start(&Roots::host(), begin_log).map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
 }
 
-/// Without a log it serves all the same.
+/// A server works without a log if none can be written.
 fn begin_log() {
     let _ = start_log(LogFormat::Text);
 }
@@ -51,9 +51,9 @@ mod tests {
     use super::*;
     use crate::args::{Cli, Command};
 
-    /// As `Kernel::serve` starts it.
+    /// The arguments are those with which `Kernel::serve` starts a server.
     #[test]
-    fn what_to_serve_is_the_argument_whatever_is_in_its_paths() {
+    fn the_specification_is_parsed_whatever_its_paths_contain() {
         let wanted = ServeSpec {
             volume: Uuid::from_u128(7),
             image: "/srv/--image \"a\" \n ' b.img".into(),

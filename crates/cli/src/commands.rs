@@ -1,4 +1,4 @@
-//! The commands that ask the daemon: arguments into a request, and the answer to the output.
+//! The commands that are requests to the daemon: arguments become a request, and the answer is printed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::show;
 use crate::transfer;
 use crate::trim;
 
-/// Asks the daemon and prints its answer.
+/// Sends a command's request to the daemon and prints the answer.
 ///
 /// # Errors
-/// Wrong arguments, and the daemon's faults.
+/// Invalid arguments, and the daemon's faults.
 pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output) -> Result<(), Fault> {
     match command {
         Command::Pool(command) => pool(command, client, output).await,
@@ -42,18 +42,18 @@ pub(crate) async fn carry_out(command: Command, client: &Client, output: &Output
         Command::Hold(args) => hold::run(args, client, output).await,
         Command::Job(command) => job::run(&command, client, output).await,
         Command::Host => show::host(output, &client.host().await?),
-        // Those that are processes of their own are dispatched in main.rs.
+        // Commands that run in this process are dispatched in main.rs.
         other => Err(invalid("command line", format!("{other:?} is not a request to the daemon"))),
     }
 }
 
-/// The volume that is meant; the daemon is asked only when the pool is left away.
+/// The volume that an argument refers to. The daemon is queried only if the argument names no pool.
 ///
 /// # Errors
-/// `NotFound`, `InvalidArgument` when it is ambiguous, and those of reaching the daemon.
+/// `NotFound`, `InvalidArgument` if it is ambiguous, and connection errors.
 pub(crate) async fn resolve(client: &Client, volume: VolumeArg) -> Result<VolumeRef, Fault> {
     match volume {
-        VolumeArg::Whole(volume) => Ok(volume),
+        VolumeArg::Full(volume) => Ok(volume),
         VolumeArg::NameOnly(name) => {
             let volumes = client.volume_list(None).await?;
             parse::choose(&name, volumes.into_iter().map(|view| view.volume))
@@ -61,7 +61,7 @@ pub(crate) async fn resolve(client: &Client, volume: VolumeArg) -> Result<Volume
     }
 }
 
-/// The volume that is meant by an argument.
+/// The volume that the text of an argument refers to.
 ///
 /// # Errors
 /// As [`resolve`].
@@ -106,7 +106,7 @@ async fn pool(command: PoolCommand, client: &Client, output: &Output) -> Result<
     }
 }
 
-/// The daemon has another working directory: what is meant is decided here.
+/// The path as an absolute one: the daemon has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf, Fault> {
     std::path::absolute(path).map_err(|error| invalid(format!("directory {}", path.display()), error))
 }
@@ -190,8 +190,8 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             show::checked(output, &format!("volume {volume}"), &done)
         }
         VolumeCommand::Trim { volumes, all, write } => {
-            let asked = if all { None } else { Some(all_resolved(client, &volumes).await?) };
-            trim::run(asked, write.dry_run, client, output).await
+            let selected = if all { None } else { Some(all_resolved(client, &volumes).await?) };
+            trim::run(selected, write.dry_run, client, output).await
         }
         VolumeCommand::Map { volume, write } => {
             let volume = resolved(client, &volume).await?;
@@ -207,7 +207,7 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
     }
 }
 
-/// What a copy is to be.
+/// Properties of a new snapshot or clone.
 struct Copy {
     name: String,
     read_only: bool,
@@ -215,13 +215,13 @@ struct Copy {
     domain: Option<String>,
 }
 
-async fn copy(client: &Client, output: &Output, original: &str, copy: Copy, dry_run: bool) -> Result<(), Fault> {
-    let original = resolved(client, original).await?;
-    let name = parse::copy_name(&original, &copy.name)?;
+async fn copy(client: &Client, output: &Output, origin: &str, copy: Copy, dry_run: bool) -> Result<(), Fault> {
+    let origin = resolved(client, origin).await?;
+    let name = parse::copy_name(&origin, &copy.name)?;
     let domain = copy.domain.as_deref().map(parse::domain_name).transpose()?;
-    let object = format!("volume {}/{name}", original.pool);
+    let object = format!("volume {}/{name}", origin.pool);
     let request = VolumeCopy { name, read_only: copy.read_only, read_from: copy.read_from, domain };
-    show::done(output, &object, "created", &client.volume_copy(&original, &request, dry_run).await?)
+    show::done(output, &object, "created", &client.volume_copy(&origin, &request, dry_run).await?)
 }
 
 async fn tenant(command: TenantCommand, client: &Client, output: &Output) -> Result<(), Fault> {

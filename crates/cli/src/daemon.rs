@@ -1,4 +1,4 @@
-//! `bulkhead daemon`: options and log for the daemon, which is `bulkhead_engine::daemon`.
+//! `bulkhead daemon`: sets up the log and the options, and runs `bulkhead_engine::daemon`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{DaemonArgs, LogFormat};
 
-/// Environment variable with the level of the log, for example `debug` or `bulkhead_engine=debug,info`.
+/// Environment variable that sets the log level, for example `debug` or `bulkhead_engine=debug,info`.
 const LOG_VARIABLE: &str = "BULKHEAD_LOG";
 
-/// Runs until it is told to stop.
+/// Runs the daemon until a signal stops it.
 ///
 /// # Errors
-/// Those of [`daemon::run`], and a host on which Bulkhead cannot work.
+/// Those of [`daemon::run`], and an unsupported host.
 pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     start_log(args.log_format)?;
     let fault_after = match std::env::var(FAULT_VARIABLE) {
@@ -39,7 +39,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     let facts = probe(&Roots::host());
     daemon::check_host(&facts)?;
     let internal = |error: &dyn std::fmt::Display| Fault::new(Code::Internal, "daemon", error);
-    let told = serde_json::to_value(&facts).map_err(|error| internal(&error))?;
+    let host_facts = serde_json::to_value(&facts).map_err(|error| internal(&error))?;
     let options = DaemonOptions {
         dirs: Dirs { state: args.state_dir, run: args.run_dir },
         socket,
@@ -49,22 +49,22 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     };
     daemon::make_dirs(&options.dirs)?;
     if let Err(error) = process::raise_open_files() {
-        tracing::warn!(%error, "cannot raise the limit of open files: the default is enough for about 200 volumes");
+        tracing::warn!(%error, "cannot raise the limit of open files; the default suffices for about 200 volumes");
     }
-    // Before anything that could wait for a volume whose server is gone.
+    // Comes first, because later steps may wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
-    facts.findings.into_iter().chain(without_bus()).for_each(|finding| kernel.conditions().set(finding));
+    facts.findings.into_iter().chain(missing_bus()).for_each(|finding| kernel.conditions().set(finding));
     servers::look_after(Arc::clone(&kernel))?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
-    let ended = runtime.block_on(daemon::run(options, kernel, observe, told));
-    // An operation that did not end in time is cut off with the process.
+    let ended = runtime.block_on(daemon::run(options, kernel, observe, host_facts));
+    // Operations that have not ended in time are cut off with the process.
     runtime.shutdown_background();
     ended
 }
 
-/// A systemd that cannot be talked to.
-fn without_bus() -> Option<Finding> {
+/// The finding of a host where systemd runs without a system bus.
+fn missing_bus() -> Option<Finding> {
     let lacks_bus = systemd::is_running(&Roots::host()) && !systemd::has_bus(&Roots::host());
     lacks_bus.then(|| {
         let evidence =
@@ -73,16 +73,16 @@ fn without_bus() -> Option<Finding> {
     })
 }
 
-/// Writes the log to standard error, as far as the environment asks for it.
+/// Starts the log on standard error, at the level that the environment sets.
 ///
 /// # Errors
-/// A level that is none, or a log that was started before.
+/// For an invalid level, and if a log was started before.
 pub(crate) fn start_log(format: LogFormat) -> Result<(), Fault> {
     let text = std::env::var(LOG_VARIABLE).unwrap_or_else(|_| "info".to_owned());
     let filter = EnvFilter::try_new(&text)
         .map_err(|error| Fault::new(Code::InvalidArgument, LOG_VARIABLE, format!("{text:?}: {error}")))?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
-    // Where the log cannot be written, saying so there would end the process.
+    // Standard error is where the log could not be written: reporting that there as well would end the process.
     let log = log.log_internal_errors(false);
     let started = match format {
         LogFormat::Text => log.try_init(),

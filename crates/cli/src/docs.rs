@@ -1,7 +1,7 @@
-//! What is generated from the arguments: shell completions, the markdown reference and the man pages.
+//! Generated from the arguments: shell completions, the markdown reference and the man pages.
 //!
-//! `docs/cli` holds the last two; a test fails when they differ from what the program would write (`BULKHEAD_BLESS=1`
-//! rewrites them).
+//! The last two are in `docs/cli`; a test fails if they differ from what the program generates (`BULKHEAD_BLESS=1` rewrites
+//! them).
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ pub(crate) fn write(directory: &Path) -> Result<(), Fault> {
 
 /// Every file of `docs/cli` with its content.
 fn pages() -> Result<Vec<(String, Vec<u8>)>, Fault> {
-    // Not from the environment of whoever generates them.
+    // Independent of the environment in which they are generated.
     let mut root = Cli::command().mut_args(|arg| arg.hide_env_values(true)).term_width(WIDTH);
     root.build();
     let mut reference = String::from(
@@ -101,10 +101,10 @@ mod tests {
             assert!(found == content, "docs/cli/{name} is stale: run this test with BULKHEAD_BLESS=1");
             expected.insert(name);
         }
-        for (folder, prefix) in [("", ""), ("man", "man/")] {
-            for entry in std::fs::read_dir(directory.join(folder)).unwrap() {
+        for (directory_name, prefix) in [("", ""), ("man", "man/")] {
+            for entry in std::fs::read_dir(directory.join(directory_name)).unwrap() {
                 let name = format!("{prefix}{}", entry.unwrap().file_name().into_string().unwrap());
-                assert!(name == "man" || expected.contains(&name), "docs/cli/{name} is of no command");
+                assert!(name == "man" || expected.contains(&name), "docs/cli/{name} belongs to no command");
             }
         }
     }

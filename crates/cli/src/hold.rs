@@ -1,4 +1,4 @@
-//! `bulkhead hold`: shares of containers on a device, held as long as this command runs, or until they are let go.
+//! `bulkhead hold`: enforces shares of containers on a device while this command runs, or until `hold rm`.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::output::{Output, table};
 use crate::parse::invalid;
 use crate::show::{self, Show};
 
-/// How often a table is printed.
-const LOOK: Duration = Duration::from_secs(5);
-/// How long a hold outlasts this command if it is killed, seconds.
+/// Interval between tables.
+const INTERVAL: Duration = Duration::from_secs(5);
+/// How long a hold outlives this command if it is killed, seconds.
 const LEASE_SECONDS: u32 = 60;
-/// The lease is renewed with every so many tables: each time is a line in the daemon's log.
-const RENEW: u32 = 4;
-/// Titles of the table.
+/// The lease is renewed once per this many tables, because each renewal is a line in the daemon's log.
+const TABLES_PER_RENEWAL: u32 = 4;
+/// Column titles.
 const HEADERS: [&str; 8] = ["tenant", "target", "achieved", "journal", "error", "weight", "cap/s", "remarks"];
 
-/// Holds shares, lists what is held, or lets it go.
+/// Starts, lists or removes holds.
 ///
 /// # Errors
-/// Wrong arguments, and the daemon's faults.
+/// Invalid arguments, and the daemon's faults.
 pub(crate) async fn run(args: HoldArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     match args.command {
         None => start(args.start, client, output).await,
@@ -52,17 +52,17 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
     if stays {
         return show::done(output, "hold", "active", &client.hold_start(&request, args.write.dry_run).await?);
     }
-    // Before anything is in force: an interruption that comes while the daemon answers would leave it until the lease ends.
-    let mut end = End::watched()?;
-    let (done, goes_on) = begin(&request, &mut end, client, output).await?;
+    // Before the hold starts: otherwise an interruption during the request would leave the hold active until its lease expires.
+    let mut signals = Signals::subscribe()?;
+    let (done, continues) = begin(&request, &mut signals, client, output).await?;
     let Some(view) = done.object else {
         return Err(Fault::new(Code::Internal, "hold", "the daemon's answer lacks the hold"));
     };
     let device = view.hold.device;
-    let followed = match goes_on {
+    let followed = match continues {
         true => {
             output.say(&format!("enforcing shares on {device}; Ctrl-C ends this and resets the weights"));
-            follow(&request, &device, end, client, output).await
+            follow(&request, &device, signals, client, output).await
         }
         false => Ok(()),
     };
@@ -70,22 +70,22 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
     followed.and(ended.map(drop))
 }
 
-/// Asks for a hold; the answer, and whether nobody interrupted meanwhile.
+/// Requests a hold; returns the answer, and `false` if a signal arrived in the meantime.
 async fn begin(
     request: &HoldStart,
-    end: &mut End,
+    signals: &mut Signals,
     client: &Client,
     output: &Output,
 ) -> Result<(Done<HoldView>, bool), Fault> {
     let mut answer = pin!(client.hold_start(request, false));
     tokio::select! {
         done = &mut answer => return Ok((done?, true)),
-        () = end.asked() => {}
+        () = signals.received() => {}
     }
-    output.say("waiting for the daemon's answer, to remove the hold; press Ctrl-C again to leave it to its lease");
+    output.say("waiting for the daemon's answer to remove the hold; press Ctrl-C again to let it expire instead");
     tokio::select! {
         done = answer => Ok((done?, false)),
-        () = end.asked() => {
+        () = signals.received() => {
             let cause = format!("the daemon did not answer; if the hold still starts, it ends after {LEASE_SECONDS} s");
             Err(Fault::new(Code::Unavailable, "hold", cause).hint("`bulkhead hold ls` lists the holds"))
         }
@@ -93,21 +93,21 @@ async fn begin(
 }
 
 /// The signals that end a hold.
-struct End {
+struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl End {
-    /// From now on they are kept for [`Self::asked`] instead of ending this process.
-    fn watched() -> Result<Self, Fault> {
+impl Signals {
+    /// From now on, these signals are reported by [`Self::received`] and no longer end this process.
+    fn subscribe() -> Result<Self, Fault> {
         let on =
             |kind| signal(kind).map_err(|error| Fault::new(Code::Internal, "bulkhead", format!("signals: {error}")));
         Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
     }
 
-    /// Waits until one of them comes, or came.
-    async fn asked(&mut self) {
+    /// Waits for a signal; returns at once if one has arrived before.
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -115,27 +115,27 @@ impl End {
     }
 }
 
-/// Prints where tenants stand, until it is interrupted or somebody else ends the hold.
+/// Prints the state of the tenants until a signal arrives or the hold is removed by someone else.
 async fn follow(
     request: &HoldStart,
     device: &str,
-    mut end: End,
+    mut signals: Signals,
     client: &Client,
     output: &Output,
 ) -> Result<(), Fault> {
-    let mut looks = interval(LOOK);
-    // The first one comes at once, and there is nothing to see yet.
-    looks.tick().await;
+    let mut ticks = interval(INTERVAL);
+    // The first tick is immediate, when there is nothing to show yet.
+    ticks.tick().await;
     for number in 1.. {
         tokio::select! {
-            () = end.asked() => return Ok(()),
-            _ = looks.tick() => {}
+            () = signals.received() => return Ok(()),
+            _ = ticks.tick() => {}
         }
         let Some(view) = client.hold_list().await?.into_iter().find(|view| view.hold.device == device) else {
             output.say(&format!("the hold on {device} was removed by someone else"));
             return Ok(());
         };
-        if u32::is_multiple_of(number, RENEW) {
+        if u32::is_multiple_of(number, TABLES_PER_RENEWAL) {
             client.hold_start(request, false).await?;
         }
         print(&view, output)?;
@@ -157,7 +157,7 @@ fn print(view: &HoldView, output: &Output) -> Result<(), Fault> {
     output.lines(&lines)
 }
 
-/// What a tenant is held to in a second.
+/// A tenant's caps, per second.
 fn cap(standing: &StandingView) -> String {
     let ops = standing.cap.map(|ops| ops.to_string());
     let bytes = standing.cap_bytes.map(|bytes| Bytes(bytes).to_string());
@@ -191,13 +191,13 @@ fn row(standing: &StandingView) -> Vec<String> {
     ]
 }
 
-/// Who shares, with what each was promised.
+/// The tenants and their settings.
 fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
     let mut tenants: Vec<HoldTenant> = args.tenants.iter().map(|text| tenant(text)).collect::<Result<_, _>>()?;
     for text in &args.fsync_p99 {
         let (object, example) = (format!("--fsync-p99 {text}"), "for example `--fsync-p99 db=20ms`");
         let (name, time) =
-            of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").hint(example))?;
+            split_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=TIME").hint(example))?;
         let us = micros(time)
             .ok_or_else(|| invalid(&object, format!("{time:?} is not a time in us, ms or s")).hint(example))?;
         if named(&mut tenants, name, &object)?.fsync_p99_us.replace(us).is_some() {
@@ -220,13 +220,12 @@ fn tenants(args: &HoldStartArgs) -> Result<Vec<HoldTenant>, Fault> {
 
 fn named<'a>(tenants: &'a mut [HoldTenant], name: &str, object: &str) -> Result<&'a mut HoldTenant, Fault> {
     tenants.iter_mut().find(|tenant| tenant.tenant == name).ok_or_else(|| {
-        invalid(object, format!("no share is given for {name}"))
-            .hint(format!("give it a share as well: `--tenant {name}=50`"))
+        invalid(object, format!("{name} has no share")).hint(format!("add a share, for example `--tenant {name}=50`"))
     })
 }
 
-/// `NAME=…`; names may have an equals sign of their own.
-fn of_name(text: &str) -> Option<(&str, &str)> {
+/// Splits `NAME=…` at the last equals sign, because names may contain one.
+fn split_name(text: &str) -> Option<(&str, &str)> {
     text.rsplit_once('=').filter(|(name, _)| !name.is_empty())
 }
 
@@ -234,13 +233,13 @@ fn tenant(text: &str) -> Result<HoldTenant, Fault> {
     let object = format!("--tenant {text}");
     let example = "for example `--tenant db=70`";
     let (name, share) =
-        of_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").hint(example))?;
+        split_name(text).ok_or_else(|| invalid(&object, "it is not of the form NAME=SHARE").hint(example))?;
     let number = share.trim_end_matches('%').parse().ok().filter(|number: &f64| number.is_finite());
     let share = number.ok_or_else(|| invalid(&object, format!("{share:?} is not a number")).hint(example))?;
     Ok(HoldTenant::new(name, share))
 }
 
-/// A time such as 20ms in microseconds: between 1 us and an hour.
+/// Parses a time such as 20ms, between 1 us and an hour, to microseconds.
 fn micros(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
     let factor = match unit {
@@ -250,7 +249,7 @@ fn micros(text: &str) -> Option<u64> {
         _ => return None,
     };
     let us = number.trim_end().parse::<f64>().ok()? * factor;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is in range")]
     (1.0..=3.6e9).contains(&us).then(|| us.round() as u64)
 }
 
@@ -284,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_read_and_refused() {
+    fn shares_are_parsed() {
         let share = |text: &str| tenant(text).map(|read| (read.tenant, read.share));
         assert_eq!(share("db=70"), Ok(("db".to_owned(), 70.0)));
         assert_eq!(share("a=b=0.5%"), Ok(("a=b".to_owned(), 0.5)));

@@ -1,5 +1,5 @@
-//! `bulkhead image import`: a directory, a tar archive or an OCI image becomes a snapshot, of which clones are made. The daemon makes
-//! it of an archive; what is none becomes one here, with the rights of whoever runs this.
+//! `bulkhead image import`: imports a directory, a tar archive or an OCI image as a snapshot to clone. The daemon imports archives only;
+//! a source that is not an archive is packed into one here, with the permissions of the user who runs this command.
 
 use std::path::absolute;
 
@@ -20,7 +20,7 @@ use crate::stream::{self, Feed};
 /// Imports an image.
 ///
 /// # Errors
-/// Wrong arguments, what is wrong with the source, the daemon's faults.
+/// Invalid arguments, errors of the source, and the daemon's faults.
 pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let volume = parse::volume_ref(&args.volume)?;
     let object = format!("volume {volume}");
@@ -59,7 +59,7 @@ pub(crate) async fn import(args: ImageImportArgs, client: &Client, output: &Outp
     Ok(())
 }
 
-/// What is printed of an import as JSON.
+/// The result of an import, as JSON.
 #[derive(Serialize)]
 struct Imported<'a> {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `bulkhead job`, and what is said of a request that takes long.
+//! `bulkhead job`, and progress messages of requests that take long.
 
 use std::sync::Mutex;
 
@@ -12,11 +12,11 @@ use crate::args::JobCommand;
 use crate::output::Output;
 use crate::show::{self, Show};
 
-/// What takes less is not worth a word, seconds.
-const MOMENT: f64 = 3.0;
+/// Requests that take less than this have no progress message, seconds.
+const QUIET_SECONDS: f64 = 3.0;
 
-/// How often a line is printed where there is no terminal, seconds.
-const LINE: f64 = 10.0;
+/// Interval between repeated messages without a terminal, seconds.
+const REPEAT_SECONDS: f64 = 10.0;
 
 /// Lists, shows and cancels jobs.
 ///
@@ -30,36 +30,36 @@ pub(crate) async fn run(command: &JobCommand, client: &Client, output: &Output) 
     }
 }
 
-/// Says for what a request waits: a line that is rewritten on a terminal, a line now and then elsewhere.
+/// Shows what a request is waiting for: as one line that is rewritten on a terminal, and as occasional lines elsewhere.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     output: Output,
     bar: ProgressBar,
-    /// What was said last, and when in the job's life.
-    said: Mutex<(String, f64)>,
+    /// The last message, and the age of the job at that time.
+    last: Mutex<(String, f64)>,
 }
 
 impl Waiting {
     pub(crate) fn new(output: &Output) -> Self {
-        Self { output: *output, bar: ProgressBar::new_spinner(), said: Mutex::default() }
+        Self { output: *output, bar: ProgressBar::new_spinner(), last: Mutex::default() }
     }
 }
 
 impl Watch for Waiting {
     fn sees(&self, job: &JobView) {
-        if self.output.is_json() || job.seconds < MOMENT {
+        if self.output.is_json() || job.seconds < QUIET_SECONDS {
             return;
         }
-        let text = sentence(job);
+        let text = message(job);
         if !self.bar.is_hidden() {
             self.bar.set_message(format!("{text} ({:.0} s)", job.seconds));
             self.bar.tick();
             return;
         }
-        let Ok(mut said) = self.said.lock() else { return };
-        if said.0 != text || job.seconds - said.1 >= LINE {
+        let Ok(mut last) = self.last.lock() else { return };
+        if last.0 != text || job.seconds - last.1 >= REPEAT_SECONDS {
             self.output.say(&format!("{text} ({:.0} s)", job.seconds));
-            *said = (text, job.seconds);
+            *last = (text, job.seconds);
         }
     }
 }
@@ -70,8 +70,8 @@ impl Drop for Waiting {
     }
 }
 
-/// What a job does, or for whom it waits.
-fn sentence(job: &JobView) -> String {
+/// The job's current step, or the jobs that it waits for.
+fn message(job: &JobView) -> String {
     let others: Vec<String> = job.waits_for.iter().map(ToString::to_string).collect();
     match (&others[..], &job.step) {
         ([], Some(step)) => format!("job {}: {step}", job.id),

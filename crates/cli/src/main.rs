@@ -1,7 +1,7 @@
-//! `bulkhead`: the command line. It reads arguments, asks the daemon, and prints; what is done is decided elsewhere.
+//! `bulkhead`: the command line. It parses arguments, sends requests to the daemon, and prints the answers.
 //!
-//! Owns: arguments (`args.rs`), output (`output.rs`, `show.rs`), and the two commands that are processes of their own: the
-//! daemon and `run`. Standard output is data; everything else goes to standard error.
+//! Owns: arguments (`args.rs`), output (`output.rs`, `show.rs`), and the two commands that do their work in this process: the
+//! daemon and `run`. Does not: decide what an operation does. Standard output is data; everything else goes to standard error.
 
 #![forbid(unsafe_code)]
 
@@ -88,14 +88,14 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Waits for a conversation with the daemon, on this thread: `run` must not have others (see `bulkhead_sys::namespace`).
-fn block_on<T>(conversation: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+/// Runs requests to the daemon on this thread: `run` must not have other threads (see `bulkhead_sys::namespace`).
+fn block_on<T>(request: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let failed = |error| Fault::new(Code::Internal, "bulkhead", format!("cannot wait for the daemon ({error})"));
-    runtime.map_err(failed)?.block_on(conversation)
+    runtime.map_err(failed)?.block_on(request)
 }
 
-/// What clap has to say: help and version are data, everything else is an error of the command line.
+/// Prints clap's output: help and version are data, everything else is a usage error.
 fn usage(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return match error.print() {
@@ -103,12 +103,12 @@ fn usage(error: &clap::Error) -> ExitCode {
             _ => ExitCode::SUCCESS,
         };
     }
-    // The arguments could not be read, so what they say about the output is looked for by hand.
+    // The arguments could not be parsed, so the output format is searched in them directly.
     let words: Vec<String> = std::env::args().collect();
-    let asked = words.iter().any(|word| matches!(word.as_str(), "--output=json" | "-ojson" | "-o=json"))
+    let by_option = words.iter().any(|word| matches!(word.as_str(), "--output=json" | "-ojson" | "-o=json"))
         || words.windows(2).any(|pair| matches!(pair[0].as_str(), "--output" | "-o") && pair[1] == "json");
-    let wanted = std::env::var("BULKHEAD_OUTPUT").is_ok_and(|value| value == "json");
-    if asked || wanted {
+    let by_environment = std::env::var("BULKHEAD_OUTPUT").is_ok_and(|value| value == "json");
+    if by_option || by_environment {
         let text = error.render().to_string();
         let mut paragraphs = text.split("\n\n");
         let cause = paragraphs.next().unwrap_or_default().trim_start_matches("error: ").trim();

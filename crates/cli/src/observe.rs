@@ -1,4 +1,4 @@
-//! Where observations come from, and how their figures are written: for `top` and `blame`.
+//! The source of observations, and the formatting of their figures, for `top` and `blame`.
 
 use std::path::PathBuf;
 use std::thread;
@@ -13,20 +13,20 @@ use bulkhead_sys::roots::Roots;
 use crate::block_on;
 use crate::output::Output;
 
-/// How often a long watch asks, so that the observation goes on ([`bulkhead_engine::observe::LEASE`]).
+/// Interval between requests of a long watch, which keep the observation running ([`bulkhead_engine::observe::LEASE`]).
 const RENEW: Duration = Duration::from_secs(60);
 
-/// The daemon, or where none runs this process itself: it takes no setting up to find out what is slow.
+/// The daemon, or without one this process itself: finding a slow container needs no setup.
 pub(crate) enum Source {
     Daemon(Client),
     Here(Box<Observatory>),
 }
 
 impl Source {
-    /// The daemon at this socket if it answers.
+    /// The daemon at this socket, or this process if none is running.
     ///
     /// # Errors
-    /// `PermissionDenied` when it may not be asked, or when there is none and we are not root.
+    /// `PermissionDenied` for the daemon's socket, or without a daemon if this process is not root's.
     pub(crate) fn open(socket: PathBuf, output: &Output) -> Result<Self, Fault> {
         let client = Client::new(socket);
         match block_on(client.healthz()) {
@@ -50,7 +50,7 @@ impl Source {
         }
     }
 
-    /// Whether there is something to sum up: what this process observes begins with the first question.
+    /// Checks that totals are available: an observation by this process begins with the first request.
     ///
     /// # Errors
     /// `InvalidArgument` without a daemon.
@@ -60,13 +60,13 @@ impl Source {
             Self::Here(_) => Err(Fault::new(
                 Code::InvalidArgument,
                 option,
-                "only the daemon knows what happened before, and none is running",
+                "past observations are available only from the daemon, which is not running",
             )
             .hint(format!("start it (`bulkhead daemon`), or omit `{option}`"))),
         }
     }
 
-    /// What was observed up to now, with the longest waits of the last `waits`.
+    /// The observation so far, with the longest waits of the last `waits`.
     ///
     /// # Errors
     /// Those of the daemon, or of this kernel.
@@ -77,11 +77,11 @@ impl Source {
         }
     }
 
-    /// What happens in so many seconds from now on, if `waits` with the longest waits.
+    /// The observation of the next `seconds`, optionally with the longest waits.
     ///
     /// # Errors
     /// As [`Source::observe`].
-    #[expect(clippy::disallowed_methods, reason = "watching for a time is what the user asked for")]
+    #[expect(clippy::disallowed_methods, reason = "the user requested to watch for this time")]
     pub(crate) fn watch(&self, seconds: f64, waits: bool) -> Result<Observation, Fault> {
         let before = self.observe(Duration::ZERO)?;
         let began = Instant::now();
@@ -124,7 +124,7 @@ pub(crate) fn latency(us: Option<u64>) -> String {
     }
 }
 
-/// A time of waiting.
+/// Waiting time in seconds, formatted.
 pub(crate) fn waited(seconds: f64) -> String {
     if seconds < 0.0005 { "-".to_owned() } else { format!("{seconds:.3} s") }
 }

@@ -1,7 +1,7 @@
-//! Where everything is printed: data on standard output, the rest on standard error, tables or JSON.
+//! All output: data on standard output, messages on standard error, as tables or JSON.
 //!
-//! Owns: the two streams, and the escaping of control characters, so that no name or path can play tricks on a terminal.
-//! A reader that goes away (a broken pipe) is not an error. There are no colours.
+//! Owns: the two streams, and the escaping of control characters, so that no name or path can control the terminal. A reader that
+//! closes its end (a broken pipe) is not an error. There are no colours.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::advice;
 use crate::args::Format;
 
-/// Prints in one format.
+/// Prints in the selected format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     format: Format,
@@ -47,7 +47,7 @@ impl Output {
         self.raw(text.as_bytes())
     }
 
-    /// Data as it is.
+    /// Data without escaping.
     ///
     /// # Errors
     /// When standard output cannot be written.
@@ -62,48 +62,48 @@ impl Output {
         }
     }
 
-    /// Whether somebody may still read the data: a pipe whose reader is gone says so.
+    /// Whether standard output may still have a reader; `false` for a pipe whose reader is gone.
     pub(crate) fn has_reader(&self) -> bool {
         let stdout = io::stdout();
         let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
-        // What cannot be asked is not a pipe without a reader.
-        let asked = poll(&mut polled, Some(&Timespec::default()));
-        asked.is_err() || !polled[0].revents().contains(PollFlags::ERR)
+        // A file that cannot be polled is not a pipe without a reader.
+        let outcome = poll(&mut polled, Some(&Timespec::default()));
+        outcome.is_err() || !polled[0].revents().contains(PollFlags::ERR)
     }
 
-    /// Something for people, beside the data; programs that asked for JSON do not get it.
+    /// A message for users, separate from the data; omitted with JSON output.
     pub(crate) fn say(&self, text: &str) {
         if !self.is_json() {
             stderr(&format!("{}\n", escaped(text)));
         }
     }
 
-    /// What is to be known of what was shown or changed, with what to do about it.
+    /// A finding about an object that was shown or changed, with its hint.
     pub(crate) fn finding(&self, finding: &Finding) {
         self.say(&finding.to_string());
-        advice::of_finding(finding).iter().for_each(|advice| self.say(&format!("hint: {advice}")));
+        advice::finding_hint(finding).iter().for_each(|hint| self.say(&format!("hint: {hint}")));
     }
 
-    /// Something that did not work, and does not end the command.
+    /// An error that does not end the command.
     pub(crate) fn warn(&self, fault: &Fault) {
         if self.is_json() {
-            self.complain(fault);
+            self.error(fault);
         } else {
             stderr(&format!("warning: {}\n", escaped(&fault.to_string())));
         }
     }
 
-    /// Why the command failed; returns the exit code that says so as well.
+    /// The error that ends the command; returns its exit code.
     pub(crate) fn fail(&self, fault: &Fault) -> ExitCode {
-        self.complain(fault);
+        self.error(fault);
         ExitCode::from(fault.code.exit_code())
     }
 
-    fn complain(&self, fault: &Fault) {
+    fn error(&self, fault: &Fault) {
         let hint = advice::hint(fault);
         if self.is_json() {
             let fault = Fault { hint, ..fault.clone() };
-            // A fault is plain text fields, so this does not fail; if it did, its words are still better than nothing.
+            // Does not fail, because a fault contains only text fields; otherwise its text is better than nothing.
             stderr(&(serde_json::to_string(&fault).unwrap_or_else(|_| fault.to_string()) + "\n"));
             return;
         }
@@ -112,7 +112,7 @@ impl Output {
     }
 }
 
-/// What clap says about wrong arguments.
+/// Prints clap's message about invalid arguments.
 pub(crate) fn usage_error(text: &str) -> ExitCode {
     let lines: Vec<String> = text.trim_end().lines().map(escaped).collect();
     stderr(&(lines.join("\n") + "\n"));
@@ -120,11 +120,11 @@ pub(crate) fn usage_error(text: &str) -> ExitCode {
 }
 
 fn stderr(text: &str) {
-    // Nobody is left to tell when standard error is closed.
+    // A closed standard error cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Control characters as Rust writes them, and characters that turn the direction of writing.
+/// Escapes control characters, and characters that change the writing direction, in Rust's notation.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -143,7 +143,7 @@ pub(crate) fn table(headers: &[&str], rows: &[Vec<String>]) -> Vec<String> {
     columns(&std::iter::once(head).chain(rows.iter().cloned()).collect::<Vec<_>>())
 }
 
-/// Columns that are two spaces apart, no borders.
+/// Columns separated by two spaces, without borders.
 pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| escaped(cell)).collect()).collect();
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -157,7 +157,7 @@ pub(crate) fn columns(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// Findings below each other, each with its advice.
+/// A list of findings, each with its hint.
 pub(crate) fn findings(findings: &[Finding]) -> Vec<String> {
     if findings.is_empty() {
         return vec!["findings: none".to_owned()];
@@ -165,12 +165,12 @@ pub(crate) fn findings(findings: &[Finding]) -> Vec<String> {
     let mut lines = vec!["findings:".to_owned()];
     for finding in findings {
         lines.push(format!("  - {finding}"));
-        lines.extend(advice::of_finding(finding).map(|advice| format!("    hint: {advice}")));
+        lines.extend(advice::finding_hint(finding).map(|hint| format!("    hint: {hint}")));
     }
     lines
 }
 
-/// `key: value` lines with the values below each other, and notes at the end.
+/// `key: value` lines with aligned values, and notes at the end.
 pub(crate) fn block(fields: &[(&str, String)], notes: &[String]) -> Vec<String> {
     let width = fields.iter().map(|(key, _)| key.len() + 1).max().unwrap_or(0);
     let mut lines: Vec<String> = fields
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_are_not_printed() {
+    fn control_characters_are_escaped() {
         assert_eq!(escaped("a\u{1b}[31m\n\u{7f}\u{9b}\u{202e}ü"), "a\\u{1b}[31m\\n\\u{7f}\\u{9b}\\u{202e}ü");
     }
 

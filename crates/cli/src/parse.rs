@@ -1,4 +1,4 @@
-//! What people type, checked: names, sizes, shares, limits, volume references. No I/O.
+//! Validation of arguments: names, sizes, shares, limits, volume references. No I/O.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use bulkhead_core::name::Name;
 use bulkhead_core::observe::waits::MEMORY_NS;
 use bulkhead_core::units::{Bytes, Share};
 
-/// An argument is wrong.
+/// The fault of an invalid argument.
 pub(crate) fn invalid(object: impl Display, cause: impl Display) -> Fault {
     Fault::new(Code::InvalidArgument, object, cause)
 }
@@ -42,15 +42,15 @@ pub(crate) fn share(text: &str) -> Result<Share, Fault> {
     checked("--share", text)
 }
 
-/// A size that a volume can have.
+/// The size of a volume.
 pub(crate) fn size(text: &str) -> Result<Bytes, Fault> {
     match checked("--size", text)? {
-        Bytes(0) => Err(invalid("--size", "a volume cannot have size 0: give a size such as 10G")),
+        Bytes(0) => Err(invalid("--size", "a volume cannot have size 0: specify a size such as 10G")),
         size => Ok(size),
     }
 }
 
-/// A size that a journal can have, or `auto`.
+/// The size of a journal, or `auto`.
 pub(crate) fn journal_size(text: &str) -> Result<JournalSize, Fault> {
     match text {
         "auto" => Ok(JournalSize::Auto),
@@ -58,25 +58,25 @@ pub(crate) fn journal_size(text: &str) -> Result<JournalSize, Fault> {
     }
 }
 
-/// A volume as people name it: with its pool, or without where that is enough.
+/// A volume argument: with its pool, or without if the name is unambiguous.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VolumeArg {
-    Whole(VolumeRef),
+    Full(VolumeRef),
     NameOnly(Name),
 }
 
 pub(crate) fn volume(text: &str) -> Result<VolumeArg, Fault> {
     if text.contains('/') {
-        volume_ref(text).map(VolumeArg::Whole)
+        volume_ref(text).map(VolumeArg::Full)
     } else {
         checked("volume", text).map(VolumeArg::NameOnly)
     }
 }
 
-/// Which of the volumes that are there is meant.
+/// The only one of the existing volumes with this name.
 ///
 /// # Errors
-/// `NotFound`, and `InvalidArgument` with the candidates when there is more than one.
+/// `NotFound`, and `InvalidArgument` with the candidates if there is more than one.
 pub(crate) fn choose(name: &Name, volumes: impl Iterator<Item = VolumeRef>) -> Result<VolumeRef, Fault> {
     let found: Vec<VolumeRef> = volumes.filter(|volume| volume.name == *name).collect();
     match &found[..] {
@@ -91,19 +91,19 @@ pub(crate) fn choose(name: &Name, volumes: impl Iterator<Item = VolumeRef>) -> R
     }
 }
 
-/// The name of a copy: bare, or with the pool of the original.
-pub(crate) fn copy_name(original: &VolumeRef, text: &str) -> Result<Name, Fault> {
+/// The name of a copy, given as just the name or with the pool of its origin.
+pub(crate) fn copy_name(origin: &VolumeRef, text: &str) -> Result<Name, Fault> {
     match volume(text)? {
         VolumeArg::NameOnly(name) => Ok(name),
-        VolumeArg::Whole(copy) if copy.pool == original.pool => Ok(copy.name),
-        VolumeArg::Whole(copy) => {
-            let cause = format!("a copy is in the same pool as its origin, which is {}", original.pool);
-            Err(invalid(format!("volume {copy}"), cause).hint("give only the name of the copy"))
+        VolumeArg::Full(copy) if copy.pool == origin.pool => Ok(copy.name),
+        VolumeArg::Full(copy) => {
+            let cause = format!("a copy must be in the pool of its origin, {}", origin.pool);
+            Err(invalid(format!("volume {copy}"), cause).hint("specify only the name of the copy"))
         }
     }
 }
 
-/// `DEV:wbps=50M,riops=100`, with the keys of `io.max`.
+/// Parses `DEV:wbps=50M,riops=100`, with the keys of `io.max`.
 pub(crate) fn limit(text: &str) -> Result<IoLimit, Fault> {
     let object = format!("limit {text:?}");
     let wrong = |cause: String| invalid(&object, cause).hint("write it like vda:wbps=50M,riops=100");
@@ -137,19 +137,19 @@ pub(crate) fn limit(text: &str) -> Result<IoLimit, Fault> {
     Ok(limit)
 }
 
-/// Limits of several devices; each device may be named once.
+/// Limits of several devices; each device may occur once.
 pub(crate) fn limits(texts: &[String]) -> Result<Vec<IoLimit>, Fault> {
     let limits: Vec<IoLimit> = texts.iter().map(|text| limit(text)).collect::<Result<_, _>>()?;
     for (i, limit) in limits.iter().enumerate() {
         if limits[..i].iter().any(|other| other.device == limit.device) {
             return Err(invalid("--limit", format!("{} has more than one", limit.device))
-                .hint("give all limits of a device at once, separated by commas"));
+                .hint("specify all limits of a device in one option, separated by commas"));
         }
     }
     Ok(limits)
 }
 
-/// A volume for `run`, and where the command sees it.
+/// A volume of `run`, and its mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunVolume {
     pub(crate) volume: VolumeArg,
@@ -162,7 +162,7 @@ pub(crate) fn run_volume(text: &str) -> Result<RunVolume, Fault> {
     let object = format!("--volume {text:?}");
     let wrong = |cause: &str| invalid(&object, cause).hint("write it like data:/var/lib/mysql or data:/srv:ro");
     let (reference, place) =
-        text.split_once(':').ok_or_else(|| wrong("it does not name a directory to mount it on"))?;
+        text.split_once(':').ok_or_else(|| wrong("it does not name a directory to mount the volume on"))?;
     let (target, read_only) = place.strip_suffix(":ro").map_or((place, false), |target| (target, true));
     let target = target.strip_suffix(":rw").unwrap_or(target);
     if !Path::new(target).is_absolute() {
@@ -184,12 +184,12 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A part of the time for which the daemon remembers waits.
-pub(crate) fn remembered_seconds(text: &str) -> Result<f64, String> {
+/// A time in seconds, at most as long as the daemon keeps waits.
+pub(crate) fn past_seconds(text: &str) -> Result<f64, String> {
     let memory = Duration::from_nanos(MEMORY_NS).as_secs_f64();
     match seconds(text)? {
         seconds if seconds <= memory => Ok(seconds),
-        _ => Err(format!("waits are remembered for {memory} seconds")),
+        _ => Err(format!("waits are kept for {memory} seconds")),
     }
 }
 
@@ -198,14 +198,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_seconds_of_the_past_are_taken_than_are_remembered() {
-        assert_eq!(remembered_seconds("300"), Ok(300.0));
-        assert_eq!(remembered_seconds("300.1"), Err("waits are remembered for 300 seconds".to_owned()));
-        assert_eq!(remembered_seconds("0"), seconds("0"));
+    fn at_most_as_many_past_seconds_are_accepted_as_waits_are_kept() {
+        assert_eq!(past_seconds("300"), Ok(300.0));
+        assert_eq!(past_seconds("300.1"), Err("waits are kept for 300 seconds".to_owned()));
+        assert_eq!(past_seconds("0"), seconds("0"));
     }
 
     #[test]
-    fn limits_are_read_as_io_max_writes_them() {
+    fn limits_have_the_keys_of_io_max() {
         let expected = IoLimit {
             device: "/dev/vda".into(),
             write_bytes_per_second: Some(50 << 20),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_run_are_read() {
+    fn volumes_of_run_are_parsed() {
         let read = |text: &str| run_volume(text).map(|v| (v.target.display().to_string(), v.read_only));
         assert_eq!(read("data:/srv"), Ok(("/srv".into(), false)));
         assert_eq!(read("fast/data:/srv/a:b:ro"), Ok(("/srv/a:b".into(), true)));
@@ -234,9 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_without_its_pool_is_found_when_it_is_the_only_one() {
-        let there = || ["a/db", "b/db", "b/web"].iter().map(|text| text.parse().unwrap());
-        let choose = |name: &str| choose(&name.parse().unwrap(), there());
+    fn a_volume_without_its_pool_is_found_if_its_name_is_unique() {
+        let existing = || ["a/db", "b/db", "b/web"].iter().map(|text| text.parse().unwrap());
+        let choose = |name: &str| choose(&name.parse().unwrap(), existing());
         assert_eq!(choose("web").map(|v| v.to_string()), Ok("b/web".into()));
         assert_eq!(choose("none").map_err(|fault| fault.code), Err(Code::NotFound));
         let fault = choose("db").unwrap_err();

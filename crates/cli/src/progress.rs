@@ -1,4 +1,4 @@
-//! The progress of what takes minutes: a bar on a terminal, a line for each step elsewhere.
+//! Progress of long operations: a bar on a terminal, a line for each step elsewhere.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::Output;
 
-/// A bar that counts bytes, of at most so many where that is known; shown on a terminal only.
-pub(crate) fn bytes(doing: &str, at_most: Option<Bytes>, output: &Output) -> ProgressBar {
+/// A bar that counts bytes, up to a maximum if one is known; shown on a terminal only.
+pub(crate) fn bytes(label: &str, at_most: Option<Bytes>, output: &Output) -> ProgressBar {
     let bar =
         if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(at_most.map_or(0, |bytes| bytes.0)) };
     set_style(&bar, at_most.is_some());
-    bar.set_prefix(doing.to_owned());
+    bar.set_prefix(label.to_owned());
     bar.enable_steady_tick(Duration::from_millis(500));
     bar
 }
 
-/// Shows how far a job is.
-pub(crate) fn has_come(bar: &ProgressBar, progress: JobProgress) {
+/// Shows a job's progress.
+pub(crate) fn update(bar: &ProgressBar, progress: JobProgress) {
     if let Some(of) = progress.of_bytes
         && bar.length() != Some(of.0)
     {
@@ -39,7 +39,7 @@ fn set_style(bar: &ProgressBar, has_end: bool) {
     }
 }
 
-/// Steps on their way. The bar goes when it is dropped.
+/// Progress in steps. The bar is removed when this is dropped.
 pub(crate) struct Steps<'a> {
     name: String,
     output: &'a Output,
@@ -48,7 +48,7 @@ pub(crate) struct Steps<'a> {
 }
 
 impl<'a> Steps<'a> {
-    /// A bar in this style of `indicatif`, or lines that begin with `name`; neither is shown with JSON.
+    /// A bar with this `indicatif` template, or lines that begin with `name`; neither is shown with JSON.
     pub(crate) fn new(name: &str, template: &str, output: &'a Output) -> Self {
         let bar = if output.is_json() { ProgressBar::hidden() } else { ProgressBar::new(1) };
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -59,15 +59,15 @@ impl<'a> Steps<'a> {
         Self { name: name.to_owned(), output, bar, shown: String::new() }
     }
 
-    /// A step begins, or goes on.
-    pub(crate) fn step(&mut self, done: u64, of: u64, doing: &str) {
+    /// Shows the current step.
+    pub(crate) fn step(&mut self, done: u64, of: u64, step: &str) {
         self.bar.set_length(of);
         self.bar.set_position(done);
-        self.bar.set_message(doing.to_owned());
-        // Without a terminal there is no bar: a line for each step shows that it goes on.
-        if self.bar.is_hidden() && self.shown != doing {
-            self.output.say(&format!("{}: {done}/{of} {doing}", self.name));
-            doing.clone_into(&mut self.shown);
+        self.bar.set_message(step.to_owned());
+        // Without a terminal there is no bar, and a line for each step shows the progress.
+        if self.bar.is_hidden() && self.shown != step {
+            self.output.say(&format!("{}: {done}/{of} {step}", self.name));
+            step.clone_into(&mut self.shown);
         }
     }
 

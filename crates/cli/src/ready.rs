@@ -9,19 +9,19 @@ use bulkhead_core::finding::Finding;
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::name::Name;
 
-/// Between two looks at volumes that are not mounted: the daemon tries again as often.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// Interval between polls of volumes that are not mounted, which is also the interval of the daemon's retries.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Waits until all volumes of a tenant are mounted, as long as the tenant is there.
+/// Waits until all volumes of a tenant are mounted, or until the tenant is removed.
 ///
 /// # Errors
-/// About the first volume that is not mounted when the time is over, or about the tenant.
+/// The fault of the first volume that is not mounted when the time is over, or of the tenant.
 pub(crate) async fn wait(tenant: &Name, limit: Duration, client: &Client) -> Result<TenantView, Fault> {
     let end = Instant::now() + limit;
     loop {
         let found = match client.tenant_inspect(tenant).await {
             Ok(view) => all_mounted(view, client).await,
-            // The daemon may be starting.
+            // The daemon may still be starting.
             Err(fault) if fault.code == Code::Unavailable => Err(fault),
             Err(fault) => return Err(fault),
         };
@@ -29,11 +29,11 @@ pub(crate) async fn wait(tenant: &Name, limit: Duration, client: &Client) -> Res
         if found.is_ok() || left.is_zero() {
             return found;
         }
-        tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+        tokio::time::sleep(left.min(POLL_INTERVAL)).await;
     }
 }
 
-/// The tenant, when all its volumes are mounted now; the error is about the first that is not.
+/// The tenant if all its volumes are mounted now; otherwise the fault of the first that is not.
 async fn all_mounted(view: TenantView, client: &Client) -> Result<TenantView, Fault> {
     for volume in &view.volumes {
         if client.volume_inspect(volume).await?.mounted_at.is_none() {
@@ -56,5 +56,5 @@ fn unavailable(finding: Finding) -> Fault {
 fn not_mounted(volume: &VolumeRef, tenant: &Name) -> Fault {
     let cause = format!("it is not mounted for tenant {tenant}");
     Fault::new(Code::Unavailable, format!("volume {volume}"), cause)
-        .hint("`bulkhead host` and the daemon's log say what is wrong")
+        .hint("`bulkhead host` and the daemon's log show the cause")
 }

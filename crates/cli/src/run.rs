@@ -1,9 +1,9 @@
-//! `bulkhead run`: a command in a tenant, with volumes that only it sees.
+//! `bulkhead run`: runs a command in a tenant, with volumes that are mounted for it alone.
 //!
-//! Owns: the order of things. Leases first (the daemon mounts the volumes); then our own program again (`__enter`), which has the daemon
-//! put it into a cgroup of this run's own, so that whatever the command leaves behind can be found and ended, and which becomes the
-//! command (see `bulkhead_sys::namespace`); at its end the daemon ends what is left of it, and takes the leases back. If this process is
-//! killed, the daemon does so by itself.
+//! Owns: the order of the steps. First, leases: the daemon mounts the volumes. Then this program is started again (`__enter`), requests its
+//! own cgroup from the daemon, so that background processes of the command can be found and killed, and executes the command (see
+//! `bulkhead_sys::namespace`). When the command ends, the daemon kills its remaining processes and ends the leases; it also does so by
+//! itself if this process is killed.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -24,13 +24,13 @@ use crate::output::Output;
 use crate::parse::{self, RunVolume, invalid};
 use crate::{block_on, commands};
 
-/// How long a daemon that is just being restarted may take until it answers again.
+/// How long to wait for a daemon that is being restarted.
 const RESTART: Duration = Duration::from_secs(2);
 
-/// The exit code of failures that are ours, as of `env`, `timeout` and `docker run`: all others are the command's.
+/// The exit code of failures before the command starts, as in `env`, `timeout` and `docker run`. Other exit codes are the command's.
 const NOT_RUN: u8 = 125;
 
-/// Runs the command; its exit code is ours. What fails before the command runs is told, and is [`NOT_RUN`].
+/// Runs the command and returns its exit code, or prints why it cannot be started and returns [`NOT_RUN`].
 pub(crate) fn run(args: &RunArgs, client: &Client, output: &Output) -> ExitCode {
     run_command(args, client, output).unwrap_or_else(|fault| {
         output.fail(&fault);
@@ -58,12 +58,12 @@ fn run_command(args: &RunArgs, client: &Client, output: &Output) -> Result<ExitC
         }
         client.lease_create(&LeaseCreate { tenant, volumes, pid: run.pid }).await
     })?;
-    let mut words = enter_args(&run, &wanted, &reply.leases, client, output);
-    words.extend_from_slice(&args.command);
+    let mut command_line = enter_args(&run, &wanted, &reply.leases, client, output);
+    command_line.extend_from_slice(&args.command);
     let spec = SuperviseSpec {
         program: PathBuf::from("/proc/self/exe"),
         arg0: "bulkhead".into(),
-        args: words,
+        args: command_line,
         death_signal: Some(Signal::TERM),
     };
     let outcome = namespace::supervise(&spec).map_err(|error| failed("command", &error));
@@ -77,14 +77,14 @@ fn check_target(target: &Path) -> Result<(), Fault> {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(invalid(object, "it is not a directory").hint("volumes are mounted on directories")),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Err(Fault::new(Code::NotFound, object, "there is no such directory to mount the volume on")
+            Err(Fault::new(Code::NotFound, object, "it does not exist")
                 .hint(format!("create it first: `mkdir -p {}`", target.display())))
         }
         Err(error) => Err(invalid(object, format!("it cannot be used ({error})"))),
     }
 }
 
-/// The arguments of `__enter` up to the command. A directory comes before those below it, which it would hide.
+/// The arguments of `__enter` up to the command. A directory comes before its subdirectories, which it would hide otherwise.
 fn enter_args(
     run: &Run,
     wanted: &[RunVolume],
@@ -109,8 +109,8 @@ fn enter_args(
     args
 }
 
-/// Has the daemon end what the command left behind, and take the leases back. What fails is only a warning: the daemon looks itself
-/// for runs whose processes are gone.
+/// Requests that the daemon kill the command's remaining processes and end the leases. A failure is only a warning, because the daemon
+/// also cleans up runs whose processes are gone.
 fn end(client: &Client, run: &Run, output: &Output) {
     let outcome = block_on(async {
         match client.run_end(run).await {
@@ -127,7 +127,7 @@ fn end(client: &Client, run: &Run, output: &Output) {
     }
 }
 
-/// Becomes the command. Returns only when that fails.
+/// Executes the command in this process. Returns only if that fails.
 pub(crate) fn enter(args: EnterArgs, client: &Client, output: &Output) -> ExitCode {
     let started = parse::tenant_name(&args.tenant).and_then(|tenant| {
         block_on(client.run_start(&tenant, &RunStart { pid: args.run, command_pid: std::process::id() }))
@@ -148,7 +148,7 @@ pub(crate) fn enter(args: EnterArgs, client: &Client, output: &Output) -> ExitCo
     };
     let Err(error) = namespace::enter_and_exec(&spec);
     let code = error.exit_code();
-    // The exit code is that of shells, not that of the fault: 127 not found, 126 not executable, 125 not even tried.
+    // The exit code follows shells and not the fault: 127 not found, 126 not executable, 125 not attempted.
     let fault = match code {
         126 | 127 => invalid("command", chain(&error)),
         _ => failed("command", &error),
@@ -157,7 +157,7 @@ pub(crate) fn enter(args: EnterArgs, client: &Client, output: &Output) -> ExitCo
     ExitCode::from(code)
 }
 
-/// An error of `sys`.
+/// The fault of an error from `sys`.
 fn failed(object: &str, error: &(dyn Error + 'static)) -> Fault {
     let denied = |error: &(dyn Error + 'static)| {
         error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
@@ -174,7 +174,7 @@ mod tests {
     use crate::args::Format;
 
     #[test]
-    fn a_directory_is_mounted_before_those_below_it() {
+    fn a_directory_is_mounted_before_its_subdirectories() {
         let wanted: Vec<RunVolume> =
             ["b:/srv/sub", "c:/srv/sub/deep:ro", "a:/srv/"].map(|text| parse::run_volume(text).unwrap()).into();
         let lease = |name: &str| {

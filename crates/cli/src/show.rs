@@ -1,4 +1,4 @@
-//! How objects look: one row in a list, or a block of `key: value` lines.
+//! The presentation of objects: one row in a list, or a block of `key: value` lines.
 
 use bulkhead_api::wire::{DeviceView, Done, HostView, IoBytes, PoolView, TenantView, VolumeView};
 use bulkhead_core::cow::LayersView;
@@ -11,32 +11,32 @@ use serde::Serialize;
 
 use crate::output::{Output, block, findings, table};
 
-/// An object of the API as people see it.
+/// An API object that can be shown as text.
 pub(crate) trait Show: Serialize {
-    /// What a list of none says.
+    /// The message for an empty list.
     const EMPTY: &'static str;
     /// The headers of a list.
     const HEADERS: &'static [&'static str];
     /// One row of a list.
     fn row(&self) -> Vec<String>;
-    /// All of it.
+    /// All fields of the object.
     fn fields(&self) -> Vec<(&'static str, String)>;
-    /// What is to be known of it.
+    /// Its findings.
     fn findings(&self) -> &[Finding] {
         &[]
     }
-    /// How its values came about, where that is recorded.
+    /// The origin of its values, if that is recorded.
     fn notes(&self) -> &[String] {
         &[]
     }
 }
 
-/// What cannot wait until somebody inspects it, in a list.
+/// Whether a finding is shown in lists, and not only when its object is inspected.
 fn is_urgent(finding: &Finding) -> bool {
     finding.severity == Severity::Critical || finding.id == FindingId::LayersMany
 }
 
-/// A list.
+/// Prints a list.
 pub(crate) fn list<T: Show>(output: &Output, items: &[T]) -> Result<(), Fault> {
     if output.is_json() {
         return output.json(&items);
@@ -51,7 +51,7 @@ pub(crate) fn list<T: Show>(output: &Output, items: &[T]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// One object.
+/// Prints one object.
 pub(crate) fn inspect<T: Show>(output: &Output, item: &T) -> Result<(), Fault> {
     if output.is_json() {
         return output.json(item);
@@ -63,9 +63,9 @@ pub(crate) fn inspect<T: Show>(output: &Output, item: &T) -> Result<(), Fault> {
     output.lines(&lines)
 }
 
-/// What a command did, `what` being for example `created`. For people it has data only in a dry run: the steps.
-pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Done<T>) -> Result<(), Fault> {
-    steps(output, object, what, done)?;
+/// Prints the result of a command, for example `created`. In text form, only the steps of a dry run are data.
+pub(crate) fn done<T: Show>(output: &Output, object: &str, result: &str, done: &Done<T>) -> Result<(), Fault> {
+    steps(output, object, result, done)?;
     if output.is_json() {
         return Ok(());
     }
@@ -76,8 +76,8 @@ pub(crate) fn done<T: Show>(output: &Output, object: &str, what: &str, done: &Do
     Ok(())
 }
 
-/// As [`done`], without what there is to know about the object.
-pub(crate) fn steps<T: Serialize>(output: &Output, object: &str, what: &str, done: &Done<T>) -> Result<(), Fault> {
+/// As [`done`], without notes and findings of the object.
+pub(crate) fn steps<T: Serialize>(output: &Output, object: &str, result: &str, done: &Done<T>) -> Result<(), Fault> {
     if output.is_json() {
         return output.json(done);
     }
@@ -87,14 +87,14 @@ pub(crate) fn steps<T: Serialize>(output: &Output, object: &str, what: &str, don
         let steps: Vec<String> = done.steps.iter().map(|step| format!("would {}", step.action)).collect();
         output.lines(&steps)?;
     } else if done.steps.iter().any(|step| step.changed) {
-        output.say(&format!("{object}: {what}"));
+        output.say(&format!("{object}: {result}"));
     } else {
         output.say(&format!("{object}: no changes needed"));
     }
     Ok(())
 }
 
-/// The outcome of a check, which succeeds without changing anything.
+/// Prints the result of a check, which can succeed without changing anything.
 pub(crate) fn checked<T: Show>(output: &Output, object: &str, outcome: &Done<T>) -> Result<(), Fault> {
     if output.is_json() || outcome.dry_run {
         return done(output, object, "checked", outcome);
@@ -103,7 +103,7 @@ pub(crate) fn checked<T: Show>(output: &Output, object: &str, outcome: &Done<T>)
     Ok(())
 }
 
-/// What the daemon is and sees.
+/// Prints the daemon's version, and its facts and findings about the host.
 pub(crate) fn host(output: &Output, host: &HostView) -> Result<(), Fault> {
     if output.is_json() {
         return output.json(host);
@@ -180,7 +180,7 @@ impl Show for PoolView {
     }
 }
 
-/// Where a copied volume reads shared blocks, if it can share any.
+/// Where a copied volume reads shared blocks, if it can have any.
 fn read_from(volume: &VolumeView) -> Option<String> {
     let shares = volume.layers.as_ref().is_some_and(|layers| !layers.below.is_empty());
     let domain = volume.domain.as_ref().map_or_else(String::new, |domain| format!(", domain {domain}"));
@@ -334,7 +334,7 @@ impl Show for DeviceView {
         &self.findings
     }
 
-    /// How it was calibrated: what was measured and tried.
+    /// The measurements of its calibration.
     fn notes(&self) -> &[String] {
         self.calibration.as_ref().map_or(&[], |calibration| &calibration.measured)
     }

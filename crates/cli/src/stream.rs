@@ -1,6 +1,7 @@
-//! Streams between this process and a job of the daemon's: the bytes are moved as they are, and the job says what came of them.
+//! Streams between this process and a job of the daemon. The bytes are copied unchanged; the job reports the result.
 //!
-//! What goes wrong at our end is told here; at the other end, by the job. When this process ends, the stream does, and with it the job.
+//! Owns: errors at this end of the stream. Does not: report errors at the other end, which are the job's. When this process ends, the stream
+//! ends, and the job with it.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,25 +19,25 @@ use tokio::sync::oneshot;
 
 use crate::progress;
 
-/// How often it is asked how far a job is.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval between polls of a job's progress.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How much is moved at a time, in bytes.
-const PIECE: usize = 256 << 10;
+/// Size of the copy buffer, in bytes.
+const BUFFER_BYTES: usize = 256 << 10;
 
-/// Standard input or output as a file, without a buffer that looks for lines.
+/// Standard input or output as a file, without line buffering.
 ///
 /// # Errors
-/// When it is closed.
+/// If it is closed.
 pub(crate) fn file(of: impl AsFd, name: &str) -> Result<File, Fault> {
     let failed = |error: io::Error| Fault::new(Code::Internal, name, error);
     of.as_fd().try_clone_to_owned().map(File::from).map_err(failed)
 }
 
-/// Writes what a job sends; returns what came of the job.
+/// Copies a job's stream to a file, and returns the job's result.
 ///
 /// # Errors
-/// The job's fault; that it cannot be written.
+/// The job's fault, and a failed write.
 pub(crate) async fn write(
     client: &Client,
     stream: Stream,
@@ -44,31 +45,31 @@ pub(crate) async fn write(
     bar: &ProgressBar,
 ) -> Result<JobResult, Fault> {
     let Stream { job, socket, ahead } = stream;
-    let mut moved = on_a_thread(move || {
+    let mut copying = on_a_thread(move || {
         let failed = |error: io::Error| {
             let code = if error.kind() == io::ErrorKind::StorageFull { Code::NoSpace } else { Code::Internal };
             Fault::new(code, "standard output", format!("it cannot be written ({error})"))
         };
         out.write_all(&ahead).map_err(failed)?;
-        let (mut socket, mut buffer) = (socket, vec![0; PIECE]);
+        let (mut socket, mut buffer) = (socket, vec![0; BUFFER_BYTES]);
         loop {
             match socket.read(&mut buffer) {
-                // Whether that is all of it, the job knows.
+                // The job reports whether the stream was complete.
                 Ok(0) | Err(_) => return Ok(()),
                 Ok(n) => out.write_all(&buffer[..n]).map_err(failed)?,
             }
         }
     });
-    let result = follow(client, job, &mut moved, bar).await?;
-    // What was sent is still on its way to where it is written.
-    moved.end().await?;
+    let result = follow(client, job, &mut copying, bar).await?;
+    // The last bytes that the job sent may not be written yet.
+    copying.end().await?;
     Ok(result)
 }
 
-/// Has a job read what `feed` writes; returns what came of the job.
+/// Sends the output of `feed` to a job, and returns the job's result.
 ///
 /// # Errors
-/// The job's fault; what `feed` fails with, unless nobody reads any more.
+/// The job's fault, and the error of `feed` unless the job has stopped reading.
 pub(crate) async fn feed(
     client: &Client,
     stream: Stream,
@@ -76,37 +77,37 @@ pub(crate) async fn feed(
     bar: &ProgressBar,
 ) -> Result<JobResult, Fault> {
     let Stream { job, socket, .. } = stream;
-    // As long as this end is open, the job sees that somebody is there.
+    // The job takes a closed socket for a client that has gone.
     let ours = socket.try_clone().map_err(|error| Fault::new(Code::Internal, "stream", error))?;
-    let mut moved = on_a_thread(move || {
+    let mut copying = on_a_thread(move || {
         let mut out = Feed { socket, is_read: true };
         let fed = feed(&mut out);
         if out.is_read {
             fed?;
-            // Fails when nobody reads any more: who does not, has said why, or will.
+            // Fails if the job has stopped reading, for which the job reports the reason.
             drop(out.socket.shutdown(Shutdown::Write));
         }
         Ok(())
     });
-    let result = follow(client, job, &mut moved, bar).await;
+    let result = follow(client, job, &mut copying, bar).await;
     drop(ours);
     result
 }
 
-/// What a job reads.
+/// The input of a job.
 pub(crate) struct Feed {
     socket: UnixStream,
     is_read: bool,
 }
 
 impl Feed {
-    /// Moves all that an input has.
+    /// Copies all bytes of an input to the job.
     ///
     /// # Errors
-    /// That it cannot be read; that nobody reads what is written.
+    /// A failed read of the input, and a job that has stopped reading.
     pub(crate) fn all_of(&mut self, input: &mut impl Read, name: &str) -> Result<(), Fault> {
         let failed = |error: io::Error| Fault::new(Code::Internal, name, format!("it cannot be transferred ({error})"));
-        let mut buffer = vec![0; PIECE];
+        let mut buffer = vec![0; BUFFER_BYTES];
         loop {
             match input.read(&mut buffer) {
                 Ok(0) => return Ok(()),
@@ -128,18 +129,18 @@ impl Write for Feed {
     }
 }
 
-/// What a thread moves, which is not waited for when there is nothing to wait for any more.
-struct Moving(Option<oneshot::Receiver<Result<(), Fault>>>);
+/// A copying thread, which is not joined when the job fails.
+struct Copying(Option<oneshot::Receiver<Result<(), Fault>>>);
 
-fn on_a_thread(work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Moving {
+fn on_a_thread(work: impl FnOnce() -> Result<(), Fault> + Send + 'static) -> Copying {
     let (ended, end) = oneshot::channel();
-    // Nobody may be interested in how it ended.
+    // The receiver may be gone.
     thread::spawn(move || drop(ended.send(work())));
-    Moving(Some(end))
+    Copying(Some(end))
 }
 
-impl Moving {
-    /// Resolves when all is moved; at once when it was told that before.
+impl Copying {
+    /// Resolves when everything is copied; at once if it has resolved before.
     async fn end(&mut self) -> Result<(), Fault> {
         let Some(end) = &mut self.0 else { return Ok(()) };
         let outcome = end
@@ -149,24 +150,24 @@ impl Moving {
         outcome
     }
 
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.0.is_some()
     }
 }
 
 /// Waits for the end of a job.
-async fn follow(client: &Client, job: u64, moved: &mut Moving, bar: &ProgressBar) -> Result<JobResult, Fault> {
+async fn follow(client: &Client, job: u64, copying: &mut Copying, bar: &ProgressBar) -> Result<JobResult, Fault> {
     loop {
-        let goes_on = moved.goes_on();
+        let is_copying = copying.is_running();
         let view = tokio::select! {
-            view = client.job_at_end(job, LOOK) => view.map_err(lost)?,
-            moved = moved.end(), if goes_on => {
-                moved?;
+            view = client.job_at_end(job, POLL_INTERVAL) => view.map_err(lost)?,
+            copied = copying.end(), if is_copying => {
+                copied?;
                 continue;
             }
         };
         if let Some(progress) = view.progress {
-            progress::has_come(bar, progress);
+            progress::update(bar, progress);
         }
         match view.state {
             JobState::Waiting | JobState::Running => {}
@@ -175,10 +176,10 @@ async fn follow(client: &Client, job: u64, moved: &mut Moving, bar: &ProgressBar
     }
 }
 
-/// What came of a job that has ended.
+/// The result of a job that has ended.
 ///
 /// # Errors
-/// Its fault.
+/// The job's fault.
 pub(crate) fn outcome(view: JobView) -> Result<JobResult, Fault> {
     let unknown = || Fault::new(Code::Internal, format!("job {}", view.id), "its outcome is unknown");
     match view.fault {
@@ -187,7 +188,7 @@ pub(crate) fn outcome(view: JobView) -> Result<JobResult, Fault> {
     }
 }
 
-/// A daemon that was started meanwhile knows nothing of the job.
+/// A missing job means that the daemon was restarted in the meantime.
 pub(crate) fn lost(fault: Fault) -> Fault {
     match fault.code {
         Code::NotFound => Fault::new(Code::Unavailable, "daemon", "it was restarted in the meantime").hint("try again"),

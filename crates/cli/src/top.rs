@@ -1,6 +1,6 @@
-//! `bulkhead top`: who does how much, and who waits for whom.
+//! `bulkhead top`: I/O and fsync waits by container.
 //!
-//! Owns: the lines of the table, which `--once` prints and the screen (`top/screen.rs`) shows.
+//! Owns: the rows of the table, which `--once` prints and the screen (`top/screen.rs`) shows.
 
 mod screen;
 
@@ -16,7 +16,7 @@ use crate::args::{SortKey, TopArgs};
 use crate::observe::{Source, latency, rate, waited};
 use crate::output::{Output, table};
 
-/// Titles of the columns.
+/// Column titles.
 const HEADERS: [&str; 12] = [
     "container",
     "kind",
@@ -32,10 +32,10 @@ const HEADERS: [&str; 12] = [
     "mostly for",
 ];
 
-/// Shows it live, or once.
+/// Shows the table live, or prints it once.
 ///
 /// # Errors
-/// Those of the source; `InvalidArgument` when it is to be live and there is no terminal.
+/// Those of the source; `InvalidArgument` for a live table without a terminal.
 pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<(), Fault> {
     let invalid = |cause, hint| Err(Fault::new(Code::InvalidArgument, "top", cause).hint(hint));
     if args.total && !output.is_json() {
@@ -43,7 +43,10 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
     }
     let is_live = !args.once && !output.is_json();
     if is_live && (!std::io::stdout().is_terminal() || !std::io::stdin().is_terminal()) {
-        return invalid("it needs a terminal", "`--once` prints one table, and `--output json` the figures");
+        return invalid(
+            "a live table requires a terminal",
+            "`--once` prints one table, and `--output json` the figures",
+        );
     }
     let source = Source::open(socket, output)?;
     if args.total {
@@ -57,7 +60,7 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
         seen.limits().iter().for_each(|finding| output.finding(finding));
         let rows: Vec<Vec<String>> = sorted(&seen, args.sort).into_iter().map(|view| row(&seen, view)).collect();
         output.say(&summary(&seen));
-        for line in held(&seen) {
+        for line in hold_lines(&seen) {
             output.say(&line);
         }
         if rows.is_empty() {
@@ -69,7 +72,7 @@ pub(crate) fn run(args: &TopArgs, socket: PathBuf, output: &Output) -> Result<()
     screen::run(args, source)
 }
 
-/// One line about the whole.
+/// One line of totals.
 fn summary(seen: &Observation) -> String {
     let seconds = seen.observed_seconds;
     let journal: u64 = seen.file_systems.iter().map(|view| view.journal.total()).sum();
@@ -85,7 +88,7 @@ fn summary(seen: &Observation) -> String {
     )
 }
 
-/// Those that did something, the largest first.
+/// The active containers, largest value first.
 fn sorted(seen: &Observation, key: SortKey) -> Vec<&ContainerView> {
     let mut views: Vec<&ContainerView> = seen.containers.iter().collect();
     #[expect(clippy::cast_precision_loss, reason = "order of sizes, of which the largest 16 digits decide")]
@@ -113,7 +116,7 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
         rate(view.read_bytes, seconds),
         rate(view.written_bytes, seconds),
         rate(view.journal_total().total(), seconds),
-        // Nobody's: there was none, or the host does not tell.
+        // No container has device time: there was no I/O, or the host does not measure it.
         if seen.containers.iter().all(|view| view.device_seconds <= 0.0) {
             "-".to_owned()
         } else {
@@ -128,11 +131,11 @@ fn row(seen: &Observation, view: &ContainerView) -> Vec<String> {
     ]
 }
 
-/// What it has of a device, and what it is meant to have: by its weights, or, where shares are held, with its journal.
+/// The achieved and the target share of a device: by weights, or with a hold, of I/O that includes the journal's.
 fn share(seen: &Observation, view: &ContainerView) -> String {
     let percent = |share: f64| format!("{:.0}", 100.0 * share);
     let device = view.main_device();
-    // One that only journals has no device of its own.
+    // A container with only journal I/O has no main device.
     let is_here = |hold: &&HoldView| device.is_none_or(|device| device.device == hold.hold.device);
     let held = seen.holds.iter().filter(is_here).find_map(|hold| seen.standing(&view.identity, &hold.hold.device));
     match (held, device) {
@@ -145,8 +148,8 @@ fn share(seen: &Observation, view: &ContainerView) -> String {
     }
 }
 
-/// What the daemon does about shares, a line for each device.
-fn held(seen: &Observation) -> Vec<String> {
+/// One line about the hold on each device.
+fn hold_lines(seen: &Observation) -> Vec<String> {
     let line = |view: &HoldView| {
         let errors = view.standings.iter().filter(|standing| standing.contends);
         let worst = errors.map(|standing| (standing.achieved_share - standing.target_share).abs()).reduce(f64::max);

@@ -18,13 +18,13 @@ use crate::show;
 use crate::stream::{self, Feed};
 use crate::work::transfer_fault as fault;
 
-/// A token as it is printed: what is sent, what that is based on, and an offset.
-fn printed(token: &ResumeToken) -> String {
+/// The text of a resume token: the content's UUID, that of its base, and the received bytes.
+fn token_text(token: &ResumeToken) -> String {
     let base = token.base.map_or_else(|| "none".to_owned(), |base| base.to_string());
     format!("{}:{base}:{}", token.content, token.received_bytes.0)
 }
 
-fn token(text: &str) -> Result<ResumeToken, Fault> {
+fn parse_token(text: &str) -> Result<ResumeToken, Fault> {
     let bad = || {
         invalid(format!("token {text:?}"), "not a valid resume token").hint(
             "get it on the receiving host with `bulkhead volume receive POOL/VOLUME --token`, and pass it unchanged",
@@ -41,10 +41,10 @@ fn token(text: &str) -> Result<ResumeToken, Fault> {
 /// Writes a snapshot to standard output.
 ///
 /// # Errors
-/// Wrong arguments, the daemon's faults, and why the stream cannot be written.
+/// Invalid arguments, the daemon's faults, and a failed write of the stream.
 pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let snapshot = resolved(client, &args.snapshot).await?;
-    let resume = args.resume.as_deref().map(token).transpose()?;
+    let resume = args.resume.as_deref().map(parse_token).transpose()?;
     if io::stdout().is_terminal() && !args.write.dry_run {
         return Err(invalid("standard output", "a stream cannot be written to a terminal")
             .hint("redirect it to a file, or pipe it to `bulkhead volume receive`"));
@@ -68,13 +68,17 @@ pub(crate) async fn send(args: SendArgs, client: &Client, output: &Output) -> Re
 /// Reads a snapshot from standard input.
 ///
 /// # Errors
-/// Wrong arguments, the daemon's faults, and what is wrong with the stream.
+/// Invalid arguments, the daemon's faults, and errors of the stream.
 pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output) -> Result<(), Fault> {
     let volume = parse::volume_ref(&args.volume)?;
     let object = format!("volume {volume}");
     if args.token {
         let view = client.volume_receiving(&volume).await?;
-        return if output.is_json() { output.json(&view) } else { output.lines(&[printed(&ResumeToken::from(&view))]) };
+        return if output.is_json() {
+            output.json(&view)
+        } else {
+            output.lines(&[token_text(&ResumeToken::from(&view))])
+        };
     }
     if args.abort {
         let done = client.volume_receive_abort(&volume, args.write.dry_run).await?;
@@ -86,8 +90,8 @@ pub(crate) async fn receive(args: ReceiveArgs, client: &Client, output: &Output)
             .hint("redirect it from a file, or pipe it from `bulkhead volume send`"));
     }
     let mut input = stream::file(io::stdin(), "standard input")?;
-    let anew = "nothing was received: send it again, and check what it passes through on the way";
-    let (header, start) = read_header(&mut input).map_err(|error| fault(&error, &volume, anew))?;
+    let hint = "nothing was received; send it again, and check that the stream is not altered on the way";
+    let (header, start) = read_header(&mut input).map_err(|error| fault(&error, &volume, hint))?;
     let stream = match client.volume_receive(&volume, &header, tenant.as_ref(), args.write.dry_run).await? {
         Streamed::Planned(done) => return show::steps(output, &object, "", &done),
         Streamed::Stream(stream) => stream,
@@ -109,14 +113,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_is_printed() {
+    fn a_printed_token_can_be_parsed() {
         let whole = ResumeToken { content: Uuid::from_u128(7), base: None, received_bytes: Bytes(4096) };
-        assert_eq!(printed(&whole), "00000000-0000-0000-0000-000000000007:none:4096");
+        assert_eq!(token_text(&whole), "00000000-0000-0000-0000-000000000007:none:4096");
         for wanted in [whole, ResumeToken { base: Some(Uuid::from_u128(8)), ..whole }] {
-            assert_eq!(token(&format!("{}\n", printed(&wanted))).unwrap(), wanted);
+            assert_eq!(parse_token(&format!("{}\n", token_text(&wanted))).unwrap(), wanted);
         }
         for bad in ["", "x", "00000000-0000-0000-0000-000000000007:4096", "a:b:c", "::"] {
-            assert_eq!(token(bad).unwrap_err().code, Code::InvalidArgument, "{bad:?}");
+            assert_eq!(parse_token(bad).unwrap_err().code, Code::InvalidArgument, "{bad:?}");
         }
     }
 }

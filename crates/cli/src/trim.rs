@@ -1,4 +1,4 @@
-//! `bulkhead volume trim`: one volume after the other, so that there is one at a time for a disk to work on.
+//! `bulkhead volume trim`: trims one volume after the other, so that a disk is busy with only one at a time.
 
 use bulkhead_api::client::Client;
 use bulkhead_api::wire::{Done, TrimView};
@@ -8,28 +8,28 @@ use serde::Serialize;
 
 use crate::output::Output;
 
-/// What came of it, as JSON.
+/// The result of the command, as JSON.
 #[derive(Debug, Default, Serialize)]
 struct Trimmed {
-    /// An answer for each volume that was trimmed.
+    /// One answer per trimmed volume.
     trimmed: Vec<Done<TrimView>>,
-    /// Why others were passed over, when all were asked for.
+    /// With `--all`, why other volumes were skipped.
     passed_over: Vec<Fault>,
 }
 
-/// Trims these volumes, or all that are mounted and can be trimmed. One that fails does not keep the others.
+/// Trims these volumes, or all that are mounted and can be trimmed. A failure does not stop the others.
 ///
 /// # Errors
-/// The first fault, when all have been tried; at once when the daemon does not answer, or somebody cancelled it.
+/// The first fault, after all volumes have been tried; at once if the daemon does not answer or the job is cancelled.
 pub(crate) async fn run(
-    asked: Option<Vec<VolumeRef>>,
+    selected: Option<Vec<VolumeRef>>,
     dry_run: bool,
     client: &Client,
     output: &Output,
 ) -> Result<(), Fault> {
     let (mut outcome, mut failed) = (Trimmed::default(), None);
-    let is_all = asked.is_none();
-    let volumes = match asked {
+    let is_all = selected.is_none();
+    let volumes = match selected {
         Some(volumes) => volumes,
         None => client.volume_list(None).await?.into_iter().map(|view| view.volume).collect(),
     };
@@ -39,10 +39,10 @@ pub(crate) async fn run(
                 say(&volume, &done, output)?;
                 outcome.trimmed.push(done);
             }
-            Err(fault) if is_all && is_passed_over(&volume, &fault, client).await => outcome.passed_over.push(fault),
+            Err(fault) if is_all && is_skipped(&volume, &fault, client).await => outcome.passed_over.push(fault),
             Err(fault) => {
                 let is_the_end = matches!(fault.code, Code::Unavailable | Code::PermissionDenied | Code::Cancelled);
-                // The first one is what the command ends with.
+                // The command fails with the first fault.
                 match &failed {
                     Some(_) => output.warn(&fault),
                     None => failed = Some(fault),
@@ -74,8 +74,8 @@ fn say(volume: &VolumeRef, done: &Done<TrimView>, output: &Output) -> Result<(),
     output.lines(&steps)
 }
 
-/// Whether nothing is wrong: the volume is not to be trimmed, or is not mounted, or was detached or removed meanwhile.
-async fn is_passed_over(volume: &VolumeRef, fault: &Fault, client: &Client) -> bool {
+/// Whether the fault is expected with `--all`: the volume cannot be trimmed, is not mounted, or was detached or removed in the meantime.
+async fn is_skipped(volume: &VolumeRef, fault: &Fault, client: &Client) -> bool {
     match fault.code {
         Code::Unsupported => true,
         Code::InvalidArgument | Code::NotFound => match client.volume_inspect(volume).await {

@@ -1,4 +1,4 @@
-//! `bulkhead work` as a process, with the test in the place of the daemon.
+//! `bulkhead work` as a process, with the test in the role of the daemon.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "the test starts the worker as the daemon does, and files are its own")]
@@ -18,7 +18,7 @@ use bulkhead_core::work::{COMMAND, MAX_MESSAGE_BYTES, Order, Outcome, ReceiveTas
 use bulkhead_sys::{packet, part, worker};
 use uuid::Uuid;
 
-/// A worker, and our end of its socket.
+/// A worker, and the daemon's end of its socket.
 struct Worker {
     child: Child,
     control: OwnedFd,
@@ -28,7 +28,7 @@ impl Worker {
     fn start(task: Task) -> Self {
         let (control, theirs) = packet::pair().unwrap();
         packet::limit(&control, Duration::from_secs(60)).unwrap();
-        // There is no such cgroup: it works all the same.
+        // This cgroup does not exist, which does not keep the worker from working.
         let spec = serde_json::to_string(&WorkSpec { cgroup: "none.slice/none".to_owned(), task }).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
         command.args([COMMAND, &spec]).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
@@ -36,11 +36,11 @@ impl Worker {
         Self { child, control }
     }
 
-    fn hear(&self) -> Report {
+    fn next_report(&self) -> Report {
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         loop {
             let (packet, _) = packet::receive(&self.control, &mut buffer).unwrap();
-            assert!(!packet.is_empty(), "it ended without a word");
+            assert!(!packet.is_empty(), "it ended without a report");
             match serde_json::from_slice(packet).unwrap() {
                 Report::Progress(_) => {}
                 report => return report,
@@ -49,13 +49,13 @@ impl Worker {
     }
 
     fn failure(&self) -> Fault {
-        match self.hear() {
+        match self.next_report() {
             Report::Failed(fault) => fault,
             other => panic!("{other:?}"),
         }
     }
 
-    /// Gives it its stream; returns the other end.
+    /// Passes the stream to the worker; returns the other end.
     fn stream(&self, ahead: &[u8]) -> UnixStream {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let order = Order::Stream { ahead_bytes: Bytes(ahead.len() as u64) };
@@ -104,17 +104,17 @@ fn made_part(dir: &tempfile::TempDir) -> PathBuf {
 }
 
 #[test]
-fn a_stream_is_received_whatever_of_it_was_read_ahead() {
+fn a_stream_is_received_however_much_of_it_was_read_ahead() {
     for ahead in [0, 10, 350, usize::MAX] {
         let dir = tempfile::tempdir().unwrap();
         let (path, stream) = (made_part(&dir), stream());
         let worker = receive(&path);
-        assert_eq!(worker.hear(), Report::Ready);
+        assert_eq!(worker.next_report(), Report::Ready);
         let (ahead, rest) = stream.split_at(ahead.min(stream.len()));
         let mut socket = worker.stream(ahead);
         socket.write_all(rest).unwrap();
         socket.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(worker.hear(), Report::Done(Outcome::Received));
+        assert_eq!(worker.next_report(), Report::Done(Outcome::Received));
         worker.ended();
         assert_eq!(part::state(&path).unwrap().unwrap().received, None);
         assert_eq!(std::fs::read(&path).unwrap()[8192..12288], [7; 4096]);
@@ -122,11 +122,11 @@ fn a_stream_is_received_whatever_of_it_was_read_ahead() {
 }
 
 #[test]
-fn a_stream_that_is_ended_keeps_what_came_and_a_second_worker_is_refused() {
+fn an_interrupted_stream_keeps_the_received_data_and_a_second_worker_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = made_part(&dir);
     let worker = receive(&path);
-    assert_eq!(worker.hear(), Report::Ready);
+    assert_eq!(worker.next_report(), Report::Ready);
     let second = receive(&path);
     assert_eq!(second.failure().code, Code::InUse);
     second.ended();
@@ -143,10 +143,10 @@ fn a_stream_that_is_ended_keeps_what_came_and_a_second_worker_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said_before_there_is_a_stream() {
+fn a_file_that_cannot_be_opened_is_reported_before_the_stream_starts() {
     let dir = tempfile::tempdir().unwrap();
     let worker = receive(&dir.path().join("none.part"));
-    assert!(matches!(worker.hear(), Report::Failed(_)));
+    assert!(matches!(worker.next_report(), Report::Failed(_)));
     worker.ended();
     let layer = dir.path().join("none.layer");
     let (volume, layers) = ("p/s".parse().unwrap(), vec![layer.clone()]);

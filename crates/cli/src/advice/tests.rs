@@ -1,4 +1,4 @@
-//! Pins each wording, and that what is advised can be typed: commands and options are looked up in the command line itself.
+//! Every hint has the expected text, and its commands and options exist: they are parsed by the command line itself.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ fn name(text: &str) -> Name {
     text.parse().unwrap()
 }
 
-/// One of each reason, and what is advised.
-fn wordings() -> Vec<(Reason, &'static str)> {
+/// One example of each reason, and its hint.
+fn hints() -> Vec<(Reason, &'static str)> {
     vec![
         (Reason::DaemonUnreachable, "start it: `systemctl start bulkhead`, or `bulkhead daemon` in another terminal"),
         (
@@ -34,7 +34,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::RecordDamaged { path: "/var/lib/bulkhead/pools/p".into() },
-            "restore it from a backup, rename it back, or move it away: what it describes is left untouched",
+            "restore it from a backup, rename it back, or move it away; the object that it describes is not touched",
         ),
         (
             Reason::WaitEnded { seconds: 7 },
@@ -63,7 +63,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::PoolHasPart { volume: volume("p/v") },
-            "discard what was received first: `bulkhead volume receive p/v --abort`",
+            "discard the received data first: `bulkhead volume receive p/v --abort`",
         ),
         (
             Reason::NoSuchVolumeGroup { vg: "vg0".to_owned() },
@@ -75,7 +75,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::EraseUnconfirmed { device: "sda".to_owned() },
-            "if that data may be lost, confirm with exactly `--erase sda`",
+            "if that data may be erased, confirm with exactly `--erase sda`",
         ),
         (
             Reason::NoSuchVolume { volume: volume("p/v") },
@@ -93,20 +93,23 @@ fn wordings() -> Vec<(Reason, &'static str)> {
             Reason::RemovalOfAttached { volume: volume("p/v"), tenant: name("db") },
             "detach it: `bulkhead tenant set db --detach p/v`, or remove it with `--force`",
         ),
-        (Reason::VolumeMapped { volume: volume("p/v") }, "`bulkhead volume unmap p/v` once that work is done"),
+        (
+            Reason::VolumeMapped { volume: volume("p/v") },
+            "`bulkhead volume unmap p/v` when its device is no longer needed",
+        ),
         (Reason::FastCommitNeedsExt4, "omit `--fast-commit`, or use `--fs ext4`"),
         (Reason::OnDemandNeedsThin { pool: name("p") }, "omit `--provision`, or use a pool on a thin pool"),
-        (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` if the volume is to shrink"),
+        (Reason::WouldShrink { volume: volume("p/v") }, "add `--shrink` to confirm that the volume is to shrink"),
         (
             Reason::ReceiveUnfinished { volume: volume("p/v") },
-            "`bulkhead volume receive p/v --token` prints the resume token, `--abort` discards what was received",
+            "`bulkhead volume receive p/v --token` prints the resume token, `--abort` discards the received data",
         ),
         (
             Reason::ResumeOfOther,
-            "name the snapshot that was being sent; if it is gone or has been written to, discard what was received (`--abort`)",
+            "specify the snapshot of the interrupted transfer; if it is gone or has been written to, discard the received data (`--abort`)",
         ),
-        (Reason::ResumeOnOtherBase, "use the same `--from` as before, or none if there was none"),
-        (Reason::ChecksHeldUp, "`bulkhead job ls` shows which step they are at"),
+        (Reason::ResumeOnOtherBase, "use `--from` as in the interrupted transfer, or omit it if that had none"),
+        (Reason::ChecksHeldUp, "`bulkhead job ls` shows their current step"),
         (
             Reason::JournalSmall { volume: volume("p/v") },
             "detach it from its tenant, then `bulkhead volume resize p/v --journal auto`",
@@ -122,7 +125,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::FileSystemErrors,
-            "`bulkhead volume check POOL/VOLUME --repair` repairs what can be repaired safely, `--full` repairs everything; `bulkhead volume map POOL/VOLUME` provides the device",
+            "`bulkhead volume check POOL/VOLUME --repair` repairs what can be repaired safely, `--full` repairs everything; `bulkhead volume map POOL/VOLUME` provides the device for other tools",
         ),
         (
             Reason::EarlierRepairKept { kept: volume("p/v-before-repair") },
@@ -130,7 +133,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (
             Reason::SnapshotNeeded { volume: volume("p/v") },
-            "create a snapshot first, and use that: `bulkhead volume snapshot p/v NAME`",
+            "create a snapshot first, and use it instead: `bulkhead volume snapshot p/v NAME`",
         ),
         (Reason::NoSnapshotOfIt { snapshot: volume("p/s") }, "clone it instead: `bulkhead volume clone p/s NAME`"),
         (
@@ -188,7 +191,7 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         ),
         (Reason::NoSuchPlatform, "choose one with `--platform`"),
         (Reason::ImageAmbiguous, "choose one with `--reference`, and `--platform` if necessary"),
-        (Reason::TooManyImages, "choose one image with `--reference`, or save it alone to a layout"),
+        (Reason::TooManyImages, "choose one with `--reference`, or export that image to a layout of its own"),
         (
             Reason::NoSuchTenant { tenant: name("db") },
             "`bulkhead tenant ls` lists the tenants, `bulkhead tenant create db` creates one",
@@ -213,18 +216,18 @@ fn wordings() -> Vec<(Reason, &'static str)> {
         (Reason::Uncalibrated { device: "sda".to_owned() }, "`bulkhead device calibrate sda` measures a model"),
         (
             Reason::NoController { device: "sda".to_owned() },
-            "enable one: `bulkhead device control sda --policy iocost`, or bfq",
+            "enable one: `bulkhead device control sda --policy iocost` (or `bfq`)",
         ),
         (
             Reason::StrictBfqNeeded { device: "sda".to_owned(), tunables: vec!["a=1".to_owned(), "b=2".to_owned()] },
-            "`bulkhead device control sda --policy bfq`, then set a=1, b=2 in /sys/block/sda/queue/iosched; if the write cache is on, switch \
-             it off first (`hdparm -W 0 /dev/sda`): a flush waits for everything in it",
+            "`bulkhead device control sda --policy bfq`, then set a=1, b=2 in /sys/block/sda/queue/iosched; if the write cache is enabled, \
+             disable it first (`hdparm -W 0 /dev/sda`): a flush waits for everything in it",
         ),
         (Reason::IocostMissing, "use `--policy bfq`, or a kernel with CONFIG_BLK_CGROUP_IOCOST"),
         (Reason::UblkMissing, "`modprobe ublk_drv`, or `--server loop` for the pool"),
         (
             Reason::NoDeviceToHold,
-            "`bulkhead device ls` says why; `bulkhead device control DEV --policy iocost` enables one",
+            "`bulkhead device ls` shows why; `bulkhead device control DEV --policy iocost` enables a controller",
         ),
         (
             Reason::SeveralDevicesToHold { devices: vec!["sda".to_owned(), "sdb".to_owned()] },
@@ -243,29 +246,29 @@ fn wordings() -> Vec<(Reason, &'static str)> {
 }
 
 #[test]
-fn each_reason_is_worded_as_it_is_here() {
-    for (reason, wording) in wordings() {
-        assert_eq!(advice(&reason), wording);
+fn each_reason_has_the_expected_hint() {
+    for (reason, expected) in hints() {
+        assert_eq!(advice(&reason), expected);
         let fault = Fault::new(Code::Internal, "x", "y").reason(reason);
-        assert_eq!(hint(&fault), wording);
+        assert_eq!(hint(&fault), expected);
         let finding = Finding::of_fault(FindingId::NotRecovered, fault);
-        assert_eq!(of_finding(&finding).as_deref(), Some(wording));
+        assert_eq!(finding_hint(&finding).as_deref(), Some(expected));
     }
     let finding = Finding::new(FindingId::ServerGone, "x", "y");
-    assert_eq!(of_finding(&finding), None);
-    assert_eq!(of_finding(&finding.advise("wait")).as_deref(), Some("wait"));
+    assert_eq!(finding_hint(&finding), None);
+    assert_eq!(finding_hint(&finding.advise("wait")).as_deref(), Some("wait"));
     assert_eq!(hint(&Fault::new(Code::Internal, "x", "y").hint("wait")), "wait");
 }
 
 #[test]
-fn no_reason_of_the_api_is_without_a_wording_here() {
+fn every_reason_of_the_api_has_an_expected_hint_here() {
     let document = std::fs::read(crates().join("../docs/openapi.json")).unwrap();
     let document: serde_json::Value = serde_json::from_slice(&document).unwrap();
     let variants = document["components"]["schemas"]["Reason"]["oneOf"].as_array().unwrap();
     let described: BTreeSet<String> =
         variants.iter().map(|variant| text(&variant["properties"]["reason"]["enum"][0])).collect();
-    let worded = wordings().into_iter().map(|(reason, _)| serde_json::to_value(reason).unwrap());
-    assert_eq!(worded.map(|reason| text(&reason["reason"])).collect::<BTreeSet<_>>(), described);
+    let expected = hints().into_iter().map(|(reason, _)| serde_json::to_value(reason).unwrap());
+    assert_eq!(expected.map(|reason| text(&reason["reason"])).collect::<BTreeSet<_>>(), described);
 }
 
 fn text(value: &serde_json::Value) -> String {
@@ -273,9 +276,9 @@ fn text(value: &serde_json::Value) -> String {
 }
 
 #[test]
-fn each_command_that_is_advised_can_be_typed() {
+fn commands_in_hints_are_valid() {
     let mut n_commands = 0;
-    for (reason, _) in wordings() {
+    for (reason, _) in hints() {
         let advice = advice(&reason);
         for command in quoted(&advice).flat_map(|quoted| quoted.split('|')) {
             let words: Vec<&str> = command.split_whitespace().collect();
@@ -290,10 +293,10 @@ fn each_command_that_is_advised_can_be_typed() {
 }
 
 #[test]
-fn each_option_that_is_advised_is_one_of_ours() {
+fn options_in_hints_exist() {
     let ours = options();
     let mut n_options = 0;
-    for (reason, _) in wordings() {
+    for (reason, _) in hints() {
         for quoted in quoted(&advice(&reason)).filter(|quoted| quoted.starts_with("--")) {
             n_options += 1;
             let option = quoted.split([' ', '=']).next().unwrap();
@@ -304,9 +307,9 @@ fn each_option_that_is_advised_is_one_of_ours() {
 }
 
 #[test]
-fn remedies_are_true_of_every_front_end() {
+fn remedies_in_core_name_no_command_or_option() {
     let ours = options();
-    for (reason, _) in wordings() {
+    for (reason, _) in hints() {
         let remedy = reason.remedy();
         assert!(!remedy.is_empty() && !remedy.ends_with('.'), "{reason:?}: {remedy}");
         assert_eq!(ours_in(&remedy, &ours), Vec::<&str>::new(), "{reason:?}");
@@ -314,13 +317,13 @@ fn remedies_are_true_of_every_front_end() {
 }
 
 #[test]
-fn nobody_but_the_command_line_speaks_of_its_commands_and_options() {
+fn no_other_crate_names_commands_or_options() {
     let ours = options();
     let mut found = Vec::new();
     for krate in ["core", "sys", "blockd", "image", "api", "engine"] {
         for path in sources(&crates().join(krate).join("src")) {
             let source = std::fs::read_to_string(&path).unwrap();
-            // What comes after is tests, here as everywhere.
+            // Unit tests are at the end of every file.
             let product = source.split("#[cfg(test)]\nmod tests").next().unwrap();
             let file = path.strip_prefix(crates()).unwrap().to_str().unwrap();
             for line in product.lines().filter(|line| !line.trim_start().starts_with("//")) {
@@ -330,10 +333,10 @@ fn nobody_but_the_command_line_speaks_of_its_commands_and_options() {
             }
         }
     }
-    assert!(found.is_empty(), "give these a `Reason`, which `advice` words:\n{}", found.join("\n"));
+    assert!(found.is_empty(), "give these a `Reason`, and its hint in `advice`:\n{}", found.join("\n"));
 }
 
-/// The commands and options of ours of which a text speaks.
+/// The commands and options of the command line that a text names.
 fn ours_in<'a>(text: &'a str, options: &BTreeSet<String>) -> Vec<&'a str> {
     let starts = |part: &&str| {
         let option = part.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).next().unwrap_or_default();
@@ -342,7 +345,7 @@ fn ours_in<'a>(text: &'a str, options: &BTreeSet<String>) -> Vec<&'a str> {
     text.split('`').skip(1).filter(starts).collect()
 }
 
-/// What is between backquotes.
+/// The parts of a text between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -358,12 +361,12 @@ fn options() -> BTreeSet<String> {
     options
 }
 
-/// Where the crates of the workspace are.
+/// The directory of the workspace's crates.
 fn crates() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// All source files below a directory, but those that are tests as a whole.
+/// All source files below a directory, without test files.
 fn sources(directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {

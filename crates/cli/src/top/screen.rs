@@ -1,4 +1,4 @@
-//! The live screen: a table, and below it who makes the chosen container wait and what it journals where.
+//! The live screen: a table, and below it, of the selected container, the causes of its fsync waits and its journal I/O by device.
 
 use std::sync::mpsc;
 use std::thread;
@@ -17,44 +17,44 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Table, TableState};
 use ratatui::{DefaultTerminal, Frame};
 
-use super::{HEADERS, held, row, sorted, summary};
+use super::{HEADERS, hold_lines, row, sorted, summary};
 use crate::advice;
 use crate::args::{SortKey, TopArgs};
 use crate::observe::{Source, rate, waited};
 use crate::output::escaped;
 
-/// How long a key waits at most until it is answered while figures come in.
+/// Longest wait for a key press before new figures are drawn.
 const KEYS: Duration = Duration::from_millis(100);
 
-/// What is on the screen.
+/// The contents and settings of the screen.
 struct Screen {
     seen: Option<Observation>,
     failure: Option<Fault>,
     sort: SortKey,
-    chosen: Option<Identity>,
+    selected: Option<Identity>,
     interval: f64,
     paused: bool,
 }
 
-/// Shows it until `q`, Escape or Ctrl-C.
+/// Runs until `q`, Escape or Ctrl-C.
 ///
 /// # Errors
-/// When the terminal cannot be used. A source that fails is shown, and asked again.
+/// If the terminal cannot be used. Errors of the source are shown, and it is polled again.
 pub(super) fn run(args: &TopArgs, source: Source) -> Result<(), Fault> {
-    // Asking may take long (the first time the programs are loaded); keys are answered meanwhile.
+    // A request may take long (the first one loads the BPF programs); keys are handled in the meantime.
     let (answers, answered) = mpsc::channel();
-    let (questions, asked) = mpsc::channel::<()>();
+    let (requests, requested) = mpsc::channel::<()>();
     thread::spawn(move || {
-        while asked.recv().is_ok() {
+        while requested.recv().is_ok() {
             if answers.send(source.observe(Duration::ZERO)).is_err() {
                 return;
             }
         }
     });
     let screen =
-        Screen { seen: None, failure: None, sort: args.sort, chosen: None, interval: args.interval, paused: false };
+        Screen { seen: None, failure: None, sort: args.sort, selected: None, interval: args.interval, paused: false };
     let mut terminal = ratatui::try_init().map_err(|error| unusable(&error))?;
-    let outcome = interact(&mut terminal, screen, &questions, &answered);
+    let outcome = interact(&mut terminal, screen, &requests, &answered);
     ratatui::restore();
     outcome
 }
@@ -66,13 +66,13 @@ fn unusable(error: &std::io::Error) -> Fault {
 fn interact(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,
-    questions: &mpsc::Sender<()>,
+    requests: &mpsc::Sender<()>,
     answered: &mpsc::Receiver<Result<Observation, Fault>>,
 ) -> Result<(), Fault> {
     let ended = || Fault::new(Code::Internal, "top", "its thread has ended");
     let mut before: Option<Observation> = None;
-    let mut asked_at = Instant::now();
-    questions.send(()).map_err(|_| ended())?;
+    let mut requested_at = Instant::now();
+    requests.send(()).map_err(|_| ended())?;
     let mut waiting = true;
     loop {
         match answered.try_recv() {
@@ -83,12 +83,12 @@ fn interact(
             Err(mpsc::TryRecvError::Empty) => {}
             Err(mpsc::TryRecvError::Disconnected) => return Err(ended()),
         }
-        // The first difference is shown soon.
+        // The first difference is shown after a second or less.
         let interval = if screen.seen.is_none() { screen.interval.min(1.0) } else { screen.interval };
-        if !waiting && !screen.paused && asked_at.elapsed().as_secs_f64() >= interval {
-            asked_at = Instant::now();
+        if !waiting && !screen.paused && requested_at.elapsed().as_secs_f64() >= interval {
+            requested_at = Instant::now();
             waiting = true;
-            questions.send(()).map_err(|_| ended())?;
+            requests.send(()).map_err(|_| ended())?;
         }
         terminal.draw(|frame| screen.draw(frame)).map_err(|error| unusable(&error))?;
         if event::poll(KEYS).map_err(|error| unusable(&error))?
@@ -134,17 +134,17 @@ impl Screen {
         }
     }
 
-    /// Chooses the next line, or the one before.
+    /// Selects the next or the previous row.
     fn step(&mut self, by: isize) {
         let Some(seen) = &self.seen else { return };
         let views = sorted(seen, self.sort);
         let at = self.at(&views).map_or(0, |at| at.saturating_add_signed(by).min(views.len().saturating_sub(1)));
-        self.chosen = views.get(at).map(|view| view.identity.clone());
+        self.selected = views.get(at).map(|view| view.identity.clone());
     }
 
     fn at(&self, views: &[&ContainerView]) -> Option<usize> {
-        let chosen = self.chosen.as_ref()?;
-        views.iter().position(|view| view.identity.key() == chosen.key())
+        let selected = self.selected.as_ref()?;
+        views.iter().position(|view| view.identity.key() == selected.key())
     }
 
     fn draw(&self, frame: &mut Frame<'_>) {
@@ -157,7 +157,7 @@ impl Screen {
         .areas(frame.area());
         frame.render_widget(Paragraph::new(self.head()), head);
         let help = format!(
-            " q quit  s sort ({})  up/down choose  p {}  -/+ every {} s",
+            " q quit  s sort ({})  up/down select  p {}  -/+ every {} s",
             self.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned()),
             if self.paused { "resume" } else { "pause" },
             self.interval
@@ -165,9 +165,9 @@ impl Screen {
         frame.render_widget(Paragraph::new(help).style(Style::new().add_modifier(Modifier::REVERSED)), keys);
         let Some(seen) = &self.seen else { return };
         let views = sorted(seen, self.sort);
-        let chosen = self.at(&views).or((!views.is_empty()).then_some(0));
-        self.draw_table(frame, body, seen, &views, chosen);
-        if let Some(view) = chosen.and_then(|at| views.get(at)) {
+        let selected = self.at(&views).or((!views.is_empty()).then_some(0));
+        self.draw_table(frame, body, seen, &views, selected);
+        if let Some(view) = selected.and_then(|at| views.get(at)) {
             draw_details(frame, details, seen, view);
         }
     }
@@ -179,7 +179,7 @@ impl Screen {
             (None, None) => "bulkhead: observing; the first figures will appear in a moment".to_owned(),
         };
         let limits = |seen: &Observation| seen.limits().into_iter().map(|finding| finding.evidence).collect();
-        let notes = self.seen.as_ref().map(|seen| [limits(seen), held(seen)].concat().join("; "));
+        let notes = self.seen.as_ref().map(|seen| [limits(seen), hold_lines(seen)].concat().join("; "));
         let notes = notes.unwrap_or_default();
         vec![
             Line::styled(escaped(&first), Style::new().add_modifier(Modifier::BOLD)),
@@ -193,7 +193,7 @@ impl Screen {
         area: Rect,
         seen: &Observation,
         views: &[&ContainerView],
-        chosen: Option<usize>,
+        selected: Option<usize>,
     ) {
         let widths = [
             Constraint::Min(16),
@@ -216,7 +216,7 @@ impl Screen {
             .header(headers)
             .column_spacing(1)
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-        frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+        frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(selected));
     }
 }
 
@@ -251,11 +251,11 @@ fn draw_details(frame: &mut Frame<'_>, area: Rect, seen: &Observation, view: &Co
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(title)), right);
 }
 
-/// A cause with its part of the whole as a bar.
+/// A cause, with its part of the total as a bar.
 fn cause(blame: &BlameView, victim: &ContainerView, total: f64) -> String {
     const WIDTH: f64 = 20.0;
     let part = if total > 0.0 { blame.seconds / total } else { 0.0 };
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is from 0 to 20")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the value is from 0 to 20")]
     let filled = (part * WIDTH).round() as usize;
     let name = match &blame.culprit {
         Some(culprit) if *culprit == victim.identity => "itself".to_owned(),

@@ -1,4 +1,4 @@
-//! Makes a base of the archive in a client's stream, in a part that the daemon makes on the way.
+//! Builds a base from the archive in a client's stream, in a staging file that the daemon creates.
 
 use std::io;
 use std::path::Path;
@@ -22,9 +22,9 @@ use bulkhead_sys::tool::ToolError;
 use uuid::Uuid;
 
 use super::transfer::io_kind;
-use super::{Daemon, silent};
+use super::{Daemon, disconnected};
 
-/// What a base's size is a multiple of when nobody gives it.
+/// The granularity of a base's default size.
 const ROUND_TO: Bytes = Bytes::mib(64);
 
 pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
@@ -35,20 +35,20 @@ pub(super) fn run(task: ImportTask, daemon: &mut Daemon) -> Result<Outcome, Faul
     };
     let image = Wanted { platform, reference, strict };
     let stream = daemon.stream()?;
-    let tree = stage(stream, &source, &staging, &image, |bytes| daemon.has_come(bytes, None));
+    let tree = stage(stream, &source, &staging, &image, |bytes| daemon.report_progress(bytes, None));
     let tree = tree.map_err(|error| error.fault(format!("source {source}")))?;
     let whole = |size: Bytes| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size);
     let size_bytes = size_bytes.map_or_else(|| size_for(tree.entries(), tree.bytes()), whole);
     daemon.say(&Report::Staged(Staged { size_bytes, data_bytes: tree.bytes() }))?;
-    let Order::Make { part } = daemon.hear()? else {
-        return Err(silent(&io::ErrorKind::InvalidData.into()));
+    let Order::Make { part } = daemon.next_order()? else {
+        return Err(disconnected(&io::ErrorKind::InvalidData.into()));
     };
-    let made = make(&part, &tree, size_bytes, |bytes| daemon.has_come(bytes, None));
+    let made = make(&part, &tree, size_bytes, |bytes| daemon.report_progress(bytes, None));
     let content = made.map_err(|error| error.fault(&format!("volume {volume}")))?;
     Ok(Outcome::Imported { content, entries: tree.entries(), left_out: tree.left_out().to_vec() })
 }
 
-/// Why no base could be made.
+/// Why no base could be built.
 #[derive(Debug, thiserror::Error)]
 enum MakeError {
     #[error(transparent)]
@@ -66,8 +66,8 @@ enum MakeError {
 }
 
 impl MakeError {
-    /// Whether somebody else uses the part, or has made another of it: it is not given up then.
-    fn is_of_another(&self) -> bool {
+    /// Whether another worker uses the staging file or has replaced it; the file must not be discarded then.
+    fn is_used_elsewhere(&self) -> bool {
         use LayerError::{GivenUp, OtherPart, PartLocked};
         matches!(self, Self::Part(PartLocked { .. } | OtherPart { .. } | GivenUp { .. }))
     }
@@ -90,7 +90,9 @@ impl MakeError {
             (Self::Index(IndexFileError::Loop(LoopError::Unavailable { .. })), _) => {
                 (Code::Unsupported, "`modprobe loop`")
             }
-            (error, _) if error.is_of_another() => (Code::InUse, "wait for it, or choose another name"),
+            (error, _) if error.is_used_elsewhere() => {
+                (Code::InUse, "wait until the other import has ended, or choose another name")
+            }
             (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_hint(),
             _ => (Code::Internal, "import it again"),
         };
@@ -98,26 +100,26 @@ impl MakeError {
     }
 }
 
-/// Makes a file system of a tree in a part, and completes it.
+/// Builds a file system from a tree in a staging file, and completes the file.
 fn make(part: &Path, tree: &Tree, size: Bytes, mut progress: impl FnMut(Bytes)) -> Result<Uuid, MakeError> {
     let scratch = tree.scratch()?;
-    // Opened first, because it locks.
+    // Opened first, because opening takes the lock.
     let (opened, _) = Part::resume(part, IMPORTING, None, size, Bytes(0))?;
-    // What an import that was cut off left.
+    // Remains of an interrupted import.
     let emptied = opened.file().set_len(0).and_then(|()| opened.file().set_len(size.0));
     emptied.map_err(|error| MakeError::Io("empty the staging file", error))?;
     let options = TreeOptions { tree: tree.path(), entries: tree.entries(), size, scratch: &scratch };
     fsutil::make_of_tree(part, &options)?;
     let content = base::seal(&opened, size, &mut progress)?;
     index::build(&Roots::host(), part, FsKind::Ext4, content, &index_of(part), |hashed| progress(Bytes(hashed)))?;
-    // Only now it is whole.
+    // Only now is it complete.
     opened.reached(content, None)?;
     Ok(content)
 }
 
-/// The size of a base for what is in it: as much again is free.
+/// The default size of a base: half of it is free.
 fn size_for(entries: u64, bytes: Bytes) -> Bytes {
-    // An inode, a place in a directory, and what of its last block a file does not need.
+    // An inode, a directory entry, and the unused part of a file's last block.
     let needed = bytes.0.saturating_add(entries.saturating_mul(4096 + 512));
     let size = Bytes(needed.saturating_mul(2).max(MIN_BASE_BYTES.0));
     size.round_up(ROUND_TO).unwrap_or(size)

@@ -1,6 +1,6 @@
-//! `bulkhead work`: a process that does work for the daemon (`bulkhead_core::work`), as root and in the cgroup of who pays.
+//! `bulkhead work`: a process that works for the daemon (`bulkhead_core::work`), as root and in the cgroup that is charged.
 //!
-//! Owns: the worker's side of the conversation. What a stream brings is untrusted; paths are the daemon's, and none comes from a client.
+//! Owns: the worker's side of the protocol. The content of a stream is untrusted; paths come from the daemon, never from a client.
 
 mod import;
 mod measure;
@@ -23,20 +23,20 @@ pub(crate) use self::transfer::fault as transfer_fault;
 use crate::args::LogFormat;
 use crate::daemon::start_log;
 
-/// How often the daemon hears how far it is.
-const TELL_EVERY: Duration = Duration::from_millis(200);
+/// Shortest interval between progress reports to the daemon.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Does what the daemon started this process for, and says what came of it.
+/// Performs the task that the daemon started this process for, and reports the outcome.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no work; `Unavailable` when the daemon does not listen.
+/// `InvalidArgument` for a malformed task; `Unavailable` if the connection to the daemon fails.
 pub(crate) fn run(text: &str) -> Result<(), Fault> {
     let spec: WorkSpec = serde_json::from_str(text)
-        .map_err(|error| Fault::new(Code::InvalidArgument, "worker", format!("cannot parse the work ({error})")))?;
-    // Without a log it works all the same.
+        .map_err(|error| Fault::new(Code::InvalidArgument, "worker", format!("cannot parse the task ({error})")))?;
+    // A worker works without a log if none can be written.
     let _ = start_log(LogFormat::Text);
     join(&spec.cgroup);
-    let mut daemon = Daemon::new(worker::control(&Roots::host()).map_err(|error| silent(&error))?);
+    let mut daemon = Daemon::new(worker::control(&Roots::host()).map_err(|error| disconnected(&error))?);
     let report = match carry_out(spec.task, &mut daemon) {
         Ok(outcome) => Report::Done(outcome),
         Err(fault) => Report::Failed(fault),
@@ -53,59 +53,59 @@ fn carry_out(task: Task, daemon: &mut Daemon) -> Result<Outcome, Fault> {
     }
 }
 
-/// Before anything is read or written.
+/// Enters the cgroup that is charged. Called before any I/O.
 fn join(cgroup: &str) {
     let joined = cgroup.parse().map(|path| cgroup::move_pid(&Roots::host(), std::process::id(), &path));
     if !matches!(joined, Ok(Ok(()))) {
-        // The tenant may be gone; then the daemon's cgroup pays.
+        // The tenant may be gone; then the daemon's cgroup is charged.
         tracing::info!(cgroup, "the work is not charged to it");
     }
 }
 
-fn silent(error: &io::Error) -> Fault {
+fn disconnected(error: &io::Error) -> Fault {
     Fault::new(Code::Unavailable, "daemon", format!("communication with it failed ({error})"))
 }
 
-/// The other end of the conversation.
+/// The connection to the daemon.
 struct Daemon {
     control: OwnedFd,
-    told: Option<Instant>,
+    last_report: Option<Instant>,
 }
 
 impl Daemon {
     fn new(control: OwnedFd) -> Self {
-        Self { control, told: None }
+        Self { control, last_report: None }
     }
 
     fn say(&self, report: &Report) -> Result<(), Fault> {
         let sent = serde_json::to_vec(report)
             .map_err(io::Error::from)
             .and_then(|text| packet::send(self.control.as_fd(), &text, None));
-        sent.map_err(|error| silent(&error))
+        sent.map_err(|error| disconnected(&error))
     }
 
-    /// Says how far it is, now and then. Who does not listen any more has this process ended, too.
-    fn has_come(&mut self, done_bytes: Bytes, of_bytes: Option<Bytes>) {
-        if self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
-            self.told = Some(Instant::now());
+    /// Reports progress, at most once per interval. A failure is ignored: if the daemon is gone, this process is killed anyway.
+    fn report_progress(&mut self, done_bytes: Bytes, of_bytes: Option<Bytes>) {
+        if self.last_report.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
+            self.last_report = Some(Instant::now());
             let _ = self.say(&Report::Progress(JobProgress { done_bytes, of_bytes }));
         }
     }
 
-    /// Waits for what it is told next.
-    fn hear(&self) -> Result<Order, Fault> {
-        let heard = || -> io::Result<Order> {
+    /// Waits for the next order.
+    fn next_order(&self) -> Result<Order, Fault> {
+        let received = || -> io::Result<Order> {
             let mut buffer = vec![0; MAX_MESSAGE_BYTES];
             let (order, _) = packet::receive(self.control.as_fd(), &mut buffer)?;
             Ok(serde_json::from_slice(order)?)
         };
-        heard().map_err(|error| silent(&error))
+        received().map_err(|error| disconnected(&error))
     }
 
-    /// Says that all is open, and waits for the stream.
+    /// Reports that everything is open, and waits for the stream.
     fn stream(&self) -> Result<Stream, Fault> {
         self.say(&Report::Ready)?;
-        let taken = || -> io::Result<Stream> {
+        let received = || -> io::Result<Stream> {
             let mut buffer = vec![0; MAX_MESSAGE_BYTES];
             let (order, descriptor) = packet::receive(self.control.as_fd(), &mut buffer)?;
             let Order::Stream { ahead_bytes } = serde_json::from_slice(order)? else {
@@ -122,13 +122,13 @@ impl Daemon {
             }
             Ok(Stream { ahead: Cursor::new(ahead), socket: socket.into() })
         };
-        taken().map_err(|error| silent(&error))
+        received().map_err(|error| disconnected(&error))
     }
 }
 
 /// A client's stream.
 struct Stream {
-    /// What was read of it before it was handed on.
+    /// The bytes that the daemon had read before it passed the socket on.
     ahead: Cursor<Vec<u8>>,
     socket: UnixStream,
 }

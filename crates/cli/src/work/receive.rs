@@ -1,4 +1,4 @@
-//! Reads a snapshot from a client's stream, into a part that the daemon made for it.
+//! Reads a snapshot from a client's stream into a staging file that the daemon created.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -15,29 +15,29 @@ use bulkhead_sys::process;
 
 use super::{Daemon, transfer};
 
-/// How long a worker whose client was killed may need to note how far it is, and to let go of the part.
-const OTHERS_END: Duration = Duration::from_secs(2);
+/// How long a worker whose client was killed may take to save its progress and to release the staging file.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Pause between two tries.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn run(task: &ReceiveTask, daemon: &mut Daemon) -> Result<Outcome, Fault> {
     let ReceiveTask { volume, header, part } = task;
-    let target = open(part, header).map_err(|error| transfer::fault(&error, volume, &again(volume)))?;
+    let target = open(part, header).map_err(|error| transfer::fault(&error, volume, &resume_hint(volume)))?;
     let stream = daemon.stream()?;
-    receive(stream, volume, header, &target, |bytes| daemon.has_come(bytes, Some(header.data_bytes)))?;
+    receive(stream, volume, header, &target, |bytes| daemon.report_progress(bytes, Some(header.data_bytes)))?;
     Ok(Outcome::Received)
 }
 
-fn again(volume: &VolumeRef) -> String {
+fn resume_hint(volume: &VolumeRef) -> String {
     format!("`bulkhead volume receive {volume} --token` prints the resume token")
 }
 
 fn open(part: &Path, header: &StreamHeader) -> Result<Target, TransferError> {
-    let give_up = Instant::now() + OTHERS_END;
+    let deadline = Instant::now() + RELEASE_TIMEOUT;
     loop {
         match Target::open(part, header) {
-            Err(TransferError::Part(LayerError::PartLocked { .. })) if Instant::now() < give_up => {
+            Err(TransferError::Part(LayerError::PartLocked { .. })) if Instant::now() < deadline => {
                 process::pause(PAUSE)
             }
             opened => return opened,
@@ -45,7 +45,7 @@ fn open(part: &Path, header: &StreamHeader) -> Result<Target, TransferError> {
     }
 }
 
-/// The part was made for the header that the client said: the stream must not be of another one.
+/// Receives the stream, whose header must be the one that the client sent in its request and the staging file was created for.
 fn receive(
     stream: impl Read,
     volume: &VolumeRef,
@@ -53,7 +53,7 @@ fn receive(
     target: &Target,
     progress: impl FnMut(Bytes),
 ) -> Result<(), Fault> {
-    let fault = |error: &TransferError| transfer::fault(error, volume, &again(volume));
+    let fault = |error: &TransferError| transfer::fault(error, volume, &resume_hint(volume));
     let mut receiver = Receiver::open(BufReader::new(stream)).map_err(|error| fault(&error))?;
     if receiver.header() != header {
         let cause = "the header of the stream differs from the one in the request";
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_another_header_is_not_taken_in() {
+    fn a_stream_with_another_header_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (path, volume) = (dir.path().join("v.part"), "p/v".parse().unwrap());
         part::create(&path, header().content, None, header().size_bytes).unwrap();
@@ -97,7 +97,7 @@ mod tests {
         for lie in [larger, other] {
             assert_eq!(code(&encode_header(&lie).unwrap()), Code::InvalidArgument, "{lie:?}");
         }
-        // Neither is what is none, nor what ends too soon.
+        // Nor is anything else that is not a stream, or a truncated one.
         assert_eq!(code(b"just text, and as long as a preamble"), Code::Corrupt);
         assert_eq!(code(&encode_header(&header()).unwrap()), Code::Corrupt);
         assert_eq!(part::state(&path).unwrap(), before);

@@ -23,7 +23,7 @@ pub(super) fn run(task: SendTask, daemon: &mut Daemon) -> Result<Outcome, Fault>
     let mut read_bytes = Bytes(0);
     let written = sender.send(&mut out, |bytes| {
         read_bytes = bytes;
-        daemon.has_come(bytes, Some(at_most));
+        daemon.report_progress(bytes, Some(at_most));
     });
     written.map_err(|error| fault(&error))?;
     Ok(Outcome::Sent { read_bytes })

@@ -1,4 +1,4 @@
-//! What it means to an operator that a snapshot cannot be sent or received.
+//! Faults and hints for errors of sending and receiving snapshots.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::thin::ThinError;
 use bulkhead_sys::tool::ToolError;
 
-/// The fault, with this hint where there is none of its own.
+/// The fault of an error, with `hint` unless the error has one of its own.
 pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fault {
     let same = hint.to_owned();
     let (code, hint) = match (error, io_kind(error)) {
@@ -25,11 +25,11 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         (_, Some(io::ErrorKind::StorageFull)) => (Code::NoSpace, format!("free up space there; {same}")),
         (TransferError::Stream(StreamError::Version(_)), _) => (
             Code::Corrupt,
-            "receive it with the version of Bulkhead that sent it; if that is this one, it was altered in transit"
+            "receive it with the version of Bulkhead that sent it; if that is this version, the stream was altered in transit"
                 .to_owned(),
         ),
         (TransferError::Base(_), _) => {
-            (Code::Corrupt, "import the same image where it is needed, or send a snapshot of a clone".to_owned())
+            (Code::Corrupt, "import the same image on this host, or send a snapshot of a clone".to_owned())
         }
         (TransferError::Stream(_) | TransferError::CutOff | TransferError::TooLong, _) => (Code::Corrupt, same),
         (
@@ -69,7 +69,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
     }
 }
 
-/// What the operating system refused, where that is behind an error.
+/// The kind of I/O error that caused an error, if one did.
 pub(crate) fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
     std::iter::successors(Some(error), |error| error.source())
         .find_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()))

@@ -1,4 +1,4 @@
-//! Help, and arguments that are refused without a daemon.
+//! Help, and invalid arguments that are refused without a daemon.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use expect_test::{expect, expect_file};
 
 use crate::{NO_SOCKET, bulkhead, check, screen};
 
-/// The commands, as the help of each one lists them.
+/// All commands, as listed by the help of each one.
 fn commands(path: &[String]) -> Vec<Vec<String>> {
     let mut args: Vec<&str> = path.iter().map(String::as_str).collect();
     args.push("--help");
@@ -21,7 +21,7 @@ fn commands(path: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// Its options are read beside the global ones, which have names of their own.
+/// Its options do not clash with the global ones.
 #[test]
 fn a_load_runs() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ fn bad_numbers() {
         &expect![[r#"
             exit 2
             ----- stderr
-            error: --size: a volume cannot have size 0: give a size such as 10G
+            error: --size: a volume cannot have size 0: specify a size such as 10G
         "#]],
     );
     check(
@@ -296,7 +296,7 @@ fn bad_combinations() {
 }
 
 #[test]
-fn run_refuses_before_it_asks_the_daemon() {
+fn run_refuses_invalid_arguments_without_a_daemon() {
     check(
         &["run", "--tenant", "db"],
         &expect![[r#"
@@ -324,7 +324,7 @@ fn run_refuses_before_it_asks_the_daemon() {
         &expect![[r#"
             exit 125
             ----- stderr
-            error: directory /nonexistent: there is no such directory to mount the volume on
+            error: directory /nonexistent: it does not exist
             hint: create it first: `mkdir -p /nonexistent`
         "#]],
     );

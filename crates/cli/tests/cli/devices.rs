@@ -35,7 +35,7 @@ fn a_device_is_calibrated_and_controlled() {
             device sda: calibrated
             note: given on the command line, not measured
             warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted but have no effect
-            hint: enable one: `bulkhead device control sda --policy iocost`, or bfq
+            hint: enable one: `bulkhead device control sda --policy iocost` (or `bfq`)
         "#]],
     );
     check(
@@ -76,7 +76,7 @@ fn a_device_is_calibrated_and_controlled() {
             device sda: changed
             note: given on the command line, not measured
             warning[no_controller]: device sda: neither io.cost nor bfq is active (scheduler mq-deadline): weights are accepted but have no effect
-            hint: enable one: `bulkhead device control sda --policy iocost`, or bfq
+            hint: enable one: `bulkhead device control sda --policy iocost` (or `bfq`)
         "#]],
     );
     check(

@@ -98,7 +98,7 @@ impl Daemon {
         expected.assert_eq(&self.screen(args));
     }
 
-    /// Runs a command that has to succeed: the setting of a test.
+    /// Runs a command that has to succeed, to set up a test.
     pub(crate) fn run(&self, args: &[&str]) {
         let screen = self.screen(args);
         assert!(screen.starts_with("exit 0"), "{args:?}: {screen}");

@@ -1,4 +1,4 @@
-//! What is observed, and JSON as the API says it.
+//! Output of `top` and `blame`, and JSON output.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::{Daemon, bulkhead};
 
 #[test]
-fn json_is_what_the_api_says() {
+fn json_output_equals_the_answer_of_the_api() {
     let daemon = Daemon::start();
     daemon.screen(&["pool", "create", "p", "--vg", "vg"]);
     daemon.screen(&["volume", "create", "p/v", "--size", "64M"]);
@@ -28,7 +28,7 @@ fn json_is_what_the_api_says() {
 }
 
 #[test]
-fn what_is_observed_is_shown_per_second_and_by_culprit() {
+fn observations_are_shown_per_second_and_by_culprit() {
     let daemon = Daemon::start();
     let check = |args: &[&str], expected: Expect| daemon.check(args, &expected);
     check(
@@ -97,7 +97,7 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
         expect![[r#"
         exit 2
         ----- stderr
-        error: invalid value '301' for '--last <SECONDS>': waits are remembered for 300 seconds
+        error: invalid value '301' for '--last <SECONDS>': waits are kept for 300 seconds
 
         For more information, try '--help'.
     "#]],
@@ -130,7 +130,7 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
         expect![[r#"
         exit 2
         ----- stderr
-        error: top: it needs a terminal
+        error: top: a live table requires a terminal
         hint: `--once` prints one table, and `--output json` the figures
     "#]],
     );
@@ -151,7 +151,7 @@ fn what_is_observed_is_shown_per_second_and_by_culprit() {
 }
 
 #[test]
-fn following_ends_when_nobody_reads_any_more() {
+fn following_ends_when_the_reader_is_gone() {
     let daemon = Daemon::start();
     for format in ["table", "json"] {
         let args = ["blame", "--follow", "--for", "0.2", "--output", format];
@@ -163,7 +163,7 @@ fn following_ends_when_nobody_reads_any_more() {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert!(!line.is_empty());
-        // The reader is gone; without noticing it would go on for ever.
+        // The reader is gone; a command that does not notice would run for ever.
         let (done, ended) = mpsc::channel();
         let pid = child.id();
         thread::spawn(move || done.send(child.wait_with_output().unwrap()));

@@ -96,7 +96,7 @@ fn pools_are_created_once() {
             exit 6
             ----- stderr
             error: device /dev/sdb: it contains data: ext4
-            hint: if that data may be lost, confirm with exactly `--erase /dev/sdb`
+            hint: if that data may be erased, confirm with exactly `--erase /dev/sdb`
         "#]],
     );
 }

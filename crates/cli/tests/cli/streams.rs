@@ -40,7 +40,7 @@ fn an_import_is_refused_before_anything_is_unpacked() {
         expect![[r#"
             exit 2
             ----- stderr
-            error: --size: a volume cannot have size 0: give a size such as 10G
+            error: --size: a volume cannot have size 0: specify a size such as 10G
         "#]],
     );
     check(
@@ -79,7 +79,7 @@ fn an_import_is_refused_before_anything_is_unpacked() {
     );
 }
 
-/// The simulated workers send a text, take in whatever comes, and make the same base of everything.
+/// The simulated workers send a fixed text, accept any input, and build the same base from any source.
 #[test]
 fn streams_go_through_the_command_line() {
     let daemon = Daemon::start();
@@ -107,7 +107,7 @@ fn streams_go_through_the_command_line() {
             exit 2
             ----- stderr
             error: volume files/v: it is not a snapshot, and may change while it is sent
-            hint: create a snapshot first, and use that: `bulkhead volume snapshot files/v NAME`
+            hint: create a snapshot first, and use it instead: `bulkhead volume snapshot files/v NAME`
         "#]],
     );
     let header = StreamHeader {

@@ -1,4 +1,4 @@
-//! Tenants, and the volumes that they have.
+//! Tenants and their volumes.
 
 use expect_test::{Expect, expect};
 

@@ -103,7 +103,7 @@ fn volumes_are_resized_copied_and_checked() {
             exit 2
             ----- stderr
             error: volume fast/data: 64 MiB is less than its current size of 100 MiB
-            hint: add `--shrink` if the volume is to shrink
+            hint: add `--shrink` to confirm that the volume is to shrink
         "#]],
     );
     check(
@@ -167,7 +167,7 @@ fn volumes_are_resized_copied_and_checked() {
 }
 
 #[test]
-fn volumes_are_trimmed_where_it_is_of_use() {
+fn only_volumes_that_can_be_trimmed_are_trimmed() {
     let daemon = Daemon::start();
     for args in [
         &["pool", "create", "files", "--dir", "/srv/pool"][..],

@@ -203,7 +203,7 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     // io.cost: journal writes go through as debt, and weights do nothing between two who sync all the time.
     json(ctx, &["device", "calibrate", disk, "--model", lines.model, "--qos", lines.qos]).await?;
     json(ctx, &["device", "control", disk, "--policy", "iocost"]).await?;
-    refused(ctx, 2, &["no share is given"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
+    refused(ctx, 2, &["has no share"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
     refused(ctx, 2, &["not a time"], &[&["hold", "--fsync-p99", "a=20"], &tenants[..]].concat()).await?;
     // The observation begins while nothing goes on: see above.
     json(ctx, &["top", "--total"]).await?;
@@ -334,7 +334,7 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["top", "--total"]).await?;
     ctx.machine.sh(&BESIDE.replace("DISK", &path)).await?;
     let hold = ["hold", "--tenant", "test.slice/a=50", "--tenant", "test.slice/b=50", "--journal"];
-    refused(ctx, 2, &["no share is given"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
+    refused(ctx, 2, &["has no share"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
     refused(ctx, 8, &["not on a block device"], &[&hold[..], &["test.slice/a=/dev"]].concat()).await?;
     json(ctx, &[&hold[..], &["test.slice/a=/run/own", "--detach"]].concat()).await?;
     let leaf = "/sys/fs/cgroup/test.slice/bulkhead-journal:a";
