@@ -19,7 +19,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 pub use self::cgroup::CgroupAction;
@@ -143,10 +142,11 @@ impl fmt::Display for Action {
 }
 
 /// An action that was applied, or with `--dry-run` would be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Applied {
     /// The step.
-    #[schema(value_type = Object)]
+    #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub action: Action,
     /// What was there before, where that is a value (a weight, a scheduler, a thread's cgroup).
     #[serde(default, skip_serializing_if = "Option::is_none")]

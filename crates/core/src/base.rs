@@ -3,7 +3,6 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::{Builder, Uuid};
 
 use crate::cow::BLOCK_BYTES;
@@ -16,7 +15,8 @@ pub const IMPORTING: Uuid = Uuid::from_u128(0x1d69_3a3c_4e0d_8f6e_9b55_b07c_6a5e
 const CONTEXT: &str = "bulkhead 2026-11 name of a base";
 
 /// An extended attribute that files of an imported image do not have, although its source has it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LeftOut {
     /// Its name; `(others)` for what is too much to be named.
     pub attribute: String,

@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::units::Bytes;
@@ -30,7 +29,8 @@ const _: () = assert!(MAX_LAYERS < NOTHING as usize);
 const CHUNK_BLOCKS: u64 = 512;
 
 /// Where the data of a copied file volume is (docs/formats/layers.md).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LayersView {
     /// What its image takes in the pool: what was written since the last copy was made of it, or it was made.
     pub own_bytes: Bytes,
@@ -39,7 +39,8 @@ pub struct LayersView {
 }
 
 /// A layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LayerView {
     /// Its name in the pool's directory.
     pub id: Uuid,

@@ -6,12 +6,12 @@ use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::reason::{self, Reason};
 
 /// What kind of error it is. The list is closed: a client may match on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
     /// The request itself is wrong: a bad name, size, share or combination.
@@ -113,7 +113,8 @@ impl fmt::Display for Code {
 }
 
 /// An error as an operator reads it: the object, the cause and the hint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[error("{object}: {cause}")]
 pub struct Fault {
     /// What kind of error.
@@ -127,7 +128,7 @@ pub struct Fault {
     pub hint: String,
     /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "schema", schema(nullable = false))]
     pub reason: Option<Box<Reason>>,
 }
 

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use utoipa::ToSchema;
 
 use crate::error::Fault;
 use crate::model::VolumeRef;
 use crate::reason::{self, Reason};
 
 /// How much a finding matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Expected, and worth knowing: it ends by itself, or is a property of the host or of how an object was made.
@@ -222,10 +222,11 @@ impl<'de> Deserialize<'de> for FindingId {
 }
 
 /// A lasting condition: what it is about, what was seen, and what to do about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Finding {
     /// What kind of finding, for example `pool_nearly_full`; docs/findings.md lists them.
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub id: FindingId,
     /// How much it matters.
     pub severity: Severity,
@@ -238,7 +239,7 @@ pub struct Finding {
     pub advice: Option<String>,
     /// The situation, where there is one whose remedy front ends word in their own way. One that is not known here is none.
     #[serde(default, deserialize_with = "reason::if_known", skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
+    #[cfg_attr(feature = "schema", schema(nullable = false))]
     pub reason: Option<Box<Reason>>,
     /// The volumes that it keeps from their tenants.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -1,13 +1,13 @@
 //! Who read whose blocks: the heat map of Zhao et al. Block servers count, the daemon puts names to it.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::units::Bytes;
 
 /// From where shared blocks were read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "from", content = "id", rename_all = "snake_case")]
 pub enum HeatSource {
     /// A layer, from the disk.
@@ -37,7 +37,8 @@ impl HeatSource {
 }
 
 /// What a volume has read from one source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct HeatCount {
     /// From where.

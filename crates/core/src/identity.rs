@@ -4,12 +4,12 @@
 //! `crio-ID.scope`), the kubelet's `kubepods` hierarchy, LXC's `lxc.payload.NAME`, and systemd.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::slices;
 
 /// What kind of thing runs in a cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ContainerKind {
     /// A tenant of Bulkhead.
@@ -51,7 +51,8 @@ impl ContainerKind {
 }
 
 /// Who a cgroup belongs to. Equal identities are one line in `bulkhead top`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Identity {
     /// What it is.
     pub kind: ContainerKind,

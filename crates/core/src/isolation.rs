@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::control::strictness::STRICT;
 use crate::finding::{Finding, FindingId};
@@ -52,7 +51,8 @@ impl Isolation {
 }
 
 /// What a small append + fsync every 100 ms has to bear beside a neighbour, both on volumes of their own.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Verified {
     /// The neighbour, in words.
     pub neighbour: String,

@@ -3,7 +3,6 @@
 //! A journal has its size from `mkfs` on: a file system that grows keeps it. It can be replaced while nobody has the volume mounted.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::error::{Code, Fault};
 use crate::finding::{Finding, FindingId};
@@ -19,7 +18,8 @@ pub const MAX: Bytes = Bytes::mib(1024);
 const LARGEST: Bytes = Bytes(10_240_000 * 4096 / Bytes::MIB * Bytes::MIB);
 
 /// How large a journal is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JournalSize {
     /// As that of a new volume of the same size.
@@ -29,7 +29,8 @@ pub enum JournalSize {
 }
 
 /// How a volume's journal is charged to its tenant.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "way", rename_all = "snake_case")]
 pub enum Accounting {
     /// The volume is not mounted.

@@ -8,8 +8,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::{RefOr, schema::Schema};
-use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::identity::Identity;
@@ -17,7 +15,8 @@ use crate::name::{Name, NameError};
 use crate::units::{Bytes, Share};
 
 /// A file system that Bulkhead makes and mounts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum FsKind {
     /// ext4: its journal thread can be charged to the tenant.
@@ -54,7 +53,8 @@ impl fmt::Display for FsKind {
 }
 
 /// When a volume's blocks are taken from its pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Provision {
     /// All at creation: a preallocated image, a thick LV, a thin LV whose every block was written once.
@@ -74,7 +74,8 @@ impl fmt::Display for Provision {
 }
 
 /// What makes a block device of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
     /// A block server of the volume's own; a loop device where the kernel has no ublk.
@@ -85,7 +86,8 @@ pub enum Server {
 }
 
 /// Where a volume reads the blocks that it shares with others: those of layers that it has not written itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ReadFrom {
     /// From the layers, with direct I/O: no memory is shared.
@@ -154,13 +156,12 @@ impl fmt::Display for ReadFrom {
 }
 
 /// Where a pool's volumes live.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum PoolSource {
     /// A directory on a host file system; a volume is an image file in it.
     File {
         /// Absolute path.
-        #[schema(value_type = String)]
         directory: PathBuf,
         /// What makes block devices of the images.
         #[serde(default)]
@@ -191,7 +192,7 @@ impl PoolSource {
 }
 
 /// A pool as recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     /// Its name, unique on the host.
     pub name: Name,
@@ -213,7 +214,7 @@ pub struct Pool {
 /// ```
 ///
 /// `ReplacingJournal` is entered from `Ready` and left to it as `Resizing` is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum VolumeState {
     /// Being made; the caller has not been told that it exists. Found after a crash, it is removed.
@@ -237,7 +238,7 @@ pub enum VolumeState {
 }
 
 /// A volume as recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
     /// The pool that it lives in.
     pub pool: Name,
@@ -269,7 +270,6 @@ pub struct Volume {
     /// On a thin pool and provisioned in full: from where on its blocks have yet to be taken from the pool, after a growth that was cut
     /// off. Its file system ends there, or before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
     pub unfilled_from_bytes: Option<Bytes>,
     /// Where it reads the blocks that it shares with others.
     #[serde(default, alias = "share")]
@@ -348,13 +348,15 @@ impl TryFrom<String> for VolumeRef {
     }
 }
 
-impl PartialSchema for VolumeRef {
-    fn schema() -> RefOr<Schema> {
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for VolumeRef {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
         String::schema()
     }
 }
 
-impl ToSchema for VolumeRef {}
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for VolumeRef {}
 
 impl From<VolumeRef> for String {
     fn from(reference: VolumeRef) -> String {
@@ -369,7 +371,8 @@ impl fmt::Display for VolumeRef {
 }
 
 /// A hard limit on a device, as `io.max` knows it; absent means no limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IoLimit {
     /// The physical device, for example `/dev/vda`.
@@ -385,7 +388,7 @@ pub struct IoLimit {
 }
 
 /// A tenant as recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tenant {
     /// Its name, unique on the host.
     pub name: Name,
@@ -403,7 +406,7 @@ pub struct Tenant {
 }
 
 /// A volume that is mounted because a process holds it (`bulkhead run`); it lasts as long as that process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Identity of the lease.
     pub id: Uuid,
@@ -418,7 +421,7 @@ pub struct Lease {
 }
 
 /// How far a file system may be changed to repair it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repair {
     /// Not at all.
@@ -431,14 +434,15 @@ pub enum Repair {
 }
 
 /// A volume that has a device without being mounted, because an operator asked for it; it lasts until a reboot at most.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// The volume.
     pub volume: VolumeRef,
 }
 
 /// Which controller makes weights work on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// `io.cost` with a model.
@@ -460,7 +464,8 @@ impl fmt::Display for Policy {
 }
 
 /// A measured iocost model with the latency targets and vrate range that go with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Calibration {
     /// The line for `io.cost.model`, without the device.
     pub model: String,
@@ -474,7 +479,8 @@ pub struct Calibration {
 }
 
 /// What the chosen model does to a small append + fsync every 100 ms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Isolation {
     /// Mean latency of an fsync alone, microseconds.
     pub alone_us: u64,
@@ -483,7 +489,7 @@ pub struct Isolation {
 }
 
 /// What a device's queue was set to before Bulkhead changed it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueSettings {
     /// The scheduler.
     pub scheduler: String,
@@ -494,7 +500,7 @@ pub struct QueueSettings {
 }
 
 /// A physical device as recorded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceRecord {
     /// Kernel name of the device.
     pub name: String,
@@ -509,7 +515,8 @@ pub struct DeviceRecord {
 }
 
 /// How shares are held.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// By the method of Bulkhead.
@@ -520,7 +527,8 @@ pub enum Mode {
 }
 
 /// What a share is a part of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// The bytes that the device reads and writes.
@@ -531,7 +539,8 @@ pub enum Unit {
 }
 
 /// Shares of containers on a device that are held, journal I/O included, as recorded. There is one for a device at most.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Hold {
     /// Kernel name of the physical device.
     pub device: String,
@@ -553,7 +562,8 @@ pub struct Hold {
 }
 
 /// A container whose share is held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HeldTenant {
     /// What it was called when it was asked for.
     pub name: String,
@@ -586,7 +596,8 @@ impl HeldTenant {
 }
 
 /// A journal thread that runs in a cgroup beside its container while a share is held.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct HeldJournal {
     /// Kernel name of the file system's device.
     pub device: String,
@@ -595,7 +606,8 @@ pub struct HeldJournal {
 }
 
 /// Operations or bytes per second that a cgroup is allowed on a device; absent means as many as it likes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct RateLimit {
     /// Reads.
     pub read: Option<u64>,

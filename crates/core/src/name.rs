@@ -7,7 +7,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// Longest name in bytes: leaves room for prefixes inside LVM's 127 and the kernel's file name limit of 255.
 pub const MAX_NAME_BYTES: usize = 63;
@@ -44,9 +43,10 @@ pub enum NameError {
 }
 
 /// A checked name; see the module's rules.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "String", into = "String")]
-#[schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$")]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}$"))]
 pub struct Name(String);
 
 impl Name {

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
-use utoipa::ToSchema;
 
 use crate::model::VolumeRef;
 use crate::name::Name;
@@ -17,7 +16,8 @@ mod remedy;
 
 /// Why an operation is refused or fails, where there is a remedy. A client may match on it, and has to expect reasons that it does
 /// not know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
     // Daemon and jobs.
@@ -26,19 +26,19 @@ pub enum Reason {
     /// Another daemon answers on the socket that this one was to listen on.
     DaemonRunning {
         /// That socket.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         socket: PathBuf,
     },
     /// What is not a socket is where the daemon was to listen.
     SocketTaken {
         /// That path.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         socket: PathBuf,
     },
     /// A state file is cut, altered, or not under its own name.
     RecordDamaged {
         /// Its path.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         path: PathBuf,
     },
     /// Periodic checks do not end.
@@ -76,7 +76,7 @@ pub enum Reason {
         /// The pool that the directory holds.
         pool: Name,
         /// The directory.
-        #[schema(value_type = String)]
+        #[cfg_attr(feature = "schema", schema(value_type = String))]
         directory: PathBuf,
     },
     /// A pool that is to be removed has volumes.

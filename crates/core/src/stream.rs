@@ -4,7 +4,6 @@
 //! Owns: what the bytes mean. Does not: read or write any.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::cow::BLOCK_BYTES;
@@ -33,7 +32,8 @@ pub const CHECKSUM_BYTES: usize = blake3::OUT_LEN;
 pub const MAX_DATA_BYTES: u64 = 1 << 20;
 
 /// What a stream is of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StreamHeader {
     /// What is sent, wherever it is: the UUID of its newest layer, or of a snapshot on a thin pool. What it holds never changes.

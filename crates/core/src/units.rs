@@ -6,13 +6,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 /// A size or an amount of data in bytes.
 ///
 /// Reads `4096`, `64K`, `10MiB`, `1.5G` (K, M, G, T and KiB … TiB all mean powers of 1024, as `lvm` and `mkfs` read them)
 /// and prints IEC (`1.5 GiB`). On the wire it is a plain number of bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(transparent)]
 pub struct Bytes(pub u64);
 
@@ -156,9 +156,10 @@ impl FromStr for DevNo {
 /// A tenant's share: its weight for I/O when there is contention, 1 to 10000, default 100 (kernel `CGROUP_WEIGHT_*`).
 ///
 /// Written as is to `io.weight`; `io.bfq.weight` takes at most 1000 (kernel `BFQ_MAX_WEIGHT`), see [`Share::bfq_weight`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(try_from = "u32", into = "u32")]
-#[schema(value_type = u32, minimum = 1, maximum = 10000)]
+#[cfg_attr(feature = "schema", schema(value_type = u32, minimum = 1, maximum = 10000))]
 pub struct Share(u32);
 
 /// A number that cannot be a share.

@@ -16,7 +16,6 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::action::{Action, CgroupAction};
@@ -156,7 +155,8 @@ pub enum Report {
 }
 
 /// How far a job is that moves data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct JobProgress {
     /// What it has moved.
     pub done_bytes: Bytes,
@@ -166,7 +166,8 @@ pub struct JobProgress {
 }
 
 /// The steps of a job that has some.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct JobSteps {
     /// Those that are done.
     pub done: u64,

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::histogram::Histogram;
 use super::record::Kind;
@@ -24,7 +23,8 @@ pub fn is_removed(identity: &Identity) -> bool {
 }
 
 /// Journal bytes by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct JournalBytes {
     /// Blocks of the journal.
     pub commit_bytes: u64,
@@ -72,10 +72,11 @@ impl JournalBytes {
 }
 
 /// Journal bytes that a container caused on one file system.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileSystemShare {
     /// The file system's device, as in [`FileSystemView`].
-    #[schema(value_type = String)]
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub device: String,
     /// What it caused there.
     #[serde(flatten)]
@@ -86,7 +87,8 @@ pub struct FileSystemShare {
 }
 
 /// What a container has of a device, and is meant to have.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeviceShare {
     /// The device's kernel name.
     pub device: String,
@@ -108,7 +110,8 @@ pub struct DeviceShare {
 }
 
 /// One container, tenant, unit or other cgroup that did something.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct ContainerView {
     /// Who it is.
     #[serde(flatten)]
@@ -170,7 +173,8 @@ impl ContainerView {
 }
 
 /// A file system that is observed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct FileSystemView {
     /// Name of its device, for example `dm-3`.
     pub device: String,
@@ -190,7 +194,8 @@ pub struct FileSystemView {
 }
 
 /// A device whose requests were observed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DeviceTime {
     /// Its kernel name, for example `sda`; its number when that is not known.
     pub device: String,
@@ -203,7 +208,8 @@ pub struct DeviceTime {
 }
 
 /// How long one container waited in fsync because of another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct BlameView {
     /// Who waited.
     pub victim: Identity,
@@ -221,7 +227,8 @@ impl BlameView {
 }
 
 /// What the tracer had no room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct LossView {
     /// Commits and fsyncs that are missing.
     pub records: u64,
