@@ -1,4 +1,5 @@
-//! `bulkhead-lab-disk`: serves a simulated disk of the lab through ublk, in the guest whose clock its times are measured by.
+//! `bulkhead-lab-disk`: serves a simulated disk of the lab through ublk, in a guest and on the guest's clock. Owns the
+//! command line; does not serve (`server`).
 #![forbid(unsafe_code)]
 
 mod server;
@@ -18,35 +19,35 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serves a disk until the process is killed; prints its device node when it can be used.
+    /// Serve a disk until the process is killed; print its device node when it is ready
     Serve(Serve),
-    /// Tells the server of a disk something, and prints its answer.
-    Tell {
-        /// The name with which it was started.
+    /// Send a command to a running disk server, and print its answer
+    Send {
+        /// Name of the disk, as passed to `serve`
         name: String,
         #[arg(value_enum)]
-        word: server::Word,
+        command: server::Command,
     },
 }
 
-/// What is served.
+/// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 struct Serve {
-    /// By which it is told things.
+    /// Name of the disk, and of its control socket
     name: String,
-    /// hdd, hdd-nocache, ssd, nvme, fast or faulty.
+    /// Disk model: hdd, hdd-nocache, hdd-slow, ssd, ssd-slow, nvme, nvme-slow, fast or faulty
     #[arg(long)]
     model: String,
-    /// The medium: memory of a PCI device, as resourceN in sysfs.
+    /// PCI memory that stores the data (`resourceN` in sysfs)
     #[arg(long)]
     memory: PathBuf,
-    /// Its size in bytes.
+    /// Size of the disk, in bytes
     #[arg(long)]
     bytes: u64,
-    /// The medium was never written to: it reads as zeroes.
+    /// The memory was never written to, and reads as zeroes
     #[arg(long)]
     new: bool,
-    /// Simulate a volatile write cache: at a power cut unflushed blocks are kept or lost at random, by this seed.
+    /// Simulate a volatile write cache: at a power cut unflushed blocks are kept or lost at random, from this seed
     #[arg(long, value_name = "SEED")]
     loses: Option<u64>,
 }
@@ -54,12 +55,12 @@ struct Serve {
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Serve(serve) => server::serve(&serve),
-        Command::Tell { name, word } => server::tell(&name, word),
+        Command::Send { name, command } => server::send(&name, command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // There is nobody to tell when this fails.
+            // If this fails, there is nowhere left to report it.
             let _ = writeln!(std::io::stderr(), "bulkhead-lab-disk: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,8 +1,8 @@
-//! The server of a disk: a ublk device whose requests take as long as the model says.
+//! The server of a disk: a ublk device whose requests take as long as the model computes.
 //!
-//! Owns the device, its queue's thread and the socket by which it is told things. What takes how long is the model's
-//! ([`bulkhead_disk`]), where bytes lie is `medium`'s. It depends on nothing that could wait for the disk: memory is locked, and
-//! its thread runs before all others.
+//! Owns: the device, the thread of its queue and the control socket.
+//! Does not: compute latencies ([`bulkhead_disk`]) or store data (`medium`). It depends on nothing that could wait for
+//! the disk: its memory is locked, and its thread has real-time priority.
 
 mod cache;
 mod medium;
@@ -32,52 +32,56 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::Serve;
 use medium::Medium;
 
-/// Before everything but the kernel's own threads of real time.
+/// Real-time priority: above all but the kernel's own real-time threads.
 const PRIORITY: u8 = 50;
-/// Smallest unit that can be written.
+/// Logical block size.
 const BLOCK_BYTES: u32 = 512;
-/// Requests under way at most, and the size of the largest: their buffers take 64 MiB.
+/// Most requests in flight, and the size of the largest: their buffers take 64 MiB.
 const MAX_DEPTH: u16 = 128;
 const MAX_IO_BYTES: u32 = 512 << 10;
-/// Where the platter starts, and what is random in a model.
+/// Seed of the model: the position of the platter and of the flash stripes.
 const SEED: u64 = 1;
-/// What a request and its completion take from the block layer to the model and back, in nanoseconds of virtual time (of the
-/// 28 us that fio takes for a request of a disk without delay). Published latencies were measured on hosts to which their disks are nearer: completions come so much earlier.
+/// Software path of a request from the block layer to the model and back, in nanoseconds of virtual time (part of the
+/// 28 us that fio takes for a request to a disk without delay). Published latencies were measured on hosts with a
+/// shorter path, so completions are sent this much earlier.
 const PATH_NANOS: u64 = 20_000;
-/// The largest range that one request discards.
+/// Largest range that one request discards.
 const MAX_DISCARD: Bytes = Bytes::mib(1024);
-/// Where servers listen.
+/// Directory of the control sockets.
 const SOCKETS: &str = "/run/bulkhead-lab-disk";
-/// How long a server may take to answer.
+/// How long a server may take to answer a command.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
-/// What a server can be told.
+/// Answer to a command that a server does not know.
+const UNKNOWN: &str = "unknown command";
+
+/// Commands that a server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Word {
-    /// Fail all requests with EIO from now on.
+pub(crate) enum Command {
+    /// Fail all requests with EIO from now on
     Fail,
-    /// Fail none.
+    /// Serve requests again
     Work,
-    /// The medium was emptied: it reads as zeroes.
-    Forget,
-    /// Tell what was served.
+    /// Treat the memory as empty, because it is being emptied: the disk reads as zeroes
+    Reset,
+    /// Report the requests served
     Stats,
 }
 
-/// Serves until it is killed.
-pub(crate) fn serve(what: &Serve) -> Result<()> {
+/// Serves a disk until the process is killed.
+pub(crate) fn serve(spec: &Serve) -> Result<()> {
     let roots = Roots::host();
-    let model = match what.model.as_str() {
+    let model = match spec.model.as_str() {
         "fast" | "faulty" => None,
-        name => Some(Parameters::of_lab(name).with_context(|| format!("there is no model {name}"))?),
+        name => Some(Parameters::of_lab(name).with_context(|| format!("no disk model {name}"))?),
     };
     let has_cache = model.as_ref().is_none_or(Parameters::has_volatile_cache);
-    if what.loses.is_some() && !has_cache {
-        bail!("{} has no volatile cache: it loses nothing", what.model);
+    if spec.loses.is_some() && !has_cache {
+        bail!("{} has no volatile cache: --loses does not apply", spec.model);
     }
-    let medium = Medium::open(&what.memory, what.bytes, what.new, what.loses)
-        .with_context(|| format!("cannot use {} as the medium of {}", what.memory.display(), what.name))?;
-    let listener = listen(&what.name)?;
+    let medium = Medium::open(&spec.memory, spec.bytes, spec.new, spec.loses)
+        .with_context(|| format!("cannot use {} as the medium of {}", spec.memory.display(), spec.name))?;
+    let listener = listen(&spec.name)?;
     background::become_server(&roots)?;
     let depth = model.as_ref().map_or(MAX_DEPTH, |model| model.queue_depth().try_into().unwrap_or(MAX_DEPTH));
     let depth = depth.min(MAX_DEPTH);
@@ -85,7 +89,7 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
     let features = control.features()?;
     let device = control.add(&Spec { owner: 0, queues: 1, depth, max_io_bytes: MAX_IO_BYTES }, features)?;
     let params = Params {
-        size: Bytes(what.bytes),
+        size: Bytes(spec.bytes),
         block_bytes: BLOCK_BYTES,
         read_only: false,
         rotational: model.as_ref().is_some_and(Parameters::is_rotational),
@@ -98,7 +102,7 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
         medium,
         started: Instant::now(),
         state: Mutex::new(State {
-            disk: model.map(|model| Disk::new(&model, what.bytes, SEED)),
+            disk: model.map(|model| Disk::new(&model, spec.bytes, SEED)),
             modelled_until: Nanos(0),
             is_faulty: false,
             done: vec![false; usize::from(depth)],
@@ -114,7 +118,7 @@ pub(crate) fn serve(what: &Serve) -> Result<()> {
         .context("cannot start the thread of the queue")?;
     is_ready.recv().context("the queue's thread ended")??;
     control.start(device.id)?;
-    writeln!(io::stdout(), "{}", device.node(&roots).display()).context("cannot say what is served")?;
+    writeln!(io::stdout(), "{}", device.node(&roots).display()).context("cannot print the device node")?;
     thread::spawn(move || listener.incoming().flatten().for_each(|stream| answer(stream, &shared)));
     match queue.join() {
         Ok(()) => bail!("the device was stopped"),
@@ -129,7 +133,7 @@ fn run_queue(node: &std::fs::File, device: &DeviceInfo, target: &Server, ready: 
         .and_then(|()| Ok(Prepared::new(device)?.attach(node, device, 0)?));
     match prepared {
         Ok(queue) => {
-            // Whoever starts the device waits until requests are fetched.
+            // Starting the device waits until its requests are fetched.
             let _ = ready.send(Ok(()));
             queue.run(target);
         }
@@ -137,7 +141,7 @@ fn run_queue(node: &std::fs::File, device: &DeviceInfo, target: &Server, ready: 
     }
 }
 
-/// One disk.
+/// State of one disk's server.
 #[derive(Debug)]
 struct Server {
     medium: Medium,
@@ -147,18 +151,18 @@ struct Server {
 
 #[derive(Debug)]
 struct State {
-    /// `None` for one that takes no time.
+    /// `None` for a disk without delay.
     disk: Option<Disk>,
-    /// Up to when the model was asked for events.
+    /// Time up to which the model has been advanced.
     modelled_until: Nanos,
     is_faulty: bool,
-    /// By tag: whether its request is done.
+    /// Whether the request is done, by tag.
     done: Vec<bool>,
     events: Vec<Event>,
     served: Served,
 }
 
-/// What was served.
+/// Counts of the requests served.
 #[derive(Clone, Copy, Debug, Default)]
 struct Served {
     reads: u64,
@@ -177,7 +181,7 @@ impl Server {
         Nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Hands a request to the model; returns whether it takes time.
+    /// Submits a request to the model; returns whether it takes time.
     fn submit(&self, request: &Request<'_>) -> io::Result<bool> {
         let mut state = self.state();
         if state.is_faulty {
@@ -212,7 +216,7 @@ impl Server {
 impl Target for Server {
     async fn serve(&self, request: &Request<'_>) -> io::Result<()> {
         let takes_time = self.submit(request)?;
-        // What the copying takes is part of the time that the model says.
+        // Copying counts towards the time that the model computes.
         match request.op {
             Op::Read => self.medium.read(request)?,
             Op::Write => self.medium.write(request)?,
@@ -224,7 +228,7 @@ impl Target for Server {
             poll_fn(|_| if std::mem::take(&mut self.state().done[tag]) { Poll::Ready(()) } else { Poll::Pending })
                 .await;
         }
-        // What is written while it flushes may be kept too.
+        // Writes that complete during the flush may become durable with it.
         if request.op == Op::Flush { self.medium.flush() } else { Ok(()) }
     }
 
@@ -240,7 +244,7 @@ impl Target for Server {
             }
         }
         let next = disk.next_event()?;
-        // Zero would be taken for not to wait at all.
+        // Zero would mean not to wait at all.
         Some(Duration::from_nanos(next.0.saturating_sub(self.now().0 + PATH_NANOS).max(1)))
     }
 }
@@ -255,26 +259,26 @@ fn listen(name: &str) -> Result<UnixListener> {
     UnixListener::bind(&path).with_context(|| format!("cannot listen on {}: is {name} served already?", path.display()))
 }
 
-/// Answers one who tells something.
+/// Executes the command of one connection.
 fn answer(mut stream: UnixStream, server: &Server) {
-    let mut word = String::new();
-    if (&stream).take(64).read_to_string(&mut word).is_err() {
+    let mut name = String::new();
+    if (&stream).take(64).read_to_string(&mut name).is_err() {
         return;
     }
-    let said = match Word::from_str(&word, false).ok() {
-        Some(Word::Forget) => {
-            server.medium.forget();
+    let reply = match Command::from_str(&name, false).ok() {
+        Some(Command::Reset) => {
+            server.medium.reset();
             String::new()
         }
-        Some(Word::Stats) => stats(server),
-        Some(word) => {
-            server.state().is_faulty = word == Word::Fail;
+        Some(Command::Stats) => stats(server),
+        Some(command) => {
+            server.state().is_faulty = command == Command::Fail;
             String::new()
         }
-        None => "unknown word".to_owned(),
+        None => UNKNOWN.to_owned(),
     };
-    // Who asked may be gone.
-    let _ = stream.write_all(said.as_bytes());
+    // The client may have closed the connection.
+    let _ = stream.write_all(reply.as_bytes());
 }
 
 fn stats(server: &Server) -> String {
@@ -289,20 +293,20 @@ fn stats(server: &Server) -> String {
     )
 }
 
-/// Tells a server something, and prints what it answers.
-pub(crate) fn tell(name: &str, word: Word) -> Result<()> {
+/// Sends a command to a server, and prints its answer.
+pub(crate) fn send(name: &str, command: Command) -> Result<()> {
     let path = socket(name);
-    let word = word.to_possible_value().context("a word that cannot be said")?;
-    let mut stream = UnixStream::connect(&path).with_context(|| format!("disk {name} is not served here"))?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT)).context("cannot limit the waiting")?;
+    let command = command.to_possible_value().context("a command without a name")?;
+    let mut stream = UnixStream::connect(&path).with_context(|| format!("no server of disk {name} is running"))?;
+    stream.set_read_timeout(Some(ANSWER_LIMIT)).context("cannot set a time limit")?;
     stream
-        .write_all(word.get_name().as_bytes())
+        .write_all(command.get_name().as_bytes())
         .and_then(|()| stream.shutdown(Shutdown::Write))
-        .context("cannot tell it")?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said).with_context(|| format!("the server of {name} does not answer"))?;
-    if said == "unknown word" {
-        bail!("the server of {name} does not know {}", word.get_name());
+        .context("cannot send the command")?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).with_context(|| format!("the server of disk {name} does not answer"))?;
+    if reply == UNKNOWN {
+        bail!("the server of disk {name} does not know the command {}", command.get_name());
     }
-    writeln!(io::stdout(), "{said}").context("cannot print the answer")
+    writeln!(io::stdout(), "{reply}").context("cannot print the answer")
 }

@@ -1,7 +1,7 @@
-//! The agenda of a model: what happens when.
+//! The event queue of a model: its future steps, ordered by time.
 //!
-//! Owns: the order of steps, by time and then by the order in which they were entered.
-//! Does not: know what a step does.
+//! Owns: the order of steps, by time and then by order of entry.
+//! Does not: interpret the steps.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -42,7 +42,7 @@ impl<T> Agenda<T> {
 }
 
 impl<T> Ord for Step<T> {
-    /// Reversed: the heap yields its greatest.
+    /// Reversed, because the heap yields its greatest element.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.seq).cmp(&(self.at_ns, self.seq))
     }

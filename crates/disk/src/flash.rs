@@ -1,14 +1,14 @@
-//! The flash disk: a controller, an interface, units in parallel, and a write buffer.
+//! The flash disk: a controller, an interface, parallel flash units, and a write buffer.
 //!
 //! Owns: the steps of a command, and the saves that make written data durable where power-loss protection does not.
-//! Does not: know the state of the units and of the buffer (`units`).
+//! Does not: hold the state of the units and of the buffer (`units`).
 //!
 //! A read goes through the controller, the units that hold its pages, and the interface; a write through the
-//! controller, the interface and the buffer, from where it is programmed in the background. Controller and interface
-//! take one after the other. Without power-loss protection a *save* programs what is buffered and writes the map: a
-//! flush joins the next save, so that flushes which come during a save share one.
+//! controller, the interface and the buffer, from which it is programmed in the background. Controller and interface
+//! serve one request at a time. Without power-loss protection a *save* programs the buffered pages and writes the map:
+//! a flush joins the next save, so that flushes which arrive during a save share one.
 //!
-//! Simplified: a discard costs a command; what is buffered is not read faster.
+//! Simplified: a discard costs a command; buffered data is not read faster.
 
 mod units;
 
@@ -56,7 +56,8 @@ struct Save {
     waiting: Vec<Request>,
 }
 
-/// Ranges that start a save in the background: bounds the events of one instant, and what a loss of power takes.
+/// Number of unsaved ranges that starts a background save: bounds the events of one instant, and the loss at a power
+/// cut.
 const N_UNSAVED_MAX: usize = 4096;
 
 impl Flash {
@@ -120,7 +121,7 @@ impl Flash {
         self.n_inside += 1;
         let command_ns = match request.kind {
             Kind::Write { .. } => self.table.write_command_ns,
-            // Nothing to do, and measured to cost writes beside it nothing.
+            // Nothing to do, and measured to cost concurrent writes nothing.
             Kind::Flush if self.table.power_loss_protection => 0,
             Kind::Read | Kind::Flush | Kind::Discard => self.table.read_command_ns,
         };

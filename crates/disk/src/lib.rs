@@ -1,10 +1,11 @@
-//! Models of disks: what a hard disk, a SATA SSD and an NVMe SSD of known make answer to requests, and when.
+//! Models of disks of a known make, a hard disk, a SATA SSD and an NVMe SSD: their answers to requests, and the times
+//! of these.
 //!
 //! Owns: the queues, caches, mechanics and flash units of the modelled disks, and the tables of their parameters.
-//! Does not: hold data, do I/O, read a clock or run threads. The caller passes the time in and acts on the events.
+//! Does not: store data, do I/O, read a clock or run threads. The caller passes the time in and acts on the events.
 //!
-//! A model runs in the time of its drive. A disk that is `k` times slower is the same model behind a clock that runs
-//! `k` times slower, so that every latency is exactly `k` times that of the drive and every decision is the same.
+//! A model runs on the clock of its drive. A disk that is `k` times slower is the same model behind a clock that runs
+//! `k` times slower, so that every latency is exactly `k` times the drive's and every decision is the same.
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +56,7 @@ pub enum Event {
     },
 }
 
-/// A disk under load. Per instant: `advance`, act on the events, `submit`.
+/// A disk under load. The caller's order at each instant: `advance`, act on the events, `submit`.
 #[derive(Debug)]
 pub struct Disk {
     model: Model,
@@ -70,7 +71,7 @@ enum Model {
 }
 
 impl Disk {
-    /// An idle disk with a clean cache. The seed decides where the platter and the stripes of flash start.
+    /// An idle disk with a clean cache. The seed determines where the platter and the flash stripes start.
     ///
     /// # Panics
     /// If `size_bytes` is less than one megabyte.
@@ -85,7 +86,7 @@ impl Disk {
         Self { model, slowdown: parameters.slowdown(), description }
     }
 
-    /// Hands over a request at `now`, which is not before the last `advance` or `submit`.
+    /// Submits a request at `now`, which is not before the last `advance` or `submit`.
     pub fn submit(&mut self, now: Nanos, request: Request) {
         let now_ns = self.drive_time(now);
         match &mut self.model {
@@ -94,7 +95,7 @@ impl Disk {
         }
     }
 
-    /// When to call `advance` next. None: idle until the next `submit`.
+    /// When to call `advance` next. `None`: the disk is idle until the next `submit`.
     pub fn next_event(&self) -> Option<Nanos> {
         let at_ns = match &self.model {
             Model::Hdd(model) => model.next_event(),
@@ -103,7 +104,7 @@ impl Disk {
         Some(self.host_time(at_ns))
     }
 
-    /// Appends everything that is due up to and including `now`, in order of time.
+    /// Appends all events that are due up to and including `now`, in order of time.
     pub fn advance(&mut self, now: Nanos, events: &mut Vec<Event>) {
         let now_ns = self.drive_time(now);
         match &mut self.model {
@@ -112,7 +113,7 @@ impl Disk {
         }
     }
 
-    /// One line for results: the drive, its main parameters, how much slower it is, and its size.
+    /// One line for results: the drive, its main parameters, its slowdown, and its size.
     pub fn describe(&self) -> String {
         self.description.clone()
     }

@@ -1,11 +1,10 @@
 //! The tables of the modelled drives: each value with its unit and its source.
 //!
-//! Owns: the parameters, and how a slower disk of the same kind is made.
-//! Does not: decide anything; the models read these tables.
+//! Owns: the parameters, and the scaling to a slower disk of the same kind.
+//! Does not: contain behaviour; the models read these tables.
 //!
-//! Sources are marked as in the collection of figures: "seen" in a document, "recalled" from a data sheet that was not
-//! at hand, "derived" from seen figures, "fitted" to a seen measurement by means of the model, "assumed" where nothing
-//! is published.
+//! Sources are marked "seen" in a document, "recalled" from a data sheet that was not at hand, "derived" from seen
+//! figures, "fitted" to a seen measurement with the model, or "assumed" where nothing is published.
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Parameters {
@@ -16,12 +15,12 @@ pub enum Parameters {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HddParameters {
     pub drive: &'static str,
-    /// All times of the drive times this.
+    /// Factor applied to all times of the drive.
     pub slowdown: f64,
     pub revolution_ns: u64,
-    /// How far the first sector of a track lies behind that of the track before, to cover the switch.
+    /// Offset of a track's first sector from that of the previous track, which covers the track switch.
     pub track_skew_ns: u64,
-    /// Sustained, with track switches, in the outermost and the innermost zone.
+    /// Sustained rate, track switches included, in the outermost and in the innermost zone.
     pub outer_bytes_per_s: u64,
     pub inner_bytes_per_s: u64,
     pub n_zones: u64,
@@ -31,18 +30,18 @@ pub struct HddParameters {
     pub seek_sqrt_ns: u64,
     pub seek_knee_per_mille: u64,
     pub seek_full_stroke_ns: u64,
-    /// A write waits for the head to settle better; `single` for a switch to the next track.
+    /// Additional settling time before a write; `single_track` after a switch to the next track.
     pub write_settle_ns: u64,
     pub write_settle_single_track_ns: u64,
-    /// Of the arm, for each access that does not continue the one before.
+    /// Positioning overhead of the arm, per access that does not continue the previous one.
     pub access_overhead_ns: u64,
-    /// Of the electronics, beside the arm.
+    /// Overhead of the electronics, concurrent with the arm.
     pub command_overhead_ns: u64,
     pub interface_bytes_per_s: u64,
     pub queue_depth: usize,
-    /// A command that has waited this long goes first.
+    /// A command that has waited this long is served first.
     pub command_age_limit_ns: u64,
-    /// Commands and destages that may follow one another while the other kind waits and is urgent.
+    /// Longest run of commands, or of destages, while the other kind waits and is urgent.
     pub turn_accesses: u32,
     pub read_ahead_bytes: u64,
     pub n_read_segments: usize,
@@ -52,9 +51,9 @@ pub struct HddParameters {
     pub write_cache_high_water_per_mille: u64,
     /// Dirty data older than this competes with the commands.
     pub dirty_age_limit_ns: u64,
-    /// Of dirty data older than this, the oldest gets its turn wherever the arm is.
+    /// Once dirty data is older than this, the oldest is destaged in turn, wherever the arm is.
     pub dirty_starvation_ns: u64,
-    /// Dirty data that is not urgent waits until no read has come for this long.
+    /// Dirty data that is not urgent waits until no read has arrived for this long.
     pub destage_idle_ns: u64,
     pub destage_run_bytes: u64,
 }
@@ -62,34 +61,34 @@ pub struct HddParameters {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlashParameters {
     pub drive: &'static str,
-    /// All times of the drive times this.
+    /// Factor applied to all times of the drive.
     pub slowdown: f64,
     pub queue_depth: usize,
-    /// Of the controller, one command after the other: bounds IOPS.
+    /// Time of the controller per command, one command after the other: bounds IOPS.
     pub read_command_ns: u64,
     pub write_command_ns: u64,
     pub interface_read_bytes_per_s: u64,
     pub interface_write_bytes_per_s: u64,
-    /// Reads and writes do not share the interface.
+    /// Full duplex: reads and writes do not share the interface.
     pub interface_duplex: bool,
-    /// Dies that work in parallel; a page occupies one of them.
+    /// Dies that work in parallel; a page occupies one die.
     pub n_units: u64,
     pub page_bytes: u64,
     pub page_read_ns: u64,
-    /// Sequential reads find their data in the drive's memory.
+    /// Whether sequential reads find their data in the drive's memory.
     pub prefetch: bool,
     /// From the end of the transfer to the completion of a write.
     pub buffer_write_ns: u64,
     pub write_buffer_bytes: u64,
-    /// Of all units together.
+    /// Program rate of all units together.
     pub program_bytes_per_s: u64,
-    /// Random writes up to this part of the size go at the full rate; garbage collection restores it in idle time.
+    /// Random writes up to this fraction of the size run at the full rate; garbage collection restores it in idle time.
     pub burst_per_mille_of_size: u64,
-    /// Random writes after the burst.
+    /// Rate of random writes after the burst.
     pub random_write_bytes_per_s: u64,
     /// The write buffer survives a loss of power: a write is durable when it completes.
     pub power_loss_protection: bool,
-    /// Of a flush with something to save, or of any with power-loss protection.
+    /// Time of a flush with something to save, or of any flush with power-loss protection.
     pub flush_ns: u64,
     pub flush_per_write_ns: u64,
     pub flush_writes_max: u64,
@@ -217,7 +216,7 @@ impl Parameters {
         write_buffer_bytes: 64 << 20,
         // Sequential writes last at this rate: data sheet 1200 MB/s (recalled), measured 1304.7 (seen).
         program_bytes_per_s: 1_310_000_000,
-        // Assumed: the spare area, 1.92 TB of 2 TiB of flash with what the firmware needs itself taken off.
+        // Assumed: the spare area, 1.92 TB of 2 TiB of flash less what the firmware needs.
         burst_per_mille_of_size: 70,
         // P4500 2 TB data sheet: 38 000 writes/s (seen); PM963: 40 000 (recalled); 39 000 of 4 KiB.
         random_write_bytes_per_s: 159_744_000,
@@ -226,15 +225,16 @@ impl Parameters {
         flush_ns: 5_600,
         flush_per_write_ns: 0,
         flush_writes_max: 0,
-        // Not used: what is buffered is durable.
+        // Not used: buffered data is durable.
         map_save_interval_ns: 1_000_000_000,
     });
 
-    /// The disks of the lab: hdd as it is, and with its write cache switched off, as `hdparm -W 0` does; ssd and nvme so many times
-    /// slower that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that what it takes to reach them is a
-    /// small part of their latency. hdd-slow, ssd-slow and nvme-slow are five times slower again, for loads that such a processor would bound:
-    /// 10^9 instructions a second are to nvme-slow what a dozen server cores, 5 x 10^10 together, are to the drive. The burst of
-    /// nvme and nvme-slow never ends: experiments write 7 % of the lab's 8 GiB within a minute, and 7 % of the drive never.
+    /// The disks of the lab: hdd unchanged, and with its write cache disabled (`hdparm -W 0`); ssd and nvme slowed down
+    /// so far that a guest of 10^9 instructions a second can keep them busy at a depth of 32, and that the software
+    /// path to them is a small part of their latency. hdd-slow, ssd-slow and nvme-slow are another five times slower,
+    /// for loads that such a processor would limit: 10^9 instructions a second are to nvme-slow what a dozen server
+    /// cores, 5 x 10^10 together, are to the drive. The burst of nvme and nvme-slow never ends: experiments write 7 %
+    /// of the lab's 8 GiB within a minute, but would never write 7 % of the drive.
     #[must_use]
     pub fn of_lab(name: &str) -> Option<Self> {
         match name {
@@ -249,7 +249,7 @@ impl Parameters {
         }
     }
 
-    /// How many commands it takes at a time.
+    /// Number of commands that it accepts at a time.
     #[must_use]
     pub fn queue_depth(&self) -> usize {
         match self {
@@ -258,13 +258,13 @@ impl Parameters {
         }
     }
 
-    /// Whether it has an arm.
+    /// Whether it is a rotating disk.
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         matches!(self, Self::Hdd(_))
     }
 
-    /// Whether it loses what it has taken and not flushed when it loses power; a drive says so itself.
+    /// Whether unflushed writes are lost at a power cut, as the drive itself reports.
     #[must_use]
     pub fn has_volatile_cache(&self) -> bool {
         match self {
@@ -273,7 +273,7 @@ impl Parameters {
         }
     }
 
-    /// The same hard disk with its write cache switched off; other disks stay as they are.
+    /// The same hard disk with its write cache disabled; flash disks are unchanged.
     #[must_use]
     pub fn without_write_cache(&self) -> Self {
         match *self {
@@ -282,7 +282,8 @@ impl Parameters {
         }
     }
 
-    /// The same flash with room for all that is ever written: random writes always go at the full rate; hard disks stay as they are.
+    /// The same flash disk with an unlimited burst: random writes always run at the full rate. Hard disks are
+    /// unchanged.
     #[must_use]
     pub fn without_end_of_burst(&self) -> Self {
         match *self {
@@ -291,8 +292,8 @@ impl Parameters {
         }
     }
 
-    /// A disk of the same kind that is `k` times slower in every respect: times by `k`, rates by `1 / k`, sizes as they
-    /// are.
+    /// A disk of the same kind that is `k` times slower in every respect: times are multiplied by `k`, rates divided by
+    /// `k`, sizes unchanged.
     ///
     /// # Panics
     /// If `k` is not a positive number.
@@ -312,7 +313,7 @@ impl Parameters {
         }
     }
 
-    /// One line: the drive, and its main parameters as they are after scaling.
+    /// One line: the drive, and its main parameters after scaling.
     pub fn describe(&self) -> String {
         let k = self.slowdown();
         let ms = |ns: u64| ns as f64 * k / 1e6;

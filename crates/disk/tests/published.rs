@@ -1,7 +1,7 @@
-//! The models against the published figures of their drives, all at their own speed.
+//! The models compared with the published figures of their drives, at the drives' own speed.
 //!
-//! Owns: the table of anchors with their sources. A row that is only reported has no published measurement, or one of
-//! another load.
+//! Owns: the table of reference figures with their sources. Rows without a published measurement of the same load are
+//! printed, not checked.
 
 mod closed_loop;
 
@@ -13,11 +13,11 @@ const READ: Kind = Kind::Read;
 const WRITE: Kind = Kind::Write { fua: false };
 
 enum Expect {
-    /// Within 10 % of one published figure.
+    /// The result is within 10 % of one published figure.
     Published(f64),
-    /// Between two published figures, with 10 % on either side.
+    /// The result lies between two published figures, with 10 % on either side.
     Between(f64, f64),
-    /// Derived, not measured: printed only.
+    /// The figure is derived, not measured: the row is printed only.
     Derived(f64),
 }
 use Expect::{Between, Derived, Published};
@@ -40,7 +40,7 @@ fn row(name: &'static str, load: Load, expect: Expect, source: &'static str) -> 
     Row { name, rate: load.block_bytes > 4096, load, expect, source }
 }
 
-/// The report, and the rows that are not within 10 %.
+/// Returns the report, and the rows that are not within 10 %.
 fn compare(parameters: &Parameters, rows: &[Row]) -> (String, Vec<&'static str>) {
     let mut report = parameters.describe();
     let mut wrong = Vec::new();
@@ -65,9 +65,9 @@ fn compare(parameters: &Parameters, rows: &[Row]) -> (String, Vec<&'static str>)
     (report, wrong)
 }
 
-/// A drive has read what lies far behind its head into a buffer that holds something else by now.
+/// By the time a lap starts over, the drive's buffer has been overwritten by later reads.
 #[test]
-fn a_part_that_is_read_again_and_again_is_read_from_the_medium() {
+fn a_region_larger_than_the_buffer_is_read_from_the_medium_on_every_lap() {
     let lap = Load { span_bytes: 256 << 20, n_counted: 8192, ..load(READ, false, 128 << 10, 8) };
     let bytes_per_s = lap.run(&Parameters::HDD, SIZE).per_s * f64::from(128 << 10);
     assert!(bytes_per_s < 1.1 * 227e6, "four laps of 256 MiB are read at {bytes_per_s:.0} bytes/s");
@@ -223,7 +223,7 @@ fn nvme() {
     assert!(wrong.is_empty(), "not within 10 %: {wrong:?}");
 }
 
-/// What a run costs, client included: printed, as a bound on time would hold for one machine only.
+/// CPU time of a run, client included. It is printed and not checked, because a limit would hold on one machine only.
 fn cost(name: &str, parameters: &Parameters, load: Load) -> String {
     let since = std::time::Instant::now();
     let run = load.run(parameters, SIZE);

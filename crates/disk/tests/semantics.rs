@@ -1,8 +1,8 @@
-//! What every model keeps, whatever the load: each request completes once, a flush or FUA write comes after the data it
-//! needs is durable, nobody starves, the same calls give the same events, and a slower disk is the same disk on a
-//! slower clock.
+//! Properties of every model under any load: each request completes once; a flush or FUA write completes only when the
+//! data that it covers is durable; no request starves; the same calls give the same events; a slower disk is the same
+//! disk on a slower clock.
 //!
-//! Owns: the checker of durability. Does not: know the published figures.
+//! Owns: the durability checker. Does not: compare with published figures.
 
 use bulkhead_disk::{Disk, Event, Kind, Nanos, Parameters, Request};
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn request(tag: u16, kind: Kind, block: u64, n_blocks: u64) -> Request {
     Request { tag, kind, offset: block * BLOCK, len: n_blocks * BLOCK }
 }
 
-/// Submits each request at its time, and returns all events with theirs.
+/// Submits each request at its time; returns all events with their times.
 fn run(parameters: &Parameters, requests: &[(u64, Request)]) -> Vec<(u64, Event)> {
     let mut disk = Disk::new(parameters, SIZE, 7);
     let (mut log, mut events) = (Vec::new(), Vec::new());
@@ -46,7 +46,8 @@ fn completed(log: &[(u64, Event)], tag: u16) -> u64 {
 /// Replays the log: a write that completed before a flush was submitted is durable before the flush completes.
 fn check_durability(parameters: &Parameters, requests: &[(u64, Request)], log: &[(u64, Event)]) {
     let mut submitted = requests.iter().peekable();
-    // Blocks written by completed writes and not yet durable; what each flush and FUA write in flight still needs.
+    // Blocks of completed writes that are not yet durable; the blocks that each flush and FUA write in flight still
+    // needs.
     let mut dirty: BTreeSet<u64> = BTreeSet::new();
     let mut needs: BTreeMap<u16, BTreeSet<u64>> = BTreeMap::new();
     let mut done = BTreeSet::new();
@@ -64,11 +65,11 @@ fn check_durability(parameters: &Parameters, requests: &[(u64, Request)], log: &
                 Kind::Discard => discarded = blocks(request.offset, request.len),
                 _ => {}
             }
-            forget(&discarded, &mut dirty, &mut needs);
+            release(&discarded, &mut dirty, &mut needs);
         }
         match event {
             Event::Durable { offset, len } => {
-                forget(&blocks(offset, len), &mut dirty, &mut needs);
+                release(&blocks(offset, len), &mut dirty, &mut needs);
             }
             Event::Completed { tag } => {
                 assert!(done.insert(tag), "{tag} completed twice");
@@ -76,7 +77,7 @@ fn check_durability(parameters: &Parameters, requests: &[(u64, Request)], log: &
                 assert!(left.is_empty(), "{tag} completed before {left:?} were durable: {}", parameters.describe());
                 let request = by_tag[&tag];
                 if request.kind == Kind::Discard {
-                    forget(&blocks(request.offset, request.len), &mut dirty, &mut needs);
+                    release(&blocks(request.offset, request.len), &mut dirty, &mut needs);
                 }
                 let itself = Event::Durable { offset: request.offset, len: request.len };
                 if matches!(request.kind, Kind::Write { .. }) && before != Some(itself) {
@@ -90,9 +91,9 @@ fn check_durability(parameters: &Parameters, requests: &[(u64, Request)], log: &
     assert_eq!(done.len(), requests.len());
 }
 
-/// No flush needs these any more: they are durable, or undefined, as the bytes of a discard are from its submission to
-/// its completion at least.
-fn forget(blocks: &Range<u64>, dirty: &mut BTreeSet<u64>, needs: &mut BTreeMap<u16, BTreeSet<u64>>) {
+/// Removes blocks that no flush needs any more: they are durable, or undefined, as the bytes of a discard are at least
+/// from its submission to its completion.
+fn release(blocks: &Range<u64>, dirty: &mut BTreeSet<u64>, needs: &mut BTreeMap<u16, BTreeSet<u64>>) {
     dirty.retain(|block| !blocks.contains(block));
     needs.values_mut().for_each(|needs| needs.retain(|block| !blocks.contains(block)));
 }
@@ -108,7 +109,7 @@ fn kind() -> impl Strategy<Value = Kind> {
 }
 
 fn requests() -> impl Strategy<Value = Vec<(u64, Request)>> {
-    // Few blocks at one end and many over the disk: overlaps, sequences and seeks.
+    // A few blocks at one end and many across the disk: overlaps, sequences and seeks.
     let block = prop_oneof![0..64u64, 0..SIZE / BLOCK - 64];
     let one = (0..3_000_000u64, kind(), block, 1..64u64);
     proptest::collection::vec(one, 1..200).prop_map(|steps| {
@@ -125,7 +126,7 @@ fn requests() -> impl Strategy<Value = Vec<(u64, Request)>> {
 
 proptest! {
     #[test]
-    fn flushes_and_fua_writes_keep_their_promise(requests in requests()) {
+    fn flushes_and_fua_writes_complete_after_their_data_is_durable(requests in requests()) {
         let small_cache = hdd_with(|table| {
             table.write_cache_bytes = 1 << 20;
             table.write_cache_extents = 8;
@@ -153,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn any_factor_keeps_the_promises(requests in requests(), k in 0.01f64..100.0) {
+    fn durability_holds_at_any_slowdown(requests in requests(), k in 0.01f64..100.0) {
         for parameters in MODELS {
             check_durability(&parameters, &requests, &run(&parameters.scaled(k), &requests));
         }
@@ -161,7 +162,7 @@ proptest! {
 }
 
 #[test]
-fn a_flush_of_a_clean_cache_costs_a_command() {
+fn a_flush_of_a_clean_cache_costs_one_command() {
     for parameters in MODELS {
         let at = completed(&run(&parameters, &[(0, request(0, Kind::Flush, 0, 0))]), 0);
         assert!(at <= 50_000, "{at} ns: {}", parameters.describe());
@@ -182,7 +183,7 @@ fn a_write_waits_while_the_cache_is_full() {
 }
 
 #[test]
-fn a_write_without_cache_goes_to_the_medium_first() {
+fn a_write_without_cache_completes_after_it_reaches_the_medium() {
     for (parameters, fua) in [(hdd_with(|table| table.write_cache = false), false), (Parameters::HDD, true)] {
         let log = run(&parameters, &[(0, request(0, Kind::Write { fua }, 5000, 2))]);
         let events: Vec<_> = log.iter().map(|(_, event)| *event).collect();
@@ -212,7 +213,7 @@ fn a_discarded_write_is_not_destaged() {
 
 #[test]
 fn a_far_command_does_not_starve() {
-    // A reader at the far end against 16 that stay at the near end for five seconds, with a limit of 0.3 s.
+    // One reader at the far end against 16 at the near end for five seconds, with an age limit of 0.3 s.
     let parameters = hdd_with(|table| table.command_age_limit_ns = 300_000_000);
     let mut disk = Disk::new(&parameters, SIZE, 3);
     disk.submit(Nanos(0), request(0, Kind::Read, SIZE / BLOCK - 1, 1));
@@ -222,7 +223,7 @@ fn a_far_command_does_not_starve() {
     let mut events = Vec::new();
     let mut block = 0;
     let far = loop {
-        let now = disk.next_event().expect("requests are under way");
+        let now = disk.next_event().expect("requests are in flight");
         assert!(now.0 < 5_000_000_000, "the far command starves");
         disk.advance(now, &mut events);
         if events.contains(&Event::Completed { tag: 0 }) {
@@ -240,7 +241,7 @@ fn a_far_command_does_not_starve() {
 
 #[test]
 fn reads_and_a_flush_take_turns() {
-    // 300 scattered dirty blocks to flush: a read that comes meanwhile waits for few of them.
+    // 300 scattered dirty blocks to flush: a read that arrives meanwhile waits for few of them.
     let mut requests: Vec<_> =
         (0..300).map(|n| (0, request(n, Kind::Write { fua: false }, u64::from(n) * 211, 1))).collect();
     requests.push((20_000_000, request(300, Kind::Flush, 0, 0)));
@@ -251,19 +252,19 @@ fn reads_and_a_flush_take_turns() {
 }
 
 #[test]
-fn a_slow_reader_of_a_sequence_is_served_from_the_buffer() {
+fn a_slow_sequential_reader_is_served_from_the_buffer() {
     // 64 KiB every 2 ms, 32 MB/s: the head reads ahead, and resumes in time.
     let requests: Vec<_> =
         (0..500u16).map(|n| (u64::from(n) * 2_000_000, request(n, Kind::Read, u64::from(n) * 16, 16))).collect();
     let log = run(&Parameters::HDD, &requests);
-    // The first seek takes a dozen milliseconds; those that came meanwhile catch up.
+    // The first seek takes a dozen milliseconds; the reads that arrived meanwhile catch up.
     let late = requests.iter().skip(1).filter(|(at, request)| completed(&log, request.tag) - at > 1_000_000).count();
     assert!(late <= 12, "{late} of 499 reads waited for the medium");
 }
 
 #[test]
 fn dirty_data_does_not_starve_behind_a_stream() {
-    // A block far away, and a sequence that keeps the arm writing where it is.
+    // One distant block, and a sequential stream that keeps the arm writing elsewhere.
     let mut requests = vec![(0, request(0, Kind::Write { fua: false }, 60_000, 1))];
     requests.extend(
         (1..12_000u16).map(|n| {

@@ -292,7 +292,7 @@ impl Machine {
             self.set_disk_faulty(index, false).await?;
         }
         if self.disks.guest_server(index, false).is_some() {
-            self.tell_disk(index, "forget").await?;
+            self.tell_disk(index, "reset").await?;
             self.disks.erase(index)?;
         }
         let node = self.disk(index).await?;
@@ -307,7 +307,7 @@ impl Machine {
     pub async fn tell_disk(&self, index: usize, word: &str) -> Result<String> {
         let serial = self.disks.serial(index)?;
         let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
-        let told = self.run(&[&program, "tell", serial, word]).await?;
+        let told = self.run(&[&program, "send", serial, word]).await?;
         Ok(told.success(&format!("telling disk {serial} to {word}"))?.stdout)
     }
 

@@ -1,49 +1,50 @@
-//! A drive's volatile cache, for disks that are to lose what was not flushed: what lies here is gone when the machine is.
+//! A drive's volatile cache, for disks that lose unflushed data: its contents go with the machine.
 //!
-//! Each block of a write is kept here or reaches the medium at once, by chance: after a power cut a write since the last flush is
-//! there, or lost, or torn between two blocks, and a later one may be there without an earlier one, as drives with a cache of
-//! 4096-byte sectors allow. A block itself is never torn.
+//! Each block of a write stays here or reaches the medium at once, at random: after a power cut a write since the last
+//! flush is present, lost, or torn between two blocks, and a later one may be present without an earlier one, as drives
+//! with a cache of 4096-byte sectors allow. A single block is never torn. Owns the unflushed blocks; does not access
+//! the medium.
 
 use std::collections::HashMap;
 
-/// The unit that is written as a whole: a physical sector of today's drives.
+/// The unit that is written atomically: a physical sector of current drives.
 pub(super) const BLOCK: usize = 4096;
-/// Blocks that fit (16 MiB); all others reach the medium at once.
+/// Capacity in blocks (16 MiB); when it is full, blocks reach the medium at once.
 const MAX_BLOCKS: usize = 4096;
 
-/// What was written and has not reached the medium.
+/// Unflushed blocks.
 #[derive(Debug)]
 pub(super) struct Cache {
-    /// By number.
+    /// By block number.
     blocks: HashMap<u64, Box<[u8]>>,
-    /// Allocated before: a disk must not wait for memory that it is to be written out for.
+    /// Preallocated: a disk must not wait for memory that can only be freed by writing to it.
     spare: Vec<Box<[u8]>>,
-    /// State of the dice (xorshift64).
-    dice: u64,
+    /// State of the random number generator (xorshift64).
+    random: u64,
 }
 
 impl Cache {
-    /// An empty one; the same seed and writes lose the same.
+    /// An empty cache. The same seed and writes lose the same blocks.
     pub(super) fn new(seed: u64) -> Self {
         let spare = (0..MAX_BLOCKS).map(|_| vec![0; BLOCK].into_boxed_slice()).collect();
         // Zero would stay zero.
-        Self { blocks: HashMap::with_capacity(MAX_BLOCKS), spare, dice: seed | 1 << 63 }
+        Self { blocks: HashMap::with_capacity(MAX_BLOCKS), spare, random: seed | 1 << 63 }
     }
 
-    /// What a block holds that has not reached the medium.
+    /// The content of a block that has not reached the medium.
     pub(super) fn get(&self, number: u64) -> Option<&[u8]> {
         self.blocks.get(&number).map(AsRef::as_ref)
     }
 
-    /// Whether a block of a write is to be kept back.
+    /// Decides whether a block of a write stays in the cache.
     pub(super) fn keeps(&mut self) -> bool {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        self.dice & 1 == 1 && !self.spare.is_empty()
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random & 1 == 1 && !self.spare.is_empty()
     }
 
-    /// Keeps a block.
+    /// Stores a block.
     pub(super) fn put(&mut self, number: u64, content: &[u8; BLOCK]) {
         if let Some(block) = self.blocks.get_mut(&number) {
             block.copy_from_slice(content);
@@ -53,7 +54,7 @@ impl Cache {
         }
     }
 
-    /// Drops a block that the medium has now.
+    /// Drops a block that has reached the medium.
     pub(super) fn remove(&mut self, number: u64) {
         self.spare.extend(self.blocks.remove(&number));
     }
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn some_blocks_are_kept_and_others_not_the_same_each_time() {
+    fn a_seed_determines_which_blocks_are_kept() {
         let kept =
             |seed| (0..1000).map(|_| seed).scan(Cache::new(seed), |cache, _| Some(cache.keeps())).collect::<Vec<_>>();
         let n = kept(7).iter().filter(|kept| **kept).count();
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_content_of_a_block_is_handed_out_once() {
+    fn the_newest_content_of_a_block_is_returned_once() {
         let mut cache = Cache::new(1);
         cache.put(5, &[1; BLOCK]);
         cache.put(5, &[2; BLOCK]);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_one_keeps_nothing_more() {
+    fn a_full_cache_keeps_no_more_blocks() {
         let mut cache = Cache::new(1);
         (0..=MAX_BLOCKS as u64).for_each(|number| cache.put(number, &[0; BLOCK]));
         assert!(!(0..100).any(|_| cache.keeps()));

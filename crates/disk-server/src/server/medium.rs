@@ -1,6 +1,7 @@
-//! Where the bytes of a disk lie: memory of a PCI device, of which is known which parts were ever written.
+//! The medium of a disk: the memory of a PCI device, with a record of the chunks that were ever written.
 //!
-//! Discarding a whole disk would otherwise write zeroes to all of it, and take as much memory of the host.
+//! Without the record, discarding a whole disk would write zeroes to all of it, and take as much memory of the host.
+//! Owns: the memory, the record, and the cache in front of both. Does not: compute latencies.
 
 use std::io;
 use std::ops::Range;
@@ -12,20 +13,20 @@ use bulkhead_sys::ublk::queue::Request;
 
 use super::cache::{BLOCK, Cache};
 
-/// The unit in which is known what was written.
+/// Granularity of the record of written chunks.
 const CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Medium {
     memory: Shared,
-    /// By chunk: whether something else than zeroes may be there.
+    /// Whether a chunk may contain anything but zeroes, by chunk.
     written: Mutex<Vec<bool>>,
-    /// What is lost when the power is cut; `None` for a disk that loses nothing.
+    /// Blocks that a power cut loses; `None` for a disk that loses nothing.
     cache: Option<Mutex<Cache>>,
 }
 
 impl Medium {
-    /// A medium of so many bytes; a new one reads as zeroes. With a seed, what was not flushed may be lost.
+    /// Opens a medium of `bytes`; a new one reads as zeroes. With a seed, unflushed blocks may be lost.
     pub(super) fn open(resource: &Path, bytes: u64, is_new: bool, loses: Option<u64>) -> io::Result<Self> {
         let memory = Shared::of_pci(resource, to_usize(bytes)?)?;
         let written = Mutex::new(vec![!is_new; to_usize(bytes.div_ceil(CHUNK_BYTES))?]);
@@ -45,7 +46,7 @@ impl Medium {
 
     pub(super) fn write(&self, request: &Request<'_>) -> io::Result<()> {
         for chunk in chunks(request.offset, request.len)? {
-            // The driver sends nothing beyond the end.
+            // The driver sends no request beyond the end.
             if let Some(written) = self.written().get_mut(chunk) {
                 *written = true;
             }
@@ -71,7 +72,7 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes durable what was written.
+    /// Makes all completed writes durable.
     pub(super) fn flush(&self) -> io::Result<()> {
         let Some(mut cache) = self.cache() else { return Ok(()) };
         for (number, content) in cache.blocks() {
@@ -84,7 +85,7 @@ impl Medium {
     /// Makes a range read as zeroes.
     pub(super) fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         if let Some(mut cache) = self.cache() {
-            // At once, whatever was flushed: nobody may rely on what was discarded.
+            // At once, flushed or not: discarded data is undefined.
             for block in Block::of(offset, len)? {
                 let Some(cached) = cache.get(block.number) else { continue };
                 let mut content = [0; BLOCK];
@@ -107,8 +108,8 @@ impl Medium {
         Ok(())
     }
 
-    /// Somebody emptied the memory.
-    pub(super) fn forget(&self) {
+    /// Records that the memory was emptied.
+    pub(super) fn reset(&self) {
         if let Some(mut cache) = self.cache() {
             cache.clear();
         }
@@ -124,17 +125,17 @@ impl Medium {
     }
 }
 
-/// A part of a request that lies in one block of the cache.
+/// The part of a request that lies in one block of the cache.
 struct Block {
     number: u64,
-    /// Its place in the block.
+    /// Its range in the block.
     inside: Range<usize>,
-    /// Its place in the request.
+    /// Its range in the request.
     in_request: Range<usize>,
 }
 
 impl Block {
-    /// The parts of a request.
+    /// Splits a request at block boundaries.
     fn of(offset: u64, len: u64) -> io::Result<impl Iterator<Item = Self>> {
         let (start, end) = (to_usize(offset)?, to_usize(offset + len)?);
         Ok((start / BLOCK..end.div_ceil(BLOCK)).map(move |number| {
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_cut_at_blocks() {
+    fn a_request_is_split_at_block_boundaries() {
         let parts: Vec<_> = Block::of(4096 - 512, 512 + 4096 + 1024)
             .unwrap()
             .map(|block| (block.number, block.inside, block.in_request))

@@ -1,7 +1,7 @@
-//! The units of flash and the write buffer before them.
+//! The flash units and the write buffer in front of them.
 //!
-//! Owns: when each unit is free, what is buffered, and the burst that random writes may use up.
-//! Does not: know about commands, flushes or the interface.
+//! Owns: when each unit is free, the buffered writes, and the burst that random writes may use up.
+//! Does not: handle commands, flushes or the interface.
 //!
 //! Reads take precedence: a read waits for the page that its unit is programming, not for the backlog behind it.
 
@@ -13,7 +13,7 @@ use crate::FlashParameters;
 pub(super) struct Units {
     table: FlashParameters,
     units: Vec<Unit>,
-    /// Which unit holds the first page.
+    /// The unit that holds the first page.
     first: u64,
     next_program: usize,
     page_program_ns: u64,
@@ -26,7 +26,7 @@ pub(super) struct Units {
     burst_max_bytes: u64,
 }
 
-/// Where the last sequential streams have ended.
+/// End offsets of the most recent sequential streams.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     ends: VecDeque<u64>,
@@ -40,7 +40,7 @@ struct Unit {
 
 #[derive(Debug)]
 struct Buffered {
-    /// All that has ever been buffered, up to and including this write.
+    /// Bytes ever buffered, up to and including this write.
     total_bytes: u64,
     programmed_ns: u64,
 }
@@ -67,7 +67,7 @@ impl Units {
         }
     }
 
-    /// Reads the pages and returns when all are in memory.
+    /// Reads the pages; returns the time at which all are in memory.
     pub(super) fn read(&mut self, now_ns: u64, offset: u64, len: u64) -> u64 {
         let (first, last) = (offset / self.table.page_bytes, (offset + len.max(1) - 1) / self.table.page_bytes);
         let n_units = self.table.n_units;
@@ -87,7 +87,7 @@ impl Units {
         fetched_ns
     }
 
-    /// Buffers a write, programs it in the background, and returns when the buffer had room for it.
+    /// Buffers a write and programs it in the background; returns the time at which the buffer had room for it.
     pub(super) fn buffer(&mut self, now_ns: u64, offset: u64, len: u64) -> u64 {
         let sequential = self.writes.continues(offset, len);
         self.collect_garbage(now_ns);
@@ -114,14 +114,14 @@ impl Units {
         self.room_at(now_ns)
     }
 
-    /// When everything that is buffered has been programmed.
+    /// The time at which all buffered data has been programmed.
     pub(super) fn programmed_ns(&self) -> u64 {
         self.programmed_ns
     }
 
-    /// When so much has been programmed that the buffer holds the rest.
+    /// The time at which enough has been programmed for the buffer to hold the rest.
     fn room_at(&mut self, now_ns: u64) -> u64 {
-        // What has been programmed by now is of no further interest: later writes need more room than this one.
+        // Writes programmed by now are dropped: later writes need more room than this one.
         while self.buffered.front().is_some_and(|write| write.programmed_ns <= now_ns) {
             if let Some(write) = self.buffered.pop_front() {
                 self.programmed_total_bytes = write.total_bytes;
@@ -144,7 +144,7 @@ impl Units {
 }
 
 impl Ends {
-    /// Whether a request continues one of the last streams; it is the end of its stream from now on.
+    /// Whether a request continues one of the recent streams. Its end becomes the end of the stream.
     pub(super) fn continues(&mut self, offset: u64, len: u64) -> bool {
         let found = self.ends.iter_mut().find(|end| **end == offset);
         if let Some(end) = found {

@@ -1,10 +1,10 @@
-//! The arm: where it is, and how long it takes from there to a place.
+//! The arm: its position, and the time that it takes from there to a place.
 //!
-//! Owns: the sum of overhead, seek and rotation. Does not: choose where to go (`super`, `queue`, `cache`).
+//! Owns: the sum of overhead, seek and rotation. Does not: choose the next place (`super`, `queue`, `cache`).
 
 use super::geometry::{Geometry, Place};
 
-/// The arm where its last access has left it.
+/// The arm, at the end of its last access.
 #[derive(Debug)]
 pub(super) struct Arm {
     pub(super) track: u64,
@@ -15,7 +15,7 @@ pub(super) struct Arm {
 }
 
 impl Arm {
-    /// From `now_ns` until the place is under the head and the head may read or write.
+    /// Time from `now_ns` until the place is under the head and the head may read or write.
     pub(super) fn positioning_ns(
         &self,
         now_ns: u64,
@@ -31,12 +31,12 @@ impl Arm {
         moved_ns + geometry.rotation_ns(now_ns + moved_ns, place)
     }
 
-    /// The access starts where and when the last has ended: the transfer just goes on.
+    /// Whether the access starts where and when the last one ended, so that the transfer continues.
     pub(super) fn continues(&self, now_ns: u64, start: u64, writes: bool) -> bool {
         now_ns == self.ended_ns && start == self.end && writes == self.wrote
     }
 
-    /// Until the head is on the track: a lower bound of the positioning time, which rises with the distance.
+    /// Time until the head is on the track: a lower bound of the positioning time, which rises with the distance.
     pub(super) fn move_ns(&self, place: Place, writes: bool, geometry: &Geometry) -> u64 {
         self.access_overhead_ns + geometry.seek_ns(self.track, place.track, writes)
     }

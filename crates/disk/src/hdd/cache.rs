@@ -1,11 +1,11 @@
-//! The write cache: which bytes are dirty, since when, and which of them is nearest to the arm.
+//! The write cache: the dirty extents, their age, and which is nearest to the arm.
 //!
-//! Owns: the dirty extents, their order by place and by age, and the epochs that flushes cut.
+//! Owns: the dirty extents, their order by place and by age, and the epochs that flushes end.
 //! Does not: decide when to destage, or move the arm.
 //!
-//! Extents are disjoint and ordered by offset, hence by track. Dirty bytes that are written again keep their epoch and
-//! age: the flush that waits for the older data is served by the newer. An extent that is being destaged has left the
-//! index; data written to it meanwhile is dirty again.
+//! Extents are disjoint and ordered by offset, hence by track. Dirty bytes that are rewritten keep their epoch and age:
+//! the newer data serves the flush that waits for the older. An extent that is being destaged has left the index; data
+//! written to it meanwhile is dirty again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -31,15 +31,15 @@ struct Extent {
     place: Place,
 }
 
-/// What a destage takes along: adjacent extents.
+/// The adjacent extents that one destage writes.
 #[derive(Debug, Clone)]
 pub(super) struct Run {
     pub(super) range: Range<u64>,
     pub(super) oldest_epoch: u64,
 }
 
-/// Extents looked at on either side of the arm, at most: beyond these the saving is less than the search.
-const N_LOOKED_AT: usize = 256;
+/// Most extents examined on either side of the arm: beyond these the search costs more than it saves.
+const N_EXAMINED: usize = 256;
 
 impl WriteCache {
     pub(super) fn new(run_bytes: u64) -> Self {
@@ -69,7 +69,7 @@ impl WriteCache {
         self.n_per_epoch.keys().next().copied()
     }
 
-    /// Ends the epoch and returns it: a flush waits for what is dirty up to it.
+    /// Ends the epoch and returns it: a flush waits for the dirty data up to that epoch.
     pub(super) fn cut(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch - 1
@@ -99,7 +99,7 @@ impl WriteCache {
         }
     }
 
-    /// Forgets what is dirty in the range: it has reached the medium otherwise, or nobody wants it.
+    /// Drops the dirty data in the range: it has reached the medium otherwise, or was discarded.
     pub(super) fn remove(&mut self, range: &Range<u64>, geometry: &Geometry) {
         let mut at = range.start;
         while at < range.end {
@@ -116,7 +116,8 @@ impl WriteCache {
         }
     }
 
-    /// The extent that the arm reaches first, and how long that takes; of those up to an epoch if one is given.
+    /// The extent that the arm reaches first, and how long that takes; limited to extents up to an epoch if one is
+    /// given.
     pub(super) fn nearest(
         &self,
         arm: &Arm,
@@ -130,12 +131,12 @@ impl WriteCache {
             return Some((arm.end, 0));
         }
         let mut best: Option<(u64, u64)> = None;
-        // Both directions, until the seek alone takes longer than the best: a seek's time rises with the distance.
-        let onward = self.extents.range(arm.end..).take(N_LOOKED_AT);
+        // In both directions, until the seek alone takes longer than the best: seek time rises with the distance.
+        let onward = self.extents.range(arm.end..).take(N_EXAMINED);
         consider(onward, &wanted, arm, now_ns, geometry, &mut best);
-        let back = self.extents.range(..arm.end).rev().take(N_LOOKED_AT);
+        let back = self.extents.range(..arm.end).rev().take(N_EXAMINED);
         consider(back, &wanted, arm, now_ns, geometry, &mut best);
-        // If none of the neighbours is wanted, the oldest is: it has the oldest epoch.
+        // If no neighbour is wanted, take the oldest: it has the oldest epoch.
         best.or_else(|| self.oldest(arm, now_ns, geometry))
     }
 
@@ -146,7 +147,7 @@ impl WriteCache {
         Some((start, arm.positioning_ns(now_ns, start, place, true, geometry)))
     }
 
-    /// Takes the extent and those that adjoin it out of the cache.
+    /// Takes the extent and those adjoining it out of the cache.
     pub(super) fn take_run(&mut self, start: u64) -> Run {
         let mut run = Run { range: start..start, oldest_epoch: u64::MAX };
         while let Some(extent) = self.extents.get(&run.range.end).copied() {

@@ -1,10 +1,10 @@
-//! Geometry and mechanics: where a byte lies, how long a seek takes, when a place passes under the head.
+//! Geometry and mechanics: the location of a byte, the time of a seek, and when a place passes under the head.
 //!
-//! Owns: zones, tracks, skew, the seek curve. Does not: know about commands or the cache.
+//! Owns: zones, tracks, skew, the seek curve. Does not: handle commands or the cache.
 //!
 //! The disk's bytes are spread over the whole stroke: a small disk has few tracks, far apart. A place has a *pass*: the
-//! time at which a head that reads from byte 0 on, without a pause, gets there. The pass modulo a revolution is the
-//! angle, and the difference of two passes is the time of a sequential transfer, track switches included.
+//! time at which a head that reads from byte 0 without a pause reaches it. The pass modulo a revolution is the angle,
+//! and the difference of two passes is the time of a sequential transfer, track switches included.
 
 use crate::HddParameters;
 
@@ -13,7 +13,7 @@ pub(super) struct Geometry {
     zones: Vec<Zone>,
     size_bytes: u64,
     revolution_ns: u64,
-    /// A revolution and the skew.
+    /// A revolution plus the skew.
     pitch_ns: u64,
     seek: SeekCurve,
     write_settle_ns: u64,
@@ -36,13 +36,13 @@ struct Zone {
 #[derive(Debug)]
 struct SeekCurve {
     single_ns: u64,
-    /// Square of the root's factor, per track.
+    /// Square of the factor of the square root, per track.
     square_per_track: u64,
     knee_tracks: u64,
     knee_ns: u64,
     full_ns: u64,
     span_tracks: u64,
-    /// The times of short distances, which the search for the nearest place asks for most.
+    /// Precomputed times of short distances, which the search for the nearest place needs most.
     near_ns: Vec<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Geometry {
         Place { track, pass_ns }
     }
 
-    /// The inverse of a pass: the first byte that has not yet passed.
+    /// The inverse of `pass_ns`: the first byte that has not yet passed.
     pub(super) fn offset_at(&self, pass_ns: u64) -> u64 {
         let track = pass_ns / self.pitch_ns;
         let zone_idx = self.zones.partition_point(|zone| zone.first_track <= track) - 1;
@@ -121,7 +121,7 @@ impl Geometry {
         self.seek.ns(distance) + settle_ns
     }
 
-    /// From `at_ns` until the place is under the head.
+    /// Time from `at_ns` until the place is under the head.
     pub(super) fn rotation_ns(&self, at_ns: u64, place: Place) -> u64 {
         let angle_ns = place.pass_ns % self.revolution_ns;
         (angle_ns + self.revolution_ns - at_ns % self.revolution_ns) % self.revolution_ns
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_average_seek_is_the_published_one() {
+    fn the_average_seek_matches_the_published_one() {
         let geometry = Geometry::new(&table(), 8 << 30);
         let tracks = geometry.seek.span_tracks + 1;
         let average = |writes| {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_comes_round_once_per_revolution() {
+    fn a_place_passes_once_per_revolution() {
         let geometry = Geometry::new(&table(), 8 << 30);
         let place = geometry.place(123 << 20);
         let wait = geometry.rotation_ns(1000, place);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_are_inverted() {
+    fn offset_at_inverts_pass_ns() {
         for size in [1 << 20, 64 << 20, 8 << 30, 4_000_787_030_016] {
             let geometry = Geometry::new(&table(), size);
             for part in 0..1000 {

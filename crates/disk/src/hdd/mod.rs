@@ -1,17 +1,16 @@
 //! The hard disk: one arm, a queue, a read buffer and a write cache.
 //!
-//! Owns: the steps of a command, the arm, and the policy of what the arm does next.
-//! Does not: know where bytes lie (`geometry`), which commands wait (`queue`), or what is buffered (`read_buffer`,
-//! `cache`).
+//! Owns: the steps of a command, the arm, and the policy for its next access.
+//! Does not: locate bytes (`geometry`), queue commands (`queue`), or buffer data (`read_buffer`, `cache`).
 //!
 //! Policy. Commands and dirty extents are taken in the order in which the arm reaches them (seek and rotation). Dirty
-//! data waits while commands wait or reads have come within `destage_idle`, unless it is urgent: a flush or a write
+//! data waits while commands wait or reads have arrived within `destage_idle`, unless it is urgent: a flush or a write
 //! waits for it, the cache is above its high-water mark, or the oldest is older than `dirty_age_limit`. Urgent data
 //! competes with the commands by positioning time; after `turn_accesses` in a row of one kind it is the other's turn.
-//! With nothing to do, the head goes on reading where it is.
+//! When idle, the head reads ahead from its position.
 //!
-//! Simplified: destaged data is not kept for reading; FLUSH is one of the queued commands, as a kernel that serves a
-//! ublk device does not drain the queue for it as libata does.
+//! Simplified: destaged data is not kept for reading; FLUSH is one of the queued commands, because the kernel does not
+//! drain the queue of a ublk device for it as libata does.
 
 mod arm;
 mod cache;
@@ -34,7 +33,7 @@ pub(crate) struct Hdd {
     table: HddParameters,
     geometry: Geometry,
     agenda: Agenda<Step>,
-    /// Beyond the depth of the drive's queue.
+    /// Requests beyond the depth of the drive's queue.
     outside: VecDeque<Request>,
     n_inside: usize,
     interface_free_ns: u64,
@@ -46,7 +45,7 @@ pub(crate) struct Hdd {
     flushes: Vec<Flush>,
     arm: Arm,
     busy: Option<Access>,
-    /// When idle dirty data may be destaged.
+    /// The time at which dirty data may be destaged while idle.
     wake_at_ns: Option<u64>,
     last_read_ns: u64,
     n_commands_in_row: u32,
@@ -69,13 +68,13 @@ struct Flush {
 
 #[derive(Debug)]
 struct Access {
-    what: What,
+    kind: AccessKind,
     end: u64,
     ends_ns: u64,
 }
 
 #[derive(Debug)]
-enum What {
+enum AccessKind {
     Command { command: Command, streamed: bool },
     Destage(Run),
     Resume,
@@ -137,7 +136,7 @@ impl Hdd {
                     Step::Complete(tag) => self.complete(at_ns, tag, events),
                 }
             }
-            // Everything of this instant first: the choice sees all that has arrived.
+            // Process all steps of this instant first, so that the choice considers every command that has arrived.
             if self.agenda.next_at().is_none_or(|next_ns| next_ns > at_ns) {
                 self.move_arm(at_ns);
             }
@@ -226,14 +225,14 @@ impl Hdd {
 
     fn destaging_bytes(&self) -> u64 {
         match &self.busy {
-            Some(Access { what: What::Destage(run), .. }) => run.range.end - run.range.start,
+            Some(Access { kind: AccessKind::Destage(run), .. }) => run.range.end - run.range.start,
             _ => 0,
         }
     }
 
     fn complete_flushes(&mut self, now_ns: u64) {
         let destaging = match &self.busy {
-            Some(Access { what: What::Destage(run), .. }) => Some(run.oldest_epoch),
+            Some(Access { kind: AccessKind::Destage(run), .. }) => Some(run.oldest_epoch),
             _ => None,
         };
         let oldest = [self.cache.oldest_epoch(), destaging].into_iter().flatten().min();
@@ -249,24 +248,24 @@ impl Hdd {
 
     fn end_access(&mut self, access: Access, events: &mut Vec<Event>) {
         let now_ns = access.ends_ns;
-        let wrote = match access.what {
-            What::Resume => {
+        let wrote = match access.kind {
+            AccessKind::Resume => {
                 self.buffer.read_on(&(access.end..access.end), now_ns, &self.geometry);
                 false
             }
-            What::Destage(run) => {
+            AccessKind::Destage(run) => {
                 events.push(Event::Durable { offset: run.range.start, len: run.range.end - run.range.start });
                 true
             }
-            What::Command { command, .. } if command.writes => {
-                // What is cached of these bytes is older, or as new: it must not overwrite them.
+            AccessKind::Command { command, .. } if command.writes => {
+                // The cached data in this range is not newer: it must not overwrite the range.
                 self.cache.remove(&command.range, &self.geometry);
                 let len = command.range.end - command.range.start;
                 events.push(Event::Durable { offset: command.range.start, len });
                 self.complete(now_ns, command.tag, events);
                 true
             }
-            What::Command { command, streamed } => {
+            AccessKind::Command { command, streamed } => {
                 self.last_read_ns = now_ns;
                 if !streamed {
                     self.buffer.read_on(&command.range, now_ns, &self.geometry);
@@ -286,7 +285,7 @@ impl Hdd {
         }
     }
 
-    /// Chooses what an idle arm does next, by the policy above.
+    /// Chooses the next access of an idle arm, by the policy above.
     fn move_arm(&mut self, now_ns: u64) {
         self.wake_at_ns = None;
         if self.busy.is_some() {
@@ -303,7 +302,7 @@ impl Hdd {
                     self.buffer.leave(now_ns, &self.geometry);
                     let place = self.geometry.place(from);
                     let cost_ns = self.arm.positioning_ns(now_ns, from, place, false, &self.geometry);
-                    self.busy = Some(Access { what: What::Resume, end: from, ends_ns: now_ns + cost_ns });
+                    self.busy = Some(Access { kind: AccessKind::Resume, end: from, ends_ns: now_ns + cost_ns });
                 }
             }
             (Some(choice), None) => self.start_command(now_ns, choice),
@@ -320,7 +319,7 @@ impl Hdd {
         }
     }
 
-    /// The extent to destage if it is time for one; otherwise sets when to look again.
+    /// The extent to destage if one is due; otherwise sets the time of the next check.
     fn destage(&mut self, now_ns: u64) -> Option<(u64, u64)> {
         let oldest_ns = self.cache.oldest_since()?;
         let due_ns = oldest_ns + self.table.dirty_age_limit_ns;
@@ -356,8 +355,8 @@ impl Hdd {
                 now_ns + choice.cost_ns + self.geometry.transfer_ns(command.range.start, end)
             }
         };
-        let what = What::Command { command, streamed: streamed.is_some() };
-        self.busy = Some(Access { what, end, ends_ns });
+        let kind = AccessKind::Command { command, streamed: streamed.is_some() };
+        self.busy = Some(Access { kind, end, ends_ns });
         self.n_commands_in_row += 1;
         self.n_destages_in_row = 0;
     }
@@ -367,7 +366,7 @@ impl Hdd {
         let run = self.cache.take_run(start);
         let end = run.range.end;
         let ends_ns = now_ns + cost_ns + self.geometry.transfer_ns(start, end);
-        self.busy = Some(Access { what: What::Destage(run), end, ends_ns });
+        self.busy = Some(Access { kind: AccessKind::Destage(run), end, ends_ns });
         self.n_destages_in_row += 1;
         self.n_destages += 1;
         self.n_commands_in_row = 0;

@@ -1,7 +1,7 @@
-//! The drive's own command queue: commands that need the medium, in the order in which the arm reaches them.
+//! The drive's command queue: commands that need the medium, in the order in which the arm reaches them.
 //!
-//! Owns: the waiting commands, the choice of the nearest, and the age limit that keeps any from starving.
-//! Does not: choose between commands and destaging (`super`), or hold cached writes.
+//! Owns: the waiting commands, the choice of the nearest, and the age limit that prevents starvation.
+//! Does not: choose between commands and destaging (`super`), or store cached writes.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(super) struct Command {
 pub(super) struct Choice {
     pub(super) idx: usize,
     pub(super) cost_ns: u64,
-    /// The command has waited beyond the limit: it goes first.
+    /// The command has waited longer than the limit, and is served first.
     pub(super) overdue: bool,
 }
 
@@ -41,11 +41,12 @@ impl Queue {
     }
 
     pub(super) fn take(&mut self, choice: Choice) -> Command {
-        // Keeps the order of arrival, which decides between equals.
+        // Keeps the order of arrival, which breaks ties.
         self.commands.remove(choice.idx)
     }
 
-    /// The command that the arm, or the stream it is reading, reaches first; the oldest if that is overdue.
+    /// The command that the arm, or its current read-ahead stream, reaches first; the oldest command if that is
+    /// overdue.
     pub(super) fn nearest(
         &self,
         arm: &Arm,

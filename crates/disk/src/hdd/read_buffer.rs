@@ -1,8 +1,8 @@
-//! The read buffer: what the drive has read, and what it goes on reading.
+//! The read buffer: data that the drive has read, and its read-ahead.
 //!
-//! Owns: the segments kept of earlier reads, and the stream: after a read the head stays on the track and goes on
-//! reading, up to a limit that moves along with the reads that follow.
-//! Does not: move the arm, or keep what was written.
+//! Owns: the segments of earlier reads, and the stream: after a read the head stays on the track and keeps reading, up
+//! to a limit that advances with the reads that follow.
+//! Does not: move the arm, or cache writes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub(super) struct ReadBuffer {
     n_segments: usize,
 }
 
-/// The head reads on from `from`, since `since_ns`; in the buffer is what follows `start`.
+/// Read-ahead by the head since `since_ns`; the buffer contains the data from `start` on.
 #[derive(Debug)]
 struct Stream {
     start: u64,
@@ -33,7 +33,7 @@ impl ReadBuffer {
         Self { segments: VecDeque::new(), stream: None, read_ahead_bytes, n_segments }
     }
 
-    /// Serves a read that is in the buffer entirely.
+    /// Serves a read that lies entirely in the buffer.
     pub(super) fn serve(&mut self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> bool {
         if let Some(stream) = &mut self.stream {
             let reached = stream.reached(now_ns, geometry);
@@ -45,7 +45,7 @@ impl ReadBuffer {
         self.segments.iter().any(|segment| segment.start <= range.start && range.end <= segment.end)
     }
 
-    /// When the stream reaches the start and the end of the range, if it is going there.
+    /// The times at which the stream reaches the start and the end of the range, if it will.
     pub(super) fn streams(&self, range: &Range<u64>, now_ns: u64, geometry: &Geometry) -> Option<(u64, u64)> {
         let stream = self.stream.as_ref()?;
         let reached = stream.reached(now_ns, geometry);
@@ -57,7 +57,7 @@ impl ReadBuffer {
         })
     }
 
-    /// The stream goes as far as this read, and on.
+    /// Extends the stream beyond this read.
     pub(super) fn follow(&mut self, end: u64, now_ns: u64, geometry: &Geometry) {
         if let Some(stream) = &mut self.stream {
             let reached = stream.reached(now_ns, geometry);
@@ -65,12 +65,12 @@ impl ReadBuffer {
         }
     }
 
-    /// Where the head is, if it reads on.
+    /// Position of the head while it reads ahead.
     pub(super) fn head(&self, now_ns: u64, geometry: &Geometry) -> Option<u64> {
         self.stream.as_ref().map(|stream| stream.reached(now_ns, geometry))
     }
 
-    /// Where to resume a stream that has come to its limit and whose reader has used up half of what is ahead.
+    /// Where to resume a stream that has reached its limit and whose reader has consumed half of the read-ahead.
     pub(super) fn resume_at(&self, now_ns: u64, geometry: &Geometry) -> Option<u64> {
         let stream = self.stream.as_ref()?;
         let stopped = stream.reached(now_ns, geometry) == stream.limit;
@@ -78,7 +78,7 @@ impl ReadBuffer {
         (stopped && used && stream.limit < geometry.size_bytes()).then_some(stream.limit)
     }
 
-    /// The head leaves: what it has read is kept as a segment.
+    /// The head leaves: the data that it has read is kept as a segment.
     pub(super) fn leave(&mut self, now_ns: u64, geometry: &Geometry) {
         if let Some(stream) = self.stream.take() {
             let end = stream.reached(now_ns, geometry);
@@ -90,7 +90,7 @@ impl ReadBuffer {
         }
     }
 
-    /// A read has ended at `now_ns`: the head reads on.
+    /// A read has ended at `now_ns`: the head starts to read ahead.
     pub(super) fn read_on(&mut self, read: &Range<u64>, now_ns: u64, geometry: &Geometry) {
         self.stream = Some(Stream {
             start: read.start,
@@ -107,7 +107,7 @@ impl Stream {
         geometry.offset_at(self.from_pass_ns + (now_ns - self.since_ns)).min(self.limit)
     }
 
-    /// Where what is still in the buffer begins: as much as is read ahead is kept behind the head, twice in all.
+    /// Start of the data that is still in the buffer: twice the read-ahead is kept behind the head.
     fn oldest(&self, reached: u64, read_ahead_bytes: u64) -> u64 {
         self.start.max(reached.saturating_sub(read_ahead_bytes * 2))
     }

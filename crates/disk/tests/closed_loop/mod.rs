@@ -1,6 +1,6 @@
-//! A closed loop: `n_jobs` clients that submit their next request when the last has completed.
+//! A closed loop: `n_jobs` clients, each of which submits its next request when the last has completed.
 //!
-//! Owns: the clients and their pattern. Does not: know what a disk should do.
+//! Owns: the clients and their access pattern. Does not: judge the results.
 
 use bulkhead_disk::{Disk, Event, Kind, Nanos, Parameters, Request};
 
@@ -13,7 +13,7 @@ pub(crate) struct Load {
     /// Each job flushes after each write; the two count as one operation.
     pub(crate) flush: bool,
     pub(crate) span_bytes: u64,
-    /// Operations that are not counted, and those that are.
+    /// Operations before the measurement, and operations measured.
     pub(crate) n_warm_up: u64,
     pub(crate) n_counted: u64,
 }
@@ -50,7 +50,7 @@ impl Load {
         let mut n_requests = n_calls;
         let (mut start, mut latency_ns) = (now, 0);
         while n_done < self.n_warm_up + self.n_counted {
-            now = disk.next_event().expect("a request is under way");
+            now = disk.next_event().expect("a request is in flight");
             disk.advance(now, &mut events);
             n_calls += 1;
             for event in events.drain(..) {

@@ -12,7 +12,7 @@ echo "@OWN@booted $(uname -r) in $boot s of its time; disk $disk"
 # Through a pipe: programs draw on a terminal.
 @COMMAND@ 2>&1 | cat
 code=${PIPESTATUS[0]}
-echo "@OWN@disk served $(bulkhead-lab-disk tell @NAME@ stats)"
+echo "@OWN@disk served $(bulkhead-lab-disk send @NAME@ stats)"
 tar --create --directory /lab/out --file /run/out.tar .
 cat /run/out.tar >/dev/virtio-ports/out
 echo "@OWN@@ENDED@$code"
