@@ -34,6 +34,7 @@ pub mod runner;
 pub mod say;
 mod sealed;
 mod setup;
+mod shared_folder;
 mod shell;
 mod vm;
 mod wait;

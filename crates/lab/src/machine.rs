@@ -3,6 +3,8 @@
 //! Owns the boot in progress (`vm`), the folder shared with the guest and the disks. Nothing of it is left when it is
 //! dropped. The disks survive [`Machine::power_off`] and [`Machine::start`].
 
+mod disks;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,19 +15,18 @@ use tokio::task::JoinHandle;
 
 use crate::channel::Channel;
 use crate::clock::Clock;
-use crate::command::{command, output};
-use crate::disk::{DiskModel, DiskSpec, Disks};
+use crate::disk::{DiskSpec, Disks};
 use crate::init::{Init, State};
 use crate::kernels::{Kernel, KernelImage};
 use crate::lab::Lab;
-use crate::process::{Output, Process, ProcessEvent};
-use crate::programs::stripped;
-use crate::protocol::{Event, Payload, Request, Stream};
+use crate::process::{Output, Process};
+use crate::protocol::{Event, Payload, Request};
 use crate::qemu::Start;
 use crate::root_image::RootImage;
 use crate::say;
+use crate::shared_folder::SharedFolder;
 use crate::vm::Vm;
-use crate::wait::{self, wait_until};
+use crate::wait;
 
 /// How long a request to the guest may take when the caller says nothing: emulated machines are slow.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
@@ -37,9 +38,6 @@ mount --bind /lab /run/lab-below
 cp /run/lab-below/bin/PROGRAM /run/lab-bin/
 umount /run/lab-below
 rmdir /run/lab-below";
-const DISK_LIMIT: Duration = Duration::from_secs(30);
-/// Serves the disks of machines in virtual time.
-const DISK_PROGRAM: &str = "bulkhead-lab-disk";
 /// A word of a command that stands for the node of the first disk.
 pub const DISK_WORD: &str = "{disk}";
 /// Where programs lie in the guest.
@@ -222,95 +220,6 @@ impl Machine {
         self.describe_disks().await
     }
 
-    /// Starts the servers of the disks that are served in the guest, and watches them.
-    async fn serve_disks(&mut self) -> Result<()> {
-        self.fault.send_replace(None);
-        for index in 0..self.disks.count() {
-            let Some(server) = self.disks.guest_server(index, self.boots == 1) else { continue };
-            if index == 0 {
-                self.sh("modprobe ublk_drv").await.context("no disk can be served: the guest's kernel has no ublk")?;
-            }
-            let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
-            let argv: Vec<&str> =
-                std::iter::once(program.as_str()).chain(server.arguments.iter().map(String::as_str)).collect();
-            if self.disks.spec(index).is_some_and(|spec| spec.loses_unflushed) {
-                say::progress(format!("a disk that loses: {}", server.arguments.join(" ")));
-            }
-            let mut process = self.spawn(&argv, &[]).await?;
-            let first = tokio::time::timeout(DISK_LIMIT, process.next()).await;
-            let node = match first
-                .with_context(|| format!("the server of disk {} does not answer", server.serial))??
-            {
-                ProcessEvent::Output(Stream::Stdout, line) => String::from_utf8_lossy(&line).trim().to_owned(),
-                other => {
-                    bail!("the server of disk {} ended at once: {}", server.serial, last_words(process, other).await)
-                }
-            };
-            let fault = self.fault.clone();
-            let watcher = tokio::spawn(async move {
-                if let Some(why) = process.untimed_end().await {
-                    fault.send_replace(Some(format!("the server of disk {} ended: {why}", server.serial)));
-                }
-            });
-            if let Some(running) = &mut self.running {
-                running.nodes.insert(index, node);
-                running._watchers.push(AbortOnDrop(watcher));
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends when a disk that is served in the guest has lost its server, with the reason.
-    pub fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
-        let mut fault = self.fault.subscribe();
-        async move {
-            match fault.wait_for(Option::is_some).await {
-                Ok(why) => why.clone().unwrap_or_default(),
-                // The machine is gone: nobody is interested any more.
-                Err(_) => std::future::pending().await,
-            }
-        }
-    }
-
-    /// Makes a disk of model [`DiskModel::Faulty`] fail from now on, or work again.
-    ///
-    /// # Errors
-    /// When the disk is of another model, or the switch cannot be set.
-    pub async fn set_disk_faulty(&self, index: usize, faulty: bool) -> Result<()> {
-        if !self.disks.set_faulty(index, faulty)? {
-            self.tell_disk(index, if faulty { "fail" } else { "work" }).await?;
-        }
-        Ok(())
-    }
-
-    /// Empties a disk, and makes it work.
-    ///
-    /// # Errors
-    /// When it is in use, or fails.
-    pub(crate) async fn erase_disk(&self, index: usize) -> Result<()> {
-        if self.disks.spec(index).is_some_and(|spec| spec.model == DiskModel::Faulty) {
-            self.set_disk_faulty(index, false).await?;
-        }
-        if self.disks.guest_server(index, false).is_some() {
-            self.tell_disk(index, "reset").await?;
-            self.disks.erase(index)?;
-        }
-        let node = self.disk(index).await?;
-        self.run(&["blkdiscard", "--force", &node]).await?.success(&format!("emptying {node}"))?;
-        Ok(())
-    }
-
-    /// Tells the server of a disk in the guest something; its answer.
-    ///
-    /// # Errors
-    /// When it does not answer, or refuses.
-    pub async fn tell_disk(&self, index: usize, word: &str) -> Result<String> {
-        let serial = self.disks.serial(index)?;
-        let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
-        let told = self.run(&[&program, "send", serial, word]).await?;
-        Ok(told.success(&format!("telling disk {serial} to {word}"))?.stdout)
-    }
-
     /// Waits until `probe` returns a value, at most for so long on the guest's clock. The pauses between probes grow to 1 s.
     ///
     /// # Errors
@@ -358,18 +267,6 @@ impl Machine {
             self.ask(Request::Pause { milliseconds }).await?;
             waited += pause(waited);
         }
-    }
-
-    /// Tells the guest which disks do not rotate: virtio has no way to say so.
-    async fn describe_disks(&self) -> Result<()> {
-        for index in (0..self.disks.count()).filter(|_| self.spec.clock == Clock::Wall) {
-            let node = self.disk(index).await?;
-            if self.disks.spec(index).is_some_and(|spec| !spec.model.is_rotational()) {
-                let name = node.trim_start_matches("/dev/");
-                self.write_file(&format!("/sys/block/{name}/queue/rotational"), b"0").await?;
-            }
-        }
-        Ok(())
     }
 
     /// Runs a program to its end (at most [`DEFAULT_DEADLINE`]); `PATH` begins with [`GUEST_BIN`].
@@ -473,24 +370,6 @@ impl Machine {
         Ok(format!("/lab/{}", name.to_string_lossy()))
     }
 
-    /// The device node of a disk, once it is a block device in the guest.
-    ///
-    /// # Errors
-    /// When there is no such disk, or it does not appear.
-    pub async fn disk(&self, index: usize) -> Result<String> {
-        if let Some(node) = self.running.as_ref().and_then(|running| running.nodes.get(&index)) {
-            return Ok(node.clone());
-        }
-        let serial = self.disks.serial(index)?;
-        wait_until(&format!("disk {serial} appears in the guest"), DISK_LIMIT, async || {
-            match self.ask(Request::Disk { serial: serial.to_owned() }).await? {
-                Event::Disk(node) => Ok(node),
-                other => bail!("the agent answered the search for disk {serial} with {other:?}"),
-            }
-        })
-        .await
-    }
-
     /// What exists in the guest, for comparison with a later snapshot.
     pub(crate) async fn snapshot(&self) -> Result<std::collections::BTreeSet<String>> {
         match self.ask(Request::Snapshot).await? {
@@ -587,59 +466,5 @@ impl Machine {
         let what = format!("{request:?}");
         let answer = tokio::time::timeout(DEFAULT_DEADLINE, self.channel()?.ask(request)).await;
         answer.with_context(|| format!("no answer from the guest within {} s to {what}", DEFAULT_DEADLINE.as_secs()))?
-    }
-}
-
-/// What a process said before it ended, `first` included.
-async fn last_words(process: Process, first: ProcessEvent) -> String {
-    let mut words = match first {
-        ProcessEvent::Output(_, data) => String::from_utf8_lossy(&data).into_owned(),
-        ProcessEvent::Exited(status) => return status.to_string(),
-    };
-    if let Ok(rest) = process.wait(DISK_LIMIT).await {
-        words.push_str(&rest.stderr);
-    }
-    words.trim().to_owned()
-}
-
-/// The host folder that a guest sees as /lab: programs that come later in `bin`, results in `out`.
-#[derive(Debug)]
-pub(crate) struct SharedFolder {
-    pub(crate) dir: PathBuf,
-}
-
-impl SharedFolder {
-    /// A new one in the run's folder (removed with it).
-    pub(crate) fn create(lab: &Lab) -> Result<Self> {
-        let dir = lab.run_dir().path(&format!("shared-{}", lab.run_dir().next_number()));
-        for sub in ["bin", "out"].map(|name| dir.join(name)) {
-            std::fs::create_dir_all(&sub).with_context(|| format!("cannot create {}", sub.display()))?;
-        }
-        Ok(Self { dir })
-    }
-
-    /// Puts a program into `bin`; returns its name.
-    async fn add(&self, program: &Path) -> Result<String> {
-        let copied = stripped(program, &self.dir.join("bin")).await?;
-        let name = copied.file_name().with_context(|| format!("{} names no program", program.display()))?;
-        Ok(name.to_string_lossy().into_owned())
-    }
-
-    pub(crate) async fn collect_out(&self, target: &Path) -> Result<()> {
-        let out = self.dir.join("out");
-        let listing = || std::fs::read_dir(&out).with_context(|| format!("cannot list {}", out.display()));
-        if listing()?.next().is_none() {
-            return Ok(());
-        }
-        std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
-        let mut copy = command("cp");
-        copy.args(["-r", "--no-target-directory"]).arg(&out).arg(target);
-        output(copy, "copying the guest's results", DEFAULT_DEADLINE).await?;
-        for entry in listing()? {
-            let path = entry.with_context(|| format!("cannot list {}", out.display()))?.path();
-            let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
-            removed.with_context(|| format!("cannot remove {}", path.display()))?;
-        }
-        Ok(())
     }
 }

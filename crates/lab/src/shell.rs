@@ -8,9 +8,10 @@ use crate::clock::Clock;
 use crate::disk::Disks;
 use crate::init::Init;
 use crate::lab::Lab;
-use crate::machine::{MachineSpec, SharedFolder};
+use crate::machine::MachineSpec;
 use crate::qemu::Start;
 use crate::say;
+use crate::shared_folder::SharedFolder;
 
 /// Boots and waits until the shell in the guest is left (or the caller goes away, which kills the machine).
 ///
