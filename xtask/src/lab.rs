@@ -357,7 +357,7 @@ async fn exec(lab: &Lab, spec: &MachineSpec, limit: Duration, argv: &[String]) -
     .await;
     machine.collect_out(&lab.config().artifacts.join("out")).await?;
     for index in (0..spec.disks.len()).filter(|_| machine.clock() == Clock::Virtual) {
-        say::progress(format!("disk {index} served {}", machine.tell_disk(index, "stats").await?.trim()));
+        say::progress(format!("disk {index} served {}", machine.command_disk(index, "stats").await?.trim()));
     }
     machine.shutdown().await;
     let Ok(status) = outcome else {

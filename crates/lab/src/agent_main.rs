@@ -1,4 +1,5 @@
-//! `bulkhead-lab-agent`: the one program of the lab that runs inside a guest. All of it is in `bulkhead_lab::agent`.
+//! `bulkhead-lab-agent`: the program of the lab that runs inside a guest. Only the entry point; see
+//! `bulkhead_lab::agent`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! Packages of other Debian suites, downloaded without touching the machine's own apt.
+//! Packages of other Debian suites, downloaded without changing the host's apt.
 //!
-//! Owns: a private apt with lists and cache in a folder of its own. Does not: install anything on the host; packages are unpacked
-//! where the caller says.
+//! Owns: a private apt with lists and cache in its own directory.
+//! Does not: install anything on the host; packages are unpacked into the caller's directory.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::guest_root::{DEBIAN_KEYRING, debian_mirror};
 const DOWNLOAD_LIMIT: Duration = Duration::from_secs(900);
 const STEP_LIMIT: Duration = Duration::from_secs(180);
 
-/// An apt that lives in its own folder.
+/// An apt that is confined to its own directory.
 #[derive(Debug)]
 pub(crate) struct PrivateApt {
     dir: PathBuf,
 }
 
 impl PrivateApt {
-    /// Made in `dir`, for one suite of Debian.
+    /// Creates it in `dir`, for one suite of Debian.
     pub(crate) fn new(dir: &Path, suite: &str) -> Result<Self> {
         for sub in ["lists/partial", "cache/archives/partial", "parts", "debs"] {
             let path = dir.join(sub);
@@ -35,7 +35,7 @@ impl PrivateApt {
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Runs one of apt's programs; what it downloads is for [`PrivateApt::unpack`].
+    /// Runs one of apt's programs; downloads are unpacked by [`PrivateApt::unpack`].
     pub(crate) async fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let settings = [
             ("Dir::Etc::sourcelist", "sources.list"),
@@ -49,13 +49,13 @@ impl PrivateApt {
         for (key, name) in settings {
             apt.arg("-o").arg(format!("{key}={}", self.dir.join(name).display()));
         }
-        // The sandbox user cannot enter folders of root.
+        // The sandbox user cannot enter root's directories.
         apt.args(["-o", "Dir::Etc::preferences=/dev/null", "-o", "APT::Sandbox::User=root"]);
         apt.args(arguments).current_dir(self.dir.join("debs"));
         output(apt, &format!("{program} {} (private)", arguments.join(" ")), DOWNLOAD_LIMIT).await
     }
 
-    /// Unpacks all downloaded packages into one folder and returns their names and versions.
+    /// Unpacks all downloaded packages into one directory, and returns their names and versions.
     pub(crate) async fn unpack(&self, target: &Path) -> Result<Vec<String>> {
         let debs = self.dir.join("debs");
         let mut packages = Vec::new();

@@ -1,6 +1,6 @@
-//! Where the lab keeps what is dear to build: the guest root with its kernels, the answer about KVM.
+//! The cache of whatever is expensive to build: the guest root with its kernels, the result of the KVM trial.
 //!
-//! Owns the choice of the folder and its locks. Does not know what is in it.
+//! Owns: the choice of the directory, and its locks. Does not: know its contents.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use rustix::fs::FlockOperation;
 
 use crate::say;
 
-/// The cache folder.
+/// The cache directory.
 #[derive(Debug, Clone)]
 pub struct Cache {
     dir: PathBuf,
-    /// Which task of this process builds.
+    /// Held by the task of this process that builds.
     building: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct CacheLock {
     _file: File,
 }
 
-/// Held while something in the cache is built. The other runs' lock is given back first.
+/// Held while something in the cache is built. The lock against other runs is released first.
 #[derive(Debug)]
 pub(crate) struct BuildLock {
     _run: CacheLock,
@@ -55,7 +55,7 @@ impl Cache {
         }
         let dir = PathBuf::from("target/lab");
         std::fs::create_dir_all(&dir)
-            .context("cannot create a cache folder: set BULKHEAD_CACHE to a folder that can be written to")?;
+            .context("cannot create a cache directory: set BULKHEAD_CACHE to a writable directory")?;
         Self::at(&dir)
     }
 
@@ -70,7 +70,7 @@ impl Cache {
         self.dir.join(name)
     }
 
-    /// Waits until nobody else builds in the cache: no other task of this process, and no other run.
+    /// Waits until no other task of this process and no other run builds in the cache.
     pub(crate) async fn lock_for_building(&self) -> Result<BuildLock> {
         let task = Arc::clone(&self.building).lock_owned().await;
         let file = self.lock_file("build.lock")?;
@@ -81,7 +81,7 @@ impl Cache {
             let locked = tokio::task::spawn_blocking(move || {
                 rustix::fs::flock(&file, FlockOperation::LockExclusive).map(|()| file)
             });
-            let locked = locked.await.context("the thread that waits for the lock died")?;
+            let locked = locked.await.context("the thread that waits for the lock panicked")?;
             locked.with_context(|| format!("cannot lock {}", self.dir.display()))?
         };
         Ok(BuildLock { _run: CacheLock { _file: file }, _task: task })
@@ -94,7 +94,7 @@ impl Cache {
         Ok(CacheLock { _file: file })
     }
 
-    /// Removes the folders that start with `prefix`, except `keep` and those in use.
+    /// Removes the directories whose names start with `prefix`, except `keep` and those in use.
     pub(crate) fn remove_unused(&self, prefix: &str, keep: &str) -> Result<()> {
         let entries = std::fs::read_dir(&self.dir).with_context(|| format!("cannot list {}", self.dir.display()))?;
         for entry in entries.flatten() {
@@ -107,7 +107,7 @@ impl Cache {
             if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
-            say::progress(format!("removing {name} from the cache: not needed any more"));
+            say::progress(format!("removing {name} from the cache: no longer needed"));
             std::fs::remove_dir_all(entry.path()).with_context(|| format!("cannot remove {name} from the cache"))?;
             let lock_path = self.path(&format!("{name}.lock"));
             std::fs::remove_file(&lock_path).with_context(|| format!("cannot remove {}", lock_path.display()))?;
@@ -121,7 +121,7 @@ impl Cache {
     }
 }
 
-/// Writes a file so that it is either complete or absent.
+/// Writes a file atomically: it is either complete or absent.
 pub(crate) fn write_atomically(path: &Path, contents: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn tasks_of_one_thread_build_one_after_the_other() {
+    async fn tasks_of_one_thread_build_in_turn() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
         let first = cache.lock_for_building().await.unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_run_is_waited_for_beside_what_else_there_is_to_do() {
+    async fn waiting_for_another_run_does_not_block_other_tasks() {
         let dir = tempfile::tempdir().unwrap();
         let [one, other] = [(), ()].map(|()| Cache::at(dir.path()).unwrap());
         let first = one.lock_for_building().await.unwrap();

@@ -1,6 +1,6 @@
-//! What a case is: a named async function that gets a booted machine and says how it ended.
+//! Definition of a case: a named async function that gets a booted machine and returns an outcome.
 //!
-//! The list of cases is in `cases`, the running of them in `runner`.
+//! Does not: list the cases (`cases`) or run them (`runner`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,24 +21,24 @@ use crate::say;
 /// How a case ended. A case that cannot run here is skipped with the reason; it never passes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All it checked was so.
+    /// All its checks held.
     Passed,
-    /// What was not so.
+    /// A check failed; the text says which.
     Failed(String),
-    /// Why it cannot run here.
+    /// It cannot run here, for this reason.
     Skipped(String),
 }
 
-/// The machine that a case wants. Cases of the same profile share one boot.
+/// The machine that a case needs. Cases with the same profile share one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
     /// Part of log file names.
     pub name: &'static str,
-    /// What the guest's clock runs by, which each case says the reason of.
+    /// The guest's clock. Each case states the reason for its choice.
     pub clock: Clock,
-    /// What its process 1 is.
+    /// Its process 1.
     pub init: Init,
-    /// The disks, in the order of their numbers. They are empty when a case begins.
+    /// The disks, in order of their indexes. They are empty when a case starts.
     pub disks: &'static [DiskSpec],
     /// Memory of the guest.
     pub memory_mib: u32,
@@ -59,47 +59,47 @@ impl Profile {
     }
 }
 
-/// What the function of a case returns.
+/// Return type of a case's function.
 pub type Running<'a> = Pin<Box<dyn Future<Output = Result<Outcome>> + 'a>>;
 
-/// A case. `G` is [`Machine`] but in the runner's own tests.
+/// A case. `G` is [`Machine`], except in the runner's own tests.
 #[derive(Debug)]
 pub struct Case<G: Guest = Machine> {
     /// Unique, in snake case.
     pub name: &'static str,
-    /// One sentence: what holds when it passes.
+    /// One sentence: the behaviour that a pass confirms.
     pub about: &'static str,
-    /// The kernels it is meant for.
+    /// Kernels that it runs on.
     pub kernels: &'static [Kernel],
-    /// The machine it wants.
+    /// Machine that it needs.
     pub profile: Profile,
-    /// It fails when it takes longer.
+    /// Time limit; the case fails when it is exceeded.
     pub limit: Duration,
     /// An `Err` counts as failed.
     pub run: fn(&mut Ctx<G>) -> Running<'_>,
 }
 
-/// What a case works with.
+/// Environment of a running case.
 #[derive(Debug)]
 pub struct Ctx<G: Guest = Machine> {
-    /// The machine; it is on when the case begins.
+    /// The machine, running when the case starts.
     pub machine: G,
     /// The lab, for starting the machine again after a crash.
     pub lab: Arc<G::Lab>,
-    /// Folder on the host for the results of this case. What it writes to [`crate::GUEST_OUT`] is put here too.
+    /// Host directory for the results of this case. Files in [`crate::GUEST_OUT`] are collected here too.
     pub artifacts: PathBuf,
-    /// How long the case may take: it fails when it takes longer (four times as long in virtual time, by the host's clock).
+    /// Time limit of the case, on the host's clock; four times as long in virtual time.
     pub limit: Duration,
     pub(crate) case: &'static str,
 }
 
 impl<G: Guest> Ctx<G> {
-    /// One line of progress.
+    /// Prints one line of progress.
     pub fn log(&self, line: impl AsRef<str>) {
         say::progress(format!("{}: {}", self.case, line.as_ref()));
     }
 
-    /// Writes a result into the case's artifacts.
+    /// Saves a result in the case's artifacts.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -119,41 +119,41 @@ impl Ctx {
         self.machine.start(&self.lab).await
     }
 
-    /// Has systemd reboot the machine, with the same disks and root.
+    /// Reboots the machine through systemd, with the same disks and root.
     ///
     /// # Errors
-    /// When it does not end in `limit`, or does not boot again.
+    /// When it does not shut down within `limit`, or does not boot again.
     pub async fn reboot(&mut self, limit: Duration) -> Result<()> {
         self.machine.reboot(&self.lab, limit).await
     }
 
-    /// Path in the guest of a program that the runner brought.
+    /// Path in the guest of a program under test.
     #[must_use]
     pub fn program(&self, name: &str) -> String {
         format!("{}/{name}", crate::machine::GUEST_BIN)
     }
 }
 
-/// What the runner needs of a machine: real machines have it, and so has the fake in the runner's tests.
+/// What the runner requires of a machine. Real machines implement it, and so does the fake in the runner's tests.
 pub trait Guest: Sized {
-    /// What it is made from.
+    /// What machines are created from.
     type Lab;
 
-    /// Makes a kernel available; when this fails, the cases that want it are skipped.
+    /// Makes a kernel available. When this fails, the cases that need it are skipped.
     fn kernel(lab: &Self::Lab, kernel: Kernel) -> impl Future<Output = Result<()>>;
     /// Boots a machine; `name` is part of log file names.
     fn boot(lab: &Self::Lab, kernel: Kernel, profile: &Profile, name: &str) -> impl Future<Output = Result<Self>>;
     /// Empties the disks and the kernel's log before a case.
     fn prepare(&mut self) -> impl Future<Output = Result<()>>;
-    /// What exists in the guest; `None` when it is off.
+    /// Mounts, devices, cgroups and processes in the guest; `None` when it is not running.
     fn snapshot(&mut self) -> impl Future<Output = Result<Option<BTreeSet<String>>>>;
-    /// Fetches what the case wrote for the host.
+    /// Collects the files that the case wrote for the host.
     fn collect(&mut self, artifacts: &Path) -> impl Future<Output = Result<()>>;
-    /// Ends when a disk of it does not work any more because what simulates it ended; says why.
+    /// Completes when the server of one of its disks has ended, with the reason.
     fn fault(&self) -> impl Future<Output = String> + 'static + use<Self>;
-    /// Whether its kernel died of a known fault of what emulates it, which says nothing about the case.
-    fn died_of_emulation(&self) -> bool;
-    /// Switches off in order.
+    /// Whether its kernel crashed from a known emulator bug, which is no result of the case.
+    fn hit_emulator_bug(&self) -> bool;
+    /// Shuts the machine down.
     fn end(self) -> impl Future<Output = ()>;
 }
 
@@ -174,13 +174,13 @@ impl Guest for Machine {
         }
         let settled = self.run(&["udevadm", "settle", "--timeout=60"]).await?;
         settled.success("waiting for udev")?;
-        // A case that looks for complaints is not to find those of the case before; the console log keeps all.
+        // A case that checks for kernel messages must not find those of the previous case; the console log keeps all.
         self.run(&["dmesg", "--clear"]).await?.success("emptying the kernel's log")?;
         Ok(())
     }
 
     async fn snapshot(&mut self) -> Result<Option<BTreeSet<String>>> {
-        if self.is_on() { Machine::snapshot(self).await.map(Some) } else { Ok(None) }
+        if self.is_running() { Machine::snapshot(self).await.map(Some) } else { Ok(None) }
     }
 
     async fn collect(&mut self, artifacts: &Path) -> Result<()> {
@@ -191,8 +191,8 @@ impl Guest for Machine {
         Machine::fault(self)
     }
 
-    fn died_of_emulation(&self) -> bool {
-        self.met_stray_int3()
+    fn hit_emulator_bug(&self) -> bool {
+        self.hit_stray_int3()
     }
 
     async fn end(mut self) {

@@ -1,6 +1,6 @@
-//! The host's end of the line to a guest's agent: numbers requests, hands replies to whoever waits for them.
+//! The host's end of the connection to a guest's agent: numbers requests, and passes replies to their waiters.
 //!
-//! Knows nothing about machines. When the line breaks, everybody who waits gets an end of events.
+//! Knows nothing about machines. When the connection breaks, the event streams of all waiters end.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::protocol::{Envelope, Event, Reply, Request};
 
-/// Events of one request, ended when the line breaks.
+/// Events of one request. The stream ends when the connection breaks.
 pub(crate) type Events = UnboundedReceiver<Event>;
 
-/// A line to an agent; cheap to clone.
+/// A connection to an agent; cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Channel {
     shared: Arc<Shared>,
@@ -44,7 +44,7 @@ impl Shared {
 }
 
 impl Channel {
-    /// Connects to QEMU's socket. The events returned are those of request 0: the agent's greeting.
+    /// Connects to QEMU's socket. The returned events are those of request 0: the agent's greeting.
     pub(crate) async fn connect(socket: &Path) -> std::io::Result<(Self, Events)> {
         let (reader, writer) = UnixStream::connect(socket).await?.into_split();
         let (sender, greeting) = unbounded_channel();
@@ -54,7 +54,8 @@ impl Channel {
             waiting: Mutex::new(waiting),
             next_id: AtomicU64::new(1),
         });
-        // Ends with the line: QEMU closes it when it ends, dropping the last clone of the channel shuts it down.
+        // Ends with the connection: QEMU closes it when it exits, and dropping the last clone of the channel shuts it
+        // down.
         tokio::spawn(receive(reader, Arc::downgrade(&shared)));
         Ok((Self { shared }, greeting))
     }
@@ -74,8 +75,8 @@ impl Channel {
         Ok((id, events))
     }
 
-    /// Sends a request that is not answered.
-    pub(crate) async fn tell(&self, request: Request) -> Result<()> {
+    /// Sends a request that has no reply.
+    pub(crate) async fn notify(&self, request: Request) -> Result<()> {
         self.write(self.shared.next_id.fetch_add(1, Ordering::Relaxed), request).await
     }
 
@@ -90,30 +91,30 @@ impl Channel {
     pub(crate) async fn ask(&self, request: Request) -> Result<Event> {
         let (_, mut events) = self.send(request).await?;
         match events.recv().await {
-            Some(Event::Failed { message }) => Err(anyhow!("the guest says: {message}")),
+            Some(Event::Failed { message }) => Err(anyhow!("the agent reports: {message}")),
             Some(event) => Ok(event),
             None => Err(gone()),
         }
     }
 }
 
-/// The error of everybody who waits when the line breaks.
+/// The error of all waiters when the connection breaks.
 pub(crate) fn gone() -> anyhow::Error {
-    anyhow!("the machine ended or its agent did: see the console log in the artifacts")
+    anyhow!("the machine or its agent ended: see the console log in the artifacts")
 }
 
 async fn receive(reader: OwnedReadHalf, shared: std::sync::Weak<Shared>) {
     let mut lines = BufReader::new(reader).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let Some(shared) = shared.upgrade() else { return };
-        // A torn line can only be the last one of a machine that was killed.
+        // An incomplete line can only be the last one of a machine that was killed.
         let Ok(reply) = serde_json::from_str::<Reply>(&line) else { continue };
         let more_follows = matches!(reply.event, Event::Started { .. } | Event::Output { .. });
         let mut waiting = shared.waiting();
         let sender = if more_follows { waiting.by_id.get(&reply.id).cloned() } else { waiting.by_id.remove(&reply.id) };
         drop(waiting);
         if let Some(sender) = sender {
-            // Nobody waits any more: the caller gave up.
+            // An error means that the waiter has gone.
             let _ = sender.send(reply.event);
         }
     }

@@ -1,9 +1,9 @@
-//! What a guest's clock runs by.
+//! Clocks of a guest: the host's clock, or virtual time.
 //!
-//! [`Clock::Virtual`] counts instructions (QEMU's `-icount`): figures are the same on any host and beside anything, and idle time
-//! costs nothing. The host is outside of that time: whatever the guest waits for from there, disks above all, would make the
-//! clock leap. So the disks of such a machine are served in the guest ([`crate::disk`]), and the agent keeps the guest busy while
-//! the host thinks ([`crate::agent`]).
+//! [`Clock::Virtual`] counts instructions (QEMU's `-icount`): figures are the same on any host under any load, and idle
+//! time costs nothing. The host is outside of that time: while the guest waits for the host, for a disk above all, its
+//! clock leaps. So the disks of such a machine are served in the guest ([`crate::disk`]), and the agent keeps the guest
+//! busy between two requests of the host ([`crate::agent`]).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,17 +11,18 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-/// Nanoseconds of an instruction: 2 to the power of this. One thread emulates all processors, so that it is one instruction of any.
+/// An instruction takes 2 to the power of this nanoseconds. One host thread emulates all processors, so it counts the
+/// instructions of all.
 const ICOUNT_SHIFT: u32 = 0;
 
-/// What a guest's clock runs by.
+/// Clock of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clock {
-    /// The host's clock, with KVM where that works: for what is about races, as processors run at the same time, and for machines
-    /// that are killed at a random moment.
+    /// The host's clock, with KVM where that works: for races, because processors run in parallel, and for kills at a
+    /// random moment.
     Wall,
-    /// Instructions executed by all processors of the guest together, always emulated.
+    /// The number of instructions executed by all processors of the guest together, always emulated.
     Virtual,
 }
 
@@ -38,7 +39,7 @@ impl Clock {
         }
     }
 
-    /// How many instructions all processors of the guest together execute in a second of its time; `None` where the host decides.
+    /// Instructions per second of guest time, of all processors together; `None` where that depends on the host.
     #[must_use]
     pub fn instructions_per_second(self) -> Option<u64> {
         match self {
@@ -47,8 +48,9 @@ impl Clock {
         }
     }
 
-    /// A limit of the host's time for what a machine does. One in virtual time is emulated beside others and beside compilers: how long
-    /// it takes says how much of the host it gets, so that a limit is there only to end what never ends.
+    /// The limit on the host's clock for an operation of a machine. A machine in virtual time is emulated next to other
+    /// machines and compilers, so the wall time of an operation depends on its share of the host, and the limit only
+    /// ends operations that hang.
     pub(crate) fn patience(self, limit: Duration) -> Duration {
         match self {
             Self::Wall => limit,
@@ -60,7 +62,7 @@ impl Clock {
     pub(crate) fn qemu_options(self) -> Vec<String> {
         match self {
             Self::Wall => Vec::new(),
-            // sleep=off: when all processors are idle, the clock goes to the next timer at once.
+            // sleep=off: when all processors are idle, the clock skips to the next timer at once.
             Self::Virtual => vec!["-icount".to_owned(), format!("shift={ICOUNT_SHIFT},sleep=off")],
         }
     }

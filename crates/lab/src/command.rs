@@ -1,7 +1,6 @@
-//! The one place of the lab where commands are made, on the host and in the guest, and the usual way to run one to
-//! its end.
+//! Creation of all commands of the lab, on the host and in the guest, and running one to completion.
 //!
-//! Does not decide what to run. No shell is involved unless a caller names one.
+//! Does not: choose the commands. No shell is involved unless a caller names one.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -10,16 +9,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// Where programs are looked for besides `PATH`: root's tools are not in everybody's.
+/// Directories searched in addition to `PATH`, which may lack root's tools.
 const SYSTEM_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// A command to be started by this crate or by `xtask`.
-#[expect(clippy::disallowed_methods, reason = "the lab and its agent run programs; this is their one place")]
+/// Creates a command, for this crate and for `xtask`.
+#[expect(clippy::disallowed_methods, reason = "the lab and its agent run programs; all are created here")]
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     Command::new(program)
 }
 
-/// Finds a program in `PATH` and the usual system folders.
+/// Finds a program in `PATH` and the system directories.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -28,19 +27,19 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// `PATH` with the system folders appended.
+/// `PATH` with the system directories appended.
 fn search_path() -> std::ffi::OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs: Vec<PathBuf> = std::env::split_paths(&path).chain(SYSTEM_DIRS.iter().map(PathBuf::from)).collect();
     std::env::join_paths(dirs).unwrap_or(path)
 }
 
-/// Runs a host command to its end under a time limit and returns its standard output.
+/// Runs a host command to completion under a time limit, and returns its standard output.
 ///
-/// The command gets its own process group, which is killed when the limit passes or the caller goes away.
+/// The command gets its own process group, which is killed when the limit is exceeded or the future is dropped.
 ///
 /// # Errors
-/// When it cannot be started, does not end in time or fails; the message has the end of its error output.
+/// When it cannot be started, exceeds the limit or fails; the message includes the end of its error output.
 pub async fn output(command: Command, what: &str, limit: Duration) -> Result<String> {
     let output = finish(command, what, limit).await?;
     if !output.status.success() {
@@ -90,10 +89,10 @@ impl GroupKiller {
         Self { leader }
     }
 
-    /// Kills now. Harmless when the group is gone.
+    /// Kills the group. Harmless if it has ended.
     pub(crate) fn kill(&self) {
         if let Some(leader) = self.leader {
-            // The only error is that the group has ended already, which is what is wanted.
+            // The only possible error is that the group has ended already.
             let _ = rustix::process::kill_process_group(leader, rustix::process::Signal::KILL);
         }
     }

@@ -1,7 +1,7 @@
-//! Programs from crates.io that single cases run in guests: built on the host by cargo, pinned, kept in the cache.
+//! Programs from crates.io that some cases run in guests: built on the host by cargo, pinned, kept in the cache.
 //!
-//! They run in the guest because its libraries are newer than those of any host that the lab runs on. Nothing of them is linked to
-//! anything of ours, and nothing is shipped.
+//! They run in the guest because its libraries are newer than those of any host that the lab runs on. They are neither
+//! linked into our programs nor shipped.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::say;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 
-/// A package of crates.io with one program of the same name.
+/// A package of crates.io that contains one program of the same name.
 #[derive(Debug, Clone, Copy)]
 pub struct CrateTool {
     name: &'static str,
@@ -22,11 +22,11 @@ pub struct CrateTool {
 }
 
 impl CrateTool {
-    /// All that cases use.
+    /// All tools that cases use.
     pub const ALL: [Self; 2] = [Self::FSX, Self::PJDFSTEST];
-    /// File operations at random, with what each must read.
+    /// Random file operations, with checks of the data that each reads.
     pub const FSX: Self = Self { name: "fsx", version: "0.3.2" };
-    /// What POSIX says of each call on files.
+    /// Conformance of file system calls to POSIX.
     pub const PJDFSTEST: Self = Self { name: "pjdfstest", version: "0.2.2" };
 }
 
@@ -36,10 +36,10 @@ impl std::fmt::Display for CrateTool {
     }
 }
 
-/// The program on the host, built first if this version is not there. The caller holds the build lock.
+/// The program on the host, built first if this version is absent. The caller holds the build lock.
 pub(crate) async fn provide(cache: &Cache, tool: CrateTool) -> Result<PathBuf> {
     let CrateTool { name, version } = tool;
-    // One folder for each version: a checkout of another age may want another.
+    // One directory for each version: another checkout may need another version.
     let root = cache.path("tools").join(format!("{name}-{version}"));
     let program = root.join("bin").join(name);
     if !program.is_file() {
@@ -47,7 +47,7 @@ pub(crate) async fn provide(cache: &Cache, tool: CrateTool) -> Result<PathBuf> {
         let mut cargo = command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["install", "--quiet", "--locked", "--version", version, "--root"]).arg(&root).arg(name);
         output(cargo, &format!("cargo install {tool}"), BUILD_LIMIT).await?;
-        ensure!(program.is_file(), "{tool} brought no program {}", program.display());
+        ensure!(program.is_file(), "{tool} installed no program {}", program.display());
     }
     program.canonicalize().with_context(|| format!("cannot resolve {}", program.display()))
 }

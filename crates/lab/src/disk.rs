@@ -1,8 +1,8 @@
-//! Simulated disks: what they are called, how they are attached, and the switching of their faults.
+//! Simulated disks: their models, their attachment to QEMU, and their faults.
 //!
-//! On the wall clock a disk is a program on the host ([`nbdkit`]); in virtual time it is a program in the guest, whose medium is
-//! memory of the host ([`memory`], and the crate `bulkhead-disk` for what it does). Disks live as long as their [`Disks`], longer
-//! than a boot of the machine: what was flushed before a crash is there after it.
+//! On the wall clock a disk is a process on the host ([`nbdkit`]); in virtual time it is a process in the guest, whose
+//! medium is host memory ([`memory`]; the crate `bulkhead-disk` has the models). Disks live as long as their [`Disks`],
+//! across boots of the machine: flushed data survives a crash. Does not: start servers in the guest (`machine`).
 
 mod memory;
 mod nbdkit;
@@ -17,27 +17,29 @@ use crate::lab::Lab;
 use memory::Memory;
 use nbdkit::Nbdkit;
 
-/// How a disk behaves.
+/// Model of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskModel {
-    /// A spinning disk: one arm.
+    /// A rotating disk with one arm.
     Hdd,
-    /// The same with its write cache switched off: nothing is left for a flush to do. On the wall clock the same as `Hdd`.
+    /// `Hdd` with its write cache disabled, so that flushes have no effect. On the wall clock the same as `Hdd`.
     HddNoCache,
-    /// A spinning disk five times slower, for loads that compute as much as they read. On the wall clock the same as `Hdd`.
+    /// A rotating disk that is five times slower, for loads that compute as much as they read. On the wall clock the
+    /// same as `Hdd`.
     HddSlow,
-    /// A SATA SSD of a consumer.
+    /// A consumer SATA SSD.
     Ssd,
-    /// A SATA SSD five times slower than `Ssd`, for loads that compute as much as they read. On the wall clock the same as `Ssd`.
+    /// A SATA SSD that is five times slower than `Ssd`, for loads that compute as much as they read. On the wall clock
+    /// the same as `Ssd`.
     SsdSlow,
     /// An NVMe SSD with power-loss protection. On the wall clock the same as [`DiskModel::Ssd`].
     Nvme,
-    /// An NVMe SSD fifty times slower, for loads that would keep the guest's processor busy. On the wall clock the same as
-    /// [`DiskModel::Ssd`].
+    /// An NVMe SSD that is fifty times slower, for loads that would saturate the guest's processor. On the wall clock
+    /// the same as [`DiskModel::Ssd`].
     NvmeSlow,
     /// As fast as memory and the guest's processor allow.
     Fast,
-    /// Like `Fast`; all reads and writes fail with EIO while it is told to ([`crate::Machine::set_disk_faulty`]).
+    /// Like `Fast`; all reads and writes fail with EIO while a fault is enabled ([`crate::Machine::set_disk_faulty`]).
     Faulty,
 }
 
@@ -71,12 +73,12 @@ impl DiskModel {
         }
     }
 
-    /// Whether it has an arm.
+    /// Whether it is a rotating disk.
     pub(crate) fn is_rotational(self) -> bool {
         matches!(self, Self::Hdd | Self::HddNoCache | Self::HddSlow)
     }
 
-    /// What it simulates, to be told with every result.
+    /// Description of what it simulates, for the record of each result.
     #[must_use]
     pub fn describe(self, clock: Clock) -> String {
         match (clock, Parameters::of_lab(self.name())) {
@@ -86,55 +88,58 @@ impl DiskModel {
         }
     }
 
-    /// What `bulkhead device calibrate` found on this disk. `None` where that was not measured.
+    /// Result of `bulkhead device calibrate` on this disk; `None` where it was not measured.
     #[must_use]
     pub fn iocost(self, clock: Clock, kvm: bool) -> Option<IocostLines> {
         match (clock, self) {
             (Clock::Wall, _) if kvm => None,
-            // Cases `calibrate_hdd`, `calibrate_ssd`, 6.12.107, emulated. Fsync 2.0 times as long beside the writers as alone, the
-            // writers keeping all that is fair.
+            // Cases `calibrate_hdd`, `calibrate_ssd`, 6.12.107, emulated. An fsync takes 2.0 times as long with the
+            // writers as alone; the writers keep their whole fair share.
             (Clock::Wall, Self::Hdd | Self::HddNoCache | Self::HddSlow) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=33600558 rseqiops=7949 rrandiops=229 wbps=33793343 wseqiops=8014 wrandiops=210",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=20400 wpct=95.00 wlat=20400 min=69.00 max=92.00",
             }),
-            // 3.0 times as long, the writers at 92 % of what is fair: the emulated CPUs take part in both.
+            // 3.0 times as long, the writers at 92 % of their fair share: the emulated CPUs take part in both.
             (Clock::Wall, Self::Ssd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=211377956 rseqiops=13428 rrandiops=12394 wbps=211210495 wseqiops=8870 wrandiops=9733",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=14883 wpct=95.00 wlat=14883 min=58.00 max=78.00",
             }),
-            // In virtual time: `device calibrate`, release build, 6.12.117, 1 CPU, 3 GiB. With the write cache on no vrate isolates, because
-            // a flush waits for what the writers have put into it: 18 times as long as alone.
+            // In virtual time: `device calibrate`, release build, 6.12.117, 1 CPU, 3 GiB. With the write cache enabled
+            // no vrate isolates, because a flush waits for the data that the writers have cached: 18 times as long as
+            // alone.
             (Clock::Virtual, Self::Hdd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=219296516 rseqiops=24110 rrandiops=380 wbps=255644561 wseqiops=24334 wrandiops=591",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=65.00 max=65.00",
             }),
-            // The same drive with all of its times five times as long, not measured: a fifth of the rates, at the same vrate.
+            // Not measured: the same drive, five times slower, has a fifth of the rates at the same vrate.
             (Clock::Virtual, Self::HddSlow) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=43859303 rseqiops=4822 rrandiops=76 wbps=51128912 wseqiops=4867 wrandiops=118",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=500000 wpct=95.00 wlat=500000 min=65.00 max=65.00",
             }),
-            // 3.1 times as long, the writers at 104 % of what is fair.
+            // 3.1 times as long, the writers at 104 % of their fair share.
             (Clock::Virtual, Self::Ssd) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=111983844 rseqiops=19542 rrandiops=19510 wbps=105976352 wseqiops=17026 wrandiops=16922",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=80.00 max=80.00",
             }),
-            // The same drive with all of its times five times as long, not measured: a fifth of the rates, at the same vrate.
+            // Not measured: the same drive, five times slower, has a fifth of the rates at the same vrate.
             (Clock::Virtual, Self::SsdSlow) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=22396768 rseqiops=3908 rrandiops=3902 wbps=21195270 wseqiops=3405 wrandiops=3384",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=500000 wpct=95.00 wlat=500000 min=80.00 max=80.00",
             }),
-            // No vrate isolates: the drive serves a stream before all else. 90 times as long as alone, the writers at 110 % of what is fair.
+            // No vrate isolates: the drive serves a sequential stream before all else. 90 times as long as alone, the
+            // writers at 110 % of their fair share.
             (Clock::Virtual, Self::HddNoCache) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=219330241 rseqiops=24250 rrandiops=378 wbps=214823171 wseqiops=3724 wrandiops=288",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=82.00 max=82.00",
             }),
-            // 116 times as long as alone (1 ms), the writers at 92 % of what is fair; a write waits 0.6 s in the device's queues.
+            // 116 times as long as alone (1 ms), the writers at 92 % of their fair share; a write waits 0.6 s in the
+            // device's queues.
             (Clock::Virtual, Self::Nvme) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=238971049 rseqiops=15395 rrandiops=21428 wbps=130458558 wseqiops=19302 wrandiops=18994",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=1000000 wpct=95.00 wlat=1000000 min=285.00 max=437.00",
             }),
-            // 9.4 times as long as alone (4.5 ms), the writers at 96 % of what is fair. At a vrate of 97 % it is 0.6 s: the drive's queue
-            // has room for all that the writers send.
+            // 9.4 times as long as alone (4.5 ms), the writers at 96 % of their fair share. At a vrate of 97 % it is
+            // 0.6 s: the drive's queue has room for all requests of the writers.
             (Clock::Virtual, Self::NvmeSlow) => Some(IocostLines {
                 model: "ctrl=user model=linear rbps=47796655 rseqiops=3092 rrandiops=6899 wbps=26088615 wseqiops=5658 wrandiops=5651",
                 qos: "enable=1 ctrl=user rpct=95.00 rlat=100000 wpct=95.00 wlat=100000 min=95.00 max=95.00",
@@ -150,7 +155,7 @@ impl std::fmt::Display for DiskModel {
     }
 }
 
-/// What io.cost is told about a disk, without the device number.
+/// io.cost parameters of a disk, without the device number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IocostLines {
     /// For io.cost.model.
@@ -167,14 +172,14 @@ impl IocostLines {
     }
 }
 
-/// A disk to be made.
+/// Specification of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskSpec {
-    /// Its behaviour.
+    /// Its model.
     pub model: DiskModel,
-    /// Its size; memory of the host is used only for what is written.
+    /// Its size. Host memory is used only for written blocks.
     pub size_mib: u32,
-    /// Whether writes since the last flush are lost, or a part of them, when the power is cut. In virtual time only.
+    /// Whether a power cut loses some or all writes since the last flush. In virtual time only.
     pub loses_unflushed: bool,
 }
 
@@ -185,8 +190,8 @@ impl DiskSpec {
         Self { model, size_mib, loses_unflushed: false }
     }
 
-    /// The same with a volatile cache that loses what it holds at a power cut. On the wall clock the disk is a process of the host,
-    /// and loses nothing.
+    /// The same disk with a volatile cache, whose contents a power cut loses. On the wall clock the disk is a process
+    /// on the host, and loses nothing.
     #[must_use]
     pub const fn losing(self) -> Self {
         Self { loses_unflushed: true, ..self }
@@ -233,7 +238,7 @@ enum Kind {
     Guest(Memory),
 }
 
-/// How a disk's server is started in the guest.
+/// How the server of a disk is started in the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GuestServer {
     pub(crate) serial: String,
@@ -241,10 +246,10 @@ pub(crate) struct GuestServer {
 }
 
 impl Disks {
-    /// Makes the disks of a machine with this clock; those on the host accept connections when it returns.
+    /// Creates the disks of a machine with this clock. Disks on the host accept connections when it returns.
     ///
     /// # Errors
-    /// When a server does not start, or there is no memory.
+    /// When a server does not start, or memory cannot be allocated.
     pub async fn start(lab: &Lab, specs: &[DiskSpec], clock: Clock) -> Result<Self> {
         let mut disks = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
@@ -258,7 +263,7 @@ impl Disks {
         Ok(Self { disks })
     }
 
-    /// How many there are.
+    /// The number of disks.
     #[must_use]
     pub fn count(&self) -> usize {
         self.disks.len()
@@ -273,11 +278,11 @@ impl Disks {
     /// The serial number by which the guest finds a disk: model and index, as in `hdd0`.
     pub(crate) fn serial(&self, index: usize) -> Result<&str> {
         let disk = self.disks.get(index);
-        let disk = disk.with_context(|| format!("the machine has {} disks, there is no disk {index}", self.count()))?;
+        let disk = disk.with_context(|| format!("there is no disk {index}: the machine has {} disks", self.count()))?;
         Ok(&disk.serial)
     }
 
-    /// How the server of a disk is started in the guest; `None` for one that runs on the host. `is_new` says that nothing was ever
+    /// How the server of a disk is started in the guest; `None` for a disk on the host. `is_new`: nothing was ever
     /// written to it.
     pub(crate) fn guest_server(&self, index: usize, is_new: bool) -> Option<GuestServer> {
         let disk = self.disks.get(index)?;
@@ -293,19 +298,20 @@ impl Disks {
         Some(GuestServer { serial: disk.serial.clone(), arguments })
     }
 
-    /// Makes a [`DiskModel::Faulty`] disk on the host fail from now on, or work again; returns whether it is one.
+    /// Makes a [`DiskModel::Faulty`] disk on the host fail all requests, or serve them again. Returns false for a disk
+    /// that is served in the guest.
     pub(crate) fn set_faulty(&self, index: usize, faulty: bool) -> Result<bool> {
         let serial = self.serial(index)?;
         let disk = &self.disks[index];
         if disk.spec.model != DiskModel::Faulty {
-            bail!("disk {serial} cannot be made to fail: give the machine a disk of model faulty");
+            bail!("disk {serial} cannot fail on request: use a disk of model faulty");
         }
         let Kind::Host(nbdkit) = &disk.kind else { return Ok(false) };
         nbdkit.set_faulty(faulty).with_context(|| format!("cannot switch errors of disk {serial}"))?;
         Ok(true)
     }
 
-    /// Empties the medium of a disk that is served in the guest, whose server has to be told.
+    /// Empties the medium of a disk that is served in the guest; its server must be reset as well.
     pub(crate) fn erase(&self, index: usize) -> Result<()> {
         match self.disks.get(index).map(|disk| &disk.kind) {
             Some(Kind::Guest(memory)) => memory.erase(),
@@ -323,7 +329,7 @@ impl Disks {
     }
 }
 
-/// Which writes are lost: others at each boot.
+/// Seed of the lost writes: another one at each boot.
 fn seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }

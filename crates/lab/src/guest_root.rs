@@ -1,7 +1,7 @@
 //! The guest's root file system: a minimal Debian trixie, the same on every host.
 //!
-//! Owns the package list and the folder in the cache, whose name carries a hash of what it is built from: a changed
-//! list makes a new root. Further kernels are added to it by `kernels`.
+//! Owns: the package list, and the directory in the cache, whose name contains a hash of its inputs: a changed list
+//! makes a new root. Does not: add further kernels (`kernels`).
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,21 +12,22 @@ use crate::cache::{Cache, CacheLock, write_atomically};
 use crate::command::{command, output};
 use crate::say;
 
-/// Debian's keys, with which all downloaded packages are checked.
+/// Debian's keys, which verify all downloaded packages.
 pub(crate) const DEBIAN_KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// The guest's release of Debian.
 pub(crate) const RELEASE: &str = "trixie";
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
-/// Raised when the way the root is built changes without a change of the list.
+/// Incremented when the build of the root changes without a change of the list.
 const RECIPE: &str = "1";
-/// Masks udev's own rule, which loads a driver for all that QEMU's board has: 60 modules, most of a boot's time under emulation.
+/// Overrides udev's own rule, which loads a driver for every device of QEMU's board: 60 modules, most of a boot's time
+/// under emulation.
 const DRIVER_RULE: (&str, &str) = (
     "etc/udev/rules.d/80-drivers.rules",
     "ACTION!=\"remove\", ENV{MODALIAS}==\"virtio:*\", RUN{builtin}+=\"kmod load\"\n",
 );
 
-/// What is in the guest. Sorted by purpose: base, kernel, storage, workloads, observation.
+/// Packages of the guest, by purpose: base, kernel, storage, workloads, observation.
 const PACKAGES: [&str; 26] = [
     "systemd-sysv",
     "dbus",
@@ -65,7 +66,7 @@ pub struct GuestRoot {
 }
 
 impl GuestRoot {
-    /// The root from the cache, built first if there is none for the present package list.
+    /// The root in the cache, built first if there is none for the current package list.
     pub(crate) async fn provide(cache: &Cache) -> Result<Self> {
         let name = format!("guest-root-{:016x}", fingerprint());
         let in_use = cache.lock_for_use(&name)?;
@@ -77,18 +78,18 @@ impl GuestRoot {
         Ok(Self { name, dir, _in_use: in_use })
     }
 
-    /// The folder's name: another one whenever it is built from something else.
+    /// The directory's name, which identifies its inputs.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The folder on the host.
+    /// The directory on the host.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Names and versions of all packages, one per line, to be kept with every result.
+    /// Names and versions of all packages, one per line, for the record of each result.
     ///
     /// # Errors
     /// When the list cannot be read.
@@ -97,9 +98,9 @@ impl GuestRoot {
         std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
     }
 
-    /// A command that runs a program of the guest root on the host, by the guest's own loader and libraries.
+    /// A command that runs a program of the guest root on the host, with the guest's loader and libraries.
     ///
-    /// No chroot: the program sees the host's files and leaves nothing mounted.
+    /// There is no chroot: the program sees the host's files and leaves nothing mounted.
     pub(crate) fn host_command(&self, program: &str) -> std::process::Command {
         let libraries = self.libraries();
         let mut loader = command(libraries.join("ld-linux-x86-64.so.2"));
@@ -108,7 +109,7 @@ impl GuestRoot {
         loader
     }
 
-    /// The guest's folder of shared libraries, as seen from the host.
+    /// The guest's directory of shared libraries, as seen from the host.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.dir.join("usr/lib/x86_64-linux-gnu")
     }
@@ -120,9 +121,7 @@ fn packages_file(root: &Path) -> PathBuf {
 
 async fn build(cache: &Cache, name: &str, dir: &Path) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!(
-            "building the guest root needs root (owners of files must be kept): run `cargo xtask lab prepare` as root"
-        );
+        bail!("building the guest root requires root, to preserve file owners: run `cargo xtask lab prepare` as root");
     }
     let mirror = debian_mirror();
     say::progress(format!("building the guest root {} from {mirror} (about a minute)", dir.display()));
@@ -155,12 +154,12 @@ async fn build(cache: &Cache, name: &str, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A killed mmdebstrap may leave /proc, /sys or /dev mounted in its folder, which must never be removed through it.
+/// A killed mmdebstrap may leave /proc, /sys or /dev mounted in its directory, which must not be removed through it.
 fn unmount_below(dir: &Path) -> Result<()> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").context("cannot read /proc/self/mountinfo")?;
     let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Path::new);
     let mut below: Vec<&Path> = points.filter(|point| point.starts_with(dir)).collect();
-    // The last mounted is on top.
+    // Unmount in reverse order: the last mount is on top.
     below.reverse();
     for point in below {
         rustix::mount::unmount(point, rustix::mount::UnmountFlags::DETACH)
@@ -169,7 +168,7 @@ fn unmount_below(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Identifies what the root is built from (FNV-1a; a name, not a protection).
+/// Hash of the inputs of the root (FNV-1a: an identifier, not a protection).
 fn fingerprint() -> u64 {
     let recipe = [RECIPE, RELEASE, DRIVER_RULE.0, DRIVER_RULE.1].into_iter().chain(PACKAGES);
     recipe
@@ -177,7 +176,7 @@ fn fingerprint() -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The mirror this machine uses for Debian.
+/// The Debian mirror that this host uses.
 pub(crate) fn debian_mirror() -> String {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     if let Ok(entries) = std::fs::read_dir("/etc/apt/sources.list.d") {

@@ -1,8 +1,8 @@
-//! What process 1 of a guest is, and what of a guest outlives a boot.
+//! Process 1 of a guest, and the state of a guest that outlives a boot.
 //!
-//! [`Init::Script`] is a shell script that does the least (`boot/start.sh`): boots are short, and all but the disks is new at each. Under
-//! [`Init::Systemd`] the guest is a host as operators have it: units, D-Bus, journal, reboots; what is written to its root stays until
-//! the machine is gone ([`State`]). Does not boot.
+//! [`Init::Script`] is a minimal shell script (`boot/start.sh`): boots are short, and everything but the disks is new
+//! at each. Under [`Init::Systemd`] the guest is a host as operators have it: units, D-Bus, journal, reboots; its root
+//! is writable and kept as long as the machine ([`State`]). Does not: boot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,21 +12,21 @@ use anyhow::{Context, Result};
 use crate::agent;
 use crate::command::{command, output};
 
-/// What process 1 is.
+/// Process 1 of a guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Init {
-    /// A script, which ends with the agent.
+    /// A script, which exits with the agent.
     #[default]
     Script,
     /// systemd, with the agent as one of its services.
     Systemd,
 }
 
-/// Room for what a guest writes to its root; only what is written takes space of the host.
+/// Capacity for writes of a guest to its root. The file is sparse: only written blocks take space on the host.
 const STATE_MIB: u64 = 4096;
 const MAKE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Units of the guest root that are of no use here, take time, or run on their own.
+/// Units of the guest root that are useless here, take time, or start by themselves.
 const MASKED: [&str; 12] = [
     "mariadb.service",
     "nbd-client.service",
@@ -42,8 +42,8 @@ const MASKED: [&str; 12] = [
     "systemd-networkd-wait-online.service",
 ];
 
-/// The agent as a service. systemd does not end it at a shutdown, so that the host sees how that goes; without the host the machine
-/// switches itself off.
+/// The agent as a service. systemd does not stop it at shutdown, so that the host can observe the shutdown. Without the
+/// host, the machine powers itself off.
 const UNIT: &str = "[Unit]
 Description=Agent of the lab
 DefaultDependencies=no
@@ -53,7 +53,7 @@ FailureAction=poweroff-immediate
 
 [Service]
 ExecStartPre=udevadm settle --timeout=60
-ExecStartPre=/bin/bash /lab-folders.sh
+ExecStartPre=/bin/bash /lab-mounts.sh
 ExecStart=/lab/bin/AGENT
 KillMode=process
 StandardError=journal+console
@@ -62,16 +62,17 @@ StandardError=journal+console
 /// Name of the unit.
 const UNIT_NAME: &str = "bulkhead-lab-agent.service";
 
-/// The files that systemd finds in its root, by their paths there: `None` for a unit that is masked. `agent` has the arguments too.
-pub(crate) fn files(folders: &str, agent: &str) -> Vec<(PathBuf, Option<String>)> {
+/// Files to be added to the root for systemd, by path; `None` for a masked unit. `agent` is the command with its
+/// arguments.
+pub(crate) fn files(mounts: &str, agent: &str) -> Vec<(PathBuf, Option<String>)> {
     let units = Path::new("etc/systemd/system");
     let unit = UNIT.replace("AGENT", agent);
     let masked = MASKED.iter().map(|name| (units.join(name), None));
     let wanted = "[Unit]\nWants=bulkhead-lab-agent.service\n".to_owned();
     let own = [
-        (PathBuf::from("lab-folders.sh"), Some(folders.to_owned())),
+        (PathBuf::from("lab-mounts.sh"), Some(mounts.to_owned())),
         (units.join(UNIT_NAME), Some(unit)),
-        // With an empty one systemd takes this for the first boot of an image, and enables all units.
+        // With an empty one, systemd assumes the first boot of an image and enables all units.
         (PathBuf::from("etc/machine-id"), Some("0123456789abcdef0123456789abcdef\n".to_owned())),
         (PathBuf::from("etc/hostname"), Some("bulkhead-lab\n".to_owned())),
         (units.join("basic.target.d/lab.conf"), Some(wanted)),
@@ -79,20 +80,21 @@ pub(crate) fn files(folders: &str, agent: &str) -> Vec<(PathBuf, Option<String>)
     masked.chain(own).collect()
 }
 
-/// The agent's program with its arguments.
+/// The agent's command with its arguments.
 pub(crate) fn agent_command(hold: bool) -> String {
     let hold = if hold { agent::HOLD_TIME } else { "" };
     format!("{} {hold}", agent::PROGRAM).trim_end().to_owned()
 }
 
-/// A file system for what the guest writes to its root (memory of a device, as the root itself). It goes with what owns its file.
+/// The file system for writes of the guest to its root, in device memory like the root itself. Dropping it removes its
+/// file.
 #[derive(Debug)]
 pub(crate) struct State {
     path: PathBuf,
 }
 
 impl State {
-    /// An empty one.
+    /// Creates an empty file system.
     pub(crate) async fn create(path: PathBuf) -> Result<Self> {
         let file = std::fs::File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         file.set_len(STATE_MIB << 20).with_context(|| format!("cannot size {}", path.display()))?;
@@ -102,7 +104,7 @@ impl State {
         Ok(Self { path })
     }
 
-    /// How much memory of devices it takes.
+    /// Device memory that it takes.
     pub(crate) const fn size_mib() -> u64 {
         STATE_MIB
     }
@@ -120,7 +122,7 @@ impl State {
 
 impl Drop for State {
     fn drop(&mut self) {
-        // In the folder of the run, which goes as well.
+        // It lies in the run's directory, which is removed as well.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -130,8 +132,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_finds_the_agent_and_nothing_that_runs_on_its_own() {
-        let files = files("mount folders\n", &agent_command(true));
+    fn systemd_starts_the_agent_and_no_timers() {
+        let files = files("mount\n", &agent_command(true));
         let text = |name: &str| files.iter().find(|(path, _)| path.ends_with(name)).unwrap().1.clone();
         assert!(text(UNIT_NAME).unwrap().contains("ExecStart=/lab/bin/bulkhead-lab-agent --hold-time\n"));
         assert_eq!(text("apt-daily.timer"), None);

@@ -1,7 +1,7 @@
-//! The initramfs that all machines boot from: busybox, the modules for the root image, and the script that follows it.
+//! The initramfs of all machines: busybox, the modules for the root image, and the script that runs there.
 //!
-//! It changes over to the root image (`boot/init.sh`); there a script does the work of an init system (`boot/start.sh`) and goes on with
-//! what the caller wants, or systemd begins. Does not know what the caller wants.
+//! It switches to the root image (`boot/init.sh`), where a script does the work of an init system (`boot/start.sh`) and
+//! then that of the caller, or systemd starts. Does not: define the caller's work.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -14,42 +14,42 @@ use anyhow::{Context, Result};
 use crate::command::{command, find_program, output};
 use crate::lab::Lab;
 
-/// Modules that mounting the root needs, besides their dependencies.
+/// Modules required to mount the root, without their dependencies.
 const MODULES: [&str; 4] = ["virtio_pmem", "nd_pmem", "ext4", "overlay"];
-/// Further modules, in kernels where they are not built in.
+/// Further modules, for kernels that do not have them built in.
 const OPTIONAL_MODULES: [&str; 2] = ["virtio_pci", "crc32c_generic"];
 /// Process 1 of the initramfs.
 const INIT: &str = include_str!("boot/init.sh");
-/// Begin of process 1 in the root image.
+/// First part of process 1 in the root image.
 const START: &str = include_str!("boot/start.sh");
-/// Its end: the machine switches itself off.
+/// Last part of process 1: powers the machine off.
 const END: &str = "echo o >/proc/sysrq-trigger\nsleep 60\n";
-/// Of the `newc` format: a magic of 6 digits, and 13 fields of 8.
+/// Header of the `newc` format: a magic number of 6 digits, and 13 fields of 8 digits.
 const HEADER_BYTES: usize = 110;
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 
-/// What process 1 does in the root image.
+/// Process 1 in the root image.
 #[derive(Debug)]
 pub(crate) enum Work<'a> {
-    /// It is a script.
+    /// A script.
     Script {
-        /// Comes first.
+        /// Runs first.
         before: &'a str,
-        /// Comes when devices are there; then the machine switches itself off.
+        /// Runs when devices are ready; then the machine powers itself off.
         work: &'a str,
     },
-    /// It is systemd, which finds these files in its root; those without a text stand for units that are masked.
+    /// systemd, with these files added to its root; a file without text is a masked unit.
     Systemd(Vec<(PathBuf, Option<String>)>),
 }
 
-/// Writes an initramfs with a kernel's modules and the lab's programs to `stage`, a new folder.
+/// Writes an initramfs with a kernel's modules and the lab's programs to `stage`, a new directory.
 ///
 /// # Errors
-/// When the host has no busybox, the kernel has not the modules, or a file cannot be written.
+/// When the host has no busybox, the kernel lacks a module, or a file cannot be written.
 pub(crate) async fn make(lab: &Lab, version: &str, work: Work<'_>, stage: &Path) -> Result<PathBuf> {
     let tree = stage.join("tree");
-    for folder in ["bin", "dev", "proc", "sys", "mnt", "new", "mod", "lab/bin"] {
-        let path = tree.join(folder);
+    for dir in ["bin", "dev", "proc", "sys", "mnt", "new", "mod", "lab/bin"] {
+        let path = tree.join(dir);
         std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
     }
     let copy = |from: &Path, to: PathBuf| {
@@ -57,7 +57,7 @@ pub(crate) async fn make(lab: &Lab, version: &str, work: Work<'_>, stage: &Path)
             .map(drop)
             .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
     };
-    copy(&find_program("busybox").context("there is no busybox")?, tree.join("bin/busybox"))?;
+    copy(&find_program("busybox").context("busybox is not installed")?, tree.join("bin/busybox"))?;
     let modules = lab.root().dir().join("usr/lib/modules").join(version);
     let listed = modules.join("modules.dep");
     let listed = std::fs::read_to_string(&listed).with_context(|| format!("cannot read {}", listed.display()))?;
@@ -86,8 +86,8 @@ pub(crate) async fn make(lab: &Lab, version: &str, work: Work<'_>, stage: &Path)
         Work::Systemd(files) => {
             for (path, text) in files {
                 let path = tree.join("files").join(path);
-                let folder = path.parent().context("a file without a folder")?;
-                std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                let dir = path.parent().context("a file without a directory")?;
+                std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
                 match text {
                     Some(text) => {
                         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -104,7 +104,7 @@ pub(crate) async fn make(lab: &Lab, version: &str, work: Work<'_>, stage: &Path)
     Ok(initramfs)
 }
 
-/// The files of [`MODULES`] and of what they depend on, each after what it needs, from a modules.dep.
+/// Files of [`MODULES`] and their dependencies from a modules.dep, each after its dependencies.
 fn load_order(listed: &str) -> Result<Vec<&str>> {
     let mut order: Vec<&str> = Vec::new();
     for module in OPTIONAL_MODULES.into_iter().chain(MODULES) {
@@ -117,7 +117,7 @@ fn load_order(listed: &str) -> Result<Vec<&str>> {
             continue;
         }
         let (file, needs) = entry.with_context(|| format!("the guest's kernel has no module {module}"))?;
-        // depmod lists the deepest need last.
+        // depmod lists the deepest dependency last.
         for path in needs.split_whitespace().rev().chain([file]) {
             if !order.contains(&path) {
                 order.push(path);
@@ -127,14 +127,15 @@ fn load_order(listed: &str) -> Result<Vec<&str>> {
     Ok(order)
 }
 
-/// Writes a folder as an archive that the kernel unpacks (`newc`, Documentation/driver-api/early-userspace/buffer-format.rst). Numbers
-/// and times of the host's files are left out: a digit more to read, and the guest would not do the same to the instruction.
+/// Writes a directory as an archive that the kernel unpacks (`newc`,
+/// Documentation/driver-api/early-userspace/buffer-format.rst). Inode numbers and times of the host's files are omitted:
+/// one more digit to parse, and the guest would no longer execute the same instructions.
 fn pack(tree: &Path, archive: &Path) -> Result<()> {
     let context = || format!("cannot write {}", archive.display());
     let mut file = std::io::BufWriter::new(std::fs::File::create(archive).with_context(context)?);
     let mut paths = vec![tree.to_owned()];
     let mut number = 1;
-    // Folders before what is in them, in order.
+    // Directories before their entries, sorted.
     while let Some(path) = paths.pop() {
         let about = std::fs::symlink_metadata(&path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut data = Vec::new();
@@ -160,7 +161,8 @@ fn pack(tree: &Path, archive: &Path) -> Result<()> {
 
 fn entry(to: &mut impl Write, number: u32, mode: u32, name: &str, data: &[u8]) -> std::io::Result<()> {
     let len = |of: usize| u32::try_from(of).map_err(std::io::Error::other);
-    // Number, mode, owner, group, links, time, size, device and special device by halves, length of the name, no checksum.
+    // Inode, mode, uid, gid, links, mtime, size, major and minor of the device and of the special device, length of the
+    // name, no checksum.
     let fields = [number, mode, 0, 0, 1, 0, len(data.len())?, 0, 0, 0, 0, len(name.len() + 1)?, 0];
     write!(to, "070701")?;
     fields.iter().try_for_each(|field| write!(to, "{field:08x}"))?;
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_has_nothing_of_the_hosts_files_but_names_modes_and_contents() {
+    fn an_archive_contains_only_names_modes_and_contents() {
         let dir = tempfile::tempdir().unwrap();
         let made = ["a", "b"].map(|name| {
             let tree = dir.path().join(name);
@@ -193,11 +195,11 @@ mod tests {
         let places =
             [".\0", "bin\0", "bin/tool\0", "12345", "init\0", "TRAILER!!!"].map(|part| text.find(part).unwrap());
         assert!(places.is_sorted(), "{places:?}");
-        assert_eq!(places[3] % 4, 0, "contents begin at a multiple of 4");
+        assert_eq!(places[3] % 4, 0, "contents start at a multiple of 4");
     }
 
     #[test]
-    fn modules_come_after_what_they_need() {
+    fn modules_come_after_their_dependencies() {
         let listed = "k/crc32c_generic.ko.xz:\nk/nd_virtio.ko.xz: k/libnvdimm.ko.xz\n\
             k/virtio_pmem.ko.xz: k/nd_virtio.ko.xz k/libnvdimm.ko.xz\nk/nd_pmem.ko.xz: k/nd_btt.ko.xz k/libnvdimm.ko.xz\n\
             k/ext4.ko.xz: k/jbd2.ko.xz\nk/overlay.ko.xz:\n";

@@ -1,7 +1,7 @@
-//! The kernels that cases run on: where they come from, and their identity (version and sha256) for the record.
+//! The kernels that cases run on: their origin, and their identity (version and sha256) for the record.
 //!
-//! 6.12 is part of the guest root; the others are downloaded with a private apt configuration, so that the machine's
-//! own apt state is never touched, and put into the guest root beside it.
+//! 6.12 is part of the guest root; the others are downloaded with a private apt configuration, so that the host's own
+//! apt state is never touched, and added to the guest root. Does not: boot.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl Kernel {
         }
     }
 
-    /// Whether disks can be served in the guest, as virtual time needs it.
+    /// Whether disks can be served in the guest, which virtual time requires.
     pub(crate) fn has_ublk(self) -> bool {
         self != Self::V6_1
     }
@@ -81,7 +81,7 @@ pub struct KernelImage {
     image: PathBuf,
     /// Digest of the image.
     pub sha256: String,
-    /// The packages it came from, with versions.
+    /// Its packages, with versions.
     pub packages: Vec<String>,
 }
 
@@ -93,12 +93,12 @@ impl KernelImage {
     }
 }
 
-/// The kernel from the guest root, downloaded first if it is not there. The caller holds the build lock.
+/// The kernel in the guest root, downloaded first if absent. The caller holds the build lock.
 pub(crate) async fn provide(cache: &Cache, root: &GuestRoot, kernel: Kernel) -> Result<KernelImage> {
     let record = root.dir().join(format!("boot/bulkhead-kernel-{kernel}.json"));
     if let Ok(text) = std::fs::read_to_string(&record) {
         let known = serde_json::from_str(&text);
-        return known.with_context(|| format!("{} is damaged: remove it and run again", record.display()));
+        return known.with_context(|| format!("{} is damaged: remove it and retry", record.display()));
     }
     let image = match kernel.suite() {
         None => own_kernel(root).await?,
@@ -116,7 +116,7 @@ async fn own_kernel(root: &GuestRoot) -> Result<KernelImage> {
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.strip_prefix("vmlinuz-").map(str::to_owned))
         .max()
-        .ok_or_else(|| anyhow!("no vmlinuz-* in {}: remove the guest root and run again", boot.display()))?;
+        .ok_or_else(|| anyhow!("no vmlinuz-* in {}: remove the guest root and retry", boot.display()))?;
     let image = PathBuf::from(format!("boot/vmlinuz-{version}"));
     let sha256 = sha256(&root.dir().join(&image)).await?;
     let prefix = format!("linux-image-{version} ");
@@ -155,7 +155,7 @@ async fn download(cache: &Cache, root: &GuestRoot, kernel: Kernel, suite: &str) 
     if !image.exists() {
         let separate = unpacked.join(format!("boot/vmlinuz-{version}"));
         std::fs::rename(&separate, &image)
-            .with_context(|| format!("packages {} hold no image at {}", names.join(" "), separate.display()))?;
+            .with_context(|| format!("packages {} contain no image at {}", names.join(" "), separate.display()))?;
     }
     let place = PathBuf::from(format!("usr/lib/modules/{version}"));
     let target = root.dir().join(&place);
@@ -177,7 +177,7 @@ fn dependencies(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "))
 }
 
-/// Module folders lie in lib/ in older packages and in usr/lib/ in newer ones.
+/// Older packages have modules in lib/, newer ones in usr/lib/.
 async fn merge_modules(unpacked: &Path, version: &str) -> Result<PathBuf> {
     let (old, new) = (unpacked.join("lib/modules").join(version), unpacked.join("usr/lib/modules").join(version));
     match (old.exists(), new.exists()) {
@@ -186,10 +186,10 @@ async fn merge_modules(unpacked: &Path, version: &str) -> Result<PathBuf> {
         (true, true) => {
             let mut copy = command("cp");
             copy.args(["-a", "--link"]).arg(old.join(".")).arg(&new);
-            output(copy, "merging module folders", STEP_LIMIT).await?;
+            output(copy, "merging module directories", STEP_LIMIT).await?;
             Ok(new)
         }
-        (false, false) => bail!("the packages hold no lib/modules/{version}"),
+        (false, false) => bail!("the packages contain no lib/modules/{version}"),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Whether KVM runs a stock kernel here. /dev/kvm may exist and not do so, hence one trial boot answers, and the
-//! answer is kept in the cache together with the release of the host's kernel.
+//! Whether KVM boots a stock kernel on this host. /dev/kvm may exist without that, so one trial boot decides. The
+//! answer is kept in the cache with the release of the host's kernel. Does not: configure KVM.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::say;
 
-/// A stock kernel boots in about 5 s under KVM. One that QEMU gives up ends the trial at once.
+/// A stock kernel boots in about 5 s under KVM. If QEMU stops the machine, the trial ends at once.
 const TRIAL_LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Serialize, Deserialize)]

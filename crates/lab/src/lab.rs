@@ -1,6 +1,6 @@
-//! The prepared lab: host programs, guest root, the answer about KVM, and this run's temporary folder.
+//! The prepared lab: host programs, guest root, whether KVM works, and this run's temporary directory.
 //!
-//! Everything that boots a machine takes a [`Lab`]. Dropping it removes the temporary folder.
+//! Everything that boots a machine takes a [`Lab`]. Dropping it removes the temporary directory.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::root_image::RootImage;
 use crate::run_dir::RunDir;
 use crate::{kvm, setup};
 
-/// What the caller brings to a lab.
+/// Input of [`Lab::open`].
 #[derive(Debug, Clone)]
 pub struct LabConfig {
     /// The `bulkhead-lab-agent` program, built for this host.
@@ -29,7 +29,7 @@ pub struct LabConfig {
     pub programs: Vec<PathBuf>,
     /// The Debian package of the programs, for cases that install it; those are skipped without it.
     pub package: Option<PathBuf>,
-    /// Folder for console logs, reports and results; created if absent.
+    /// Directory for console logs, reports and results; created if absent.
     pub artifacts: PathBuf,
 }
 
@@ -43,19 +43,19 @@ pub struct Lab {
     /// Copies of the programs, for guests.
     programs: Vec<PathBuf>,
     kernels: Mutex<Vec<(Kernel, KernelImage)>>,
-    // Last, so that the folder is removed after everything that may use it.
+    // Last, so that the directory is removed after everything that may use it.
     run_dir: RunDir,
 }
 
 impl Lab {
-    /// Prepares everything that is missing (the first time some minutes, later a moment).
+    /// Prepares everything that is missing, which takes some minutes the first time.
     ///
     /// # Errors
     /// When the host lacks programs that cannot be installed, or a download fails.
     pub async fn open(config: LabConfig) -> Result<Self> {
         for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
             std::fs::metadata(program)
-                .with_context(|| format!("{} is not there: build it first", program.display()))?;
+                .with_context(|| format!("{} does not exist: build it first", program.display()))?;
         }
         std::fs::create_dir_all(&config.artifacts)
             .with_context(|| format!("cannot create {}", config.artifacts.display()))?;
@@ -64,13 +64,13 @@ impl Lab {
         let building = cache.lock_for_building().await?;
         let (root, main_kernel) = root_with_kernel(&cache).await?;
         let kernels = Mutex::new(vec![(Kernel::V6_12, main_kernel)]);
-        // A trial of KVM makes an image of the root, and takes the lock for that.
+        // The KVM trial builds an image of the root, for which it takes the lock itself.
         drop(building);
-        let folder = run_dir.path("programs");
-        std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let dir = run_dir.path("programs");
+        std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let mut programs = Vec::new();
         for program in [&config.agent, &config.disk].into_iter().chain(&config.programs) {
-            programs.push(stripped(program, &folder).await?);
+            programs.push(stripped(program, &dir).await?);
         }
         let mut lab = Self { cache, root, kvm: false, config, programs, kernels, run_dir };
         let kvm = kvm::usable(&mut lab).await?;
@@ -78,8 +78,8 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Makes what every lab needs and is not in the cache yet: programs of the host, the guest root, the image of it. Needs no
-    /// programs under test, so that it can be done while those are built.
+    /// Prepares what every lab needs and the cache lacks: host programs, the guest root, its image. Needs no programs
+    /// under test, so it can run while those are built.
     ///
     /// # Errors
     /// As [`Lab::open`].
@@ -90,10 +90,10 @@ impl Lab {
         RootImage::provide(&cache, &root, Kernel::V6_12).await.map(drop)
     }
 
-    /// A kernel to boot, downloaded if need be.
+    /// A kernel to boot, downloaded if necessary.
     ///
     /// # Errors
-    /// When it cannot be had; cases that want it are then skipped.
+    /// When it is not available; cases that need it are then skipped.
     pub async fn kernel(&self, kernel: Kernel) -> Result<KernelImage> {
         if let Some(known) = self.known_kernel(kernel)? {
             return Ok(known);
@@ -107,29 +107,29 @@ impl Lab {
         Ok(image)
     }
 
-    /// The guest root as an image for a kernel, made if need be.
+    /// The guest root as an image for a kernel, built if necessary.
     ///
     /// # Errors
-    /// When the kernel cannot be had, or the image cannot be made.
+    /// When the kernel is not available, or the image cannot be built.
     pub(crate) async fn root_image(&self, kernel: Kernel) -> Result<RootImage> {
         self.kernel(kernel).await?;
         let _building = self.cache.lock_for_building().await?;
         RootImage::provide(&self.cache, &self.root, kernel).await
     }
 
-    /// A Debian package whose programs guests can run, downloaded if need be. Guests that run already have it too.
+    /// A Debian package whose programs guests can run, downloaded if necessary. Running guests see it too.
     ///
     /// # Errors
-    /// When it cannot be had; cases that want it are then skipped.
+    /// When it is not available; cases that need it are then skipped.
     pub async fn package(&self, name: &'static str) -> Result<GuestPackage> {
         let _building = self.cache.lock_for_building().await?;
         package::provide(&self.cache, &self.root, name).await
     }
 
-    /// A program of crates.io for [`crate::Machine::bring`], built if need be.
+    /// A program from crates.io for [`crate::Machine::bring`], built if necessary.
     ///
     /// # Errors
-    /// When it cannot be had; cases that want it are then skipped.
+    /// When it is not available; cases that need it are then skipped.
     pub async fn crate_tool(&self, tool: CrateTool) -> Result<PathBuf> {
         let _building = self.cache.lock_for_building().await?;
         crate_tool::provide(&self.cache, tool).await
@@ -155,19 +155,19 @@ impl Lab {
         &self.root
     }
 
-    /// True when guests run on the real CPU; otherwise they are emulated and 10 to 15 times slower.
+    /// Whether guests run on the real CPU. Emulated guests are 10 to 15 times slower.
     #[must_use]
     pub fn kvm(&self) -> bool {
         self.kvm
     }
 
-    /// True when guests with this clock run on the real CPU: counting instructions takes an emulated one.
+    /// Whether guests with this clock run on the real CPU. Counting instructions requires an emulated one.
     #[must_use]
     pub fn kvm_for(&self, clock: Clock) -> bool {
         self.kvm && clock == Clock::Wall
     }
 
-    /// What the caller brought.
+    /// The configuration that the lab was opened with.
     #[must_use]
     pub fn config(&self) -> &LabConfig {
         &self.config
@@ -178,7 +178,7 @@ impl Lab {
         &self.programs
     }
 
-    /// The same lab with KVM switched on or off.
+    /// Enables or disables KVM.
     pub(crate) fn set_kvm(&mut self, kvm: bool) {
         self.kvm = kvm;
     }

@@ -1,8 +1,8 @@
 //! The lab: virtual machines with stock kernels and simulated disks, and the cases that run in them.
 //!
-//! Sees the programs under test as black boxes. Owns everything from a fresh host to a report: host programs
+//! Treats the programs under test as black boxes. Owns everything from a fresh host to a report: host programs
 //! ([`Lab::open`]), machines ([`Machine`]), disks ([`DiskSpec`]), cases ([`case`], [`cases`]) and their runner
-//! ([`runner`]). It is not shipped.
+//! ([`runner`]). Not shipped.
 #![forbid(unsafe_code)]
 
 pub mod agent;
@@ -34,7 +34,7 @@ pub mod runner;
 pub mod say;
 mod sealed;
 mod setup;
-mod shared_folder;
+mod shared_dir;
 mod shell;
 mod vm;
 mod wait;
@@ -53,6 +53,6 @@ pub use package::GuestPackage;
 pub use process::{Output, Process, ProcessEvent};
 pub use protocol::{ExitStatus, Stream};
 pub use report::{Entry, Report, Verdict};
-pub use sealed::{SealedEnd, SealedSpec, run_sealed};
+pub use sealed::{SealedOutcome, SealedSpec, run_sealed};
 pub use shell::shell;
 pub use wait::wait_until;

@@ -1,7 +1,7 @@
-//! A virtual machine: its disks, its boots, and what can be done in it.
+//! A virtual machine: its boots, and the operations on the running guest.
 //!
-//! Owns the boot in progress (`vm`), the folder shared with the guest and the disks. Nothing of it is left when it is
-//! dropped. The disks survive [`Machine::power_off`] and [`Machine::start`].
+//! Owns the current boot (`vm`), the directory shared with the guest, and the disks. Dropping it removes them all. The
+//! disks survive [`Machine::power_off`] and [`Machine::start`]. Does not: build QEMU's command line (`qemu`).
 
 mod disks;
 
@@ -24,25 +24,25 @@ use crate::protocol::{Event, Payload, Request};
 use crate::qemu::Start;
 use crate::root_image::RootImage;
 use crate::say;
-use crate::shared_folder::SharedFolder;
+use crate::shared_dir::SharedDir;
 use crate::vm::Vm;
 use crate::wait;
 
-/// How long a request to the guest may take when the caller says nothing: emulated machines are slow.
+/// Default time limit of a request to the guest: emulated machines are slow.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(30);
-/// Programs that come later: the folder of the host lies below the one in memory.
+/// Copies a program that was added after the boot: the host's directory is mounted below the one in memory.
 const BRING: &str = "
 mkdir /run/lab-below
 mount --bind /lab /run/lab-below
 cp /run/lab-below/bin/PROGRAM /run/lab-bin/
 umount /run/lab-below
 rmdir /run/lab-below";
-/// A word of a command that stands for the node of the first disk.
+/// Placeholder in a command for the device node of the first disk.
 pub const DISK_WORD: &str = "{disk}";
-/// Where programs lie in the guest.
+/// Directory of programs in the guest.
 pub const GUEST_BIN: &str = "/lab/bin";
-/// What is written here in the guest is found on the host afterwards.
+/// Directory in the guest whose files are collected on the host.
 pub const GUEST_OUT: &str = "/lab/out";
 
 /// A machine to be booted.
@@ -50,11 +50,11 @@ pub const GUEST_OUT: &str = "/lab/out";
 pub struct MachineSpec {
     /// The kernel to boot.
     pub kernel: Kernel,
-    /// What its clock runs by.
+    /// Its clock.
     pub clock: Clock,
-    /// What its process 1 is.
+    /// Its process 1.
     pub init: Init,
-    /// The disks, in the order of their numbers.
+    /// The disks, in order of their indexes.
     pub disks: Vec<DiskSpec>,
     /// Memory.
     pub memory_mib: u32,
@@ -80,7 +80,7 @@ impl MachineSpec {
     }
 }
 
-/// A machine, on or off.
+/// A machine, running or not.
 #[derive(Debug)]
 pub struct Machine {
     name: String,
@@ -88,10 +88,10 @@ pub struct Machine {
     image: KernelImage,
     root: RootImage,
     state: Option<State>,
-    shared: SharedFolder,
+    shared: SharedDir,
     logs: PathBuf,
     is_kvm: bool,
-    /// Why a disk that is served in the guest is not any more.
+    /// Why the server of a disk in the guest exited.
     fault: watch::Sender<Option<String>>,
     boots: u32,
     boot_time: Duration,
@@ -100,18 +100,18 @@ pub struct Machine {
     disks: Disks,
 }
 
-/// What exists only while the machine is on.
+/// State that exists only while the machine is running.
 #[derive(Debug)]
 struct Running {
     channel: Channel,
     vm: Vm,
-    /// The nodes of the disks that are served in the guest.
+    /// Device nodes of the disks that are served in the guest, by index.
     nodes: BTreeMap<usize, String>,
-    // Ends with the machine.
+    // Aborted when the machine ends.
     _watchers: Vec<AbortOnDrop>,
 }
 
-/// A task that is of no use any more when this is dropped.
+/// A task that is aborted when this is dropped.
 #[derive(Debug)]
 struct AbortOnDrop(JoinHandle<()>);
 
@@ -122,11 +122,11 @@ impl Drop for AbortOnDrop {
 }
 
 impl Machine {
-    /// Makes the disks and boots. `name` names its log files in the artifacts.
+    /// Creates the disks and boots. `name` is part of log file names.
     ///
     /// # Errors
-    /// When the kernel cannot be had, a disk does not start, or the agent does not answer in time; the message has
-    /// the end of the console log.
+    /// When the kernel is not available, a disk does not start, or the agent does not answer in time; the message
+    /// includes the end of the console log.
     pub async fn boot(lab: &Lab, spec: &MachineSpec, name: &str) -> Result<Self> {
         let image = lab.kernel(spec.kernel).await?;
         let root = lab.root_image(spec.kernel).await?;
@@ -143,7 +143,7 @@ impl Machine {
             image,
             root,
             state,
-            shared: SharedFolder::create(lab)?,
+            shared: SharedDir::create(lab)?,
             logs: lab.config().artifacts.clone(),
             is_kvm: lab.kvm_for(spec.clock),
             fault: watch::Sender::default(),
@@ -159,24 +159,24 @@ impl Machine {
     /// Boots (again) with the same disks.
     ///
     /// # Errors
-    /// As for [`Machine::boot`], and when the machine is on.
+    /// As for [`Machine::boot`], and when the machine is already running.
     pub async fn start(&mut self, lab: &Lab) -> Result<()> {
         if self.running.is_some() {
-            bail!("machine {} is on already", self.name);
+            bail!("machine {} is already running", self.name);
         }
         match self.start_once(lab).await {
-            Err(error) if self.met_stray_int3() => {
-                say::progress(format!("boot {} met a fault of the emulation, once more: {error:#}", self.boots));
+            Err(error) if self.hit_stray_int3() => {
+                say::progress(format!("boot {} hit an emulator bug, retrying: {error:#}", self.boots));
                 self.start_once(lab).await
             }
             started => started,
         }
     }
 
-    /// Whether the kernel died of a breakpoint that nobody set. Kernels patch their own code with int3 (static keys); emulated
-    /// processors may run into one that is gone already. Seen with 7.3 and 6.12, both in `sched_clock_cpu`, in one boot of about 30,
-    /// and where tracepoints are switched on beside a load. Never with KVM.
-    pub(crate) fn met_stray_int3(&self) -> bool {
+    /// Whether the kernel crashed on a stray breakpoint. Kernels patch their own code with int3 (static keys); emulated
+    /// processors may execute one that has been removed already. Seen with 7.3 and 6.12, both in `sched_clock_cpu`, in
+    /// one boot of about 30, and where tracepoints are enabled under load. Never with KVM.
+    pub(crate) fn hit_stray_int3(&self) -> bool {
         !self.is_kvm
             && std::fs::read(self.console_log()).is_ok_and(|log| String::from_utf8_lossy(&log).contains("Oops: int3"))
     }
@@ -212,7 +212,7 @@ impl Machine {
         };
         if kernel != *version {
             vm.kill().await;
-            bail!("machine {name} runs kernel {kernel} where {version} was asked for");
+            bail!("machine {name} runs kernel {kernel} instead of {version}");
         }
         self.running = Some(Running { channel, vm, nodes: BTreeMap::new(), _watchers: Vec::new() });
         self.boot_time = begin.elapsed();
@@ -220,10 +220,11 @@ impl Machine {
         self.describe_disks().await
     }
 
-    /// Waits until `probe` returns a value, at most for so long on the guest's clock. The pauses between probes grow to 1 s.
+    /// Waits until `probe` returns a value or `deadline` has passed on the guest's clock. The pauses between probes
+    /// grow to 1 s.
     ///
     /// # Errors
-    /// When the probe fails, or with `what` in the message when the time is over.
+    /// When the probe fails, or when the deadline has passed, with `what` in the message.
     pub async fn wait_until<T, F>(&self, what: &str, deadline: Duration, probe: F) -> Result<T>
     where
         F: AsyncFnMut() -> Result<Option<T>>,
@@ -231,7 +232,7 @@ impl Machine {
         self.wait_with(wait::pause, what, deadline, probe).await
     }
 
-    /// The same for a transient state: pauses stay at 0.1 s.
+    /// [`Machine::wait_until`] for a transient state: the pauses stay at 0.1 s.
     ///
     /// # Errors
     /// As for `wait_until`.
@@ -261,7 +262,7 @@ impl Machine {
                 return Ok(value);
             }
             if waited >= deadline {
-                bail!("waited {:.0} s in vain: {what}", deadline.as_secs_f64());
+                bail!("timed out after {:.0} s, waiting for: {what}", deadline.as_secs_f64());
             }
             let milliseconds = u64::try_from(pause(waited).as_millis()).unwrap_or(u64::MAX);
             self.ask(Request::Pause { milliseconds }).await?;
@@ -269,11 +270,11 @@ impl Machine {
         }
     }
 
-    /// Runs a program to its end (at most [`DEFAULT_DEADLINE`]); `PATH` begins with [`GUEST_BIN`].
+    /// Runs a program to completion within [`DEFAULT_DEADLINE`]; `PATH` starts with [`GUEST_BIN`].
     ///
     /// # Errors
-    /// When it cannot be started, does not end in time, or the machine ends. A failing program is no error here:
-    /// see [`Output::success`].
+    /// When it cannot be started, exceeds the deadline, or the machine ends. A failing program is no error here: see
+    /// [`Output::success`].
     pub async fn run(&self, argv: &[&str]) -> Result<Output> {
         self.run_within(argv, DEFAULT_DEADLINE).await
     }
@@ -286,7 +287,7 @@ impl Machine {
         self.spawn(argv, &[]).await?.wait(deadline).await
     }
 
-    /// Runs a script by `bash -euo pipefail` that must succeed, and returns its standard output.
+    /// Runs a script with `bash -euo pipefail`, which must succeed, and returns its standard output.
     ///
     /// # Errors
     /// As for [`Machine::run`], and when the script fails.
@@ -304,7 +305,7 @@ impl Machine {
         Ok(output.success(&format!("script `{first}`"))?.stdout)
     }
 
-    /// Starts a program and returns at once.
+    /// Starts a program without waiting for it.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -312,7 +313,7 @@ impl Machine {
         self.spawn_with_input(argv, env, b"").await
     }
 
-    /// Starts a program with this text as its standard input.
+    /// Starts a program with `stdin` as its standard input.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -326,7 +327,9 @@ impl Machine {
     /// When it cannot be read.
     pub async fn read_file(&self, path: &str) -> Result<Vec<u8>> {
         match self.ask(Request::ReadFile { path: path.to_owned() }).await? {
-            Event::File(data) => data.into_bytes().with_context(|| format!("{path} came damaged from the guest")),
+            Event::File(data) => {
+                data.into_bytes().with_context(|| format!("{path} was damaged in transit from the guest"))
+            }
             other => bail!("the agent answered the reading of {path} with {other:?}"),
         }
     }
@@ -340,7 +343,7 @@ impl Machine {
         String::from_utf8(data).with_context(|| format!("{path} in the guest is not text"))
     }
 
-    /// Writes a file of the guest, in one write: also good for files in /sys and /proc.
+    /// Writes a file of the guest with one write, as files in /sys and /proc require.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -349,17 +352,17 @@ impl Machine {
         self.ask(request).await.map(drop)
     }
 
-    /// Puts a program of the host beside those in [`GUEST_BIN`], for this boot and later ones.
+    /// Adds a program of the host to [`GUEST_BIN`], for this boot and later ones.
     ///
     /// # Errors
     /// When it cannot be copied.
     pub async fn bring(&self, program: &Path) -> Result<()> {
         let name = self.shared.add(program).await?;
-        self.sh(&BRING.replace("PROGRAM", &name)).await.with_context(|| format!("cannot bring {name} to the guest"))?;
+        self.sh(&BRING.replace("PROGRAM", &name)).await.with_context(|| format!("cannot copy {name} to the guest"))?;
         Ok(())
     }
 
-    /// Shows a file of the host to the guest, for this boot and later ones; returns its path there.
+    /// Copies a file of the host to the shared directory, for this boot and later ones; returns its path in the guest.
     ///
     /// # Errors
     /// When it cannot be copied.
@@ -370,7 +373,7 @@ impl Machine {
         Ok(format!("/lab/{}", name.to_string_lossy()))
     }
 
-    /// What exists in the guest, for comparison with a later snapshot.
+    /// Takes a snapshot of the guest, for comparison with a later one.
     pub(crate) async fn snapshot(&self) -> Result<std::collections::BTreeSet<String>> {
         match self.ask(Request::Snapshot).await? {
             Event::Snapshot(items) => Ok(items),
@@ -384,13 +387,13 @@ impl Machine {
         &self.disks
     }
 
-    /// What its clock runs by.
+    /// Its clock.
     #[must_use]
     pub fn clock(&self) -> Clock {
         self.spec.clock
     }
 
-    /// The kernel it runs.
+    /// Its kernel.
     #[must_use]
     pub fn kernel(&self) -> &KernelImage {
         &self.image
@@ -402,54 +405,54 @@ impl Machine {
         self.boot_time
     }
 
-    /// True while the machine is on as far as the caller has switched it.
+    /// Whether the machine is running, as far as the caller has started and stopped it.
     #[must_use]
-    pub fn is_on(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Switches the machine off in an orderly way; what does not end in time is killed.
+    /// Shuts the machine down; kills it if that takes too long.
     pub async fn shutdown(&mut self) {
         let Some(mut running) = self.running.take() else { return };
         let asked = tokio::time::timeout(SHUTDOWN_LIMIT, running.channel.ask(Request::Shutdown)).await;
         if matches!(asked, Ok(Ok(_))) {
-            // Either way it is killed next, so that nothing can be left.
-            let _ = running.vm.ended(SHUTDOWN_LIMIT).await;
+            // Ignored: it is killed next in any case, so that nothing is left.
+            let _ = running.vm.exited(SHUTDOWN_LIMIT).await;
         }
         running.vm.kill().await;
     }
 
-    /// Has systemd end all and boots again with the same disks, and with what was written to the root. The console log has how long each
-    /// took.
+    /// Reboots through systemd, with the same disks and the same writable root. The console log shows how long each
+    /// part took.
     ///
     /// # Errors
-    /// When it does not end in `limit` (on the host's clock), or does not boot again.
+    /// When it does not shut down within `limit` (on the host's clock), or does not boot again.
     pub async fn reboot(&mut self, lab: &Lab, limit: Duration) -> Result<()> {
-        // Until the machine ends, its clock goes on: the command is waited for.
+        // Waiting for the command keeps the guest's clock running until the machine ends.
         let command = self.spawn(&["bash", "-c", "systemctl reboot && sleep infinity"], &[]).await?;
-        let mut running = self.running.take().with_context(|| format!("machine {} is off", self.name))?;
-        let ended = tokio::select! {
-            ended = running.vm.ended(limit) => ended,
+        let mut running = self.running.take().with_context(|| format!("machine {} is not running", self.name))?;
+        let exited = tokio::select! {
+            exited = running.vm.exited(limit) => exited,
             output = command.wait(limit) => match output {
                 Ok(output) => bail!("systemctl reboot ended with {}: {}", output.status, output.stderr.trim()),
-                Err(_) => running.vm.ended(SHUTDOWN_LIMIT).await,
+                Err(_) => running.vm.exited(SHUTDOWN_LIMIT).await,
             },
         };
         running.vm.kill().await;
-        if !ended {
+        if !exited {
             bail!("machine {} did not end within {} s", self.name, limit.as_secs());
         }
         self.start(lab).await
     }
 
-    /// Kills QEMU: a power cut. What the guest did not flush may be lost; the disks stay.
+    /// Kills QEMU, as a power cut. Unflushed writes may be lost; the disks stay.
     pub async fn power_off(&mut self) {
         if let Some(running) = self.running.take() {
             running.vm.kill().await;
         }
     }
 
-    /// Copies what the guest wrote to [`GUEST_OUT`] into a folder of the host and removes it there.
+    /// Moves the files in the guest's [`GUEST_OUT`] to a directory of the host.
     ///
     /// # Errors
     /// When it cannot be copied.
@@ -459,7 +462,7 @@ impl Machine {
 
     fn channel(&self) -> Result<&Channel> {
         let running = self.running.as_ref();
-        Ok(&running.with_context(|| format!("machine {} is off", self.name))?.channel)
+        Ok(&running.with_context(|| format!("machine {} is not running", self.name))?.channel)
     }
 
     async fn ask(&self, request: Request) -> Result<Event> {

@@ -1,7 +1,7 @@
-//! Programs that only single cases want: a Debian package, unpacked into a folder of its own in the guest root.
+//! Debian packages that only some cases need, each unpacked into its own directory of the guest root.
 //!
-//! Not in the guest root's own list, so that a mirror without the package costs only those cases. Nothing is installed: what the
-//! package would do to a system (users, services) does not happen, neither on the host nor in guests.
+//! They are not in the guest root's own list, so that a mirror without the package affects only those cases. Does not:
+//! install them. Maintainer scripts (users, services) run neither on the host nor in guests.
 
 use anyhow::{Context, Result};
 
@@ -10,7 +10,7 @@ use crate::cache::{Cache, write_atomically};
 use crate::guest_root::{GuestRoot, RELEASE};
 use crate::say;
 
-/// A package that guests can run programs of.
+/// A package whose programs guests can run.
 #[derive(Debug, Clone)]
 pub struct GuestPackage {
     name: &'static str,
@@ -19,14 +19,14 @@ pub struct GuestPackage {
 }
 
 impl GuestPackage {
-    /// Path in the guest of a file that the package has at this path.
+    /// Path in the guest of a file of the package.
     #[must_use]
     pub fn path(&self, file: &str) -> String {
         format!("/opt/{}/{file}", self.name)
     }
 }
 
-/// The package from the guest root, downloaded first if it is not there. The caller holds the build lock.
+/// The package in the guest root, downloaded first if absent. The caller holds the build lock.
 pub(crate) async fn provide(cache: &Cache, root: &GuestRoot, name: &'static str) -> Result<GuestPackage> {
     let place = root.dir().join("opt").join(name);
     let record = place.join("package.txt");

@@ -1,6 +1,6 @@
-//! A process in a guest, seen from the host.
+//! Host-side handle of a process in a guest.
 //!
-//! Dropping the handle does not end the process: a case that starts a daemon must stop it, and the leak check tells.
+//! Dropping the handle does not end the process: a case that starts a daemon must stop it, or the leak check fails.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::channel::{Channel, Events, gone};
 use crate::clock::Clock;
 use crate::protocol::{Event, ExitStatus, Payload, Request, Stream};
 
-/// What a finished program said.
+/// Result of a finished program.
 #[derive(Debug, Clone)]
 pub struct Output {
     /// How it ended.
@@ -23,19 +23,19 @@ pub struct Output {
 }
 
 impl Output {
-    /// The output of a program that must succeed.
+    /// Returns the output of a program that must succeed.
     ///
     /// # Errors
-    /// With `what` and the program's own words when it did not.
+    /// When it failed, with `what` and the program's error output.
     pub fn success(self, what: &str) -> Result<Self> {
         if self.status.success() {
             return Ok(self);
         }
-        bail!("{what} failed in the guest ({}): {}{}", self.status, self.stderr.trim(), hint(&self.stdout));
+        bail!("{what} failed in the guest ({}): {}{}", self.status, self.stderr.trim(), stdout_suffix(&self.stdout));
     }
 }
 
-fn hint(stdout: &str) -> String {
+fn stdout_suffix(stdout: &str) -> String {
     let stdout = stdout.trim();
     if stdout.is_empty() { String::new() } else { format!("\nstdout: {stdout}") }
 }
@@ -48,9 +48,9 @@ pub struct Process {
     pid: u32,
     name: String,
     events: Events,
-    /// How many of its events were taken.
+    /// Number of its events received.
     n_seen: u64,
-    /// That of its machine.
+    /// Clock of its machine.
     clock: Clock,
 }
 
@@ -73,7 +73,7 @@ impl Process {
             Some(Event::Started { pid }) => {
                 Ok(Self { channel: channel.clone(), id, pid, name, events, n_seen: 1, clock })
             }
-            Some(Event::Failed { message }) => bail!("the guest says: {message}"),
+            Some(Event::Failed { message }) => bail!("the agent reports: {message}"),
             Some(other) => bail!("the agent answered the start of {name} with {other:?}"),
             None => Err(gone()),
         }
@@ -85,7 +85,7 @@ impl Process {
         self.pid
     }
 
-    /// The next piece of output, or its end.
+    /// The next chunk of output, or the exit status.
     ///
     /// # Errors
     /// When the machine ends first.
@@ -93,40 +93,42 @@ impl Process {
         let event = match self.events.try_recv() {
             Ok(event) => Some(event),
             Err(_) => {
-                self.channel.tell(Request::Await { target: self.id, seen: self.n_seen }).await?;
+                self.channel.notify(Request::Await { target: self.id, seen: self.n_seen }).await?;
                 self.events.recv().await
             }
         };
         self.n_seen += 1;
         match event {
             Some(Event::Output { stream, data }) => {
-                let data = data.into_bytes().ok_or_else(|| anyhow!("output of {} came damaged", self.name))?;
+                let data =
+                    data.into_bytes().ok_or_else(|| anyhow!("output of {} was damaged in transit", self.name))?;
                 Ok(ProcessEvent::Output(stream, data))
             }
             Some(Event::Exited(status)) => Ok(ProcessEvent::Exited(status)),
-            Some(Event::Failed { message }) => bail!("the guest says: {message}"),
+            Some(Event::Failed { message }) => bail!("the agent reports: {message}"),
             Some(other) => bail!("the agent sent {other:?} while {} runs", self.name),
             None => Err(gone()),
         }
     }
 
-    /// Waits for its end, without the guest's time running for it; what it said, or `None` when the machine ended first.
+    /// Waits for its end without letting the guest's time run. Returns its output, or `None` when the machine ended
+    /// first.
     pub(crate) async fn untimed_end(mut self) -> Option<String> {
-        let mut said = String::new();
+        let mut output = String::new();
         loop {
             match self.events.recv().await? {
-                Event::Output { data, .. } => said.push_str(&String::from_utf8_lossy(&data.into_bytes()?)),
-                Event::Exited(status) => return Some(format!("{status} {}", said.trim())),
-                _ => return Some(said),
+                Event::Output { data, .. } => output.push_str(&String::from_utf8_lossy(&data.into_bytes()?)),
+                Event::Exited(status) => return Some(format!("{status} {}", output.trim())),
+                _ => return Some(output),
             }
         }
     }
 
-    /// Waits for its end and returns all output not taken by [`Process::next`]. When the time is over (four times as much in virtual
-    /// time, by the host's clock) the process and its group are killed.
+    /// Waits for its end and returns all output not read by [`Process::next`]. The process group is killed when the
+    /// deadline (on the host's clock; four times as long in virtual time) has passed.
     ///
     /// # Errors
-    /// When the time is over (with the output so far), or the machine ends first.
+    /// When the deadline has passed (with the output so far), or the machine ends first.
     pub async fn wait(mut self, deadline: Duration) -> Result<Output> {
         let deadline = self.clock.patience(deadline);
         let end = Instant::now() + deadline;
@@ -140,7 +142,8 @@ impl Process {
                 Err(_) => {
                     let killed = self.kill_group(9).await;
                     let text = String::from_utf8_lossy(&[stdout, stderr].concat()).trim().to_owned();
-                    let error = anyhow!("{} did not end within {} s; it said: {text}", self.name, deadline.as_secs());
+                    let error =
+                        anyhow!("{} did not end within {} s; its output: {text}", self.name, deadline.as_secs());
                     return match killed {
                         Ok(()) => Err(error),
                         Err(kill) => Err(error.context(format!("and it could not be killed: {kill:#}"))),
@@ -160,7 +163,7 @@ impl Process {
         self.signal(signal, false).await
     }
 
-    /// Sends a signal to the process and all in its process group.
+    /// Sends a signal to the process group.
     ///
     /// # Errors
     /// When it has ended already.
@@ -178,11 +181,11 @@ impl Process {
     }
 }
 
-/// What [`Process::next`] brings.
+/// Result of [`Process::next`].
 #[derive(Debug)]
 pub enum ProcessEvent {
-    /// A piece of output, as it came.
+    /// A chunk of output.
     Output(Stream, Vec<u8>),
-    /// The process has ended; nothing follows.
+    /// The process has ended; no event follows.
     Exited(ExitStatus),
 }

@@ -1,7 +1,7 @@
-//! The language spoken between a [`crate::Machine`] and the agent in its guest: JSON lines over a virtio-serial port.
+//! The protocol between a [`crate::Machine`] and the agent in its guest: JSON lines over a virtio-serial port.
 //!
-//! Owns the message types only. Each request carries a number that all its replies repeat, so that several can be in
-//! flight. It does not read or write the port: `channel` (host) and `agent` (guest) do.
+//! Owns the message types. Each request carries an id that all its replies repeat, so that several can be in flight.
+//! Does not: read or write the port (`channel` on the host, `agent` in the guest).
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(crate) struct Envelope {
     pub(crate) request: Request,
 }
 
-/// What the host can ask for.
+/// Requests of the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Starts a process in its own process group; its output and end come as events.
@@ -40,35 +40,35 @@ pub(crate) enum Request {
         path: String,
         data: Payload,
     },
-    /// The device node of the disk with this serial number, if it is there.
+    /// Looks up the device node of the disk with this serial number.
     Disk {
         serial: String,
     },
-    /// What exists in the guest, for the leak check.
+    /// Lists mounts, devices, cgroups and processes in the guest, for the leak check.
     Snapshot,
-    /// Answered after so many milliseconds of the guest's time.
+    /// Replied to after `milliseconds` of guest time.
     Pause {
         milliseconds: u64,
     },
-    /// The host waits for the next event of the process that request `target` started, having seen so many. Not answered; see
-    /// [`crate::agent`] for what it does.
+    /// The host waits for the next event of the process that request `target` started, after having received `seen`.
+    /// Has no reply; see [`crate::agent`] for its effect.
     Await {
         target: u64,
         seen: u64,
     },
-    /// The agent ends, and with it the machine.
+    /// Ends the agent, and thereby the machine.
     Shutdown,
 }
 
 /// One line from the guest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
-    /// Number of the request; 0 for [`Event::Hello`].
+    /// Id of the request; 0 for [`Event::Hello`].
     pub(crate) id: u64,
     pub(crate) event: Event,
 }
 
-/// What the guest answers. `Started` and `Output` are followed by more, all others end the request.
+/// Replies of the guest. `Started` and `Output` are followed by further events; all others complete the request.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Event {
     /// Sent once, when the agent is ready.
@@ -92,7 +92,7 @@ pub(crate) enum Event {
     },
 }
 
-/// Which output a piece belongs to.
+/// An output stream of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stream {
     /// Standard output.
@@ -106,18 +106,18 @@ pub enum Stream {
 pub enum ExitStatus {
     /// It exited with this code.
     Code(i32),
-    /// It was ended by this signal.
+    /// It was terminated by this signal.
     Signal(i32),
 }
 
 impl ExitStatus {
-    /// True for exit code 0.
+    /// Whether the exit code is 0.
     #[must_use]
     pub fn success(self) -> bool {
         self == Self::Code(0)
     }
 
-    /// The exit code as a shell would show it (128 + signal).
+    /// The exit code as a shell reports it (128 + signal).
     #[must_use]
     pub fn shell_code(self) -> i32 {
         match self {
@@ -136,7 +136,7 @@ impl std::fmt::Display for ExitStatus {
     }
 }
 
-/// Bytes that are readable in the transcript when they are text.
+/// Bytes, encoded as plain text where they are UTF-8.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Payload {
@@ -156,7 +156,7 @@ impl Payload {
         }
     }
 
-    /// The bytes again; `None` when the hexadecimal form is broken.
+    /// Decodes the bytes; `None` when the hexadecimal form is invalid.
     pub(crate) fn into_bytes(self) -> Option<Vec<u8>> {
         match self {
             Self::Text(text) => Some(text.into_bytes()),

@@ -1,6 +1,4 @@
-//! The command line of QEMU, for all machines.
-//!
-//! Does not talk to the guest.
+//! The QEMU command line of all machines. Does not: talk to the guest.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,27 +16,28 @@ use crate::machine::MachineSpec;
 use crate::protocol::PORT_NAME;
 use crate::root_image::RootImage;
 
-/// Warnings and worse reach the console from the start; all of it would slow an emulated machine down.
+/// Warnings and worse are printed on the console from the start; all messages would slow an emulated machine down.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=5 panic=-1";
-/// Emulation translates code anew for each address at which it is met: with programs at the same addresses in each process,
-/// starting one takes 12 ms in place of 33.
+/// Emulation translates code again for each address that it runs at: with programs at the same addresses in each
+/// process, starting one takes 12 ms instead of 33.
 const SAME_ADDRESSES: &str = "norandmaps";
-/// Debian's kernels clear each page that they give out; what needs it clear does that in any case.
+/// Debian's kernels clear each page that they allocate; users that need cleared pages clear them in any case.
 const PAGES_NOT_CLEARED: &str = "init_on_alloc=0";
-/// Calibration of the local APIC timer spins for 0.1 s of guest time. Each turn reads the clock, and with `-icount` that ends a block of
-/// translated code: 5 of the 18 CPU seconds of a boot. The HPET needs no calibration, but has one timer for all CPUs, which would wake each other.
+/// Calibration of the local APIC timer spins for 0.1 s of guest time. Each iteration reads the clock, and with
+/// `-icount` that ends a block of translated code: 5 of the 18 CPU seconds of a boot. The HPET needs no calibration,
+/// but is one timer for all CPUs, which would wake each other.
 const NO_PROCESSOR_TIMER: &str = "nolapic_timer";
-/// An emulated processor copies byte by byte where it says that this is fast: without the flags, memory is copied 1.5 to 4 times
-/// as fast.
+/// An emulated processor copies byte by byte where its flags claim that this is fast: without the flags, memory is
+/// copied 1.5 to 4 times as fast.
 const PLAIN_COPIES: &str = "max,-erms,-fsrm";
-/// How nice machines are to the rest of the host: what waits for an answer of the lab comes before what computes.
+/// Nice value of machines on the host: processes that wait for the lab come before those that compute.
 const NICE: &str = "5";
-/// Folders of the host in a machine that the host talks to.
-const HOST_FOLDERS: &str = include_str!("boot/host.sh");
+/// Mounts the directories of the host in a machine with an agent or a console.
+const MOUNT_HOST_DIRS: &str = include_str!("boot/host.sh");
 
-/// QEMU, to be started; it ends with the process that starts it, whatever ends that.
+/// A QEMU command, to be extended. QEMU ends with its parent, however that ends.
 pub(crate) fn qemu() -> Result<Command> {
-    let program = find_program("qemu-system-x86_64").context("there is no qemu-system-x86_64")?;
+    let program = find_program("qemu-system-x86_64").context("qemu-system-x86_64 is not installed")?;
     let mut qemu = command("setpriv");
     qemu.args(["--pdeathsig", "KILL", "--", "nice", "-n", NICE]).arg(program);
     Ok(qemu)
@@ -57,7 +56,7 @@ pub(crate) fn hardware(spec: &MachineSpec, kvm: bool, root: &RootImage, disks: &
     options
 }
 
-/// A machine that the host talks to, to be started.
+/// A machine with an agent or a console, to be started.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
     pub(crate) lab: &'a Lab,
@@ -65,27 +64,27 @@ pub(crate) struct Start<'a> {
     pub(crate) image: &'a KernelImage,
     pub(crate) disks: &'a Disks,
     pub(crate) root: &'a RootImage,
-    /// What it wrote to its root in earlier boots, under systemd.
+    /// Its writable root state, kept across boots, under systemd.
     pub(crate) state: Option<&'a State>,
-    /// The host folder that the guest sees as /lab.
+    /// The host directory that the guest sees as /lab.
     pub(crate) shared: &'a Path,
 }
 
 impl Start<'_> {
-    /// With the agent, which listens on `socket`; the console is appended to `log`.
+    /// QEMU with an agent, which is reached on `socket`; the console output is appended to `log`.
     pub(crate) async fn with_agent(&self, socket: &Path, log: &Path) -> Result<Command> {
         let agent = init::agent_command(self.spec.clock == Clock::Virtual);
         let mut qemu = match self.spec.init {
             Init::Script => {
-                let work = format!("{HOST_FOLDERS}{agent}\n");
+                let work = format!("{MOUNT_HOST_DIRS}{agent}\n");
                 self.common("agent", Work::Script { before: "exec </dev/null\n", work: &work }).await?
             }
-            Init::Systemd => self.common("systemd", Work::Systemd(init::files(HOST_FOLDERS, &agent))).await?,
+            Init::Systemd => self.common("systemd", Work::Systemd(init::files(MOUNT_HOST_DIRS, &agent))).await?,
         };
-        // In an option a comma is written twice.
+        // In a QEMU option, a comma is escaped by doubling it.
         let log = log.display().to_string().replace(',', ",,");
         qemu.args(["-chardev", &format!("file,id=console,path={log},append=on"), "-serial", "chardev:console"]);
-        // QEMU polls the queues of all ports that there could be. Port 0 is that of a console.
+        // QEMU polls the queues of all possible ports. Port 0 is reserved for a console.
         qemu.args(["-device", "virtio-serial-pci,id=agent,max_ports=2"]);
         qemu.args(["-chardev", &format!("socket,id=agent,path={},server=on,wait=off", socket.display())]);
         qemu.args(["-device", &format!("virtserialport,bus=agent.0,nr=1,chardev=agent,name={PORT_NAME}")]);
@@ -93,14 +92,14 @@ impl Start<'_> {
         Ok(qemu)
     }
 
-    /// With a shell on the caller's terminal of so many rows and columns.
+    /// QEMU with a shell on the caller's terminal, which has this size.
     pub(crate) async fn with_console(&self, (rows, columns): (u16, u16)) -> Result<Command> {
         let work = format!(
-            "{HOST_FOLDERS}stty rows {rows} columns {columns} </dev/ttyS0\ncd /root\n\
+            "{MOUNT_HOST_DIRS}stty rows {rows} columns {columns} </dev/ttyS0\ncd /root\n\
              setsid --ctty bash --login </dev/ttyS0 >/dev/ttyS0 2>&1\n"
         );
         let mut qemu = self.common("console", Work::Script { before: "", work: &work }).await?;
-        // Ctrl-C is the guest's.
+        // Ctrl-C goes to the guest.
         qemu.args(["-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"]);
         Ok(qemu)
     }
@@ -111,10 +110,10 @@ impl Start<'_> {
         let mut qemu = qemu()?;
         qemu.args(hardware(spec, kvm, root, disks));
         qemu.args(state.map(State::qemu_options).unwrap_or_default());
-        for (tag, folder, access) in
+        for (tag, dir, access) in
             [("lab", shared.to_path_buf(), ""), ("opt", lab.root().dir().join("opt"), ",readonly=on")]
         {
-            let about = format!("local,id={tag},path={},security_model=none,multidevs=remap{access}", folder.display());
+            let about = format!("local,id={tag},path={},security_model=none,multidevs=remap{access}", dir.display());
             qemu.args(["-fsdev", &about, "-device", &format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}")]);
         }
         let initramfs = self.initramfs(kind, work).await?;
@@ -130,7 +129,7 @@ impl Start<'_> {
         Ok(qemu)
     }
 
-    /// One for all machines of a kind.
+    /// The initramfs, shared by all machines of a kind.
     async fn initramfs(&self, kind: &str, work: Work<'_>) -> Result<PathBuf> {
         let Self { lab, spec, image, .. } = self;
         let path = lab.run_dir().path(&format!("initramfs-{}-{}-{kind}", image.version, spec.clock));

@@ -1,6 +1,6 @@
 //! The report of a run: one line per case, the summary line that CI reads, and the same as JSON.
 //!
-//! Does not run anything.
+//! Does not: run anything.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::case::Outcome;
 use crate::clock::Clock;
 use crate::lab::Lab;
 
-/// Raised when the form of the JSON report changes.
+/// Incremented when the form of the JSON report changes.
 const FORMAT_VERSION: u32 = 1;
 
-/// What became of one case on one kernel.
+/// Result of one case on one kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It ran to its end.
+    /// It ran to completion.
     Ran(Outcome),
     /// The run was interrupted before or while it ran.
     NotRun,
@@ -32,15 +32,15 @@ pub struct Entry {
     pub case: String,
     /// Name of the kernel.
     pub kernel: String,
-    /// What the guest's clock ran by.
+    /// Clock of the guest.
     pub clock: Clock,
-    /// How it ended.
+    /// Its result.
     pub verdict: Verdict,
-    /// How long it took on the host's clock, the boot of its machine included where it was booted for it.
+    /// Duration on the host's clock, including the boot if a machine was booted for it.
     pub time: Duration,
 }
 
-/// All results of a run, in the order in which they came.
+/// All results of a run, in order of completion.
 #[derive(Debug, Default)]
 pub struct Report {
     /// One per case and kernel.
@@ -113,14 +113,14 @@ impl Report {
         format!("{} passed, {} failed, {} skipped", count("passed"), count("failed"), count("skipped"))
     }
 
-    /// The lines of what failed, to be told once more in the end, where they are looked for.
+    /// The lines of failed cases, to be repeated at the end, where readers look for them.
     #[must_use]
     pub fn failures(&self) -> Vec<String> {
         let failed = |entry: &&Entry| matches!(entry.verdict, Verdict::Ran(Outcome::Failed(_)));
         self.entries.iter().filter(failed).map(Entry::line).collect()
     }
 
-    /// The lines of the `n` that took longest, the longest first.
+    /// The lines of the `n` slowest cases, the slowest first.
     #[must_use]
     pub fn slowest(&self, n: usize) -> Vec<String> {
         let mut entries: Vec<&Entry> = self.entries.iter().collect();
@@ -128,7 +128,7 @@ impl Report {
         entries.iter().take(n).map(|entry| format!("{:7.1} s {}", entry.time.as_secs_f64(), entry.case)).collect()
     }
 
-    /// How many an interrupt kept from running.
+    /// Number of cases that an interrupt kept from running.
     #[must_use]
     pub fn not_run(&self) -> usize {
         self.count(Verdict::NotRun.word())
@@ -138,13 +138,13 @@ impl Report {
         self.entries.iter().filter(|entry| entry.verdict.word() == word).count()
     }
 
-    /// True when nothing failed and everything ran.
+    /// Whether everything ran and nothing failed.
     #[must_use]
     pub fn good(&self) -> bool {
         self.entries.iter().all(|entry| !matches!(entry.verdict, Verdict::Ran(Outcome::Failed(_)) | Verdict::NotRun))
     }
 
-    /// Writes the report with what identifies the guests.
+    /// Writes the report, with the versions of kernels and packages.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -1,7 +1,8 @@
-//! The temporary folder of one run of the lab: sockets, the folders shared with guests, and the list of its processes.
+//! The temporary directory of one run of the lab: sockets, the directories shared with guests, and the list of its
+//! processes.
 //!
-//! Removed when the run ends. A run that was killed leaves it behind; the next run finds it, ends the processes
-//! recorded in it that are still the same, and removes it.
+//! It is removed when the run ends. A killed run leaves it behind; the next run finds it, kills the recorded processes
+//! that still use it, and removes it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ const PREFIX: &str = "bulkhead-lab-";
 const OWNER: &str = "owner";
 const GROUPS: &str = "process-groups";
 
-/// The folder of this run.
+/// The directory of this run.
 #[derive(Debug)]
 pub(crate) struct RunDir {
     dir: PathBuf,
@@ -24,7 +25,7 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// A new folder; leftovers of killed runs are removed first.
+    /// Creates the directory, after removing those of killed runs.
     pub(crate) fn create() -> Result<Self> {
         let base = std::env::temp_dir();
         sweep(&base);
@@ -36,11 +37,11 @@ impl RunDir {
             bail!("{text} cannot hold the lab's sockets: set TMPDIR to a short path without special characters");
         }
         if dir.exists() {
-            // Left by a killed process that had our number.
+            // Left by a killed process that had the same pid.
             std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
         }
         std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        let start = start_time(pid).context("cannot read the own start time from /proc")?;
+        let start = start_time(pid).context("cannot read this process's start time from /proc")?;
         let owner = dir.join(OWNER);
         std::fs::write(&owner, format!("{pid} {start}"))
             .with_context(|| format!("cannot write {}", owner.display()))?;
@@ -51,12 +52,12 @@ impl RunDir {
         self.dir.join(name)
     }
 
-    /// A number that no other part of this run has.
+    /// A number that is unique in this run.
     pub(crate) fn next_number(&self) -> u32 {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records a process group, so that it is found if we are killed.
+    /// Records a process group, so that the next run finds it if this one is killed.
     pub(crate) fn record_group(&self, leader: u32) -> Result<()> {
         let path = self.path(GROUPS);
         let mut file = std::fs::File::options()
@@ -76,7 +77,7 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes the folders of runs whose owner is gone, and ends what they left running.
+/// Removes the directories of runs whose owner has ended, and kills the processes that they left.
 fn sweep(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -84,7 +85,7 @@ fn sweep(base: &Path) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) || owner_lives(&dir) {
             continue;
         }
-        say::progress(format!("removing what a killed run left: {}", dir.display()));
+        say::progress(format!("removing leftovers of a killed run: {}", dir.display()));
         let groups = std::fs::read_to_string(dir.join(GROUPS)).unwrap_or_default();
         for leader in groups.lines().filter_map(|line| line.trim().parse::<u32>().ok()) {
             if group_uses(leader, &dir) {
@@ -100,7 +101,7 @@ fn sweep(base: &Path) {
 fn owner_lives(dir: &Path) -> bool {
     let text = std::fs::read_to_string(dir.join(OWNER)).unwrap_or_default();
     let Some((pid, start)) = text.split_once(' ') else {
-        // Being created at this moment, or damaged: younger than a minute counts as alive.
+        // Being created, or damaged: a directory younger than a minute counts as owned.
         let age = std::fs::metadata(dir).and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
         return age.is_some_and(|age| age.as_secs() < 60);
     };
@@ -108,7 +109,7 @@ fn owner_lives(dir: &Path) -> bool {
     current.is_some_and(|current| current == start)
 }
 
-/// True when a member of the process group names the folder in its arguments: numbers are reused, folders are not.
+/// Whether a member of the process group names the directory in its arguments: pids are reused, directories are not.
 fn group_uses(leader: u32, dir: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir("/proc") else { return false };
     let dir = dir.to_string_lossy();
@@ -119,7 +120,7 @@ fn group_uses(leader: u32, dir: &Path) -> bool {
     })
 }
 
-/// Start time of a process in clock ticks since boot, which together with its number identifies it.
+/// Start time of a process in clock ticks since boot, which identifies it together with its pid.
 fn start_time(pid: u32) -> Option<String> {
     stat_field(&PathBuf::from(format!("/proc/{pid}")), 21)
 }
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sweep_spares_the_living_and_removes_the_dead() {
+    fn sweep_removes_only_directories_without_a_living_owner() {
         let base = tempfile::tempdir().unwrap();
         let make = |name: &str, owner: &str| {
             let dir = base.path().join(format!("{PREFIX}{name}"));
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn own_group_is_recognised_by_its_arguments() {
+    fn a_group_is_recognised_by_its_arguments() {
         let me = std::process::id();
         let group = stat_field(Path::new("/proc/self"), 4).unwrap().parse().unwrap();
         let own = std::env::args().next().unwrap();

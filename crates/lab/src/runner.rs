@@ -1,9 +1,10 @@
-//! Runs cases: one boot for cases of the same profile and kernel, a time limit for each, and after each a look at what
-//! it left in the guest.
+//! Runs cases: one boot for cases of the same profile and kernel, a time limit for each, and a leak check of the guest
+//! after each.
 //!
-//! A case that fails or leaves something behind costs its machine: the next one gets a fresh boot. Machines in virtual time run
-//! side by side, as what runs beside them makes no difference to them; one on the wall clock runs when all else has ended, also
-//! what the host does beside the run. The runner knows machines only as a [`Guest`], so its own rules are tested without any.
+//! After a case that fails or leaks, its machine is discarded, and the next case gets a fresh boot. Machines in virtual
+//! time run in parallel, because other load does not affect them; a machine on the wall clock runs alone, after all
+//! others have ended and the host is quiet. Does not: depend on real machines. The runner knows them only as a
+//! [`Guest`], so its rules are tested with a fake.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -23,29 +24,30 @@ use crate::kernels::Kernel;
 use crate::report::{Entry, Report, Verdict};
 use crate::say;
 
-/// What a run is to do.
+/// Parameters of a run.
 #[derive(Debug)]
 pub struct Plan<'a, G: Guest> {
-    /// The cases, each run on those of its kernels that are in `kernels`.
+    /// The cases, each of which runs on those of its kernels that are in `kernels`.
     pub cases: Vec<&'a Case<G>>,
     /// The kernels, in this order.
     pub kernels: Vec<Kernel>,
-    /// The clock of all machines, in place of the one that each case asks for. A kernel without ublk has the wall clock only.
+    /// Overrides the clock of all cases. A kernel without ublk has the wall clock only.
     pub clock: Option<Clock>,
-    /// Folder for the artifacts of the cases.
+    /// Directory for the artifacts of the cases.
     pub artifacts: PathBuf,
-    /// How many machines in virtual time run side by side, at least one.
+    /// Number of machines in virtual time that run in parallel, at least one.
     pub lanes: usize,
-    /// How long what a case left may take to go away.
+    /// How long leftovers of a case may take to disappear.
     pub leak_grace: Duration,
-    /// Called with the machine of a case that failed, before the machine ends.
+    /// Called with the machine of a failed case, before the machine is discarded.
     pub on_failure: Option<fn(&mut Ctx<G>) -> Inspection<'_>>,
 }
 
-/// What [`Plan::on_failure`] returns.
+/// Return type of [`Plan::on_failure`].
 pub type Inspection<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Runs a plan: machines on the wall clock not before the host is `quiet`. An `interrupt` ends it, and the rest is reported as not run.
+/// Runs a plan. Machines on the wall clock wait until the host is `quiet`. An `interrupt` ends the run; the remaining
+/// cases are reported as not run.
 pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, quiet: impl Future, interrupt: impl Future) -> Report {
     let run = Run { lab, plan, report: RefCell::default() };
     let finished = {
@@ -59,7 +61,7 @@ pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, quiet: impl Fut
     if !finished {
         let done: BTreeSet<(String, String)> =
             run.report.borrow().entries.iter().map(|entry| (entry.case.clone(), entry.kernel.clone())).collect();
-        for Wanted { case, kernel, profile, .. } in wanted(plan) {
+        for Scheduled { case, kernel, profile, .. } in scheduled(plan) {
             if !done.contains(&(case.name.to_owned(), kernel.name().to_owned())) {
                 run.record(case, kernel, profile.clock, Verdict::NotRun, Duration::ZERO);
             }
@@ -68,24 +70,24 @@ pub async fn run<G: Guest>(lab: Arc<G::Lab>, plan: &Plan<'_, G>, quiet: impl Fut
     run.report.into_inner()
 }
 
-/// A case that is to be run on a kernel.
-struct Wanted<'a, G: Guest> {
+/// A case scheduled on a kernel.
+struct Scheduled<'a, G: Guest> {
     case: &'a Case<G>,
     kernel: Kernel,
-    /// The machine that it is run on.
+    /// Profile of its machine, after overrides.
     profile: Profile,
-    /// The name of the machine that is booted for it, if need be.
+    /// Name of the machine if one is booted for it.
     machine: String,
 }
 
-impl<G: Guest> Wanted<'_, G> {
+impl<G: Guest> Scheduled<'_, G> {
     fn suits(&self, idle: &Idle<G>) -> bool {
         idle.profile == self.profile && idle.kernel == self.kernel
     }
 }
 
-/// All cases with their kernels, those that share a boot beside each other.
-fn wanted<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<Wanted<'a, G>> {
+/// All cases with their kernels; cases that can share a boot are adjacent.
+fn scheduled<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<Scheduled<'a, G>> {
     let mut all = Vec::new();
     for kernel in &plan.kernels {
         let profile = |case: &Case<G>| {
@@ -102,7 +104,7 @@ fn wanted<'a, G: Guest>(plan: &Plan<'a, G>) -> Vec<Wanted<'a, G>> {
             for case in &plan.cases {
                 if profile(case) == *of_machine && case.kernels.contains(kernel) {
                     let machine = format!("{}-{kernel}-{}", of_machine.name, all.len());
-                    all.push(Wanted { case, kernel: *kernel, profile: *of_machine, machine });
+                    all.push(Scheduled { case, kernel: *kernel, profile: *of_machine, machine });
                 }
             }
         }
@@ -126,13 +128,13 @@ struct Run<'r, 'a, G: Guest> {
 
 impl<'a, G: Guest> Run<'_, 'a, G> {
     async fn all(&self, quiet: impl Future) {
-        let (alone, mut beside): (Vec<_>, Vec<_>) =
-            wanted(self.plan).into_iter().partition(|one| one.profile.clock == Clock::Wall);
-        let (n_alone, n_beside, begin) = (alone.len(), beside.len(), Instant::now());
-        // The longest first, or one lane would wait for the other at the end.
-        beside.sort_by_key(|one| std::cmp::Reverse(one.case.limit));
-        let beside = RefCell::new(beside);
-        let mut lanes: Vec<_> = (0..self.plan.lanes).map(|_| Some(Box::pin(self.lane(&beside)))).collect();
+        let (alone, mut parallel): (Vec<_>, Vec<_>) =
+            scheduled(self.plan).into_iter().partition(|one| one.profile.clock == Clock::Wall);
+        let (n_alone, n_parallel, begin) = (alone.len(), parallel.len(), Instant::now());
+        // The longest first, so that the lanes finish at about the same time.
+        parallel.sort_by_key(|one| std::cmp::Reverse(one.case.limit));
+        let parallel = RefCell::new(parallel);
+        let mut lanes: Vec<_> = (0..self.plan.lanes).map(|_| Some(Box::pin(self.lane(&parallel)))).collect();
         std::future::poll_fn(|cx| {
             for lane in &mut lanes {
                 if lane.as_mut().is_some_and(|lane| lane.as_mut().poll(cx).is_ready()) {
@@ -149,14 +151,14 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
         let begin = Instant::now();
         self.lane(&RefCell::new(alone)).await;
         say::progress(format!(
-            "{n_beside} cases in virtual time took {:.0} s, {n_alone} on the wall clock {:.0} s",
+            "{n_parallel} cases in virtual time took {:.0} s, {n_alone} on the wall clock {:.0} s",
             together.as_secs_f64(),
             begin.elapsed().as_secs_f64()
         ));
     }
 
-    /// Runs cases of a list, one after the other, until there are none; each on the machine of the one before, where it suits.
-    async fn lane(&self, list: &RefCell<Vec<Wanted<'a, G>>>) {
+    /// Runs the cases of a list in turn until it is empty, each on the previous case's machine if that is suitable.
+    async fn lane(&self, list: &RefCell<Vec<Scheduled<'a, G>>>) {
         let mut idle: Option<Idle<G>> = None;
         loop {
             let next = {
@@ -171,16 +173,16 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
         }
     }
 
-    /// Runs one case; returns its machine, if that can serve another one.
-    async fn one(&self, wanted: &Wanted<'a, G>, idle: Option<Idle<G>>) -> Option<Idle<G>> {
-        let Wanted { case, kernel, profile, machine: name } = wanted;
+    /// Runs one case; returns its machine if another case can use it.
+    async fn one(&self, scheduled: &Scheduled<'a, G>, idle: Option<Idle<G>>) -> Option<Idle<G>> {
+        let Scheduled { case, kernel, profile, machine: name } = scheduled;
         if let Err(error) = G::kernel(&self.lab, *kernel).await {
-            let why = format!("kernel {kernel} cannot be had: {error:#}");
+            let why = format!("kernel {kernel} is not available: {error:#}");
             self.record(case, *kernel, profile.clock, Verdict::Ran(Outcome::Skipped(why)), Duration::ZERO);
             return idle;
         }
         let machine = match idle {
-            Some(found) if wanted.suits(&found) => Ok(found.machine),
+            Some(found) if scheduled.suits(&found) => Ok(found.machine),
             other => {
                 if let Some(other) = other {
                     other.machine.end().await;
@@ -191,7 +193,7 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
         };
         let begin = Instant::now();
         let mut ran = run_on(machine, &self.lab, self.plan, case, *kernel, profile.clock).await;
-        if ran.died_of_emulation {
+        if ran.hit_emulator_bug {
             let machine = G::boot(&self.lab, *kernel, profile, &format!("{name}-again")).await;
             ran = run_on(machine, &self.lab, self.plan, case, *kernel, profile.clock).await;
         }
@@ -206,16 +208,16 @@ impl<'a, G: Guest> Run<'_, 'a, G> {
     }
 }
 
-/// What became of one case.
+/// Result of running one case.
 struct Ran<G> {
     outcome: Outcome,
-    /// When it can serve further cases.
+    /// The machine, if further cases can use it.
     machine: Option<G>,
-    /// It failed because what emulates its machine did.
-    died_of_emulation: bool,
+    /// Whether it failed because of an emulator bug.
+    hit_emulator_bug: bool,
 }
 
-/// Runs one case, if there is a machine for it.
+/// Runs one case, if its machine has booted.
 async fn run_on<G: Guest>(
     machine: Result<G>,
     lab: &Arc<G::Lab>,
@@ -228,7 +230,7 @@ async fn run_on<G: Guest>(
         Ok(machine) => machine,
         Err(error) => {
             let outcome = Outcome::Failed(format!("no machine: {error:#}"));
-            return Ran { outcome, machine: None, died_of_emulation: false };
+            return Ran { outcome, machine: None, hit_emulator_bug: false };
         }
     };
     let artifacts = plan.artifacts.join(format!("{}-{kernel}", case.name));
@@ -242,19 +244,19 @@ async fn run_on<G: Guest>(
             say::progress(format!("{} failed: {why}", case.name));
             inspect(&mut ctx).await;
         }
-        let died_of_emulation = ctx.machine.died_of_emulation();
-        if died_of_emulation {
-            say::progress(format!("{} met a fault of the emulation: {why}", case.name));
+        let hit_emulator_bug = ctx.machine.hit_emulator_bug();
+        if hit_emulator_bug {
+            say::progress(format!("{} hit an emulator bug: {why}", case.name));
         }
         ctx.machine.end().await;
-        return Ran { outcome, machine: None, died_of_emulation };
+        return Ran { outcome, machine: None, hit_emulator_bug };
     }
-    // A case may end with its machine switched off.
-    let is_on = matches!(ctx.machine.snapshot().await, Ok(Some(_)));
-    Ran { outcome, machine: is_on.then_some(ctx.machine), died_of_emulation: false }
+    // A case may end with its machine stopped.
+    let is_running = matches!(ctx.machine.snapshot().await, Ok(Some(_)));
+    Ran { outcome, machine: is_running.then_some(ctx.machine), hit_emulator_bug: false }
 }
 
-/// The case between two snapshots.
+/// Runs the case between two snapshots.
 async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>, limit: Duration) -> Result<Outcome> {
     std::fs::create_dir_all(&ctx.artifacts).with_context(|| format!("cannot create {}", ctx.artifacts.display()))?;
     ctx.machine.prepare().await.context("before the case")?;
@@ -280,10 +282,10 @@ async fn checked<G: Guest>(ctx: &mut Ctx<G>, plan: &Plan<'_, G>, case: &Case<G>,
     if left.is_empty() {
         return Ok(outcome);
     }
-    Ok(Outcome::Failed(format!("the case ended well but did not clean up:\n{}", left.join("\n"))))
+    Ok(Outcome::Failed(format!("the case passed but did not clean up:\n{}", left.join("\n"))))
 }
 
-/// What is new (`+`) or gone (`-`) since `before`, once it has had time to settle.
+/// Items added (`+`) or removed (`-`) since `before`, after time to settle.
 async fn leaks<G: Guest>(machine: &mut G, before: &BTreeSet<String>, grace: Duration) -> Result<Vec<String>> {
     let end = Instant::now() + grace;
     loop {
@@ -297,12 +299,12 @@ async fn leaks<G: Guest>(machine: &mut G, before: &BTreeSet<String>, grace: Dura
 }
 
 fn difference(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
-    // A process that is gone is not something left behind.
+    // A process that has ended is no leak.
     let gone = before.difference(after).filter(|item| !item.starts_with("process ")).map(|item| format!("- {item}"));
     after.difference(before).map(|item| format!("+ {item}")).chain(gone).collect()
 }
 
-/// Turns a panic of a case into its failure: the runner must live to clean up.
+/// Turns a panic of a case into a failure: the runner must survive to clean up.
 async fn guarded(case: impl Future<Output = Result<Outcome>>) -> Result<Outcome> {
     let mut case = pin!(case);
     std::future::poll_fn(move |cx| {
@@ -312,7 +314,7 @@ async fn guarded(case: impl Future<Output = Result<Outcome>>) -> Result<Outcome>
                 .downcast_ref::<String>()
                 .map(String::as_str)
                 .or_else(|| panic.downcast_ref::<&str>().copied())
-                .unwrap_or("a panic without words");
+                .unwrap_or("a panic without a message");
             Poll::Ready(Ok(Outcome::Failed(format!("the case panicked: {text}"))))
         })
     })

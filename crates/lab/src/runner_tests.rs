@@ -1,5 +1,5 @@
-//! The runner's rules, tried on a fake machine: failures, leaks, time limits and panics are seen as such, boots are
-//! shared by those and only those cases that may share them.
+//! Tests of the runner on a fake machine: failures, leaks, time limits and panics are recognised, and boots are shared
+//! by exactly the cases that may share them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::report::{Report, Verdict};
 
-/// Remembers what was booted and ended.
+/// Records boots and ends of machines.
 #[derive(Debug, Default)]
 struct FakeLab {
     events: Mutex<Vec<String>>,
     missing_kernel: Option<Kernel>,
-    /// Told when a case does not end.
+    /// Notified by a case that waits or hangs.
     endless: Arc<tokio::sync::Notify>,
 }
 
@@ -29,7 +29,7 @@ struct FakeMachine {
     lab: Arc<FakeLab>,
     name: String,
     items: BTreeSet<String>,
-    on: bool,
+    running: bool,
     is_broken: bool,
 }
 
@@ -50,7 +50,7 @@ impl Guest for FakeMachine {
             lab: Arc::clone(lab),
             name,
             items: BTreeSet::from(["mount /".to_owned()]),
-            on: true,
+            running: true,
             is_broken: false,
         })
     }
@@ -60,7 +60,7 @@ impl Guest for FakeMachine {
     }
 
     async fn snapshot(&mut self) -> Result<Option<BTreeSet<String>>> {
-        Ok(self.on.then(|| self.items.clone()))
+        Ok(self.running.then(|| self.items.clone()))
     }
 
     async fn collect(&mut self, _artifacts: &Path) -> Result<()> {
@@ -72,7 +72,7 @@ impl Guest for FakeMachine {
         async move { if is_faulty { "the disk is gone".to_owned() } else { std::future::pending().await } }
     }
 
-    fn died_of_emulation(&self) -> bool {
+    fn hit_emulator_bug(&self) -> bool {
         self.is_broken
     }
 
@@ -93,7 +93,7 @@ fn passing(name: &'static str) -> Case<FakeMachine> {
     case(name, |_| Box::pin(async { Ok(Outcome::Passed) }))
 }
 
-/// Runs cases on the main kernel; returns the report and what was booted and ended.
+/// Runs cases on the main kernel; returns the report, and the boots and ends of machines.
 async fn run_cases(cases: &[Case<FakeMachine>]) -> (Report, Vec<String>) {
     run_in(FakeLab::default(), cases, std::future::pending::<()>()).await
 }
@@ -108,10 +108,10 @@ async fn run_in_lanes(
     cases: &[Case<FakeMachine>],
     interrupt: impl Future,
 ) -> (Report, Vec<String>) {
-    run_beside(std::future::ready(()), lanes, lab, cases, interrupt).await
+    run_with_quiet(std::future::ready(()), lanes, lab, cases, interrupt).await
 }
 
-async fn run_beside(
+async fn run_with_quiet(
     quiet: impl Future,
     lanes: usize,
     lab: FakeLab,
@@ -142,7 +142,7 @@ fn failure(report: &Report, index: usize) -> &str {
 }
 
 #[tokio::test]
-async fn what_emulation_broke_is_run_once_more_and_no_more() {
+async fn a_case_that_hits_an_emulator_bug_is_retried_once() {
     let faulty = case("faulty", |ctx| {
         let boots = ctx.lab.events.lock().unwrap().len();
         ctx.machine.is_broken = boots == 1;
@@ -160,7 +160,7 @@ async fn what_emulation_broke_is_run_once_more_and_no_more() {
 }
 
 #[tokio::test]
-async fn what_may_take_longest_begins_first() {
+async fn the_case_with_the_longest_limit_starts_first() {
     let mut long = passing("long");
     long.limit *= 2;
     let (report, _) = run_cases(&[passing("a"), long, passing("b")]).await;
@@ -169,7 +169,7 @@ async fn what_may_take_longest_begins_first() {
 }
 
 #[tokio::test]
-async fn machines_on_the_wall_clock_run_when_all_else_has_ended() {
+async fn machines_on_the_wall_clock_run_after_all_others() {
     let mut alone = passing("alone");
     alone.profile = Profile { name: "alone", clock: Clock::Wall, ..SMALL };
     let slow = case("slow", |_| {
@@ -221,7 +221,7 @@ async fn a_leak_fails_the_case_and_costs_the_machine() {
 }
 
 #[tokio::test]
-async fn failures_errors_panics_and_time_are_told_apart() {
+async fn failures_errors_panics_and_timeouts_are_distinguished() {
     let cases = [
         case("failure", |_| Box::pin(async { Ok(Outcome::Failed("too slow".into())) })),
         case("error", |_| Box::pin(async { bail!("no such disk") })),
@@ -240,10 +240,10 @@ async fn failures_errors_panics_and_time_are_told_apart() {
 }
 
 #[tokio::test]
-async fn a_machine_that_was_switched_off_is_replaced() {
+async fn a_stopped_machine_is_replaced() {
     let crash = case("crash", |ctx| {
         Box::pin(async {
-            ctx.machine.on = false;
+            ctx.machine.running = false;
             Ok(Outcome::Passed)
         })
     });
@@ -253,7 +253,7 @@ async fn a_machine_that_was_switched_off_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_cannot_be_had_skips_its_cases() {
+async fn an_unavailable_kernel_skips_its_cases() {
     let lab = FakeLab { missing_kernel: Some(Kernel::V6_12), ..FakeLab::default() };
     let (report, _) = run_in(lab, &[passing("a")], std::future::pending::<()>()).await;
     assert_eq!(report.summary(), "0 passed, 0 failed, 1 skipped");
@@ -272,7 +272,8 @@ async fn the_wall_clock_waits_until_the_host_is_quiet() {
     let lab = FakeLab::default();
     let is_last = Arc::clone(&lab.endless);
     let (report, _) =
-        run_beside(std::future::pending::<()>(), 1, lab, &[alone, passing("beside"), last], is_last.notified()).await;
+        run_with_quiet(std::future::pending::<()>(), 1, lab, &[alone, passing("beside"), last], is_last.notified())
+            .await;
     assert_eq!((report.summary().as_str(), report.not_run()), ("2 passed, 0 failed, 0 skipped", 1));
     assert_eq!(report.entries.last().map(|entry| entry.case.as_str()), Some("alone"));
 }

@@ -1,20 +1,20 @@
-//! Progress on standard error, data on standard output: the lab's only two ways to speak.
+//! Output of the lab: progress on standard error, results on standard output. Nothing else of the lab prints.
 //!
-//! Failures to write are ignored on purpose: a closed pipe must not stop the clean-up of machines.
+//! Write errors are ignored on purpose: a closed pipe must not stop the cleanup of machines.
 
 use std::io::Write as _;
 
-/// One line of progress, for people.
+/// Prints one line of progress, for people.
 pub fn progress(line: impl AsRef<str>) {
     let _ = writeln!(std::io::stderr().lock(), "lab: {}", line.as_ref());
 }
 
-/// One line of the result, for people and programs.
+/// Prints one line of results, for people and programs.
 pub fn result(line: impl AsRef<str>) {
     let _ = writeln!(std::io::stdout().lock(), "{}", line.as_ref());
 }
 
-/// Passes output of a guest program through as it is.
+/// Forwards output of a guest program unchanged.
 pub fn pass_on(stream: crate::Stream, data: &[u8]) {
     let _ = match stream {
         crate::Stream::Stdout => {

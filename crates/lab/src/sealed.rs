@@ -1,9 +1,10 @@
-//! A sealed machine: a machine in virtual time without any input from the host. Its initramfs holds the command; the host only listens.
+//! A sealed machine: a machine in virtual time without any input from the host. Its initramfs contains the command; the
+//! host only reads its output.
 //!
-//! It executes the same instructions in each run: clock, random numbers and serial ports are QEMU's own, `virtio-pmem` and `ivshmem` are
-//! memory, and the one asynchronous device (`virtio-serial`) is unused before the end. Two runs of one build are identical, whatever the
-//! load of the host. Owns the initramfs and the QEMU process. Does not own the disks and the root: they are those of any machine in virtual
-//! time.
+//! It executes the same instructions in each run: clock, random numbers and serial ports are QEMU's own, `virtio-pmem`
+//! and `ivshmem` are memory, and the only asynchronous device (`virtio-serial`) is unused before the end. Two runs of
+//! one build are identical under any load of the host. Owns the initramfs and the QEMU process. Does not: own the disks
+//! and the root, which are those of any machine in virtual time.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -23,23 +24,23 @@ use crate::say;
 
 /// All output goes to the second serial port.
 const BEFORE: &str = "exec </dev/null >/dev/ttyS1 2>&1\n";
-/// The disk, the command, and the results.
+/// Starts the disk, runs the command, and sends the results.
 const WORK: &str = include_str!("boot/sealed.sh");
-/// Kernel command line: the same addresses in each process and run, warnings on the console, no reboot but an end.
+/// Kernel command line: the same addresses in each process and run, warnings on the console, exit on a panic.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 norandmaps nokaslr random.trust_cpu=on panic=-1";
 /// Seed of the random numbers of QEMU and, through RDRAND, of the guest.
 const SEED: &str = "1";
-/// When the guest's clock begins.
+/// Start of the guest's clock.
 const CLOCK: &str = "base=2026-01-01,clock=vm";
-/// Prefix of the guest's own lines, between those of the command.
+/// Prefix of lines of the lab's own script, among those of the command.
 const OWN: &str = "sealed: ";
-/// Begin of its last line; the exit code of the command follows.
+/// Prefix of its last line; the exit code of the command follows.
 const ENDED: &str = "exit code ";
-/// Line of a guest whose disk has lost its server.
+/// Line that reports the end of the disk server.
 const LOST: &str = "the disk server ended";
 const STEP_LIMIT: Duration = Duration::from_secs(120);
 /// Interval at which the host reads the serial port.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A sealed machine.
 #[derive(Debug, Clone)]
@@ -50,29 +51,29 @@ pub struct SealedSpec {
     pub disk: DiskSpec,
     /// Memory.
     pub memory_mib: u32,
-    /// The command, by words; [`DISK_WORD`] stands for the node of the disk.
+    /// The command; [`DISK_WORD`] stands for the device node of the disk.
     pub command: Vec<String>,
-    /// How long it may take on the host's clock.
+    /// Time limit on the host's clock.
     pub limit: Duration,
-    /// Whether the command's output goes to standard output as it comes.
+    /// Whether the command's output is copied to standard output as it arrives.
     pub shown: bool,
 }
 
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SealedEnd {
+pub struct SealedOutcome {
     /// The command's exit code.
     pub code: i32,
     /// Output of the guest, the command's included.
-    pub said: String,
+    pub output: String,
 }
 
-/// Boots, runs the command to its end, and unpacks the guest's /lab/out into `out` in `artifacts`, beside `sealed.log` and
-/// `sealed.console.log`.
+/// Boots, runs the command to completion, and unpacks the guest's /lab/out into `out` in `artifacts`, next to
+/// `sealed.log` and `sealed.console.log`.
 ///
 /// # Errors
 /// When the machine does not start, ends early or too late, or the disk server ends.
-pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Result<SealedEnd> {
+pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Result<SealedOutcome> {
     let image = lab.kernel(spec.kernel).await?;
     let root = lab.root_image(spec.kernel).await?;
     let disks = Disks::start(lab, &[spec.disk], Clock::Virtual).await?;
@@ -80,9 +81,9 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     let script = work(spec, &disks)?;
     let work = Work::Script { before: BEFORE, work: &script };
     let initramfs = initramfs::make(lab, &image.version, work, &stage).await?;
-    let (console, said, results) =
+    let (console, log_path, results) =
         (artifacts.join("sealed.console.log"), artifacts.join("sealed.log"), stage.join("out.tar"));
-    std::fs::write(&said, "").with_context(|| format!("cannot create {}", said.display()))?;
+    std::fs::write(&log_path, "").with_context(|| format!("cannot create {}", log_path.display()))?;
 
     say::progress(format!("booting {}, sealed, in virtual time", image.version));
     let machine =
@@ -91,31 +92,31 @@ pub async fn run_sealed(lab: &Lab, spec: &SealedSpec, artifacts: &Path) -> Resul
     qemu.args(hardware(&machine, false, &root, &disks));
     qemu.arg("-kernel").arg(image.path(lab.root())).arg("-initrd").arg(&initramfs);
     qemu.args(["-append", KERNEL_ARGUMENTS, "-seed", SEED, "-rtc", CLOCK]);
-    for port in [&console, &said] {
+    for port in [&console, &log_path] {
         qemu.args(["-serial", &format!("file:{}", port.display())]);
     }
     qemu.args(["-chardev", &format!("file,id=out,path={}", results.display())]);
-    // Without ioeventfd its queues are served at once, by the thread that runs the guest.
+    // Without ioeventfd its queues are served synchronously, by the thread that runs the guest.
     qemu.args(["-device", "virtio-serial-pci,ioeventfd=off,max_ports=2"]);
     qemu.args(["-device", "virtserialport,chardev=out,nr=1,name=out"]);
-    let end = watch(lab, qemu, &said, &console, spec).await?;
+    let outcome = watch(lab, qemu, &log_path, &console, spec).await?;
     let out = artifacts.join("out");
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let mut unpack = command("tar");
     unpack.arg("--extract").arg("--directory").arg(&out).arg("--file").arg(&results);
     output(unpack, "unpacking the guest's results", STEP_LIMIT).await?;
     std::fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
-    Ok(end)
+    Ok(outcome)
 }
 
-/// Runs QEMU to its end, and passes on what the guest says.
+/// Runs QEMU until it exits, and forwards the output of the guest.
 async fn watch(
     lab: &Lab,
     mut qemu: std::process::Command,
-    said: &Path,
+    log_path: &Path,
     console: &Path,
     spec: &SealedSpec,
-) -> Result<SealedEnd> {
+) -> Result<SealedOutcome> {
     use std::os::unix::process::CommandExt as _;
     qemu.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = tokio::process::Command::from(qemu).kill_on_drop(true).spawn().context("cannot start QEMU")?;
@@ -124,16 +125,16 @@ async fn watch(
         lab.run_dir().record_group(pid)?;
     }
     let started = Instant::now();
-    let mut told = 0;
+    let mut n_shown = 0;
     let mut code = None;
     let (ended, text) = loop {
-        let status = child.try_wait().context("cannot ask for the state of QEMU")?;
-        let text = std::fs::read(said).with_context(|| format!("cannot read {}", said.display()))?;
+        let status = child.try_wait().context("cannot query the state of QEMU")?;
+        let text = std::fs::read(log_path).with_context(|| format!("cannot read {}", log_path.display()))?;
         let complete = text.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        for line in String::from_utf8_lossy(&text[told..complete.max(told)]).lines() {
+        for line in String::from_utf8_lossy(&text[n_shown..complete.max(n_shown)]).lines() {
             let line = line.trim_end();
             match line.strip_prefix(OWN) {
-                Some(LOST) => bail!("the disk server in the machine ended, see {}", said.display()),
+                Some(LOST) => bail!("the disk server in the machine ended, see {}", log_path.display()),
                 Some(own) => match own.strip_prefix(ENDED) {
                     Some(number) => code = number.parse().ok(),
                     None => say::progress(own),
@@ -142,14 +143,14 @@ async fn watch(
                 None => {}
             }
         }
-        told = complete.max(told);
+        n_shown = complete.max(n_shown);
         if let Some(status) = status {
             break (status, text);
         }
         if started.elapsed() > spec.limit {
             bail!("the machine did not end within {} s", spec.limit.as_secs());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     };
     let Some(code) = code else {
         let log = String::from_utf8_lossy(&std::fs::read(console).unwrap_or_default()).into_owned();
@@ -159,12 +160,12 @@ async fn watch(
         }
         bail!("the machine ended early ({ended}): {}\n{}", stderr.trim(), last_lines(&log, 15));
     };
-    Ok(SealedEnd { code, said: String::from_utf8_lossy(&text).into_owned() })
+    Ok(SealedOutcome { code, output: String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// Work of the guest: the disk, the command, and the results.
+/// The guest's script: starts the disk, runs the command, sends the results.
 fn work(spec: &SealedSpec, disks: &Disks) -> Result<String> {
-    let server = disks.guest_server(0, true).context("a disk on the host")?;
+    let server = disks.guest_server(0, true).context("a sealed machine needs a disk in the guest")?;
     Ok(WORK
         .replace("@DISK@", &quoted(&server.arguments))
         .replace("@COMMAND@", &quoted(&spec.command).replace(&format!("'{DISK_WORD}'"), "\"$disk\""))
@@ -174,7 +175,7 @@ fn work(spec: &SealedSpec, disks: &Disks) -> Result<String> {
         .replace("@ENDED@", ENDED))
 }
 
-/// Words for a shell, each taken literally.
+/// Quotes words for a shell, so that each is taken literally.
 fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ")
 }

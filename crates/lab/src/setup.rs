@@ -1,7 +1,7 @@
-//! What the host must have before anything boots: programs from the distribution.
+//! Programs that the host must have before anything boots.
 //!
-//! Installs missing packages on Debian-like hosts when run as root, otherwise says which are missing. Changes nothing
-//! else on the host.
+//! Owns their list. On Debian-like hosts, as root, it installs missing packages; otherwise it reports them. Does not:
+//! change anything else on the host.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,32 +13,32 @@ use crate::say;
 
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
-/// A thing the host needs and the Debian package that has it.
+/// A requirement of the host, and the Debian package that provides it.
 struct Need {
-    wanted: Wanted,
+    requirement: Requirement,
     package: &'static str,
 }
 
-enum Wanted {
+enum Requirement {
     Program(&'static str),
     File(&'static str),
 }
 
 const NEEDS: [Need; 9] = [
-    Need { wanted: Wanted::Program("qemu-system-x86_64"), package: "qemu-system-x86" },
-    Need { wanted: Wanted::Program("mmdebstrap"), package: "mmdebstrap" },
+    Need { requirement: Requirement::Program("qemu-system-x86_64"), package: "qemu-system-x86" },
+    Need { requirement: Requirement::Program("mmdebstrap"), package: "mmdebstrap" },
     // For the modules of a downloaded kernel.
-    Need { wanted: Wanted::Program("depmod"), package: "kmod" },
-    // Of the initramfs: not linked to anything.
-    Need { wanted: Wanted::Program("busybox"), package: "busybox-static" },
-    Need { wanted: Wanted::Program("dpkg-deb"), package: "dpkg" },
-    Need { wanted: Wanted::Program("mke2fs"), package: "e2fsprogs" },
-    Need { wanted: Wanted::Program("apt-get"), package: "apt" },
-    Need { wanted: Wanted::Program("strip"), package: "binutils" },
-    Need { wanted: Wanted::File(crate::guest_root::DEBIAN_KEYRING), package: "debian-archive-keyring" },
+    Need { requirement: Requirement::Program("depmod"), package: "kmod" },
+    // For the initramfs: statically linked.
+    Need { requirement: Requirement::Program("busybox"), package: "busybox-static" },
+    Need { requirement: Requirement::Program("dpkg-deb"), package: "dpkg" },
+    Need { requirement: Requirement::Program("mke2fs"), package: "e2fsprogs" },
+    Need { requirement: Requirement::Program("apt-get"), package: "apt" },
+    Need { requirement: Requirement::Program("strip"), package: "binutils" },
+    Need { requirement: Requirement::File(crate::guest_root::DEBIAN_KEYRING), package: "debian-archive-keyring" },
 ];
 
-/// Makes sure that the host has all programs.
+/// Ensures that the host has all programs.
 pub(crate) async fn host_programs() -> Result<()> {
     let missing = missing_packages();
     if missing.is_empty() {
@@ -49,7 +49,7 @@ pub(crate) async fn host_programs() -> Result<()> {
         && find_program("apt-get").is_some()
         && Path::new("/etc/debian_version").exists();
     if !can_install {
-        bail!("the lab needs these Debian packages (or what corresponds to them), install them first: {list}");
+        bail!("install these Debian packages or their equivalents first: {list}");
     }
     say::progress(format!("installing on this host: {list}"));
     let mut update = command("apt-get");
@@ -61,7 +61,7 @@ pub(crate) async fn host_programs() -> Result<()> {
     output(install, &format!("installing {list}"), INSTALL_LIMIT).await?;
     let missing = missing_packages();
     if !missing.is_empty() {
-        bail!("installed, but still missing what these packages should bring: {}", missing.join(" "));
+        bail!("programs are still missing after the installation of: {}", missing.join(" "));
     }
     Ok(())
 }
@@ -69,9 +69,9 @@ pub(crate) async fn host_programs() -> Result<()> {
 fn missing_packages() -> Vec<&'static str> {
     let mut missing = Vec::new();
     for need in &NEEDS {
-        let found = match need.wanted {
-            Wanted::Program(name) => find_program(name).is_some(),
-            Wanted::File(path) => Path::new(path).is_file(),
+        let found = match need.requirement {
+            Requirement::Program(name) => find_program(name).is_some(),
+            Requirement::File(path) => Path::new(path).is_file(),
         };
         if !found {
             missing.push(need.package);

@@ -1,4 +1,4 @@
-//! A machine with its console on the caller's terminal, for trying things by hand.
+//! A machine with its console on the caller's terminal, for interactive use. Owns the QEMU process; needs a terminal.
 
 use std::process::ExitStatus;
 
@@ -11,20 +11,18 @@ use crate::lab::Lab;
 use crate::machine::MachineSpec;
 use crate::qemu::Start;
 use crate::say;
-use crate::shared_folder::SharedFolder;
+use crate::shared_dir::SharedDir;
 
-/// Boots and waits until the shell in the guest is left (or the caller goes away, which kills the machine).
+/// Boots and waits until the shell in the guest exits. The machine is killed if the caller goes away.
 ///
 /// # Errors
 /// When the machine cannot be started.
 pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     if spec.clock == Clock::Virtual {
-        bail!(
-            "a shell waits for who types, and virtual time would leap meanwhile: leave --clock out, or use `lab exec`"
-        );
+        bail!("a shell waits for input, and virtual time would leap meanwhile: omit --clock, or use `lab exec`");
     }
     if spec.init == Init::Systemd {
-        bail!("a shell takes the console, which is systemd's log: leave --systemd out, or use `lab exec`");
+        bail!("a shell needs the console, which is systemd's log: omit --systemd, or use `lab exec`");
     }
     let Ok(size) = rustix::termios::tcgetwinsize(std::io::stdin()) else {
         bail!("a shell needs a terminal: run a command with `lab exec`, or under `script`");
@@ -32,11 +30,11 @@ pub async fn shell(lab: &Lab, spec: &MachineSpec) -> Result<ExitStatus> {
     let size = (size.ws_row, size.ws_col);
     let image = lab.kernel(spec.kernel).await?;
     let disks = Disks::start(lab, &spec.disks, spec.clock).await?;
-    let shared = SharedFolder::create(lab)?;
+    let shared = SharedDir::create(lab)?;
     let root = lab.root_image(spec.kernel).await?;
     let start = Start { lab, spec, image: &image, disks: &disks, root: &root, state: None, shared: &shared.dir };
     say::progress("starting; programs are in /lab/bin, disks in /dev/disk/by-id, leave with Ctrl-D");
-    // In the caller's process group: only that one may read from the terminal.
+    // In the caller's process group, the only one that may read from the terminal.
     let mut qemu = tokio::process::Command::from(start.with_console(size).await?)
         .kill_on_drop(true)
         .spawn()

@@ -1,6 +1,6 @@
-//! The QEMU process of one boot: its process group, its console log, the first contact with the agent.
+//! The QEMU process of one boot: its process group, its console log, and the connection to the agent.
 //!
-//! Dropping it kills the whole group. Disks and what is done in the guest belong to `machine`.
+//! Dropping it kills the whole group. Does not: handle disks or run anything in the guest (`machine`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::lab::Lab;
 use crate::protocol::Event;
 use crate::wait::wait_until;
 
-/// In QEMU's message (`kvm_handle_internal_error`); what the console wrote last may stand before it.
+/// Part of QEMU's message (`kvm_handle_internal_error`); console output may precede it on the line.
 const KVM_ERROR: &str = "KVM internal error";
 
 /// A started QEMU.
@@ -39,33 +39,33 @@ impl Vm {
         Ok(Self { child, group, log_path: log_path.to_owned() })
     }
 
-    /// Connects to the agent and waits for its greeting; returns the line and the guest's kernel release.
+    /// Connects to the agent and waits for its greeting; returns the connection and the guest's kernel release.
     pub(crate) async fn agent(&mut self, socket: &Path, limit: Duration) -> Result<(Channel, String)> {
         let meeting = self.meet(socket, limit);
         let met = tokio::time::timeout(limit, meeting).await;
-        met.unwrap_or_else(|_| Err(anyhow!("no sign of the agent after {} s", limit.as_secs())))
+        met.unwrap_or_else(|_| Err(anyhow!("the agent did not connect within {} s", limit.as_secs())))
     }
 
     async fn meet(&mut self, socket: &Path, limit: Duration) -> Result<(Channel, String)> {
         let (channel, mut greeting) = wait_until("QEMU opens the agent's socket", limit, async || {
-            if let Some(status) = self.child.try_wait().context("cannot ask for the state of QEMU")? {
-                bail!("QEMU ended at once ({status})");
+            if let Some(status) = self.child.try_wait().context("cannot query the state of QEMU")? {
+                bail!("QEMU exited at once ({status})");
             }
             Ok(Channel::connect(socket).await.ok())
         })
         .await?;
-        let stopped = wait_until("QEMU gives the machine up", limit, async || Ok(self.kvm_error()));
+        let stopped = wait_until("QEMU stops the machine", limit, async || Ok(self.kvm_error()));
         tokio::select! {
             event = greeting.recv() => match event {
                 Some(Event::Hello { kernel }) => Ok((channel, kernel)),
-                Some(other) => bail!("the agent greets with {other:?}: is it of another build?"),
-                None => bail!("the machine ended before its agent came up"),
+                Some(other) => bail!("the agent sent {other:?} as its greeting: is it from another build?"),
+                None => bail!("the machine exited before its agent started"),
             },
             error = stopped => bail!("{}", error?),
         }
     }
 
-    /// What QEMU says when KVM cannot go on; it stops the machine and stays.
+    /// QEMU's message after an internal error of KVM, on which it stops the machine without exiting.
     fn kvm_error(&self) -> Option<String> {
         let log = std::fs::read(&self.log_path).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -78,12 +78,12 @@ impl Vm {
         format!("end of {}:\n{}", self.log_path.display(), last_lines(&String::from_utf8_lossy(&text), 15))
     }
 
-    /// Waits until the machine has ended by itself; false when the time is over.
-    pub(crate) async fn ended(&mut self, limit: Duration) -> bool {
+    /// Waits until QEMU has exited by itself; false when the limit is exceeded.
+    pub(crate) async fn exited(&mut self, limit: Duration) -> bool {
         tokio::time::timeout(limit, self.child.wait()).await.is_ok()
     }
 
-    /// Kills QEMU without warning, as a power cut does, and waits until it is gone.
+    /// Kills QEMU without warning, like a power cut, and waits until it has exited.
     pub(crate) async fn kill(mut self) {
         self.group.kill();
         let _ = tokio::time::timeout(Duration::from_secs(20), self.child.wait()).await;

@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline, instead of sleeping and hoping.
+//! Polling for a condition with a deadline. Owns the pauses between probes; does not sleep for a fixed time.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use tokio::time::Instant;
 pub(crate) const STEP: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The pause after a wait of `waited`: a quarter of it, between [`STEP`] and 1 s. A probe starts processes in a guest, which takes longer to
-/// emulate than the pause, and the end of a long wait need not be known to a tenth of a second.
+/// The pause after a wait of `waited`: a quarter of it, between [`STEP`] and 1 s. A probe starts processes in a guest,
+/// whose emulation takes longer than the pause, and the end of a long wait need not be known to a tenth of a second.
 pub(crate) fn pause(waited: Duration) -> Duration {
     (waited / 4).clamp(STEP, LONGEST)
 }
 
-/// Calls `probe` until it returns a value, at most until `deadline` has passed.
+/// Calls `probe` until it returns a value or `deadline` has passed.
 ///
 /// # Errors
-/// When the probe fails, or with `what` in the message when the time is over.
+/// When the probe fails, or when the deadline has passed, with `what` in the message.
 pub async fn wait_until<T, F>(what: &str, deadline: Duration, probe: F) -> Result<T>
 where
     F: AsyncFnMut() -> Result<Option<T>>,
@@ -26,7 +26,7 @@ where
     wait_with(pause, what, deadline, probe).await
 }
 
-/// The same with other pauses.
+/// [`wait_until`] with other pauses.
 pub(crate) async fn wait_with<T, F>(
     pause: fn(Duration) -> Duration,
     what: &str,
@@ -43,7 +43,7 @@ where
         }
         let waited = begin.elapsed();
         if waited >= deadline {
-            bail!("waited {:.0} s in vain: {what}", deadline.as_secs_f64());
+            bail!("timed out after {:.0} s, waiting for: {what}", deadline.as_secs_f64());
         }
         tokio::time::sleep(pause(waited)).await;
     }
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn returns_the_value_or_says_what_was_missing() {
+    async fn returns_the_value_or_reports_what_was_missing() {
         let mut calls = 0;
         let got = wait_until("third call", Duration::from_secs(5), async || {
             calls += 1;

@@ -1,8 +1,9 @@
-//! Holding the guest's time while the host thinks, where the guest's clock counts instructions.
+//! Holding guest time between two requests of the host, in virtual time.
 //!
-//! An idle guest's clock goes from timer to timer at once: a moment in which the host reads an answer would be minutes for the
-//! guest, in which leases end and deadlines pass. So the guest is kept busy unless the host waits for something that takes time of
-//! the guest: the answer of a request, or the next word of a process ([`crate::protocol::Request::Await`]).
+//! The clock of an idle guest skips from timer to timer: the moment in which the host reads a reply would be minutes
+//! for the guest, in which leases end and deadlines pass. So a thread keeps the guest busy unless the host waits for
+//! something that takes guest time: the reply to a request, or the next event of a process
+//! ([`crate::protocol::Request::Await`]). Owns that thread and the reasons for time to run.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,12 +11,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::protocol::Event;
 
-/// Turns between two looks at whether time is to run: some microseconds.
-const TURNS: u32 = 1000;
-/// The nicest: whatever the guest has to do comes first.
+/// Iterations between two checks of whether time is to run: some microseconds.
+const SPINS: u32 = 1000;
+/// The lowest priority: all other work of the guest comes first.
 const NICE: i32 = 19;
 
-/// Says when time runs; cheap to clone.
+/// Decides when guest time runs; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hold {
     shared: Arc<Shared>,
@@ -23,26 +24,26 @@ pub(super) struct Hold {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// For how many reasons time runs. Changed with `processes` locked only.
+    /// Number of reasons for time to run. Only changed while `processes` is locked.
     reasons: AtomicU32,
     processes: Mutex<HashMap<u64, Progress>>,
     held: Condvar,
 }
 
-/// What the host was told of a process.
+/// Events of a process that the host has been sent.
 #[derive(Debug, Default)]
 struct Progress {
     events: u64,
-    /// The host waits for more than so many.
+    /// The host waits for more events than this.
     awaited: Option<u64>,
 }
 
 impl Hold {
-    /// Starts to hold time whenever there is no reason to let it run.
-    pub(super) fn begin(&self) {
+    /// Starts the thread that holds time while there is no reason to let it run.
+    pub(super) fn start(&self) {
         let shared = Arc::clone(&self.shared);
         std::thread::spawn(move || {
-            // Of this thread alone; as nice as it can be, it is in nobody's way.
+            // Applies to this thread alone. If it fails, the thread only competes more.
             let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICE);
             loop {
                 let mut processes = shared.lock();
@@ -51,22 +52,22 @@ impl Hold {
                 }
                 drop(processes);
                 while shared.reasons.load(Ordering::Relaxed) == 0 {
-                    for turn in 0..TURNS {
-                        std::hint::black_box(turn);
+                    for spin in 0..SPINS {
+                        std::hint::black_box(spin);
                     }
                 }
             }
         });
     }
 
-    /// Time runs until this is dropped.
+    /// Lets time run until the result is dropped.
     pub(super) fn run(&self) -> Running {
         let _changing = self.shared.lock();
         self.shared.reasons.fetch_add(1, Ordering::Relaxed);
         Running { hold: self.clone() }
     }
 
-    /// Time runs until the host is told more of a process than so many events.
+    /// Lets time run until the host has been sent more than `seen` events of a process.
     pub(super) fn run_until_event(&self, process: u64, seen: u64) {
         let mut processes = self.shared.lock();
         if let Some(progress) = processes.get_mut(&process)
@@ -77,8 +78,8 @@ impl Hold {
         }
     }
 
-    /// The host is about to be told this of a request.
-    pub(super) fn told(&self, id: u64, event: &Event) {
+    /// Records that this event of a request is about to be sent to the host.
+    pub(super) fn record(&self, id: u64, event: &Event) {
         let mut processes = self.shared.lock();
         match event {
             Event::Started { .. } => drop(processes.insert(id, Progress { events: 1, awaited: None })),
@@ -86,13 +87,13 @@ impl Hold {
                 if let Some(progress) = processes.get_mut(&id) {
                     progress.events += 1;
                     if progress.awaited.take_if(|seen| progress.events > *seen).is_some() {
-                        self.one_less();
+                        self.drop_reason();
                     }
                 }
             }
             _ => {
                 if processes.remove(&id).is_some_and(|progress| progress.awaited.is_some()) {
-                    self.one_less();
+                    self.drop_reason();
                 }
             }
         }
@@ -103,8 +104,8 @@ impl Hold {
         self.shared.reasons.load(Ordering::Relaxed)
     }
 
-    /// With `processes` locked.
-    fn one_less(&self) {
+    /// Called with `processes` locked.
+    fn drop_reason(&self) {
         self.shared.reasons.fetch_sub(1, Ordering::Relaxed);
         self.shared.held.notify_one();
     }
@@ -116,7 +117,7 @@ impl Shared {
     }
 }
 
-/// A reason for time to run.
+/// A reason for guest time to run.
 #[derive(Debug)]
 pub(super) struct Running {
     hold: Hold,
@@ -125,7 +126,7 @@ pub(super) struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let _changing = self.hold.shared.lock();
-        self.hold.one_less();
+        self.hold.drop_reason();
     }
 }
 
@@ -135,28 +136,28 @@ mod tests {
     use crate::protocol::{ExitStatus, Payload, Stream};
 
     #[test]
-    fn time_runs_for_requests_and_until_awaited_processes_speak() {
+    fn time_runs_for_requests_and_until_an_awaited_event() {
         let hold = Hold::default();
         let request = hold.run();
-        hold.told(7, &Event::Started { pid: 1 });
+        hold.record(7, &Event::Started { pid: 1 });
         drop(request);
-        assert_eq!(hold.reasons(), 0, "a process that nobody waits for is no reason");
+        assert_eq!(hold.reasons(), 0, "a process that is not awaited is no reason");
         hold.run_until_event(7, 1);
         hold.run_until_event(7, 1);
         assert_eq!(hold.reasons(), 1);
-        hold.told(7, &Event::Output { stream: Stream::Stdout, data: Payload::new(b"x") });
+        hold.record(7, &Event::Output { stream: Stream::Stdout, data: Payload::new(b"x") });
         assert_eq!(hold.reasons(), 0);
         hold.run_until_event(7, 1);
-        assert_eq!(hold.reasons(), 0, "what the host waits for is on its way");
+        assert_eq!(hold.reasons(), 0, "the awaited event has been sent already");
         let output = || Event::Output { stream: Stream::Stdout, data: Payload::new(b"x") };
         hold.run_until_event(7, 3);
-        hold.told(7, &output());
+        hold.record(7, &output());
         assert_eq!(hold.reasons(), 1, "the host has seen this one already");
-        hold.told(7, &output());
+        hold.record(7, &output());
         assert_eq!(hold.reasons(), 0);
         hold.run_until_event(7, 4);
-        hold.told(7, &Event::Exited(ExitStatus::Code(0)));
+        hold.record(7, &Event::Exited(ExitStatus::Code(0)));
         hold.run_until_event(7, 5);
-        assert_eq!(hold.reasons(), 0, "nothing more comes of a process that has ended");
+        assert_eq!(hold.reasons(), 0, "an ended process has no further events");
     }
 }

@@ -1,7 +1,7 @@
-//! The agent: runs in the guest as a child of process 1, obeys the host over a virtio-serial port.
+//! The agent: runs in the guest as a child of process 1, and executes requests of the host from a virtio-serial port.
 //!
-//! Owns the processes it starts. Ends, and thereby powers the machine off, when asked to or when the host goes away:
-//! no machine outlives its owner. Keeps no state on disk.
+//! Owns the processes that it starts. It exits, and thereby powers the machine off, on request or when the host
+//! disconnects: no machine outlives its owner. Does not: keep state on disk.
 
 mod hold;
 mod processes;
@@ -22,13 +22,13 @@ use processes::Processes;
 
 /// Kernel messages from this level down reach the console log (warnings and worse).
 const CONSOLE_LOG_LEVEL: &str = "5";
-/// How long the port may say "host not connected" before the first request.
+/// How long the port may report "host not connected" before the first request.
 const FIRST_CONTACT: Duration = Duration::from_secs(60);
 
-/// Between two looks for the host.
+/// Pause between two checks for the host.
 const CONTACT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The agent's program: never returns while the host is there.
+/// Entry point of the agent: does not return while the host is connected.
 #[must_use]
 pub fn main() -> ExitCode {
     match serve() {
@@ -42,10 +42,10 @@ pub fn main() -> ExitCode {
 
 /// The program's name.
 pub(crate) const PROGRAM: &str = "bulkhead-lab-agent";
-/// The argument that has the agent hold the guest's time while the host thinks.
+/// The argument that makes the agent hold guest time between requests.
 pub(crate) const HOLD_TIME: &str = "--hold-time";
 
-/// Where replies go; one line each, from any thread.
+/// The sending side of the port; one line per reply, from any thread.
 #[derive(Debug, Clone)]
 struct Replies {
     port: Arc<Mutex<File>>,
@@ -57,16 +57,16 @@ impl Replies {
         let reply = Reply { id, event };
         let Ok(mut line) = serde_json::to_vec(&reply) else { return };
         line.push(b'\n');
-        // Counted before it is sent: the host may wait for the process as soon as it has read this.
-        self.hold.told(id, &reply.event);
+        // Recorded before it is sent: the host may wait for the process as soon as it has read this.
+        self.hold.record(id, &reply.event);
         let mut port = self.port.lock().unwrap_or_else(PoisonError::into_inner);
-        // When the host is gone the reading side notices and the agent ends.
+        // If the host has disconnected, the reading side notices and the agent exits.
         let _ = port.write_all(&line);
     }
 }
 
 fn serve() -> Result<()> {
-    // Needs no more than /proc; an agent that cannot set it still works.
+    // Optional: an agent that cannot set it still works.
     let _ = std::fs::write("/proc/sys/kernel/printk", CONSOLE_LOG_LEVEL);
     let path = Path::new("/dev/virtio-ports").join(PORT_NAME);
     let port = File::options()
@@ -77,7 +77,7 @@ fn serve() -> Result<()> {
     let mut lines = BufReader::new(port.try_clone().context("cannot duplicate the port's descriptor")?);
     let hold = Hold::default();
     if std::env::args().nth(1).as_deref() == Some(HOLD_TIME) {
-        hold.begin();
+        hold.start();
     }
     let replies = Replies { port: Arc::new(Mutex::new(port)), hold: hold.clone() };
     let processes = Processes::default();
@@ -98,7 +98,7 @@ fn serve() -> Result<()> {
             continue;
         }
         in_contact = true;
-        let envelope: Envelope = serde_json::from_str(&line).context("cannot understand a request of the host")?;
+        let envelope: Envelope = serde_json::from_str(&line).context("cannot parse a request of the host")?;
         let (id, request) = (envelope.id, envelope.request);
         if matches!(request, Request::Shutdown) {
             processes.kill_all();
@@ -118,7 +118,7 @@ fn serve() -> Result<()> {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "what is polled for is the host's, which asks for the pause")]
+#[expect(clippy::disallowed_methods, reason = "the host requests the pause between two probes")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
 }
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_can_be_waited_for_before_its_start_is_told_in_full() {
+    fn a_process_can_be_awaited_before_its_start_is_fully_sent() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         rustix::io::ioctl_fionbio(&writer, true).unwrap();
         while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
@@ -183,7 +183,7 @@ mod tests {
             hold.run_until_event(7, 1);
             std::thread::yield_now();
         }
-        // The reader goes first: the sender's write ends.
+        // Drop the reader first, so that the sender's write returns.
         drop(reader);
         sender.join().unwrap();
     }

@@ -1,7 +1,7 @@
-//! The processes that the agent started: their output, their end, signals to them.
+//! The processes that the agent started: their output, their exit, signals to them.
 //!
-//! Each gets its own process group and a fixed environment. A number is forgotten before its process is reaped, so a
-//! signal can never reach a stranger.
+//! Each gets its own process group and a fixed environment. A pid is removed from the table before its process is
+//! reaped, so a signal cannot reach another process. Does not: hold guest time (`hold`).
 
 use std::collections::HashMap;
 use std::io::{Read, Write as _};
@@ -18,7 +18,7 @@ use super::hold::Running;
 use crate::command::command;
 use crate::protocol::{Event, ExitStatus, Payload, Stream};
 
-/// After the process has ended, a child of it may still hold its output open; this long we go on reading.
+/// How long to keep reading after the process has exited: a child may still hold its output open.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 const CHUNK_BYTES: usize = 32 * 1024;
 const ENVIRONMENT: [(&str, &str); 5] = [
@@ -29,7 +29,7 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ("LVM_SUPPRESS_FD_WARNINGS", "1"),
 ];
 
-/// Request number to process id of those that run.
+/// Running processes: request id to pid.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Processes {
     running: Arc<Mutex<HashMap<u64, Pid>>>,
@@ -40,7 +40,8 @@ impl Processes {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a command to its end and reports everything about it as events of request `id`. Until it has started, time runs.
+    /// Runs a command to completion, and reports its start, output and exit as events of request `id`. Guest time runs
+    /// until it has started.
     pub(super) fn run(
         &self,
         id: u64,
@@ -69,7 +70,7 @@ impl Processes {
         drop(starting);
 
         if let Some(mut pipe) = child.stdin.take() {
-            // A process that does not read its input to the end is none of our business.
+            // A process need not read its input to the end.
             std::thread::spawn(move || drop(pipe.write_all(&input)));
         }
         let (done, all_done) = mpsc::channel();
@@ -86,19 +87,19 @@ impl Processes {
         waited.with_context(|| format!("cannot wait for {program}"))?;
         let status = child.wait().with_context(|| format!("cannot reap {program}"))?;
         let end = Instant::now() + OUTPUT_GRACE;
-        // Disconnected: both readers saw the end. Timeout: a child of the process keeps the pipe, go on without it.
+        // Disconnected: both readers saw the end. Timeout: a child of the process holds the pipe; give up on it.
         while let Ok(()) = all_done.recv_timeout(end.saturating_duration_since(Instant::now())) {}
 
         let status = match (status.code(), status.signal()) {
             (Some(code), _) => ExitStatus::Code(code),
             (None, Some(signal)) => ExitStatus::Signal(signal),
-            (None, None) => return Err(anyhow!("{program} ended neither by exit nor by a signal")),
+            (None, None) => return Err(anyhow!("{program} neither exited nor was killed by a signal")),
         };
         replies.send(id, Event::Exited(status));
         Ok(())
     }
 
-    /// Signals a process that is still running.
+    /// Sends a signal to a running process.
     pub(super) fn signal(&self, target: u64, signal: i32, group: bool) -> Result<()> {
         let signal = Signal::from_named_raw(signal).ok_or_else(|| anyhow!("{signal} is not a signal"))?;
         // The table stays locked, so the process cannot be reaped in between.
@@ -112,10 +113,10 @@ impl Processes {
         sent.with_context(|| format!("cannot signal process {}", pid.as_raw_nonzero()))
     }
 
-    /// Kills what still runs, before the machine is powered off.
+    /// Kills all running processes, before the machine is powered off.
     pub(super) fn kill_all(&self) {
         for pid in self.table().values() {
-            // It may have ended in this moment.
+            // It may have just exited.
             let _ = rustix::process::kill_process_group(*pid, Signal::KILL);
         }
     }

@@ -1,7 +1,7 @@
-//! What exists in the guest, as a set of lines: the leak check of the case runner compares two of them.
+//! A snapshot of the guest as a set of lines. The leak check of the case runner compares two of them.
 //!
 //! Covers mounts of all mount namespaces, loop devices, device-mapper devices, volume groups and logical volumes,
-//! cgroups, processes, I/O schedulers and active I/O cost control. It only reads.
+//! cgroups, processes, I/O schedulers and active I/O cost control. Does not: change anything.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::command;
 
-/// Daemons that belong to the guest, that LVM starts and keeps by design, and that serve the lab's own disks.
+/// Daemons of the guest itself, daemons that LVM starts and keeps by design, and the servers of the lab's disks.
 const EXPECTED_DAEMONS: [&str; 4] =
     ["/usr/bin/udevadm", "/usr/sbin/dmeventd", "/lab/bin/bulkhead-lab-disk", "/usr/bin/dbus-daemon"];
-/// systemd and its daemons, which come and go.
+/// systemd and its daemons, which start and stop by themselves.
 const SYSTEMD: &str = "/usr/lib/systemd/";
 /// Cgroups of systemd's own units.
 const SYSTEMD_CGROUPS: [&str; 3] = ["system.slice", "init.scope", "user.slice"];
-/// Where systemd mounts what single services may read, while they run.
+/// Credential directories, which systemd mounts while a service runs.
 const SYSTEMD_MOUNTS: &str = "/run/credentials/";
 const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 
@@ -40,14 +40,14 @@ fn process_ids() -> Result<Vec<u32>> {
     Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Mounts of the agent's own namespace, and of each other one those that the own does not have.
+/// Mounts of the agent's own namespace, and the mounts of other namespaces that the own one lacks.
 fn mounts(items: &mut BTreeSet<String>) -> Result<()> {
     let own = fs::read_link("/proc/self/ns/mnt").context("cannot read the agent's mount namespace")?;
     let table = fs::read_to_string("/proc/self/mountinfo").context("cannot read the agent's mounts")?;
     let own_mounts: BTreeSet<String> = table.lines().filter_map(mount_item).collect();
     let mut seen = BTreeSet::from([own]);
     for pid in process_ids()? {
-        // A process that ends while we look is no error.
+        // A process that exits meanwhile is no error.
         let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/mnt")) else { continue };
         if !seen.insert(namespace) {
             continue;
@@ -60,7 +60,7 @@ fn mounts(items: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Mount point, type and source of one line of mountinfo; the rest (ids, options) changes without meaning.
+/// Mount point, type and source of one line of mountinfo; ids and options vary without significance.
 fn mount_item(line: &str) -> Option<String> {
     let (left, right) = line.split_once(" - ")?;
     let point = left.split(' ').nth(4).filter(|point| !point.starts_with(SYSTEMD_MOUNTS))?;
@@ -89,7 +89,7 @@ fn block_devices(items: &mut BTreeSet<String>) -> Result<()> {
     Ok(())
 }
 
-/// Of a list with one choice in brackets only the choice: loading a module makes the list longer.
+/// The bracketed choice of a list: loading a module makes the list longer.
 fn chosen(value: &str) -> &str {
     let bracketed = value.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     bracketed.map_or(value.trim(), |(choice, _)| choice)
@@ -114,7 +114,7 @@ fn lvm(items: &mut BTreeSet<String>, program: &str, fields: &[&str]) -> Result<(
 }
 
 fn cgroups(dir: &Path, items: &mut BTreeSet<String>) {
-    // A cgroup may vanish while we look.
+    // A cgroup may be removed meanwhile.
     let Ok(entries) = fs::read_dir(dir) else { return };
     for entry in entries.flatten() {
         let is_systemds = SYSTEMD_CGROUPS.iter().any(|name| entry.path() == Path::new(CGROUP_ROOT).join(name));
@@ -133,7 +133,7 @@ fn io_cost(items: &mut BTreeSet<String>) {
     );
 }
 
-/// All processes but kernel threads, the guest's own daemons and the agent with its ancestors.
+/// All processes except kernel threads, the guest's own daemons, and the agent with its ancestors.
 fn processes(items: &mut BTreeSet<String>) -> Result<()> {
     let mut family = BTreeSet::new();
     let mut pid = std::process::id();
@@ -141,7 +141,7 @@ fn processes(items: &mut BTreeSet<String>) -> Result<()> {
         pid = parent(pid).unwrap_or(0);
     }
     for pid in process_ids()? {
-        // Kernel threads have no executable; nor have processes that ended.
+        // Kernel threads have no executable, and neither have exited processes.
         let Ok(exe) = fs::read_link(format!("/proc/{pid}/exe")) else { continue };
         let exe = exe.to_string_lossy().into_owned();
         let is_expected = EXPECTED_DAEMONS.contains(&exe.as_str()) || exe.starts_with(SYSTEMD);

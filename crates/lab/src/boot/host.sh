@@ -1,4 +1,4 @@
-# Folders of the host: /lab, whose programs are those of the initramfs, and /opt of the guest root, to which packages may come while
+# Directories of the host: /lab, with the programs of the initramfs, and /opt of the guest root, to which packages may be added while
 # the machine runs.
 mkdir /run/lab-bin
 mount --bind /lab/bin /run/lab-bin

@@ -1,12 +1,12 @@
 #!/bin/busybox sh
-# In the initramfs: the guest's root from its image, with the programs of the lab; then systemd as process 1, where files for it are
-# there, or /main.sh.
+# In the initramfs: mounts the guest's root image and adds the programs of the lab; then starts systemd as process 1, if files for it
+# exist, or /main.sh.
 busybox=/bin/busybox
 $busybox mount -t proc proc /proc
 $busybox mount -t sysfs sys /sys
 $busybox mount -t devtmpfs dev /dev
 for module in /mod/*; do $busybox insmod "$module"; done
-# They are probed in the background.
+# The devices are probed in the background.
 devices=/dev/pmem0
 [ ! -d /files ] || devices="/dev/pmem0 /dev/pmem1"
 for device in $devices; do

@@ -9,7 +9,7 @@ read -r disk </run/disk
 read -r boot _ </proc/uptime
 echo "@OWN@booted $(uname -r) in $boot s of its time; disk $disk"
 
-# Through a pipe: programs draw on a terminal.
+# Through a pipe, because programs draw on a terminal.
 @COMMAND@ 2>&1 | cat
 code=${PIPESTATUS[0]}
 echo "@OWN@disk served $(bulkhead-lab-disk send @NAME@ stats)"

@@ -1,4 +1,4 @@
-# The work of an init system, up to the devices.
+# The work of an init system, up to device setup.
 export PATH=/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 mkdir -p /dev/pts /dev/shm
 mount -t devpts -o mode=600,ptmxmode=000 devpts /dev/pts
@@ -13,7 +13,7 @@ ln -s /proc/self/fd /dev/fd
 for n in 0:stdin 1:stdout 2:stderr; do ln -s /proc/self/fd/${n%:*} /dev/${n#*:}; done
 echo bulkhead-lab >/proc/sys/kernel/hostname
 ip link set lo up
-# Nodes like /dev/loop-control, whose use loads their module.
+# Nodes such as /dev/loop-control, which load their module when opened.
 kmod static-nodes --format=tmpfiles --output=/run/static-nodes.conf
 systemd-tmpfiles --create --boot /run/static-nodes.conf
 /usr/lib/systemd/systemd-udevd --daemon >/dev/ttyS0 2>&1

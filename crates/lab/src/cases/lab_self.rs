@@ -1,4 +1,4 @@
-//! The lab tests itself: the guest is what other cases rely on, disks are what they claim to be and survive a crash.
+//! Self-tests of the lab: the guest provides what other cases rely on, disks match their models and survive a crash.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::sealed::{SealedSpec, run_sealed};
 const PROFILE: Profile =
     Profile { name: "lab", clock: Clock::Wall, init: Init::Script, disks: HDD_SSD_FAULTY, memory_mib: 2048, cpus: 2 };
 const LIMIT: Duration = Duration::from_secs(300);
-/// One processor, as for what is measured.
+/// One processor, as in measurements.
 const VIRTUAL: Profile = Profile {
     name: "virtual",
     clock: Clock::Virtual,
@@ -40,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "lab_self_processes",
-        about: "programs in the guest can be started, fed, signalled and told apart by how they end",
+        about: "programs in the guest can be started, given input and signalled, and their exit status is reported",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: LIMIT,
@@ -48,7 +48,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "lab_self_fault",
-        about: "a faulty disk gives I/O errors while it is switched to fail, and only then",
+        about: "a faulty disk returns I/O errors while a fault is enabled, and only then",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: LIMIT,
@@ -56,34 +56,37 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "lab_self_virtual",
-        about: "in virtual time idle time costs nothing, the same work takes the same time, and a disk takes what its model says",
+        about: "in virtual time idle time costs nothing, the same work takes the same time, and a disk takes the time \
+                of its model",
         kernels: &[Kernel::V6_12, Kernel::Backport],
-        // It is about that clock.
+        // Its subject is that clock.
         profile: VIRTUAL,
         limit: LIMIT,
         run: |ctx| Box::pin(virtual_time_is_exact(ctx)),
     },
     Case {
         name: "lab_self_sealed",
-        about: "two runs of a sealed machine are identical, to the nanosecond and to the random number; without its disk server it ends with the reason",
+        about: "two runs of a sealed machine are identical, to the nanosecond and to the random number; without its \
+                disk server it ends with the reason",
         kernels: &[Kernel::V6_12],
-        // It is about that clock; the machine of the case itself is not used.
+        // Its subject is that clock; the machine of the case itself is not used.
         profile: VIRTUAL,
         limit: Duration::from_secs(600),
         run: |ctx| Box::pin(sealed_machines_repeat(ctx)),
     },
     Case {
         name: "lab_self_loss",
-        about: "a disk that loses what was not flushed keeps what was, and loses a part of the rest at a power cut, in whole blocks",
+        about: "at a power cut a disk with a volatile cache keeps flushed data, and loses some unflushed blocks as a \
+                whole",
         kernels: &[Kernel::V6_12],
-        // Only in virtual time a disk has a cache that goes with the machine.
+        // Only in virtual time can a disk have a cache that is lost with the machine.
         profile: LOSING,
         limit: LIMIT,
         run: |ctx| Box::pin(unflushed_data_is_lost(ctx)),
     },
     Case {
         name: "lab_self_crash",
-        about: "what was flushed before a power cut is on the disk after it",
+        about: "data flushed before a power cut is on the disk after it",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: LIMIT,
@@ -94,14 +97,14 @@ pub(super) const CASES: &[Case] = &[
 async fn guest_is_complete(ctx: &mut Ctx) -> Result<Outcome> {
     let machine = &ctx.machine;
     let release = machine.sh("uname -r").await?;
-    ensure!(release.trim() == machine.kernel().version, "kernel {} runs", release.trim());
+    ensure!(release.trim() == machine.kernel().version, "kernel {} is running", release.trim());
     ctx.log(format!("kernel {}, booted in {:.1} s", release.trim(), machine.boot_time().as_secs_f64()));
 
     let controllers = machine.read_text("/sys/fs/cgroup/cgroup.controllers").await?;
     for wanted in ["io", "memory", "cpu"] {
         ensure!(controllers.split_whitespace().any(|found| found == wanted), "no {wanted} controller: {controllers}");
     }
-    machine.read_file("/sys/fs/cgroup/io.cost.qos").await.context("no iocost")?;
+    machine.read_file("/sys/fs/cgroup/io.cost.qos").await.context("no io.cost")?;
     machine.read_file("/sys/kernel/btf/vmlinux").await.context("no BTF")?;
 
     for (index, spec) in HDD_SSD_FAULTY.iter().enumerate() {
@@ -128,7 +131,8 @@ async fn guest_is_complete(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Random numbers, a random UUID, and times that depend on the disk; then a result, and an exit code other than 0.
+/// Prints random numbers, a random UUID, and times that depend on the disk; then writes a result and exits with a code
+/// other than 0.
 const SEALED_SCRIPT: &str = "
 head -c 16 /dev/urandom | od -An -tx1
 mke2fs -q -t ext4 \"$1\"
@@ -142,22 +146,22 @@ exit 7
 ";
 
 async fn sealed_machines_repeat(ctx: &mut Ctx) -> Result<Outcome> {
-    // Held while the host waits, it would occupy a processor of the host.
+    // While its time is held, it would occupy a processor of the host.
     ctx.machine.power_off().await;
     let command = ["bash", "-c", SEALED_SCRIPT, "bash", "{disk}"].map(str::to_owned).to_vec();
     let disk = DiskSpec::new(DiskModel::Hdd, 1024);
     let spec = SealedSpec { kernel: Kernel::V6_12, disk, memory_mib: 1024, command, limit: LIMIT, shown: false };
     let first = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
-    let result = std::fs::read_to_string(ctx.artifacts.join("out/result")).context("what the command left")?;
+    let result = std::fs::read_to_string(ctx.artifacts.join("out/result")).context("the command's result")?;
     ensure!((first.code, result.as_str()) == (7, "result\n"), "exit code {}, {result:?}", first.code);
-    ensure!(first.said.contains("\"iops\""), "fio said nothing: {}", first.said);
+    ensure!(first.output.contains("\"iops\""), "no output of fio: {}", first.output);
     let second = run_sealed(&ctx.lab, &spec, &ctx.artifacts).await?;
-    let differs = first.said.lines().zip(second.said.lines()).find(|(one, other)| one != other);
+    let differs = first.output.lines().zip(second.output.lines()).find(|(one, other)| one != other);
     ensure!(first == second, "two runs differ: {differs:?}");
 
     let command = ["bash", "-c", "pkill -KILL -f '[b]ulkhead-lab-disk serve'; sleep 600"].map(str::to_owned).to_vec();
     let lost = run_sealed(&ctx.lab, &SealedSpec { command, ..spec }, &ctx.artifacts).await;
-    let why = lost.err().context("a sealed machine goes on without its disk server")?.to_string();
+    let why = lost.err().context("a sealed machine continues without its disk server")?.to_string();
     ensure!(why.starts_with("the disk server in the machine ended"), "{why}");
     Ok(Outcome::Passed)
 }
@@ -203,17 +207,17 @@ async fn processes_are_controlled(ctx: &mut Ctx) -> Result<Outcome> {
 
     let sleeper = machine.spawn(&["sleep", "1000"], &[]).await?;
     let greeting = machine.spawn(&["bash", "-c", "echo $WHO"], &[("WHO", "host")]).await?;
-    ensure!(greeting.wait(short).await?.stdout == "host\n", "the environment did not arrive");
+    ensure!(greeting.wait(short).await?.stdout == "host\n", "the environment was not passed");
     sleeper.kill(15).await?;
     let ended = sleeper.wait(short).await?;
-    ensure!(ended.status == ExitStatus::Signal(15), "sleep ended by {}", ended.status);
+    ensure!(ended.status == ExitStatus::Signal(15), "sleep ended with {}", ended.status);
 
     let stuck = machine.run_within(&["bash", "-c", "sleep 1000 & wait"], Duration::from_secs(2)).await;
-    ensure!(stuck.is_err(), "a deadline passed unnoticed");
+    ensure!(stuck.is_err(), "a deadline was not enforced");
     machine.write_file("/run/lab_file", &[0, 159, 146, 150]).await?;
-    ensure!(machine.read_file("/run/lab_file").await? == [0, 159, 146, 150], "bytes changed on the way");
+    ensure!(machine.read_file("/run/lab_file").await? == [0, 159, 146, 150], "bytes were changed in transit");
     let large = machine.sh("rm /run/lab_file; head -c 3000000 /dev/zero | tr '\\0' x").await?;
-    ensure!(large.len() == 3_000_000, "{} of 3000000 bytes came", large.len());
+    ensure!(large.len() == 3_000_000, "{} of 3000000 bytes arrived", large.len());
     Ok(Outcome::Passed)
 }
 
@@ -222,7 +226,7 @@ async fn faults_are_switched(ctx: &mut Ctx) -> Result<Outcome> {
     let node = machine.disk(2).await?;
     let write = format!("of={node}");
     let attempt = ["dd", "if=/dev/zero", &write, "bs=4k", "count=1", "oflag=direct"];
-    ensure!(machine.run(&attempt).await?.status.success(), "the disk fails before it is told to");
+    ensure!(machine.run(&attempt).await?.status.success(), "the disk fails without a fault enabled");
     machine.set_disk_faulty(2, true).await?;
     let failed = machine.run(&attempt).await?;
     machine.set_disk_faulty(2, false).await?;
@@ -248,7 +252,7 @@ async fn virtual_time_is_exact(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.log(format!("{slept:.0} s of the guest took {took:.1} s"));
     ensure!((3000.0..3060.0).contains(&slept), "a sleep of 3000 s took {slept} s of the guest's time");
 
-    // Between two requests the host thinks, and the guest must not get far.
+    // Between two requests, guest time must advance little.
     let before = uptime().await?;
     let idle = uptime().await? - before;
     ensure!(idle < 5.0, "{idle} s passed in the guest between two requests");
@@ -259,14 +263,17 @@ async fn virtual_time_is_exact(ctx: &mut Ctx) -> Result<Outcome> {
         means.push(machine.sh(&reads).await?.trim().parse::<f64>()? / 1e6);
     }
     let (mean, again) = (means[0], means[1]);
-    ctx.log(format!("random reads take {mean:.3} and {again:.3} ms; {}", machine.tell_disk(0, "stats").await?.trim()));
-    // 7.4 ms of seeking, half a revolution, 0.5 ms of overhead: crates/disk/src/parameters.rs.
+    ctx.log(format!(
+        "random reads take {mean:.3} and {again:.3} ms; {}",
+        machine.command_disk(0, "stats").await?.trim()
+    ));
+    // 7.4 ms of seek time, half a revolution, 0.5 ms of overhead: crates/disk/src/parameters.rs.
     ensure!((11.0..13.2).contains(&mean), "a random read takes {mean} ms");
     ensure!((mean / again - 1.0).abs() < 0.02, "the same reads take {mean} and {again} ms");
     Ok(Outcome::Passed)
 }
 
-/// Fills the disk's first MiB, past the page cache, by writes of 64 KiB; the last argument says whether a flush follows.
+/// Fills the first MiB of the disk with direct writes of 64 KiB, followed by a flush if the last argument is `flush`.
 const FILL: &str = r#"
 import mmap, os, sys
 disk = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT)
@@ -278,8 +285,8 @@ if sys.argv[3] == "flush":
     os.fsync(disk)
 "#;
 
-/// Tells what each block of it holds: a letter where all of it is the same.
-const LOOK: &str = r#"
+/// Prints the content of each block: its letter, or `?` if it is mixed.
+const READ_BLOCKS: &str = r#"
 import sys
 with open(sys.argv[1], "rb") as disk:
     blocks = [set(disk.read(4096)) for n in range(256)]
@@ -293,23 +300,23 @@ async fn unflushed_data_is_lost(ctx: &mut Ctx) -> Result<Outcome> {
     };
     fill(ctx, "a", "flush").await?;
     fill(ctx, "b", "no flush").await?;
-    let look = async |ctx: &Ctx| {
+    let read_blocks = async |ctx: &Ctx| {
         let node = ctx.machine.disk(0).await?;
-        ctx.machine.run(&["python3", "-c", LOOK, &node]).await?.success("reading the disk")
+        ctx.machine.run(&["python3", "-c", READ_BLOCKS, &node]).await?.success("reading the disk")
     };
-    let before = look(ctx).await?.stdout;
-    ensure!(before.trim() == "b".repeat(256), "what was written is not read: {before}");
+    let before = read_blocks(ctx).await?.stdout;
+    ensure!(before.trim() == "b".repeat(256), "the written data is not read back: {before}");
     ctx.crash_and_reboot().await?;
-    let after = look(ctx).await?.stdout;
+    let after = read_blocks(ctx).await?.stdout;
     ctx.log(format!("after the power cut: {}", after.trim()));
-    ensure!(after.trim().chars().all(|block| block == 'a' || block == 'b'), "neither is there: {after}");
+    ensure!(after.trim().chars().all(|block| block == 'a' || block == 'b'), "a block contains neither value: {after}");
     let torn =
         after.trim().as_bytes().chunks(16).filter(|write| write.contains(&b'a') && write.contains(&b'b')).count();
-    ensure!(torn > 8, "{torn} of 16 writes of 64 KiB are there in part: {after}");
+    ensure!(torn > 8, "only {torn} of 16 writes of 64 KiB are torn: {after}");
     fill(ctx, "c", "flush").await?;
     ctx.crash_and_reboot().await?;
-    let flushed = look(ctx).await?.stdout;
-    ensure!(flushed.trim() == "c".repeat(256), "what was flushed is lost: {flushed}");
+    let flushed = read_blocks(ctx).await?.stdout;
+    ensure!(flushed.trim() == "c".repeat(256), "flushed data is lost: {flushed}");
     Ok(Outcome::Passed)
 }
 
@@ -330,6 +337,6 @@ async fn flushed_data_survives_a_crash(ctx: &mut Ctx) -> Result<Outcome> {
          umount /run/lab_mount; rmdir /run/lab_mount"
     );
     let found = ctx.machine.sh(&check).await?;
-    ensure!(found == "flushed\n", "{found:?} was found after the crash");
+    ensure!(found == "flushed\n", "expected the flushed file after the crash, found {found:?}");
     Ok(Outcome::Passed)
 }

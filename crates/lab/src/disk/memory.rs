@@ -1,7 +1,9 @@
-//! The medium of a simulated disk in virtual time: memory of the host that the guest has as that of a PCI device (ivshmem).
+//! The medium of a simulated disk in virtual time: host memory that the guest sees as the memory of a PCI device
+//! (ivshmem).
 //!
-//! The disk's server runs in the guest (`bulkhead-lab-disk`), so that its times are the guest's. What was written lies here, and
-//! outlives the machine, also what was never flushed. The memory belongs to this process and goes with it, whatever ends it.
+//! The disk's server runs in the guest (`bulkhead-lab-disk`), so that its times are on the guest's clock. All written
+//! data lies here and outlives the machine, flushed or not. The memory belongs to this process and is freed with it,
+//! however it ends. Does not: serve requests.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
@@ -10,12 +12,12 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 
 use super::DiskSpec;
 
-/// The PCI slot of the first disk; QEMU gives those below to other devices.
+/// PCI slot of the first disk; QEMU assigns lower slots to other devices.
 const FIRST_SLOT: usize = 0x10;
-/// Slots of a PCI bus.
+/// Number of slots of a PCI bus.
 const SLOTS: usize = 0x1f;
 
-/// One medium.
+/// The medium of one disk.
 #[derive(Debug)]
 pub(super) struct Memory {
     fd: OwnedFd,
@@ -24,20 +26,20 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// An empty one. Memory of the host is used only for what is written.
+    /// Creates an empty medium. Host memory is used only for written blocks.
     pub(super) fn create(spec: DiskSpec, index: usize) -> Result<Self> {
         let slot = FIRST_SLOT + index;
         if slot >= SLOTS {
             bail!("a machine in virtual time has {} disks at most", SLOTS - FIRST_SLOT);
         }
-        let fd = memfd_create("bulkhead-lab-disk", MemfdFlags::CLOEXEC).context("cannot make memory for a disk")?;
+        let fd = memfd_create("bulkhead-lab-disk", MemfdFlags::CLOEXEC).context("cannot allocate memory for a disk")?;
         let size_bytes = u64::from(spec.size_mib) << 20;
-        // QEMU wants a power of two for a PCI device.
-        ftruncate(&fd, size_bytes.next_power_of_two()).context("cannot make memory for a disk")?;
+        // QEMU requires a power of two for the memory of a PCI device.
+        ftruncate(&fd, size_bytes.next_power_of_two()).context("cannot allocate memory for a disk")?;
         Ok(Self { fd, size_bytes, slot })
     }
 
-    /// Empties it: it reads as zeroes.
+    /// Empties the medium, so that it reads as zeroes.
     pub(super) fn erase(&self) -> Result<()> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.fd, mode, 0, self.size_bytes.next_power_of_two()).context("cannot empty the memory of a disk")
@@ -47,13 +49,13 @@ impl Memory {
         self.size_bytes
     }
 
-    /// Where the guest finds it.
+    /// Its path in the guest.
     pub(super) fn guest_path(&self) -> String {
         format!("/sys/bus/pci/devices/0000:00:{:02x}.0/resource2", self.slot)
     }
 
     pub(super) fn qemu_options(&self, serial: &str) -> Vec<String> {
-        // Through /proc: nothing is left in any directory when this process is killed.
+        // Through /proc, so that no file is left when this process is killed.
         let path = format!("/proc/{}/fd/{}", std::process::id(), self.fd.as_raw_fd());
         let size = self.size_bytes.next_power_of_two();
         vec![
@@ -71,7 +73,7 @@ mod tests {
     use crate::disk::DiskModel;
 
     #[test]
-    fn each_disk_has_a_slot_of_its_own() {
+    fn each_disk_has_its_own_slot() {
         let disk = |index| Memory::create(DiskSpec::new(DiskModel::Fast, 3), index);
         assert_eq!(disk(0).unwrap().guest_path(), "/sys/bus/pci/devices/0000:00:10.0/resource2");
         let options = disk(1).unwrap().qemu_options("fast1");
@@ -80,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_erased_one_holds_no_memory() {
+    fn an_erased_medium_uses_no_memory() {
         let memory = Memory::create(DiskSpec::new(DiskModel::Fast, 1), 0).unwrap();
         rustix::io::pwrite(&memory.fd, &[1; 8192], 0).unwrap();
         memory.erase().unwrap();

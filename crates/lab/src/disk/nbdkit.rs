@@ -1,8 +1,8 @@
 //! A simulated disk on the wall clock: an nbdkit process on the host, attached to the machine as virtio-blk.
 //!
-//! Owns the process. The disk lives as long as this, longer than a boot of the machine: it keeps all that it has taken, also what
-//! was never flushed. A token bucket is not a disk: what has to be measured is measured on the disks of virtual time
-//! (`super::memory`).
+//! Owns the process. The disk lives as long as this value, across boots of the machine, and keeps all completed writes,
+//! flushed or not. Does not: model a disk for measurements; a token bucket is not a disk. Measure on the disks of
+//! virtual time (`super::memory`).
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -16,8 +16,8 @@ use crate::lab::Lab;
 use crate::wait::wait_until;
 
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How much bandwidth an idle disk saves up: 0.1 s of it. With the filter's default of 2 s a disk that idled takes 60 MB at
-/// once, so that windows of some seconds say little about it.
+/// Burst that an idle disk accumulates: 0.1 s of its bandwidth. With the filter's default of 2 s an idle disk accepts
+/// 60 MB at once, so that measurements over a few seconds say little about it.
 const BURST: &str = "burstiness=0.1";
 
 /// nbdkit filters (outermost first) and their parameters. `rate` is in bits per second.
@@ -25,7 +25,7 @@ fn filters(model: DiskModel, kvm: bool, trigger: &Path) -> (&'static [&'static s
     let list = |parameters: &[&str]| parameters.iter().map(|&p| p.to_owned()).collect();
     match (model, kvm) {
         (DiskModel::Hdd | DiskModel::HddNoCache | DiskModel::HddSlow, kvm) => {
-            // Emulated CPUs must be able to overrun the disk.
+            // Emulated CPUs must be able to saturate the disk.
             let rate = if kvm { "rate=1000M" } else { "rate=250M" };
             let seek = ["min-seek-time=1ms", "half-seek-time=8ms", "max-seek-time=15ms", rate, BURST];
             (&["spinning", "rate"], list(&seek))
@@ -44,7 +44,7 @@ fn filters(model: DiskModel, kvm: bool, trigger: &Path) -> (&'static [&'static s
     }
 }
 
-/// What a model simulates on the wall clock.
+/// Description of what a model simulates on the wall clock.
 pub(super) fn describe(model: DiskModel) -> &'static str {
     match model {
         DiskModel::Hdd | DiskModel::HddNoCache | DiskModel::HddSlow => {
@@ -60,12 +60,12 @@ pub(super) fn describe(model: DiskModel) -> &'static str {
     }
 }
 
-/// One disk with its server.
+/// A disk and its nbdkit process.
 #[derive(Debug)]
 pub(super) struct Nbdkit {
     socket: PathBuf,
     trigger: PathBuf,
-    // Killed on drop; nbdkit also ends by itself when this process does.
+    // Killed on drop; nbdkit also exits by itself when this process does.
     _server: tokio::process::Child,
     _group: GroupKiller,
 }
@@ -98,7 +98,7 @@ impl Nbdkit {
             lab.run_dir().record_group(pid)?;
         }
         wait_until(&format!("nbdkit of disk {serial} accepts connections"), START_LIMIT, async || {
-            if let Some(status) = server.try_wait().context("cannot ask for the state of nbdkit")? {
+            if let Some(status) = server.try_wait().context("cannot query the state of nbdkit")? {
                 let log = std::fs::read_to_string(&log_path).unwrap_or_default();
                 bail!("nbdkit of disk {serial} ended at once ({status}): {}", log.trim());
             }
@@ -108,7 +108,7 @@ impl Nbdkit {
         Ok(Self { socket, trigger, _server: server, _group: group })
     }
 
-    /// Makes a [`DiskModel::Faulty`] disk fail from now on, or work again.
+    /// Makes a [`DiskModel::Faulty`] disk fail all requests, or serve them again.
     pub(super) fn set_faulty(&self, faulty: bool) -> std::io::Result<()> {
         let done = if faulty { std::fs::write(&self.trigger, "") } else { std::fs::remove_file(&self.trigger) };
         match done {
@@ -119,7 +119,7 @@ impl Nbdkit {
 
     pub(super) fn qemu_options(&self, serial: &str, model: DiskModel) -> Vec<String> {
         let socket = self.socket.display();
-        // One short queue for the disk with one arm.
+        // One short queue for a disk with one arm.
         let queues = if model.is_rotational() { "num-queues=1,queue-size=64" } else { "num-queues=2,queue-size=128" };
         vec![
             "-drive".to_owned(),

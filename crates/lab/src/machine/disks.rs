@@ -20,19 +20,21 @@ const DISK_LIMIT: Duration = Duration::from_secs(30);
 const DISK_PROGRAM: &str = "bulkhead-lab-disk";
 
 impl Machine {
-    /// Starts the servers of the disks that are served in the guest, and watches them.
+    /// Starts the disk servers in the guest, and watches them.
     pub(super) async fn serve_disks(&mut self) -> Result<()> {
         self.fault.send_replace(None);
         for index in 0..self.disks.count() {
             let Some(server) = self.disks.guest_server(index, self.boots == 1) else { continue };
             if index == 0 {
-                self.sh("modprobe ublk_drv").await.context("no disk can be served: the guest's kernel has no ublk")?;
+                self.sh("modprobe ublk_drv")
+                    .await
+                    .context("disks in virtual time need ublk, which the guest's kernel lacks")?;
             }
             let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
             let argv: Vec<&str> =
                 std::iter::once(program.as_str()).chain(server.arguments.iter().map(String::as_str)).collect();
             if self.disks.spec(index).is_some_and(|spec| spec.loses_unflushed) {
-                say::progress(format!("a disk that loses: {}", server.arguments.join(" ")));
+                say::progress(format!("disk that loses unflushed writes: {}", server.arguments.join(" ")));
             }
             let mut process = self.spawn(&argv, &[]).await?;
             let first = tokio::time::timeout(DISK_LIMIT, process.next()).await;
@@ -58,30 +60,30 @@ impl Machine {
         Ok(())
     }
 
-    /// Ends when a disk that is served in the guest has lost its server, with the reason.
+    /// Completes when a disk server in the guest has ended, with the reason.
     pub fn fault(&self) -> impl Future<Output = String> + 'static + use<> {
         let mut fault = self.fault.subscribe();
         async move {
             match fault.wait_for(Option::is_some).await {
                 Ok(why) => why.clone().unwrap_or_default(),
-                // The machine is gone: nobody is interested any more.
+                // The machine was dropped.
                 Err(_) => std::future::pending().await,
             }
         }
     }
 
-    /// Makes a disk of model [`DiskModel::Faulty`] fail from now on, or work again.
+    /// Makes a disk of model [`DiskModel::Faulty`] fail all requests, or serve them again.
     ///
     /// # Errors
-    /// When the disk is of another model, or the switch cannot be set.
+    /// When the disk is of another model, or cannot be switched.
     pub async fn set_disk_faulty(&self, index: usize, faulty: bool) -> Result<()> {
         if !self.disks.set_faulty(index, faulty)? {
-            self.tell_disk(index, if faulty { "fail" } else { "work" }).await?;
+            self.command_disk(index, if faulty { "fail" } else { "work" }).await?;
         }
         Ok(())
     }
 
-    /// Empties a disk, and makes it work.
+    /// Erases a disk, and ends a fault.
     ///
     /// # Errors
     /// When it is in use, or fails.
@@ -90,26 +92,26 @@ impl Machine {
             self.set_disk_faulty(index, false).await?;
         }
         if self.disks.guest_server(index, false).is_some() {
-            self.tell_disk(index, "reset").await?;
+            self.command_disk(index, "reset").await?;
             self.disks.erase(index)?;
         }
         let node = self.disk(index).await?;
-        self.run(&["blkdiscard", "--force", &node]).await?.success(&format!("emptying {node}"))?;
+        self.run(&["blkdiscard", "--force", &node]).await?.success(&format!("erasing {node}"))?;
         Ok(())
     }
 
-    /// Tells the server of a disk in the guest something; its answer.
+    /// Sends a command to a disk server in the guest; returns its reply.
     ///
     /// # Errors
-    /// When it does not answer, or refuses.
-    pub async fn tell_disk(&self, index: usize, word: &str) -> Result<String> {
+    /// When it does not answer, or fails.
+    pub async fn command_disk(&self, index: usize, command: &str) -> Result<String> {
         let serial = self.disks.serial(index)?;
         let program = format!("{GUEST_BIN}/{DISK_PROGRAM}");
-        let told = self.run(&[&program, "send", serial, word]).await?;
-        Ok(told.success(&format!("telling disk {serial} to {word}"))?.stdout)
+        let output = self.run(&[&program, "send", serial, command]).await?;
+        Ok(output.success(&format!("command {command} to disk {serial}"))?.stdout)
     }
 
-    /// Tells the guest which disks do not rotate: virtio has no way to say so.
+    /// Marks the disks that do not rotate, which virtio cannot report.
     pub(super) async fn describe_disks(&self) -> Result<()> {
         for index in (0..self.disks.count()).filter(|_| self.spec.clock == Clock::Wall) {
             let node = self.disk(index).await?;
@@ -121,7 +123,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The device node of a disk, once it is a block device in the guest.
+    /// Waits until a disk is a block device in the guest; returns its device node.
     ///
     /// # Errors
     /// When there is no such disk, or it does not appear.
@@ -140,14 +142,14 @@ impl Machine {
     }
 }
 
-/// What a process said before it ended, `first` included.
+/// Output of a process until its end, `first` included.
 async fn last_words(process: Process, first: ProcessEvent) -> String {
-    let mut words = match first {
+    let mut text = match first {
         ProcessEvent::Output(_, data) => String::from_utf8_lossy(&data).into_owned(),
         ProcessEvent::Exited(status) => return status.to_string(),
     };
     if let Ok(rest) = process.wait(DISK_LIMIT).await {
-        words.push_str(&rest.stderr);
+        text.push_str(&rest.stderr);
     }
-    words.trim().to_owned()
+    text.trim().to_owned()
 }

@@ -12,14 +12,14 @@ use crate::lab::Lab;
 use crate::machine::DEFAULT_DEADLINE;
 use crate::programs::stripped;
 
-/// The host folder that a guest sees as /lab: programs that come later in `bin`, results in `out`.
+/// The host directory that a guest sees as /lab: programs added after the boot in `bin`, results in `out`.
 #[derive(Debug)]
-pub(crate) struct SharedFolder {
+pub(crate) struct SharedDir {
     pub(crate) dir: PathBuf,
 }
 
-impl SharedFolder {
-    /// A new one in the run's folder (removed with it).
+impl SharedDir {
+    /// Creates it in the run's directory, which removes it.
     pub(crate) fn create(lab: &Lab) -> Result<Self> {
         let dir = lab.run_dir().path(&format!("shared-{}", lab.run_dir().next_number()));
         for sub in ["bin", "out"].map(|name| dir.join(name)) {
@@ -28,7 +28,7 @@ impl SharedFolder {
         Ok(Self { dir })
     }
 
-    /// Puts a program into `bin`; returns its name.
+    /// Copies a program to `bin`; returns its name.
     pub(crate) async fn add(&self, program: &Path) -> Result<String> {
         let copied = stripped(program, &self.dir.join("bin")).await?;
         let name = copied.file_name().with_context(|| format!("{} names no program", program.display()))?;
