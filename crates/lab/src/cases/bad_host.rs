@@ -1,4 +1,4 @@
-//! Hosts that Bulkhead cannot work on, or only in part: what is said, and that nothing is half done.
+//! Hosts that Bulkhead supports not at all or only in part: the errors, and that nothing is half done.
 
 use std::time::Duration;
 
@@ -11,25 +11,27 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "bad_host",
-    about: "not root, cgroup v1 and hybrid, no io controller, no lvm2, no xfsprogs: refused with cause and hint, and nothing is left",
+    about: "not root, cgroup v1 and hybrid, no io controller, no lvm2, no xfsprogs: each is refused with cause and \
+            hint, and leaves nothing behind",
     kernels: &[Kernel::V6_12],
     profile: UNUSED,
     limit: Duration::from_secs(300),
     run: |ctx| Box::pin(bad_host(ctx)),
 }];
 
-/// A machine of its own: once much has been charged to cgroups, cached inodes keep the io controller for minutes.
+/// A separate machine: after many charges to cgroups, cached inodes keep the io controller in use for minutes.
 const UNUSED: Profile = Profile { name: "unused", ..PROFILE };
 
-/// A host that mounts its cgroup hierarchies as systemd does with `systemd.unified_cgroup_hierarchy=0`. Under a name of its own each
-/// time: while one of the same name is being taken down, the kernel restarts fsconfig(2), which then fails with EBUSY.
+/// A host that mounts its cgroup hierarchies as systemd does with `systemd.unified_cgroup_hierarchy=0`. The name is
+/// unique: while a hierarchy of the same name is being destroyed, the kernel restarts fsconfig(2), which then fails
+/// with EBUSY.
 const V1: &str = "mount -t tmpfs none /sys/fs/cgroup; mkdir /sys/fs/cgroup/systemd; \
     mount -t cgroup -o none,name=lab$$ none /sys/fs/cgroup/systemd";
-/// The same with a cgroup v2 hierarchy beside it, as Debian 10 had it.
+/// An additional cgroup v2 hierarchy, as on Debian 10.
 const HYBRID: &str = "mkdir /sys/fs/cgroup/unified; mount -t cgroup2 none /sys/fs/cgroup/unified";
-/// A v1 hierarchy elsewhere that has taken the io controller (its v1 name is blkio).
+/// A v1 hierarchy elsewhere that uses the io controller (its v1 name is blkio).
 const WITHOUT_IO: &str = "mkdir -p /run/blkio; mount -t cgroup -o blkio none /run/blkio";
-/// Programs that are not installed: everything else of their directory is bound over it.
+/// Hides programs: a copy of their directory without them is mounted over it.
 const WITHOUT_TOOLS: &str = "cp -a /usr/sbin /run/sbin; rm /run/sbin/pv* /run/sbin/vg* /run/sbin/lv* /run/sbin/mkfs.xfs; mount --bind /run/sbin /usr/sbin";
 
 async fn bad_host(ctx: &mut Ctx) -> Result<Outcome> {

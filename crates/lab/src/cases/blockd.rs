@@ -1,4 +1,4 @@
-//! Block servers on real kernels: what they serve, who pays, and what happens when one dies.
+//! Block servers on real kernels: service, accounting, and takeover after a crash.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "blockd_serves",
-        about: "a file volume is served by a process in its tenant's server cgroup, which pays for all of it; a restarted daemon leaves it \
-                alone; with --server loop it is a loop device",
+        about: "a file volume is served by a process in its tenant's server cgroup, which is charged for all its I/O; \
+                a restarted daemon keeps it; with --server loop it is a loop device",
         kernels: &[Kernel::V6_12, Kernel::Backport],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -22,8 +22,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "blockd_prepared",
-        about: "100 fsyncs on a volume that is prepared commit nothing of the host's journal, on a loop device they do; what is written \
-                while a volume is prepared, or grows, stays",
+        about: "100 fsyncs on a prepared volume cause no commits of the host's journal, on a loop device they do; data \
+                written while a volume is being prepared or grows is kept",
         kernels: &[Kernel::V6_12, Kernel::Backport],
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -31,7 +31,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "blockd_killed",
-        about: "kill -9 of the block server under fio --verify, with the daemon and without: I/O waits and nothing is lost",
+        about: "kill -9 of the block server under fio --verify, with and without the daemon running: I/O waits and \
+                nothing is lost",
         kernels: &[Kernel::V6_12],
         profile: SMP,
         limit: Duration::from_secs(900),
@@ -39,7 +40,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Run by name: it takes an hour.
+/// Run by name only: it takes an hour.
 pub(super) const SOAK: &[Case] = &[Case {
     name: "blockd_killed_300",
     about: "the same as blockd_killed with 300 kills",
@@ -49,10 +50,10 @@ pub(super) const SOAK: &[Case] = &[Case {
     run: |ctx| Box::pin(killed(ctx, 300)),
 }];
 
-/// How long the daemon may need to notice that a server is gone and to start another, under emulation.
+/// Time limit for the daemon to detect the end of a server and to start another, under emulation.
 pub(super) const TAKE_OVER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Writes of all sizes with checks of what was written, until told to stop; leaves its last error.
+/// Writes blocks of all sizes and verifies them, until `/run/stop` exists; keeps its last error.
 pub(super) const VERIFY: &str = r#"
 until [ -e /run/stop ]; do
     fio --name=verify --filename=AT/fio --size=32m --rw=randwrite --bsrange=4k-128k --direct=1 --ioengine=libaio --iodepth=8 \
@@ -69,24 +70,24 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let closed = json(ctx, &["volume", "inspect", "file/v"]).await?;
     ensure!(
         closed["device"].is_null() && served(ctx).await?.is_empty(),
-        "a server of a closed volume is left: {closed}"
+        "a detached volume still has a server: {closed}"
     );
     let marks = async || ctx.machine.sh("ls /run/bulkhead/blockd/unprobed").await;
-    ensure!(marks().await?.is_empty(), "the mark of a closed device is left");
+    ensure!(marks().await?.is_empty(), "the mark of a removed device is left");
     json(ctx, &["tenant", "create", "db", "--volume", "file/v"]).await?;
-    // Without its announcement, the device is found by the owner that the driver reports.
+    // Without its announcement, the device is found by the owner id that the driver reports.
     ctx.machine.sh("rm /run/bulkhead/blockd/owner-*").await?;
     json(ctx, &["tenant", "set", "db", "--detach", "file/v"]).await?;
     ensure!(served(ctx).await?.is_empty(), "a device without its announcement is left");
     json(ctx, &["tenant", "set", "db", "--attach", "file/v"]).await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     let (pid, at) = (server_pid(&view)?, view["mounted_at"].as_str().context("not mounted")?.to_owned());
-    ensure!(marks().await?.lines().count() == 1, "an open device has no mark for udev");
+    ensure!(marks().await?.lines().count() == 1, "a served device has no mark for udev");
     let slice = "/sys/fs/cgroup/bulkhead.slice/bulkhead-db.slice";
     let threads = ctx.machine.sh(&format!("cat {slice}/bulkhead-db-server.slice/cgroup.procs")).await?;
     ensure!(threads.trim() == pid.to_string(), "the server cgroup has {threads:?}, the server is {pid}");
 
-    // It depends on nothing that could wait for it.
+    // The server depends on nothing that could wait for it.
     let status = ctx.machine.read_text(&format!("/proc/{pid}/status")).await?;
     let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).context("no VmLck")?;
     let locked: u64 = locked.trim().trim_end_matches(" kB").parse()?;
@@ -94,8 +95,8 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let mounts = ctx.machine.sh(&format!("cat /proc/{pid}/mountinfo")).await?;
     ensure!(mounts.lines().count() == 1 && mounts.contains("tmpfs"), "the server holds mounts: {mounts}");
 
-    // What is written to the volume reaches the disk through the server, and nobody else. It writes the volume in advance first, which
-    // would be counted as well, more of it in the counter that is read later.
+    // All writes to the volume reach the disk through the server. Wait until it has written the volume in advance,
+    // which would be counted as well, more of it in the counters that are read later.
     until_prepared(ctx, "file/v").await?;
     let disk = ctx.machine.disk(0).await?;
     let numbers = ctx
@@ -113,14 +114,14 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     let [all, server, other] = numbers[..] else { anyhow::bail!("unexpected output {numbers:?}") };
     ensure!(all > (4 << 20) + 1_000_000 && all == server && other == 0, "the server wrote {server} B of {all} B");
 
-    // The daemon is stopped and started anew, and somebody puts the server elsewhere meanwhile.
+    // The daemon is restarted, and the server is moved to another cgroup meanwhile.
     daemon.stop().await?;
     ctx.machine
         .sh(&format!("touch {at}/while-stopped; sync -f {at}; echo {pid} > /sys/fs/cgroup/cgroup.procs"))
         .await?;
     let daemon = start_daemon(ctx, &[]).await?;
     ctx.machine
-        .wait_until("the server is back in its place", TAKE_OVER_LIMIT, async || {
+        .wait_until("the server is back in its cgroup", TAKE_OVER_LIMIT, async || {
             let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
             Ok((view["accounting"]["way"] == "server" && server_pid(&view)? == pid).then_some(()))
         })
@@ -142,17 +143,18 @@ async fn serves(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// How often ext4 commits by default (mount option `commit`).
+/// Default commit interval of ext4 (mount option `commit`).
 const COMMIT_SECONDS: u32 = 5;
 
-/// Commits of the host's journal while a file in the volume is written to and synced 100 times, and the seconds that it took. What there
-/// is the kernel commits every [`COMMIT_SECONDS`] in any case: the image's time of modification (`jbd2_journal_stop`).
+/// Counts commits of the host's journal while a file in the volume is written to and synced 100 times, and the seconds
+/// that it takes. The kernel commits other changes every [`COMMIT_SECONDS`] in any case, such as the image's mtime
+/// (`jbd2_journal_stop`).
 const COMMITS: &str = r#"
 dd if=/dev/zero of=AT/f bs=4k count=200 conv=fsync status=none; sync
 count() { awk '{ print $1; exit }' /proc/fs/jbd2/HOST-8/info; }
 sync -f /run/filepool
 write() { for i in $(seq $1); do dd if=/dev/urandom of=AT/f bs=4k count=1 seek=$i conv=notrunc,fsync status=none; done; }
-# A commit is counted a moment after those who wait for it go on.
+# A commit is counted a moment after its waiters proceed.
 write 20
 before=$(count); SECONDS=0
 write 100
@@ -188,8 +190,8 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["volume", "create", "file/v", "--size", "1G"]).await?;
     let at = attach().await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
-    ensure!(view["findings"].to_string().contains("written in advance"), "a new volume is prepared already: {view}");
-    // Beside the filler, and again while it fills what the volume grows by.
+    ensure!(view["findings"].to_string().contains("written in advance"), "a new volume is already prepared: {view}");
+    // While the volume is being prepared, and again while the grown part is.
     let write = |name: &str| {
         format!("head -c 40000000 /dev/urandom > {at}/{name}; sync {at}/{name}; md5sum < {at}/{name} > /run/{name}.sum")
     };
@@ -216,10 +218,10 @@ async fn prepared(ctx: &mut Ctx) -> Result<Outcome> {
         "commits of the host's journal for 100 fsyncs: {} in {} s with a block server, {} in {} s on a loop device",
         served.0, served.1, looped.0, looped.1
     ));
-    // Whole seconds, and a first commit that was due already.
+    // Seconds are rounded down, and a first commit may have been due already.
     let due = (served.1 + 1) / COMMIT_SECONDS + 1;
     ensure!(served.0 <= due, "{} commits of the host's journal where {due} were due", served.0);
-    ensure!(looped.0 >= 100, "only {} commits on a loop device: the count does not count", looped.0);
+    ensure!(looped.0 >= 100, "only {} commits on a loop device: the counter does not work", looped.0);
     unmake_pools(ctx, &["file"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
@@ -237,7 +239,7 @@ async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
     ctx.machine.sh("rm -f /run/stop /run/rounds").await?;
     let load = ctx.machine.spawn(&["bash", "-c", &VERIFY.replace("AT", &at)], &[]).await?;
     for n in 0..kills {
-        // Each fourth time nobody is there to notice until the next daemon starts.
+        // Every fourth time no daemon runs until the next one starts.
         let kill = format!("python3 -c 'import time, random; time.sleep(random.random() * 2)'; kill -9 {pid}");
         if n % 4 == 3 {
             daemon.kill().await?;
@@ -263,7 +265,7 @@ async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
     let servers = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
     ctx.save("servers.log", &servers)?;
     ctx.save("dmesg.txt", &ctx.machine.sh("dmesg").await?)?;
-    ensure!(!servers.contains("ERROR"), "a server complains: {servers}");
+    ensure!(!servers.contains("ERROR"), "a server logged an error: {servers}");
     kernel_is_silent(ctx).await?;
     json(ctx, &["tenant", "rm", "db"]).await?;
     json(ctx, &["volume", "check", "file/v"]).await?;
@@ -276,11 +278,12 @@ async fn killed(ctx: &mut Ctx, kills: u32) -> Result<Outcome> {
 
 /// The process that serves a volume.
 pub(super) fn server_pid(view: &Value) -> Result<u64> {
-    ensure!(view["accounting"]["way"] == "server", "it has no server in its place: {view}");
+    ensure!(view["accounting"]["way"] == "server", "no server in its cgroup: {view}");
     view["accounting"]["pid"].as_u64().context("no pid")
 }
 
-/// The devices of block servers. In virtual time the machine's own disks are such devices too.
+/// The devices of Bulkhead's block servers, without the machine's own disks, which are ublk devices too in virtual
+/// time.
 async fn served(ctx: &Ctx) -> Result<Vec<String>> {
     let listed = ctx.machine.sh("find /sys/class/block -name 'ublkb*' -printf '/dev/%f\\n'").await?;
     let mut devices: Vec<String> = listed.lines().map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! `device calibrate` on the simulated spinning disk, to its end. Minutes long, so it is run by name.
+//! `device calibrate` on simulated disks, run to completion. It takes minutes, so it is run by name.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(super) const SOAK: &[Case] = &[
 const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
     Case {
         name,
-        about: "an io.cost model is measured and stored, works when it is put in force, and nothing is left of measuring it",
+        about: "an io.cost model is measured and stored, works when it is enabled, and the measurement leaves nothing \
+                behind",
         kernels: &[Kernel::V6_12],
         profile: Profile { name, clock: Clock::Wall, init: Init::Script, disks, memory_mib: 3072, cpus: 2 },
         limit: Duration::from_secs(1800),
@@ -29,8 +30,9 @@ const fn case(name: &'static str, disks: &'static [DiskSpec]) -> Case {
     }
 }
 
-/// Starts a calibration and kills its worker as soon as both its scratch volumes are mounted: the next one removes what it left.
-async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
+/// Starts a calibration and kills its worker as soon as both scratch volumes are mounted; the next calibration removes
+/// its leftovers.
+async fn killed_midway(ctx: &Ctx, argv: &[&str]) -> Result<()> {
     let process = ctx.machine.spawn(argv, &[]).await?;
     ctx.machine
         .wait_until("both scratch volumes are mounted", Duration::from_secs(300), async || {
@@ -43,7 +45,10 @@ async fn killed_on_the_way(ctx: &Ctx, argv: &[&str]) -> Result<()> {
     ctx.machine.sh("pkill -9 -f '[b]ulkhead work .*measure'").await?;
     process.wait(Duration::from_secs(60)).await?;
     let left = json(ctx, &["tenant", "ls"]).await?;
-    ensure!(left.as_array().is_some_and(|tenants| !tenants.is_empty()), "it was killed too late to leave anything");
+    ensure!(
+        left.as_array().is_some_and(|tenants| !tenants.is_empty()),
+        "it was killed too late to leave tenants behind"
+    );
     Ok(())
 }
 
@@ -59,7 +64,7 @@ async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     let before = json(ctx, &["device", "inspect", &device]).await?;
 
     let program = ctx.program("bulkhead");
-    killed_on_the_way(ctx, &[&program, "device", "calibrate", &device]).await?;
+    killed_midway(ctx, &[&program, "device", "calibrate", &device]).await?;
     let output = ctx.machine.run_within(&[&program, "device", "calibrate", &device], Duration::from_secs(1500)).await?;
     ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
     for line in output.stderr.lines().filter(|line| !line.starts_with("calibrate: ")) {
@@ -80,7 +85,7 @@ async fn calibrate(ctx: &mut Ctx) -> Result<Outcome> {
     let verify = [&program, "--output", "json", "device", "calibrate", &device, "--verify"];
     let output = ctx.machine.run_within(&verify, Duration::from_secs(900)).await?;
     ensure!(output.status == ExitStatus::Code(0), "{}: {}", output.status, output.stderr);
-    let rows: Vec<Value> = serde_json::from_str(&output.stdout).context("what was verified")?;
+    let rows: Vec<Value> = serde_json::from_str(&output.stdout).context("the result of --verify")?;
     rows.iter().for_each(|row| ctx.log(row.to_string()));
     let measured = |row: &Value| {
         ["mean_ratio", "p99_ratio", "neighbour_pct"]

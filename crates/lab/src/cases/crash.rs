@@ -1,4 +1,4 @@
-//! The daemon dies: between any two steps of an operation, and at random moments. Nothing is lost, nothing leaks.
+//! Crashes of the daemon, between any two steps of an operation and at random moments: nothing is lost, nothing leaks.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "crash_after_each_step",
-        about: "a daemon that dies between two steps of create, attach, resize, clone, detach or rm is made good by the next start (file)",
+        about: "after a crash of the daemon between two steps of create, attach, resize, clone, detach or rm, the next \
+                start recovers (file pool)",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(1500),
@@ -31,7 +32,7 @@ pub(super) const CASES: &[Case] = &[
 pub(super) const SOAK: &[Case] = &[
     Case {
         name: "crash_after_each_step_thin",
-        about: "the same as crash_after_each_step on a thin pool; thick volumes take the same steps",
+        about: "the same as crash_after_each_step on a thin pool; thick volumes have the same steps",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(3600),
@@ -39,7 +40,7 @@ pub(super) const SOAK: &[Case] = &[
     },
     Case {
         name: "crash_at_random_200",
-        about: "the same as crash_at_random at 200 moments",
+        about: "the same as crash_at_random with 200 kills",
         kernels: &[Kernel::V6_12],
         profile: SMP,
         limit: Duration::from_secs(3600),
@@ -47,9 +48,10 @@ pub(super) const SOAK: &[Case] = &[
     },
 ];
 
-/// Steps of one story: what is asked for, one after the other. The words in capitals are replaced. What recovery completes
-/// (a removal, a detachment) is not cut a second time; the sizes differ from cut to cut, so that resizing is cut at each step.
-const STORY: [&[&str]; 9] = [
+/// The operations, in order, each of which is interrupted after each of its steps. Words in capitals are replaced. An
+/// operation that recovery completes (a removal, a detachment) is not interrupted again; sizes differ between attempts,
+/// so that resizing is interrupted at each step.
+const OPERATIONS: [&[&str]; 9] = [
     &["volume", "create", "VOLUME", "--size", "32M"],
     &["tenant", "create", "db", "--volume", "VOLUME"],
     &["volume", "resize", "VOLUME", "--size", "LARGER"],
@@ -68,7 +70,7 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
     daemon.stop().await?;
     let mut cuts = 0;
     let volume = format!("{kind}/v");
-    for words in STORY {
+    for words in OPERATIONS {
         for step in 0_u32.. {
             let (larger, smaller) = (format!("{}M", 64 + 4 * step), format!("{}M", 60 - 4 * step.min(8)));
             let replaced = |word: &&'static str| match *word {
@@ -80,7 +82,7 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
             };
             let words: Vec<String> = words.iter().map(replaced).collect();
             let args: Vec<&str> = words.iter().map(String::as_str).collect();
-            // Each daemon makes good what the death of the one before it left, and then dies itself.
+            // Each daemon recovers from the crash of the previous one, and then crashes itself.
             let daemon = start_daemon(ctx, &[("BULKHEAD_FAULT_AFTER", &step.to_string())]).await?;
             check_settled(ctx, &format!("{args:?} cut before step {step}")).await?;
             let output = cli(ctx, &args).await?;
@@ -103,7 +105,8 @@ async fn crash_after_each_step(ctx: &mut Ctx, kind: &str) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Whatever was cut: no problem is left, every volume is whole, and mounted if and only if a tenant holds it.
+/// Checks after any interruption that no finding is critical, every volume is ready, and mounted if and only if a
+/// tenant has it.
 async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
     nothing_is_critical(ctx, context).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
@@ -113,9 +116,10 @@ async fn check_settled(ctx: &Ctx, context: &str) -> Result<()> {
     Ok(())
 }
 
-/// One client that asks for operations in turn until it is told to stop. It notes what was acknowledged: in `/run/have` the
-/// volumes that are there, in `/run/acked/` the last number that a command wrote to each and had synced. Before each it waits
-/// for the lock that the killer holds while there is no daemon: under emulation, asking in vain would leave little time for more.
+/// A client that requests random operations until `/run/stop` exists. It records acknowledged results: existing volumes
+/// in `/run/have`, and the last number that a command wrote to each and synced in `/run/acked/`. Before each operation
+/// it waits for the lock that the killer holds while there is no daemon: under emulation, failed requests would leave
+/// little time for others.
 const CLIENT: &str = r#"
 b=/lab/bin/bulkhead
 count='n=$(cat /run/target/n 2>/dev/null || echo 0); echo $((n + 1)) > /run/target/new; sync /run/target/new; mv /run/target/new /run/target/n; sync -f /run/target; echo $((n + 1))'
@@ -132,7 +136,7 @@ while [ ! -e /run/stop ]; do
 done >> /run/client.log 2>&1
 "#;
 
-/// Kills the daemon again and again at moments that nothing is synchronised with.
+/// Kills the daemon repeatedly at random moments.
 const KILLER: &str = r#"
 b=/lab/bin/bulkhead
 exec 9> /run/alive
@@ -145,7 +149,7 @@ for i in $(seq KILLS); do
     kill -9 $pid; wait $pid || true
 done
 "#;
-/// Kills between two lines of progress.
+/// Number of kills per line of progress.
 const KILLS_A_LINE: u32 = 20;
 
 async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
@@ -167,7 +171,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
         }
         ctx.log(format!("{n} kills, {}", ctx.machine.read_text("/run/done").await?.trim()));
     }
-    // The client ends with the next daemon at the latest.
+    // The client can end at the latest when the next daemon runs.
     let daemon = start_daemon(ctx, &[]).await?;
     ctx.machine.sh("touch /run/stop").await?;
     client.wait(Duration::from_secs(120)).await?;
@@ -178,7 +182,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     let have = ctx.machine.read_text("/run/have").await?;
     ctx.log(format!("volumes at the end: {}", names.join(" ")));
     for wanted in have.lines() {
-        ensure!(names.contains(&wanted), "{wanted} was acknowledged and is lost");
+        ensure!(names.contains(&wanted), "{wanted} was acknowledged but is lost");
     }
     for name in &names {
         let view = json(ctx, &["volume", "inspect", name]).await?;
@@ -198,7 +202,7 @@ async fn crash_at_random(ctx: &mut Ctx, n_kills: u32) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The number in a volume is not less than the last one that a command wrote and was heard to have synced.
+/// Checks that the number in a volume is not less than the last one whose sync was acknowledged.
 async fn check_number(ctx: &Ctx, volume: &str) -> Result<()> {
     let path = format!("/run/acked/{}", volume.replace('/', "-"));
     let acked = ctx.machine.sh(&format!("cat {path} 2>/dev/null || echo 0")).await?;
@@ -207,6 +211,6 @@ async fn check_number(ctx: &Ctx, volume: &str) -> Result<()> {
         cli(ctx, &["run", "--tenant", "rt", "--volume", &at, "--", "sh", "-c", "cat /run/target/n || echo 0"]).await?;
     let number = |text: &str| text.trim().parse::<u64>().with_context(|| format!("{volume}: {text:?} is no number"));
     let (acked, found) = (number(&acked)?, number(&found.stdout)?);
-    ensure!(found >= acked, "{volume}: {acked} was written and synced, and {found} is there");
+    ensure!(found >= acked, "{volume}: {acked} was synced, but {found} is present");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `bulkhead demo --on DIR`, as on a host of one's own, to its end. Minutes long, so it is run by name.
+//! `bulkhead demo --on DIR`, run to completion as on a user's host. It takes minutes, so it is run by name.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::protocol::ExitStatus;
 
 pub(super) const SOAK: &[Case] = &[Case {
     name: "demo_on_directory",
-    about: "the demo runs in a directory of a host's file system, writes its report, and leaves the directory as it was",
+    about: "the demo runs in a directory of a host's file system, writes its report, and leaves the directory \
+            unchanged",
     kernels: &[Kernel::V6_12],
     profile: Profile {
         name: "demo",
@@ -46,7 +47,7 @@ async fn demo_on_directory(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.log(line);
     }
     let report = ctx.machine.read_text("/run/report/report.html").await.context("the report")?;
-    ensure!(report.contains("<svg"), "the report has no picture");
+    ensure!(report.contains("<svg"), "the report has no figure");
     ctx.save("report.html", &report)?;
     let left = ctx.machine.sh("ls -A /run/host").await?;
     ensure!(left.trim() == "lost+found", "left in the directory: {left}");

@@ -1,19 +1,19 @@
-//! A real Docker beside Bulkhead: containers that are started in a tenant's slice.
+//! A real Docker together with Bulkhead: containers that are started in a tenant's slice.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::host::{json, kernel_is_silent, make_file_pool, refused, unmake_file_pool};
-use super::systemd::{SYSTEMD, install, no_package, purge, writes_on};
+use super::systemd::{SYSTEMD, install, keeps_writing, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
-/// By name only: three boots with a Docker take minutes.
+/// Run by name only: three boots with Docker take minutes.
 pub(super) const SOAK: &[Case] = &[Case {
     name: "docker_reboot",
-    about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and after a power cut it has \
-            all that it acknowledged, and where its pool is not mounted Docker is not started",
+    about: "a database in a container of a stock Docker whose unit requires the tenant's volumes: after a reboot and \
+            after a power cut it has all acknowledged rows, and Docker is not started if its pool is not mounted",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(900),
@@ -22,26 +22,27 @@ pub(super) const SOAK: &[Case] = &[Case {
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "docker_in_slice",
-    about: "a stock Docker starts a container in a tenant's slice: the tenant pays for its volume, its journal included; docker pause, exec, \
-            restart, update and rm work, and the tenant is not removed before its container",
+    about: "a stock Docker starts a container in a tenant's slice: the tenant is charged for its volume, journal \
+            included; docker pause, exec, restart, update and rm work, and the tenant cannot be removed before its \
+            container",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(500),
     run: |ctx| Box::pin(docker_in_slice(ctx)),
 }];
 
-/// What is of Docker, each with the folder of its programs.
+/// The packages of Docker, each with the directory of its programs.
 const PACKAGES: [(&str, &str); 4] =
     [("docker.io", "usr/sbin"), ("docker-cli", "usr/bin"), ("containerd", "usr/bin"), ("runc", "usr/sbin")];
 
-/// Docker as it is, without a network (the guest has none) and with a store that works on an overlay.
+/// Stock Docker without a network (the guest has none), with a storage driver that works on an overlay.
 const DOCKERD: &str = "--bridge=none --iptables=false --ip6tables=false --storage-driver=vfs";
 
-/// Longest that an emulated Docker may take for one thing.
+/// Time limit of one operation of an emulated Docker.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Appends to a file in the volume, syncs each, and publishes the count by rename, so that a reader never finds half of it. Rests after
-/// each, because a guest that always computes is slow to emulate.
+/// Appends lines to a file in the volume, syncs each, and publishes the count by rename, so that a reader never sees a
+/// partial count. It pauses after each, because a busy guest is slow to emulate.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> /data/log; fsync /data/log; echo $i > /data/written.new; \
                       mv /data/written.new /data/written; sleep .05; done";
 
@@ -50,24 +51,24 @@ struct Docker {
 }
 
 impl Docker {
-    /// Runs the command line of Docker.
+    /// Runs a `docker` command.
     async fn run(&self, ctx: &Ctx, words: &str) -> Result<String> {
         ctx.machine.sh_within(&format!("PATH={}:$PATH; docker {words}", self.path), LIMIT).await
     }
 }
 
-/// The folders of Docker's programs, and busybox; or why they cannot be had.
+/// The directories of Docker's programs, and busybox; or a skip if they are not available.
 async fn programs(ctx: &Ctx) -> std::result::Result<(Vec<String>, String), Outcome> {
-    let skipped = |name, error| Outcome::Skipped(format!("Debian's {name} cannot be had: {error:#}"));
-    let mut folders = Vec::new();
-    for (name, folder) in PACKAGES {
-        folders.push(ctx.lab.package(name).await.map_err(|error| skipped(name, error))?.path(folder));
+    let skipped = |name, error| Outcome::Skipped(format!("Debian's {name} is not available: {error:#}"));
+    let mut dirs = Vec::new();
+    for (name, dir) in PACKAGES {
+        dirs.push(ctx.lab.package(name).await.map_err(|error| skipped(name, error))?.path(dir));
     }
     let busybox = ctx.lab.package("busybox-static").await.map_err(|error| skipped("busybox-static", error))?;
-    Ok((folders, busybox.path("usr/bin/busybox")))
+    Ok((dirs, busybox.path("usr/bin/busybox")))
 }
 
-/// Waits until Docker answers, and makes the image `box`: busybox, and places where the guest's own programs can be mounted.
+/// Waits until Docker answers, and imports the image `box`: busybox, and mount points for the guest's own programs.
 async fn import_box(ctx: &Ctx, docker: &Docker, busybox: &str) -> Result<()> {
     let driver = ctx
         .machine
@@ -86,19 +87,19 @@ async fn import_box(ctx: &Ctx, docker: &Docker, busybox: &str) -> Result<()> {
 
 async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
-    let (folders, busybox) = match programs(ctx).await {
+    let (dirs, busybox) = match programs(ctx).await {
         Ok(found) => found,
         Err(skipped) => return Ok(skipped),
     };
     if install(ctx).await?.is_none() {
         return Ok(no_package());
     }
-    let docker = Docker { path: folders.join(":") };
+    let docker = Docker { path: dirs.join(":") };
     ctx.machine
         .sh(&format!(
             "systemd-run --unit=docker -p Delegate=yes -p KillMode=process -p Environment=PATH={}:/usr/sbin:/usr/bin \
              {}/dockerd {DOCKERD}",
-            docker.path, folders[0]
+            docker.path, dirs[0]
         ))
         .await?;
     make_file_pool(ctx).await?;
@@ -113,13 +114,13 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
         "run -d --name db --network none --cgroup-parent 'bulkhead-web\\x2ddb.slice' -v {at}:/data box /bin/sh -c '{WRITER}'"
     );
     docker.run(ctx, &start).await?;
-    writes_on(ctx, &written, LIMIT, "the container writes").await?;
+    keeps_writing(ctx, &written, LIMIT, "the container writes").await?;
     let cgroup = docker.run(ctx, "inspect -f '{{.State.Pid}}' db").await?;
     let cgroup = ctx.machine.read_text(&format!("/proc/{}/cgroup", cgroup.trim())).await?;
     ensure!(cgroup.starts_with("0::/bulkhead.slice/bulkhead-web\\x2ddb.slice/docker-"), "it is in {cgroup}");
-    // The container's writes are all its server's, so that they are charged wherever the container is.
+    // All of the container's writes are done by its server, so they are charged wherever the container runs.
     let before = json(ctx, &["tenant", "inspect", "web-db"]).await?;
-    writes_on(ctx, &written, LIMIT, "the container writes on").await?;
+    keeps_writing(ctx, &written, LIMIT, "the container keeps writing").await?;
     let after = json(ctx, &["tenant", "inspect", "web-db"]).await?;
     let charged = |view: &serde_json::Value| view["server_io"]["written_bytes"].as_u64();
     ensure!(after["n_processes"].as_u64() > Some(0) && charged(&after) > charged(&before), "{before} {after}");
@@ -130,13 +131,13 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     let (first, second) = stopped.trim().split_once('\n').context("nothing was written")?;
     ensure!(first == second, "it writes while it is paused: {stopped}");
     docker.run(ctx, "unpause db").await?;
-    writes_on(ctx, &written, LIMIT, "it goes on").await?;
+    keeps_writing(ctx, &written, LIMIT, "it resumes").await?;
     ensure!(docker.run(ctx, "exec db cat /data/written").await?.trim().parse::<u64>().is_ok());
     docker.run(ctx, "update --memory 64m --memory-swap 64m db").await?;
     ctx.machine.sh("systemctl restart bulkhead; systemctl daemon-reload").await?;
-    writes_on(ctx, &written, LIMIT, "it writes beside another daemon").await?;
+    keeps_writing(ctx, &written, LIMIT, "it keeps writing under another daemon").await?;
     docker.run(ctx, "restart -t 1 db").await?;
-    writes_on(ctx, &written, LIMIT, "it writes after a restart").await?;
+    keeps_writing(ctx, &written, LIMIT, "it writes after a restart").await?;
     let weight = ctx.machine.sh("cat '/sys/fs/cgroup/bulkhead.slice/bulkhead-web\\x2ddb.slice/io.weight'").await?;
     ensure!(weight.starts_with("default 300\n"), "{weight}");
 
@@ -152,7 +153,7 @@ async fn docker_in_slice(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A Docker that needs a tenant's volumes, as an operator has it with a drop-in.
+/// A Docker service that requires a tenant's volumes, as with an operator's drop-in.
 const UNIT: &str = "[Unit]
 Requires=bulkhead-tenant@db.service
 After=bulkhead-tenant@db.service
@@ -166,27 +167,28 @@ KillMode=process
 WantedBy=multi-user.target
 ";
 
-/// Where the pool is, and what its tenant's database is in.
+/// Mount point of the pool's file system, and directory of the tenant's database.
 const POOL: &str = "/srv/file";
 const DATA: &str = "/run/bulkhead/mnt/file/data";
 
-/// A database with the guest's own programs in a container of the tenant's. Without grant tables it needs no installation.
+/// A database in a container of the tenant, with the guest's own programs. Without grant tables it needs no
+/// installation.
 const DATABASE: &str = "run -d --name db --restart always --network none --cgroup-parent bulkhead-db.slice -v DATA:/data -v /usr:/usr:ro \
                         -v /etc:/etc:ro box /usr/sbin/mariadbd --no-defaults --user=root --skip-grant-tables --skip-networking \
                         --innodb-buffer-pool-size=16M --innodb-log-file-size=4M --performance-schema=0 --datadir=/data --socket=/data/socket \
                         --innodb-flush-log-at-trx-commit=1";
 
-/// Inserts numbers, one after the other, and notes each that was acknowledged, durably.
+/// Inserts consecutive numbers, and durably records each acknowledged one.
 const INSERT: &str = "mariadb -S SOCKET -e 'CREATE DATABASE IF NOT EXISTS t; CREATE TABLE IF NOT EXISTS t.n (n INT PRIMARY KEY)' && \
                       n=$(mariadb -N -S SOCKET -e 'SELECT COALESCE(MAX(n), 0) FROM t.n') && while n=$((n + 1)) && \
                       mariadb -S SOCKET -e \"INSERT INTO t.n VALUES ($n)\"; do echo $n > /var/acked.new; sync /var/acked.new; \
                       mv /var/acked.new /var/acked; done";
 
-/// Rows that are acknowledged before the machine goes down.
+/// Rows acknowledged before the machine goes down.
 const ROWS: u64 = 8;
 
 async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
-    let (folders, busybox) = match programs(ctx).await {
+    let (dirs, busybox) = match programs(ctx).await {
         Ok(found) => found,
         Err(skipped) => return Ok(skipped),
     };
@@ -206,8 +208,8 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["pool", "create", "file", "--dir", &format!("{POOL}/volumes")]).await?;
     json(ctx, &["volume", "create", "file/data", "--size", "512M"]).await?;
     json(ctx, &["tenant", "create", "db", "--volume", "file/data"]).await?;
-    let docker = Docker { path: folders.join(":") };
-    let dockerd = folders.first().map(|folder| format!("{folder}/dockerd {DOCKERD}")).unwrap_or_default();
+    let docker = Docker { path: dirs.join(":") };
+    let dockerd = dirs.first().map(|dir| format!("{dir}/dockerd {DOCKERD}")).unwrap_or_default();
     let unit = UNIT.replace("FOLDERS", &docker.path).replace("DOCKERD", &dockerd);
     ctx.machine.write_file("/etc/systemd/system/docker.service", unit.as_bytes()).await?;
     ctx.machine.sh_within("systemctl daemon-reload; systemctl enable --now docker", LIMIT).await?;
@@ -219,12 +221,12 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     let after_reboot = insert(ctx, acked(ctx).await?).await?;
     ctx.crash_and_reboot().await?;
     let after_cut = insert(ctx, acked(ctx).await?).await?;
-    ctx.log(format!("rows that were there after a reboot: {after_reboot}, after a power cut: {after_cut}"));
+    ctx.log(format!("rows present after a reboot: {after_reboot}, after a power cut: {after_cut}"));
     let cgroup = docker.run(ctx, "inspect -f '{{.State.Pid}}' db").await?;
     let cgroup = ctx.machine.read_text(&format!("/proc/{}/cgroup", cgroup.trim())).await?;
     ensure!(cgroup.starts_with("0::/bulkhead.slice/bulkhead-db.slice/docker-"), "it is in {cgroup}");
 
-    // Where the pool is not there, the container is not started on an empty directory.
+    // Without the pool, the container is not started on an empty directory.
     ctx.machine.sh("sed -i /file/d /etc/fstab; sync").await?;
     ctx.reboot(LIMIT * 2).await?;
     ctx.machine.sh("systemctl is-system-running --wait || true").await?;
@@ -246,13 +248,13 @@ async fn docker_reboot(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// How many rows the database has acknowledged.
+/// Number of rows that the database has acknowledged.
 async fn acked(ctx: &Ctx) -> Result<u64> {
     Ok(ctx.machine.read_text("/var/acked").await?.trim().parse()?)
 }
 
-/// Waits until the database answers, checks that it has all rows up to `least`, and has more inserted, on which it is left. Returns how many
-/// there were.
+/// Waits until the database answers, checks that it has all rows up to `least`, and starts inserting more, which
+/// continues afterwards. Returns the number of rows found.
 async fn insert(ctx: &Ctx, least: u64) -> Result<u64> {
     let answers = format!("mariadb -N -S {DATA}/socket -e 'SELECT 1'");
     let waited = ctx
@@ -271,7 +273,10 @@ async fn insert(ctx: &Ctx, least: u64) -> Result<u64> {
         let mut words = answer.split_whitespace();
         let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).context("no number");
         found = (number()?, number()?);
-        ensure!(found.0 >= least && found.0 == found.1, "{least} rows were acknowledged, and there are {found:?}");
+        ensure!(
+            found.0 >= least && found.0 == found.1,
+            "{least} rows were acknowledged, but count and maximum are {found:?}"
+        );
         ensure!(answer.trim().ends_with("OK"), "{answer}");
     }
     ctx.machine.write_file("/run/insert.sh", INSERT.replace("SOCKET", &format!("{DATA}/socket")).as_bytes()).await?;

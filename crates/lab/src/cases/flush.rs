@@ -1,7 +1,8 @@
-//! What is durable when an fsync in a volume has ended: disks that lose what was not flushed, at moments that tests choose.
+//! Durability of an fsync in a volume, on disks that lose unflushed writes at chosen moments.
 //!
-//! The lab's disks lose nothing that they have taken, so that cutting a machine's power says nothing of flushes. The kernel's log-writes
-//! target logs writes as flushes make them durable, and marks; what a disk held at a mark is made of that on another one.
+//! Most of the lab's disks keep all completed writes, so a power cut does not test flushes. The kernel's dm-log-writes
+//! target logs writes in the order in which flushes make them durable, and marks; the durable contents at a mark are
+//! rebuilt from that log on another disk.
 
 use std::time::Duration;
 
@@ -16,24 +17,24 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "volume_flushes",
-    about: "what was synced in a volume and in a clone of it is on the disk as it was when the sync ended, without anything that was not \
-            flushed by then, and the file systems are in order (dm-log-writes)",
+    about: "data synced in a volume and in a clone of it is in the durable contents of the disk at the end of the \
+            sync, and the file systems are clean there (dm-log-writes)",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(1200),
     run: |ctx| Box::pin(flushes(ctx)),
 }];
 
-/// Writes and changes without ever syncing, so that there is something to lose.
+/// Writes and changes files without syncing, so that there is data to lose.
 const NOISE: &str = "cd AT; n=0; until [ -e /run/stop ]; do n=$((n + 1)); mkdir -p noise/$((n % 50)); \
                      head -c $((RANDOM * 4)) /dev/urandom > noise/$((n % 50))/$((n % 7)); mv noise/$((n % 50))/$((n % 7)) noise/moved; done";
 
-/// Writes a new file, and in the middle of an old one; syncs both and their directory, and says what they are.
+/// Writes a new file and the middle of an old one, syncs both and their directory, and records their checksums.
 const SYNCED: &str = "cd AT; head -c 150000 /dev/urandom > NAME; [ -e old ] || head -c 400000 /dev/zero > old; \
                       dd if=/dev/urandom of=old bs=4096 count=5 seek=$((RANDOM % 90)) conv=notrunc status=none; sync NAME old .; \
                       md5sum old [0-9]* > /run/sums/VOLUME.NAME";
 
-/// Writes to a device what a log has from where the last call ended to a mark.
+/// Replays a log to a device, from the end of the last call up to a mark.
 const REPLAY: &str = r#"
 import os, struct, sys
 log, target, mark, state = sys.argv[1:]
@@ -59,13 +60,13 @@ while number < entries:
 sys.exit(f"the log of {entries} entries has no mark {mark}")
 "#;
 
-/// What a disk held at a mark, so that looking at it leaves it as it was.
-const LOOK: &str = "truncate -s 1G /run/cow; dmsetup create look --table \"0 $(blockdev --getsz DISK) snapshot DISK $(losetup -f --show /run/cow) N 8\"; \
+/// Mounts the contents of a disk at a mark through a dm snapshot, so that the disk itself stays unchanged.
+const MOUNT_SNAPSHOT: &str = "truncate -s 1G /run/cow; dmsetup create look --table \"0 $(blockdev --getsz DISK) snapshot DISK $(losetup -f --show /run/cow) N 8\"; \
                     mount /dev/mapper/look /run/filepool";
-const LOOK_AWAY: &str = "umount /run/filepool; e2fsck -fn /dev/mapper/look > /run/fsck || { cat /run/fsck >&2; exit 1; }; dmsetup remove look; \
+const UNMOUNT_SNAPSHOT: &str = "umount /run/filepool; e2fsck -fn /dev/mapper/look > /run/fsck || { cat /run/fsck >&2; exit 1; }; dmsetup remove look; \
                          losetup -d $(losetup -n -O NAME -j /run/cow); rm /run/cow /run/fsck";
 
-/// Rounds of writes, and how many of them are made before there is a clone.
+/// Rounds of writes, and the number of them before there is a clone.
 const ROUNDS: usize = 5;
 const ALONE: usize = 2;
 
@@ -122,7 +123,7 @@ async fn flushes(ctx: &mut Ctx) -> Result<Outcome> {
         let replay = ["python3", "-c", REPLAY, &log, &other, &mark, "/run/replayed"];
         let replayed = ctx.machine.run_within(&replay, Duration::from_secs(120)).await?;
         ensure!(replayed.status == ExitStatus::Code(0), "{mark}: {}", replayed.stderr);
-        ctx.machine.sh(&LOOK.replace("DISK", &other)).await?;
+        ctx.machine.sh(&MOUNT_SNAPSHOT.replace("DISK", &other)).await?;
         let running = start_daemon_as(ctx, &daemon, &[]).await?;
         nothing_is_critical(ctx, &mark).await?;
         for volume in &volumes {
@@ -134,12 +135,12 @@ async fn flushes(ctx: &mut Ctx) -> Result<Outcome> {
                 })
                 .await?;
             let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c /run/sums/{volume}.{round}")).await;
-            ensure!(checked.is_ok(), "{mark}: what was synced in {volume} is not there: {checked:?}");
+            ensure!(checked.is_ok(), "{mark}: data synced in {volume} is missing: {checked:?}");
             json(ctx, &["tenant", "rm", volume]).await?;
             json(ctx, &["volume", "check", &format!("file/{volume}")]).await?;
         }
         running.stop().await?;
-        ctx.machine.sh(LOOK_AWAY).await?;
+        ctx.machine.sh(UNMOUNT_SNAPSHOT).await?;
         ctx.log(format!("{mark}: {volumes:?} after {} entries of the log", replayed.stdout.trim()));
     }
     ctx.machine.sh(&format!("wipefs -qa {disk} {other}; rm -r /run/sums /run/replayed; rmdir /run/filepool")).await?;

@@ -1,4 +1,5 @@
-//! Holding shares on a real kernel: a container that journals beside its reads is held to its share, and nothing is left of it.
+//! Enforcement of shares on a real kernel: with journal writes, by caps, with an fsync promise; and its complete
+//! removal.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "shares_held_with_journal",
-        about: "a container that journals beside its reads is held to its share; weights are as before whoever is killed",
+        about: "a container with reads and journal writes is held to its share; the previous weights return, whichever \
+                process is killed",
         kernels: &[Kernel::V6_12],
         profile: BUSY,
         limit: Duration::from_secs(900),
@@ -24,7 +26,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "shares_held_by_caps",
-        about: "tenants that fsync on volumes of their own are held to 70/30 where weights do nothing; BFQ's tunables and io.max come back",
+        about: "tenants that fsync on their own volumes are held to 70/30 where weights have no effect; BFQ's tunables \
+                and io.max are restored",
         kernels: &[Kernel::V6_12],
         profile: SLOW,
         limit: Duration::from_secs(900),
@@ -32,7 +35,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "journal_beside_container",
-        about: "the journal thread of a container's own file system runs beside it while its share is held, and is charged to it",
+        about: "while a container's share is held, the journal thread of its file system runs in a cgroup next to it \
+                and is charged to it",
         kernels: &[Kernel::V6_12],
         profile: SLOW,
         limit: Duration::from_secs(600),
@@ -40,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "fsync_p99_held",
-        about: "what 99 % of a tenant's fsyncs take beside buffered writers comes down when half of it is promised",
+        about: "the 99th percentile of a tenant's fsyncs next to buffered writers falls when half of it is promised",
         kernels: &[Kernel::V6_12],
         profile: SLOW,
         limit: Duration::from_secs(900),
@@ -48,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Both read all the time; `a` makes directories besides, whose journal blocks the kernel charges to nobody.
+/// Both read all the time; `a` also makes directories, whose journal blocks the kernel charges to the root cgroup.
 const LOADS: &str = r#"
 in_cgroup() { setsid bash -c "echo \$\$ > /sys/fs/cgroup/test.slice/$1/cgroup.procs; $2" > /dev/null 2>&1 & }
 read_all() { echo "while :; do dd if=/run/shared/$1 of=/dev/null bs=128k iflag=direct; done"; }
@@ -57,12 +61,13 @@ in_cgroup a "$(read_all a)"
 in_cgroup b "$(read_all b)"
 in_cgroup a 'mkdir /run/shared/dirs; i=0; while :; do i=$((i+1)); mkdir /run/shared/dirs/$i; cd /run/shared/dirs/$i; mkdir $(seq 150); done'"#;
 
-/// How long shares are held and watched (a table comes every 5 s), and from which table on they count.
+/// How long shares are held and watched, in seconds (one table every 5 s), and the first table that counts.
 const WATCHED: &str = "65";
 const SETTLED: usize = 3;
-/// How far from its share a container may be on average, in percent of the whole: two cores emulate processor and disk.
+/// Tolerated mean deviation of a container from its share, in percent of the whole: two cores emulate processor and
+/// disk.
 const TOLERANCE: f64 = 6.0;
-/// How long after its owner was killed a hold may last: its lease, and some.
+/// How long a hold may outlive its killed owner: its lease and a margin.
 const LEASE: Duration = Duration::from_secs(150);
 
 async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
@@ -90,13 +95,13 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     )
     .await?;
     refused(ctx, 2, &["a share must be a positive number"], &["hold", "--tenant", "a=0", "--tenant", "b=1"]).await?;
-    // The observation begins, and further down it begins anew, while nothing goes on: an emulated processor stumbles now and then over
-    // code that is patched while another one runs it (`Oops: int3`).
+    // Start the observation, here and again further down, while there is no load: an emulated processor occasionally
+    // crashes on code that is patched while another one runs it (`Oops: int3`).
     json(ctx, &["top", "--total"]).await?;
     ctx.machine.sh(LOADS).await?;
     let program = ctx.program("bulkhead");
 
-    // Held as long as the command runs.
+    // Shares are held while the command runs.
     let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
     let tables = watch(ctx, &hold, WATCHED).await?;
     let standing = |table: &Value, field: &str| table["standings"][0][field].as_f64();
@@ -110,12 +115,13 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
         mean_pct(&journal)
     ));
     ensure!((mean_pct(&achieved) - 50.0).abs() < TOLERANCE, "a has {:.1} %", mean_pct(&achieved));
-    ensure!(mean_pct(&journal) > 2.0, "the journal has no part in it: {journal:?}");
+    ensure!(mean_pct(&journal) > 2.0, "no journal share: {journal:?}");
     let corrections = tables.last().and_then(|table| table["corrections"].as_u64());
     ensure!(corrections > Some(0), "no weight was changed: {corrections:?}");
     ensure!(own_weights(ctx).await?.is_empty(), "weights are left");
 
-    // Its owner and the daemon killed: the next daemon goes on with the weights that it finds, and takes them back in the end.
+    // Kill the owner and the daemon: the next daemon continues with the weights that it finds, and removes them at the
+    // end of the lease.
     let running = ctx.machine.spawn(&hold, &[]).await?;
     ctx.machine
         .wait_until("both are contenders", Duration::from_secs(60), async || {
@@ -130,7 +136,7 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     daemon.kill().await?;
     ensure!(!own_weights(ctx).await?.is_empty(), "no weights were set");
     let daemon = start_daemon(ctx, &[]).await?;
-    ensure!(json(ctx, &["hold", "ls"]).await?[0]["device"] == disk, "the hold was forgotten");
+    ensure!(json(ctx, &["hold", "ls"]).await?[0]["device"] == disk, "the hold was lost");
     ctx.machine
         .wait_until("the lease ends", LEASE, async || {
             Ok((json(ctx, &["hold", "ls"]).await? == serde_json::json!([])).then_some(()))
@@ -147,7 +153,7 @@ async fn shares_held_with_journal(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What `bulkhead hold` prints while shares are held, until it is interrupted after some seconds.
+/// Runs `bulkhead hold`, interrupts it after `seconds`, and returns the tables that it printed.
 async fn watch(ctx: &Ctx, hold: &[&str], seconds: &str) -> Result<Vec<Value>> {
     let argv = [&["timeout", "--preserve-status", "-s", "INT", seconds], hold].concat();
     let held = ctx.machine.run_within(&argv, Duration::from_secs(200)).await?;
@@ -160,13 +166,13 @@ fn mean_pct(shares: &[f64]) -> f64 {
     100.0 * shares.iter().sum::<f64>() / f64::from(u32::try_from(shares.len()).unwrap_or(1))
 }
 
-/// Weights that the two have on a device, beside their default.
+/// Per-device weights of the two cgroups, without their defaults.
 async fn own_weights(ctx: &Ctx) -> Result<String> {
     let text = ctx.machine.sh("grep -hv default /sys/fs/cgroup/test.slice/*/io.weight || true").await?;
     Ok(text.trim().to_owned())
 }
 
-/// From which table on caps are where they belong (it takes some 15 s until weights are known to do nothing).
+/// The first table with settled caps (it takes some 15 s to find that weights have no effect).
 const CAPPED: usize = 7;
 /// The tunables of BFQ that a hold sets.
 const TUNABLES: &str = "cd /sys/block/DISK/queue/iosched; echo $(cat strict_guarantees low_latency slice_idle)";
@@ -184,7 +190,7 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     let tenants = ["--tenant", "a=70", "--tenant", "b=30"];
     let hold = [&[program.as_str(), "hold", "--output", "json"], &tenants[..]].concat();
 
-    // BFQ: tunables that weights need, as long as it is held.
+    // BFQ: a hold sets the tunables that weights need.
     json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
     let tunables = TUNABLES.replace("DISK", disk);
     let before = ctx.machine.sh(&tunables).await?;
@@ -198,14 +204,14 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     let ended = running.wait(Duration::from_secs(60)).await?;
     ensure!(ended.status == ExitStatus::Code(0), "{ended:?}");
     let after = ctx.machine.sh(&tunables).await?;
-    ensure!(before == after && before.trim() == "0 1 8", "BFQ had {before}, and has {after}");
+    ensure!(before == after && before.trim() == "0 1 8", "BFQ's tunables were {before}, and are {after}");
 
-    // io.cost: journal writes go through as debt, and weights do nothing between two who sync all the time.
+    // io.cost: journal writes are issued as debt, so weights have no effect between two tenants that sync all the time.
     json(ctx, &["device", "calibrate", disk, "--model", lines.model, "--qos", lines.qos]).await?;
     json(ctx, &["device", "control", disk, "--policy", "iocost"]).await?;
     refused(ctx, 2, &["has no share"], &[&["hold", "--fsync-p99", "c=20ms"], &tenants[..]].concat()).await?;
     refused(ctx, 2, &["not a time"], &[&["hold", "--fsync-p99", "a=20"], &tenants[..]].concat()).await?;
-    // The observation begins while nothing goes on: see above.
+    // Start the observation while there is no load: see above.
     json(ctx, &["top", "--total"]).await?;
     let mut loads = vec![load(ctx, "a", "high-fsync").await?, load(ctx, "b", "high-fsync").await?];
     let tables = watch(ctx, &hold, WATCHED).await?;
@@ -219,7 +225,7 @@ async fn shares_held_by_caps(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(last["state"] == "capped" && last["standings"][1]["cap"].is_u64(), "{last}");
     ensure!(caps(ctx).await?.is_empty(), "a cap is left");
 
-    // Who was held has the disk for itself when the other one stops, and a hold that ends takes its caps along.
+    // A capped tenant gets the whole disk when the other one stops, and a hold that ends removes its caps.
     json(ctx, &[&["hold", "--detach"], &tenants[..]].concat()).await?;
     ctx.machine
         .wait_until("b is held to a cap", Duration::from_secs(90), async || {
@@ -274,11 +280,12 @@ async fn remove_volumes(ctx: &Ctx, disk: &str, loads: Vec<Process>) -> Result<()
     Ok(())
 }
 
-/// What is promised, of what it is without a promise.
+/// Promised latency, as a fraction of that without a promise.
 const HALF: f64 = 0.5;
-/// What it has to come down to: an emulated disk and 100 fsyncs in 10 s make a rough figure.
+/// Required latency, as a fraction of that without a promise: an emulated disk and 100 fsyncs in 10 s give a rough
+/// figure.
 const BETTER: f64 = 0.75;
-/// From which table on it counts: two steps of 10 s have shown.
+/// The first table that counts: two control steps of 10 s have taken effect.
 const STEPS: usize = 4;
 
 async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
@@ -288,7 +295,7 @@ async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
     let daemon = start_daemon(ctx, &[]).await?;
     own_volumes(ctx, &path).await?;
     json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
-    // The observation begins while nothing goes on: see above.
+    // Start the observation while there is no load: see above.
     json(ctx, &["top", "--total"]).await?;
     let loads = vec![load(ctx, "a", "probe").await?, load(ctx, "b", "streams --file-bytes 33554432").await?];
     let program = ctx.program("bulkhead");
@@ -315,8 +322,8 @@ async fn fsync_p99_held(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A container with an ext4 of its own that makes directories, and one that reads the device.
-const BESIDE: &str = r#"
+/// A container that makes directories on its own ext4, and one that reads the device.
+const OWN_EXT4_LOADS: &str = r#"
 cd /sys/fs/cgroup; echo '+io +memory' > cgroup.subtree_control
 mkdir -p test.slice; echo '+io +memory' > test.slice/cgroup.subtree_control; mkdir -p test.slice/a test.slice/b
 in_cgroup() { setsid bash -c "echo \$\$ > /sys/fs/cgroup/test.slice/$1/cgroup.procs; $2" > /dev/null 2>&1 & }
@@ -330,16 +337,16 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     let daemon = start_daemon(ctx, &[]).await?;
     ctx.machine.sh(&format!("mkfs.ext4 -q -F {path}; mkdir -p /run/own; mount {path} /run/own")).await?;
     json(ctx, &["device", "control", disk, "--policy", "bfq"]).await?;
-    // The observation begins while nothing goes on: see above.
+    // Start the observation while there is no load: see above.
     json(ctx, &["top", "--total"]).await?;
-    ctx.machine.sh(&BESIDE.replace("DISK", &path)).await?;
+    ctx.machine.sh(&OWN_EXT4_LOADS.replace("DISK", &path)).await?;
     let hold = ["hold", "--tenant", "test.slice/a=50", "--tenant", "test.slice/b=50", "--journal"];
     refused(ctx, 2, &["has no share"], &[&hold[..], &["test.slice/c=/run/own"]].concat()).await?;
     refused(ctx, 8, &["not on a block device"], &[&hold[..], &["test.slice/a=/dev"]].concat()).await?;
     json(ctx, &[&hold[..], &["test.slice/a=/run/own", "--detach"]].concat()).await?;
     let leaf = "/sys/fs/cgroup/test.slice/bulkhead-journal:a";
     let thread = format!("cat /proc/$(pgrep -x jbd2/{disk}-8)/cgroup");
-    ensure!(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a"), "the thread is elsewhere");
+    ensure!(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a"), "the thread is in another cgroup");
     let refused_twice =
         ["hold", "--tenant", "test.slice/a=1", "--tenant", "test.slice/b=1", "--journal", "test.slice/b=/run/own"];
     refused(ctx, 5, &["is already in test.slice/bulkhead-journal:a"], &refused_twice).await?;
@@ -354,12 +361,12 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
     };
     let first = weights().await?;
     ctx.machine
-        .wait_until("the weight is split by what the thread does", Duration::from_secs(90), async || {
+        .wait_until("the weight is split by the thread's I/O", Duration::from_secs(90), async || {
             Ok((weights().await? != first).then_some(()))
         })
         .await?;
     let (journal, own) = weights().await?;
-    // What was committed before the thread was moved was charged to nobody by the kernel: a commit after that is waited for.
+    // Commits before the thread was moved were charged to the root cgroup: wait for a later one.
     let mut a = None;
     let charged = ctx
         .machine
@@ -372,17 +379,17 @@ async fn journal_beside_container(ctx: &mut Ctx) -> Result<Outcome> {
         })
         .await;
     ctx.log(format!("weights {own} and {journal}: {}", a.as_ref().map_or(&Value::Null, |a| &a["journal"])));
-    charged.with_context(|| format!("nothing of the journal is charged to the container: {a:?}"))?;
-    // A remount keeps the thread, a new mount makes one: it is put in its place again.
+    charged.with_context(|| format!("no journal writes are charged to the container: {a:?}"))?;
+    // A remount keeps the thread and a new mount creates one; wherever it is, it is moved to its cgroup.
     let pid = format!("pgrep -x jbd2/{disk}-8");
     ctx.machine.sh(&format!("echo $({pid}) > /sys/fs/cgroup/cgroup.procs")).await?;
     ctx.machine
-        .wait_until("the thread is put back", Duration::from_secs(60), async || {
+        .wait_until("the thread is moved back", Duration::from_secs(60), async || {
             Ok(ctx.machine.sh(&thread).await?.contains("bulkhead-journal:a").then_some(()))
         })
         .await?;
     json(ctx, &["hold", "rm", disk]).await?;
-    ensure!(ctx.machine.sh(&thread).await?.trim().ends_with(":/"), "the thread is not where it was");
+    ensure!(ctx.machine.sh(&thread).await?.trim().ends_with(":/"), "the thread is not back in its original cgroup");
     ensure!(!ctx.machine.run(&["test", "-e", leaf]).await?.status.success(), "{leaf} is left");
     ctx.machine
         .sh("cd /sys/fs/cgroup/test.slice; for name in a b; do echo 1 > $name/cgroup.kill; done; \

@@ -1,4 +1,5 @@
-//! What the product's cases share: a daemon in the guest, the command line, and pools of each kind.
+//! Helpers of the product's cases: a daemon in the guest, the command line, and pools of each kind. Does not: define
+//! cases.
 
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use crate::init::Init;
 use crate::process::{Output, Process};
 use crate::protocol::ExitStatus;
 
-/// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes. In virtual time: one
-/// command after the other, and what they wait for costs nothing.
+/// The machine of the product's cases: disk 0 for a file pool's file system, 1 for thick and 2 for thin volumes. In
+/// virtual time: commands run one at a time, and waiting costs nothing.
 pub(super) const PROFILE: Profile = Profile {
     name: "host",
     clock: Clock::Virtual,
@@ -27,17 +28,17 @@ pub(super) const PROFILE: Profile = Profile {
     cpus: 1,
 };
 
-/// The same on the wall clock, with processors that run at the same time: for races between servers, writers and what kills them,
-/// and for loads that are to run at the same time.
+/// [`PROFILE`] on the wall clock, with processors that run in parallel: for races between servers, writers and kills,
+/// and for concurrent loads.
 pub(super) const SMP: Profile = Profile { name: "smp", clock: Clock::Wall, cpus: 2, ..PROFILE };
 
 /// Directory of the file pool.
 pub(super) const FILE_POOL: &str = "/run/filepool/pool";
 
-/// How long a command of the product may take under emulation.
+/// Time limit of a command of the product under emulation.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// The kinds of pool, by the name that the cases give to the pool.
+/// The kinds of pool, which are also the names of the pools.
 pub(super) const KINDS: [&str; 3] = ["file", "thick", "thin"];
 
 /// A running daemon.
@@ -52,7 +53,7 @@ pub(super) async fn start_daemon(ctx: &Ctx, env: &[(&str, &str)]) -> Result<Daem
     start_daemon_as(ctx, &[&program, "daemon"], env).await
 }
 
-/// Starts the daemon by this command, and waits until it answers.
+/// Starts the daemon with this command, and waits until it answers.
 pub(super) async fn start_daemon_as(ctx: &Ctx, argv: &[&str], env: &[(&str, &str)]) -> Result<Daemon> {
     let process = ctx.machine.spawn(argv, env).await?;
     ctx.machine
@@ -74,11 +75,11 @@ while 'READY=1' not in s.recv(4096).decode():
 print(open('/proc/uptime').read().split()[0])
 ";
 
-/// Starts the daemon and waits until it reports readiness to a supervisor: polling would slow the start down. Returns the seconds that the start
-/// took, too, on the guest's clock.
+/// Starts the daemon and waits until it reports readiness to a supervisor, because polling would slow the start down.
+/// Also returns the duration of the start on the guest's clock, in seconds.
 pub(super) async fn start_daemon_timed(ctx: &Ctx, argv: &[&str], limit: Duration) -> Result<(Daemon, f64)> {
     let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
-    listens_at(ctx, "/run/supervisor").await?;
+    wait_for_socket(ctx, "/run/supervisor").await?;
     let before: f64 = ctx.machine.sh("cut -d' ' -f1 /proc/uptime").await?.trim().parse()?;
     let process = ctx.machine.spawn(argv, &[("NOTIFY_SOCKET", "/run/supervisor")]).await?;
     let ready = supervisor.wait(limit).await?.success("waiting for the daemon")?;
@@ -86,8 +87,8 @@ pub(super) async fn start_daemon_timed(ctx: &Ctx, argv: &[&str], limit: Duration
     Ok((Daemon { process }, ready.stdout.trim().parse::<f64>()? - before))
 }
 
-/// Waits until a supervisor has its socket.
-pub(super) async fn listens_at(ctx: &Ctx, socket: &str) -> Result<()> {
+/// Waits until a supervisor has created its socket.
+pub(super) async fn wait_for_socket(ctx: &Ctx, socket: &str) -> Result<()> {
     ctx.machine
         .wait_until("the supervisor listens", Duration::from_secs(60), async || {
             let found = ctx.machine.run(&["test", "-S", socket]).await?;
@@ -97,7 +98,7 @@ pub(super) async fn listens_at(ctx: &Ctx, socket: &str) -> Result<()> {
 }
 
 impl Daemon {
-    /// Stops it as systemd does, checks that it went in peace, and returns its log.
+    /// Stops it as systemd does, checks that it exits with 0, and returns its log.
     pub(super) async fn stop(self) -> Result<String> {
         self.process.kill(15).await?;
         let output = self.process.wait(COMMAND_LIMIT).await?;
@@ -110,27 +111,27 @@ impl Daemon {
         self.process.pid()
     }
 
-    /// `kill -9`.
+    /// Kills it with SIGKILL.
     pub(super) async fn kill(self) -> Result<()> {
         self.process.kill(9).await?;
         self.process.wait(COMMAND_LIMIT).await?;
         Ok(())
     }
 
-    /// Waits until it ends by itself, and returns what it printed.
+    /// Waits until it ends by itself; returns its output.
     pub(super) async fn ended(self) -> Result<Output> {
         self.process.wait(COMMAND_LIMIT).await
     }
 }
 
-/// Runs the command line.
+/// Runs a `bulkhead` command.
 pub(super) async fn cli(ctx: &Ctx, args: &[&str]) -> Result<Output> {
     let program = ctx.program("bulkhead");
     let argv: Vec<&str> = std::iter::once(program.as_str()).chain(args.iter().copied()).collect();
     ctx.machine.run_within(&argv, COMMAND_LIMIT).await
 }
 
-/// Fails when the daemon knows of something that is not as recorded, or cannot be reached.
+/// Fails when the daemon reports a critical finding, or cannot be reached.
 pub(super) async fn nothing_is_critical(ctx: &Ctx, when: &str) -> Result<()> {
     let findings = json(ctx, &["host"]).await?["findings"].clone();
     let is_fine = findings.as_array().is_some_and(|all| all.iter().all(|found| found["severity"] != "critical"));
@@ -138,7 +139,7 @@ pub(super) async fn nothing_is_critical(ctx: &Ctx, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command line, which must succeed; returns its JSON.
+/// Runs a command, which must succeed; returns its JSON output.
 pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
     let args: Vec<&str> = ["--output", "json"].into_iter().chain(args.iter().copied()).collect();
     let output = cli(ctx, &args).await?;
@@ -148,7 +149,7 @@ pub(super) async fn json(ctx: &Ctx, args: &[&str]) -> Result<Value> {
     serde_json::from_str(&output.stdout).with_context(|| format!("`bulkhead {}`: {:?}", args.join(" "), output.stdout))
 }
 
-/// Runs the command line, which must fail with this exit code and these words in its error.
+/// Runs a command, which must fail with this exit code and these words in its error.
 pub(super) async fn refused(ctx: &Ctx, code: i32, words: &[&str], args: &[&str]) -> Result<()> {
     refused_as(ctx, code, words, &[&[ctx.program("bulkhead").as_str()], args].concat()).await
 }
@@ -164,16 +165,16 @@ pub(super) async fn refused_as(ctx: &Ctx, code: i32, words: &[&str], argv: &[&st
     Ok(())
 }
 
-/// Checks that the kernel has complained of nothing since the case began.
+/// Checks that the kernel has logged no errors since the case started.
 pub(super) async fn kernel_is_silent(ctx: &Ctx) -> Result<()> {
     let complaints = "I/O error|EXT4-fs error|XFS .*(Corruption|shutdown|error)|hung task|WARNING";
-    let said = ctx.machine.sh(&format!("dmesg | grep -E '{complaints}' || true")).await?;
-    ensure!(said.is_empty(), "the kernel complains: {said}");
+    let logged = ctx.machine.sh(&format!("dmesg | grep -E '{complaints}' || true")).await?;
+    ensure!(logged.is_empty(), "the kernel logged errors: {logged}");
     Ok(())
 }
 
-/// Creates a pool of each of these kinds (of [`KINDS`]), named after its kind; `unmake_pools` removes them. LVM pools make `volume ls` slow:
-/// a case creates only those that it uses.
+/// Creates a pool of each of these kinds (of [`KINDS`]), named after its kind; [`unmake_pools`] removes them. LVM pools
+/// make `volume ls` slow, so a case creates only those that it uses.
 pub(super) async fn make_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     for kind in kinds {
         let (disk, options) = match *kind {
@@ -183,7 +184,7 @@ pub(super) async fn make_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
             }
             "thick" => (1, &[][..]),
             "thin" => (2, &["--thin"][..]),
-            other => bail!("there is no kind of pool {other}"),
+            other => bail!("no such kind of pool: {other}"),
         };
         let device = ctx.machine.disk(disk).await?;
         json(ctx, &[&["pool", "create", kind, "--device", &device], options].concat()).await?;
@@ -191,7 +192,7 @@ pub(super) async fn make_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the file pool alone, on disk 0; `unmake_file_pool` removes it.
+/// Creates the file pool, on disk 0; [`unmake_file_pool`] removes it.
 pub(super) async fn make_file_pool(ctx: &Ctx) -> Result<()> {
     let d0 = ctx.machine.disk(0).await?;
     ctx.machine.sh(&format!("mkfs.ext4 -q {d0}; mkdir -p /run/filepool; mount {d0} /run/filepool")).await?;
@@ -199,7 +200,7 @@ pub(super) async fn make_file_pool(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Has the file pool, which must be empty, use loop devices.
+/// Recreates the file pool, which must be empty, with loop devices.
 pub(super) async fn use_loop_devices(ctx: &Ctx) -> Result<()> {
     json(ctx, &["pool", "rm", "file"]).await?;
     json(ctx, &["pool", "create", "file", "--dir", FILE_POOL, "--server", "loop"]).await?;
@@ -211,7 +212,7 @@ pub(super) async fn has_ublk(ctx: &Ctx) -> Result<bool> {
     Ok(ctx.machine.run(&["modinfo", "ublk_drv"]).await?.status == ExitStatus::Code(0))
 }
 
-/// Removes the pools of [`make_pools`], which must be empty, and the file system below the file pool.
+/// Removes the pools of [`make_pools`], which must be empty, and the file system of the file pool.
 pub(super) async fn unmake_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     for kind in kinds {
         if *kind == "file" {
@@ -223,7 +224,7 @@ pub(super) async fn unmake_pools(ctx: &Ctx, kinds: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Removes the file pool, which must be empty, and the file system that it lay on.
+/// Removes the file pool, which must be empty, and its file system.
 pub(super) async fn unmake_file_pool(ctx: &Ctx) -> Result<()> {
     json(ctx, &["pool", "rm", "file"]).await?;
     let d0 = ctx.machine.disk(0).await?;

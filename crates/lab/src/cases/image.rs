@@ -1,4 +1,4 @@
-//! Images imported as bases, and clones of these.
+//! Import of images as bases, and clones of these.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,21 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "image_import",
-    about: "a directory, a tar archive, an OCI layout and what `docker save` writes of one tree give the same base, which holds that tree, and so does an import that \
-            was killed before; clones of it are volumes of their own; what is damaged, hostile or does not fit is refused and leaves nothing",
+    about: "a directory, a tar archive, an OCI layout and what `docker save` writes of one tree give the same base, \
+            which contains that tree, even after a killed import; its clones are independent volumes; damaged, hostile \
+            and oversized sources are refused and leave nothing behind",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(image_import(ctx)),
 }];
 
-/// Where sources are, and what is on the way.
+/// Directories of sources, of unfinished imports, and of the pool.
 const AT: &str = "/run/filepool/sources";
 const STAGING: &str = "/run/filepool/staging";
 const POOL: &str = "/run/filepool/pool";
 
-/// A tree with all that a file system can have.
+/// Creates a tree with every kind of file and attribute.
 const PLANT: &str = r#"
 mkdir -p sources/tree/lib staging; cd sources
 cp /usr/lib/python3.13/*.py tree/lib/
@@ -46,7 +47,7 @@ tar -C tree --xattrs --xattrs-include='*' --format=posix --numeric-owner -czf tr
 gzip -dc tree.tar.gz > tree.tar
 "#;
 
-/// Makes an OCI layout of two layers, of which the upper one hides what only the lower one has.
+/// Creates an OCI layout of two layers, the upper of which hides the files that only the lower one has.
 const LAYOUT: &str = r#"
 import hashlib, io, json, os, tarfile, gzip
 os.makedirs("layout/blobs/sha256")
@@ -72,7 +73,7 @@ manifest = blob("manifest.v1+json", json.dumps({"schemaVersion": 2, "config": co
 manifest["annotations"] = {"org.opencontainers.image.ref.name": "latest"}
 json.dump({"schemaVersion": 2, "manifests": [manifest]}, open("layout/index.json", "w"))
 json.dump({"imageLayoutVersion": "1.0.0"}, open("layout/oci-layout", "w"))
-# The same as `docker save` writes it, with another image beside it.
+# The same in the format of `docker save`, with a second image.
 os.makedirs("saved")
 def saved(tag, layers):
     ids = ["sha256:" + hashlib.sha256(data).hexdigest() for data in layers]
@@ -93,7 +94,7 @@ with tarfile.open("saved.tar.gz", "w:gz", compresslevel=1) as tar:
     tar.add("saved", arcname=".")
 "#;
 
-/// What is bad about some sources.
+/// Creates damaged and hostile sources.
 const SPOIL: &str = r#"
 import io, os, shutil, tarfile
 whole = open("tree.tar.gz", "rb").read()
@@ -123,7 +124,7 @@ with open(largest, "r+b") as blob:
     blob.write(bytes([byte ^ 1]))
 "#;
 
-/// All of a tree that is to be kept, one line for each file.
+/// Lists everything of a tree that an import must preserve, one line per file.
 const LIST: &str = r#"
 import hashlib, os, stat, sys
 root = os.fsencode(sys.argv[1])
@@ -145,7 +146,7 @@ for at, directories, files in os.walk(root):
 print("\n".join(sorted(lines)))
 "#;
 
-/// Asks the daemon for a clone, and says how many milliseconds it took to answer.
+/// Requests a clone from the daemon, and prints the response time in milliseconds.
 const ASK: &str = r#"
 import json, socket, time
 body = json.dumps({"name": "three", "read_only": False})
@@ -187,13 +188,13 @@ async fn image_import(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Imports the tree from each kind of source, and looks at what that gave.
+/// Imports the tree from each kind of source, and compares the results.
 async fn same_base(ctx: &Ctx) -> Result<()> {
     for (name, source) in [("directory", "tree"), ("archive", "tree.tar.gz"), ("layout", "layout")] {
         let took = import(ctx, &format!("{AT}/{source}"), &format!("file/{name}")).await?;
         ctx.log(format!("{name}: imported in {took:.1} s"));
     }
-    // Reading it, a changed inode and another staging directory make no difference.
+    // Reading the source, changing an inode and using another staging directory make no difference.
     ctx.machine
         .sh(&format!("cd {AT}; cat tree/lib/*.py > /dev/null; chmod 600 tree/empty; chmod 644 tree/empty"))
         .await?;
@@ -227,7 +228,7 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
     for (wanted, found) in wanted.lines().zip(found.lines()) {
         ensure!(wanted == found, "the source has\n{wanted}\nand the base\n{found}");
     }
-    ensure!(wanted.lines().count() == found.lines().count(), "one of them has more");
+    ensure!(wanted.lines().count() == found.lines().count(), "one of them has more files");
     json(ctx, &["tenant", "rm", "reader"]).await?;
     for name in ["directory", "archive", "saved", "saved-directory", "again", "piped"] {
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
@@ -235,15 +236,15 @@ async fn same_base(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Clones the base twice, says how long that takes, and writes to one of them.
+/// Clones the base twice, logs the time, and writes to one clone.
 async fn clones(ctx: &Ctx) -> Result<()> {
     let program = ctx.program("bulkhead");
-    // The first clone of an image makes a layer of what it has itself; later ones find it.
+    // The first clone of an image turns its own blocks into a layer, which later clones reuse.
     for name in ["one", "two"] {
         let clone = format!("{program} -o json volume clone file/layout {name} > /dev/null");
         let timed = format!("s=$(date +%s%N); {clone}; echo $((($(date +%s%N) - s) / 1000000))");
         let took = ctx.machine.sh(&timed).await?;
-        ctx.log(format!("clone {name}: {} ms with the command line", took.trim()));
+        ctx.log(format!("clone {name}: {} ms on the command line", took.trim()));
         json(ctx, &["tenant", "create", name, "--volume", &format!("file/{name}")]).await?;
     }
     let took = ctx.machine.sh(&format!("cat > {AT}/ask.py <<'END'\n{ASK}\nEND\npython3 {AT}/ask.py")).await?;
@@ -255,7 +256,7 @@ async fn clones(ctx: &Ctx) -> Result<()> {
     }
     ctx.machine.sh(&format!("cd {}; echo changed > lib/ast.py; rm -r long; sync -f .", places[0])).await?;
     let (source, other) = (list(ctx, &format!("{AT}/tree")).await?, list(ctx, &places[1]).await?);
-    ensure!(source == other, "what one clone wrote is seen in the other");
+    ensure!(source == other, "writes to one clone are visible in the other");
     let changed = ctx.machine.sh(&format!("cd {}; cat lib/ast.py deep/linked; ls", places[0])).await?;
     ensure!(changed.starts_with("changed\nchanged\n") && !changed.contains("long"), "not written: {changed}");
     let uuids = ctx.machine.sh("findmnt -rno UUID -t ext4 | sort | uniq -d").await?;
@@ -267,8 +268,8 @@ async fn clones(ctx: &Ctx) -> Result<()> {
     changed_base(ctx).await
 }
 
-/// A base that somebody wrote to is refused, until it is what it was; so is an image that does not say what it lies on, as after a
-/// restore without extended attributes.
+/// A modified base is refused until it is restored; so is an image without its backing attribute, as after a restore
+/// without extended attributes.
 async fn changed_base(ctx: &Ctx) -> Result<()> {
     let layer = format!("{POOL}/{}.layer", base_of(ctx, "file/layout").await?);
     ctx.machine
@@ -289,7 +290,8 @@ async fn changed_base(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Kills the client of an import half way, and then its worker; nothing is left, and the next one gives the same base.
+/// Kills the client of an import halfway, and then its worker; nothing is left, and the next import gives the same
+/// base.
 async fn killed(ctx: &Ctx) -> Result<()> {
     let base = base_of(ctx, "file/layout").await?;
     for name in ["one", "two", "three", "layout"] {
@@ -297,8 +299,8 @@ async fn killed(ctx: &Ctx) -> Result<()> {
     }
     let program = ctx.program("bulkhead");
     let source = format!("{AT}/tree.tar.gz");
-    let unpacked = ("while it is unpacked", format!("ls -d {STAGING}/*/archive/lib"));
-    let part = ("when its part is there", format!("ls {POOL}/base.part"));
+    let unpacked = ("while it unpacks", format!("ls -d {STAGING}/*/archive/lib"));
+    let part = ("once its staging file exists", format!("ls {POOL}/base.part"));
     for ((when, reached), is_worker) in [(&unpacked, false), (&part, false), (&unpacked, true), (&part, true)] {
         let argv = [&program, "image", "import", &source, "file/base", "--staging", STAGING];
         let importing = ctx.machine.spawn(&argv, &[]).await?;
@@ -316,7 +318,7 @@ async fn killed(ctx: &Ctx) -> Result<()> {
         importing.wait(Duration::from_secs(60)).await?;
         ctx.log(format!("{} killed {when}", if is_worker { "worker" } else { "client" }));
         ctx.machine
-            .wait_until("nothing", Duration::from_secs(60), async || {
+            .wait_until("the job and its staging file are gone", Duration::from_secs(60), async || {
                 let under_way = json(ctx, &["job", "ls"]).await?.to_string().contains("\"running\"");
                 let asked = ctx.machine.run(&["bash", "-c", &format!("! ls {POOL} | grep base.part")]).await?;
                 Ok((!under_way && asked.status == ExitStatus::Code(0)).then_some(()))
@@ -329,8 +331,8 @@ async fn killed(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Absolute names, and names behind symbolic links, begin at the root of the image and not of the host; attributes of another system
-/// are left out.
+/// Absolute names, and names behind symbolic links, are resolved from the root of the image, not of the host;
+/// attributes of other systems are omitted.
 async fn within(ctx: &Ctx) -> Result<()> {
     for source in ["absolute.tar", "behind.tar"] {
         import(ctx, &format!("{AT}/{source}"), "file/within").await?;
@@ -341,7 +343,7 @@ async fn within(ctx: &Ctx) -> Result<()> {
         json(ctx, &["tenant", "rm", "reader"]).await?;
         json(ctx, &["volume", "rm", "file/within"]).await?;
     }
-    // What no file can have is left out, and said.
+    // Attributes that no file can have are omitted and reported.
     let source = format!("{AT}/foreign.tar");
     let view = json(ctx, &["image", "import", &source, "file/within", "--staging", STAGING]).await?;
     let left_out = &view["left_out"][0];
@@ -350,7 +352,7 @@ async fn within(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// What cannot be imported is refused, with cause and hint, and nothing is left of it.
+/// Sources that cannot be imported are refused with cause and hint, and leave nothing behind.
 async fn refusals(ctx: &Ctx) -> Result<()> {
     let large = "mkdir large; head -c 20000000 /dev/urandom > large/file; tar -C large -cf large.tar .";
     ctx.machine.sh(&format!("cd {AT}; {large}")).await?;
@@ -386,7 +388,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         let args = [&["image", "import", &source, to, "--staging", STAGING], options].concat();
         refused(ctx, code, words, &args).await?;
     }
-    // A staging directory that is too small for what an archive claims to have.
+    // A staging directory that is too small for the contents of an archive.
     ctx.machine.sh("mkdir /run/small; mount -t tmpfs -o size=8M none /run/small").await?;
     let source = format!("{AT}/large.tar");
     let args = ["image", "import", &source, "file/x", "--staging", "/run/small"];
@@ -398,18 +400,18 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         "dry run: {plan:?}"
     );
     let after = ctx.machine.sh(&listed).await?;
-    ensure!(before == after, "there was\n{before}\nand now there is\n{after}");
+    ensure!(before == after, "before:\n{before}\nafter:\n{after}");
     Ok(())
 }
 
-/// Imports a source, and says how long that took, in seconds.
+/// Imports a source; returns the time that it took, in seconds.
 async fn import(ctx: &Ctx, source: &str, volume: &str) -> Result<f64> {
     let began = std::time::Instant::now();
     json(ctx, &["image", "import", source, volume, "--staging", STAGING]).await?;
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// The base that a volume lies on.
+/// The base of a volume.
 async fn base_of(ctx: &Ctx, volume: &str) -> Result<String> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
     let below = view["layers"]["below"].as_array().context("no layers")?;

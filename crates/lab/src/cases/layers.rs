@@ -1,4 +1,4 @@
-//! Copies of file volumes on real kernels: what each holds stays what it was, whatever happens to the others.
+//! Copies of file volumes on real kernels: each keeps its contents, whatever happens to the others.
 
 use std::time::Duration;
 
@@ -19,8 +19,9 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "layers_hold",
-        about: "snapshots of a file volume that is being written to hold all that was synced; it and clones of clones pass fio --verify beside \
-            each other under kill -9 of their servers, while one is flattened, and trimming one shows in none",
+        about: "snapshots of a file volume under load contain all synced data; the volume and clones of clones pass \
+                fio --verify at the same time under kill -9 of their servers and while one is flattened, and trimming \
+                one affects no other",
         kernels: &[Kernel::V6_12],
         profile: SMP,
         limit: Duration::from_secs(900),
@@ -28,8 +29,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "rollback_cut_off",
-        about: "what a check still uses of a way back to a snapshot whose daemon was killed is never taken for the volume, and goes when the \
-                check has ended",
+        about: "after the daemon was killed during a rollback, a device that a file system check still uses is never \
+                mistaken for the volume, and is removed when the check ends",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -37,8 +38,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "layers_power_cut",
-        about: "a power cut while a volume and its clone are written to and copied: what was synced is there, in both and in a snapshot, and \
-                the file systems are in order",
+        about: "a power cut while a volume and its clone are written to and copied: both and a snapshot contain all \
+                synced data, and the file systems are clean",
         kernels: &[Kernel::V6_12],
         profile: SMP,
         limit: Duration::from_secs(900),
@@ -46,7 +47,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "layers_power_cut_loses",
-        about: "the same where the disk loses a part of what was not flushed",
+        about: "the same as layers_power_cut on a disk that loses some unflushed writes",
         kernels: &[Kernel::V6_12],
         profile: Profile { name: "losing-host", disks: &[DiskSpec::new(DiskModel::Ssd, 4096).losing()], ..PROFILE },
         limit: Duration::from_secs(900),
@@ -54,8 +55,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "pool_full",
-        about: "the host's file system runs full under a clone: its writer is told, what it shares can be read, and when there is room again \
-                it is in order",
+        about: "the host's file system runs full under a clone: its writer gets an error, shared data can be read, and \
+                the clone is clean once there is space again",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -66,16 +67,16 @@ pub(super) const CASES: &[Case] = &[
 /// Directory of the file pool's images.
 pub(super) const POOL: &str = "/run/filepool/pool";
 
-/// Snapshots that are made while the volume is written to.
+/// Number of snapshots taken while the volume is written to.
 const SNAPSHOTS: usize = 5;
 
 /// The volumes whose servers are killed while one of them is flattened.
 const KILLED: [&str; 6] = ["origin", "second", "second", "origin", "second", "origin"];
 
-/// What the daemon logs of a server that has ended without its doing.
+/// Message of the daemon about a server that ended unexpectedly.
 const TAKES_OVER: &str = "another block server takes over";
 
-/// Appends numbers, syncs each, and then says so.
+/// Appends numbers to a file, syncs each, and then publishes it.
 const APPEND: &str = r#"
 import os
 log = os.open("FOLDER/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -114,7 +115,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     let ended = writer.wait(Duration::from_secs(120)).await?;
     ensure!(ended.status == ExitStatus::Code(0), "the writer: {}", ended.stderr);
 
-    // A clone of a snapshot, and a clone of that; what they hold is the same at first, and goes different ways.
+    // A clone of a snapshot, and a clone of that: their contents are the same at first, and then diverge.
     json(ctx, &["volume", "clone", "file/s2", "first"]).await?;
     let first = attach(ctx, "first").await?;
     ctx.machine.sh(&format!("md5sum < {first}/data | diff - /run/sum; head -c 10000000 /dev/urandom > {first}/more; sync -f {first}; md5sum < {first}/more > /run/more")).await?;
@@ -127,7 +128,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         let script = script.replace("/run/rounds", &format!("/run/{name}.rounds"));
         loads.push((name, ctx.machine.spawn(&["bash", "-c", &script], &[]).await?));
     }
-    // Meanwhile one of them copies what it shares.
+    // Meanwhile one of them is flattened.
     json(ctx, &["volume", "flatten", "file/second"]).await?;
     for name in KILLED {
         kill_server(ctx, name).await?;
@@ -157,7 +158,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         ctx.machine.sh(&format!("rm /run/{name}.log /run/{name}.rounds")).await?;
     }
 
-    // Each holds what it held, whoever goes first.
+    // Each keeps its contents, in any order of removal.
     let layers = ctx.machine.sh(&format!("ls -ls {POOL}")).await?;
     ctx.save("pool.txt", &layers)?;
     ctx.machine
@@ -172,13 +173,13 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     refused(ctx, 2, &["not a snapshot of it", "volume clone"], &other).await?;
     let back = json(ctx, &["volume", "rollback", "file/origin", "s3", "--lose-changes"]).await?;
     let layers = back["object"]["layers"]["below"].as_array().map_or(0, Vec::len);
-    ensure!(layers == 5, "four snapshots and the one that was gone back to: {back}");
+    ensure!(layers == 5, "expected four snapshots and the one that was restored: {back}");
     attach(ctx, "origin").await?;
     let same = format!("md5sum < {origin}/data | diff - /run/sum; [ ! -e {origin}/fio ]; tail -n 1 {origin}/log");
     let last: usize = ctx.machine.sh(&same).await?.trim().parse()?;
     ensure!(
         (synced[3]..=synced[4]).contains(&last),
-        "after going back to the fourth snapshot {last} is the last number: {synced:?}"
+        "after the rollback to the fourth snapshot {last} is the last number: {synced:?}"
     );
     json(ctx, &["tenant", "rm", "origin"]).await?;
     json(ctx, &["volume", "check", "file/origin"]).await?;
@@ -191,7 +192,7 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["tenant", "rm", &name]).await?;
         json(ctx, &["volume", "rm", &format!("file/{name}")]).await?;
     }
-    ctx.log(format!("numbers that were synced before each snapshot, and are in it: {synced:?}"));
+    ctx.log(format!("numbers synced before each snapshot, and present in it: {synced:?}"));
     for name in ["first", "second"] {
         json(ctx, &["tenant", "rm", name]).await?;
         json(ctx, &["volume", "check", &format!("file/{name}")]).await?;
@@ -207,14 +208,14 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx, &["file"]).await?;
-    // A server that ends by itself has a successor as well, and would not be noticed.
+    // A server that ends by itself is replaced as well, so that only this count reveals it.
     let log = daemon.stop().await?;
     let (taken_over, killed) = (log.matches(TAKES_OVER).count(), SNAPSHOTS + KILLED.len());
-    ensure!((1..=killed).contains(&taken_over), "{killed} servers were killed, and {taken_over} have ended: {log}");
+    ensure!((1..=killed).contains(&taken_over), "{killed} servers were killed, but {taken_over} have ended: {log}");
     Ok(Outcome::Passed)
 }
 
-/// What uses a device as a check of its file system does, until it is ended.
+/// Holds a device exclusively, like a check of its file system, until it is killed.
 const HOLD_DEVICE: &str =
     "import os, signal; os.open('DEVICE', os.O_RDWR | os.O_EXCL); open('/run/held', 'w'); signal.pause()";
 
@@ -228,21 +229,21 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "rm", "v"]).await?;
     let uuid = inspect(ctx, "v").await?["uuid"].as_str().context("it has no UUID")?.to_owned();
     let program = ctx.program("bulkhead");
-    // What is served when the daemon is killed while e2fsck checks what shall take the volume's place.
+    // State after a kill of the daemon while e2fsck checks the image that is to replace the volume's.
     let new = format!("{POOL}/01234567-89ab-4cde-8f01-23456789abcd.new");
     let spec = serde_json::json!({ "volume": uuid, "image": new, "discards": false, "share": "base", "domain": "v" });
     let serve = format!("mkfs.ext4 -q {new} 64M; {program} blockd '{spec}' --requests 64");
-    let left = async || -> Result<String> { Ok(ctx.machine.sh(&serve).await?.trim().to_owned()) };
+    let leave_rollback = async || -> Result<String> { Ok(ctx.machine.sh(&serve).await?.trim().to_owned()) };
     let is_v = async || -> Result<()> {
         let at = attach(ctx, "v").await?;
         let data = ctx.machine.read_text(&format!("{at}/data")).await?;
-        ensure!(data == "mine\n", "something else is taken for the volume: {data:?}");
+        ensure!(data == "mine\n", "another image was taken for the volume: {data:?}");
         json(ctx, &["tenant", "rm", "v"]).await.map(drop)
     };
-    left().await?;
+    leave_rollback().await?;
     is_v().await?;
 
-    let device = left().await?;
+    let device = leave_rollback().await?;
     let check = ctx.machine.spawn(&["python3", "-c", &HOLD_DEVICE.replace("DEVICE", &device)], &[]).await?;
     ctx.machine
         .wait_until("the device is in use", Duration::from_secs(60), async || {
@@ -255,18 +256,18 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
         refused(ctx, 5, &[device.trim_end_matches("p1")], command).await?;
     }
     let findings = json(ctx, &["host"]).await?["findings"].to_string();
-    ensure!(findings.contains(device.trim_end_matches("p1")), "nobody is told: {findings}");
+    ensure!(findings.contains(device.trim_end_matches("p1")), "no finding reports it: {findings}");
     ctx.machine.sh(&format!("[ -e {new} ]")).await?;
     check.kill(9).await?;
     check.wait(Duration::from_secs(60)).await?;
     ctx.machine.sh("rm /run/held").await?;
     ctx.machine
-        .wait_until("the device is gone, and its image", Duration::from_secs(120), async || {
+        .wait_until("the device and its image are gone", Duration::from_secs(120), async || {
             let gone = format!("[ -e {device} ] || [ -e {new} ] || echo gone");
             Ok(ctx.machine.sh(&gone).await?.contains("gone").then_some(()))
         })
         .await?;
-    left().await?;
+    leave_rollback().await?;
     json(ctx, &["volume", "snapshot", "file/v", "s"]).await?;
     is_v().await?;
     for name in ["v", "s"] {
@@ -280,10 +281,10 @@ async fn rollback_cut_off(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Power cuts, each in the middle of other steps.
+/// Number of power cuts, each during different steps.
 const CUTS: usize = 3;
 
-/// The file pool's disk and the daemon's state on it: what a machine has after a power cut.
+/// Mounts the disk with the file pool and the daemon's state, which survive a power cut.
 const MOUNT: &str = "mkdir -p /run/filepool; mount DISK /run/filepool";
 
 async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
@@ -306,7 +307,7 @@ async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
         let second = append(ctx, &at, "second").await?;
         json(ctx, &["volume", "snapshot", "file/origin", &format!("kept{cut}")]).await?;
         let reached = [acked(ctx, "first").await?, acked(ctx, "second").await?];
-        // The last one is cut while another copy is being made.
+        // The last cut happens while another clone is being created.
         if cut + 1 == CUTS {
             let of = format!("file/{clone}");
             ctx.machine.spawn(&[program.as_str(), "volume", "clone", &of, "another"], &[]).await?;
@@ -325,7 +326,7 @@ async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["tenant", "rm", &format!("kept{cut}")]).await?;
         rounds.push(reached);
     }
-    ctx.log(format!("synced in the volume and its clone when the power was cut: {rounds:?}"));
+    ctx.log(format!("numbers synced in the volume and its clone before each power cut: {rounds:?}"));
     json(ctx, &["tenant", "rm", "origin"]).await?;
     json(ctx, &["volume", "check", "file/origin"]).await?;
     for view in json(ctx, &["volume", "ls"]).await?.as_array().into_iter().flatten() {
@@ -339,7 +340,8 @@ async fn power_cut(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Takes all room in the file pool but 16 MB, that which is reserved for root too: what cannot be allocated in one go, bit by bit.
+/// Uses all space in the file pool except 16 MB, including the blocks reserved for root: a large allocation first, then
+/// the rest by writing.
 const FILL: &str = "cd /run/filepool; n=$(stat -f -c '%f * %S' .); fallocate -l $((n - 200000000)) fill; \
                     head -c 200000000 /dev/zero > rest || true; truncate -s -16000000 rest; sync -f .";
 
@@ -359,8 +361,9 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(FILL).await?;
     let write = format!("head -c 100000000 /dev/urandom > {copy}/more && sync {copy}/more");
     let written = ctx.machine.run(&["bash", "-c", &write]).await?;
-    ensure!(written.status != ExitStatus::Code(0), "more was written than there was room for");
-    // A journal that could not be written shuts its file system down (EXT4_FLAGS_SHUTDOWN): what the clone shares is read past it.
+    ensure!(written.status != ExitStatus::Code(0), "the write succeeded without space");
+    // A failed journal write shuts its file system down (EXT4_FLAGS_SHUTDOWN), so the clone's shared data is read
+    // through debugfs.
     ctx.machine
         .sh(&format!(
             "echo 3 > /proc/sys/vm/drop_caches; debugfs -cR 'cat /data' $(findmnt -no SOURCE {copy}) | md5sum | diff - /run/sum; \
@@ -368,7 +371,7 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
         ))
         .await?;
     let log = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
-    ensure!(log.contains("No space left on device"), "its server says nothing of it: {log}");
+    ensure!(log.contains("No space left on device"), "its server does not report it: {log}");
     refused(ctx, 7, &["is needed, but the pool has"], &["volume", "flatten", "file/copy"]).await?;
     ctx.machine.sh("rm /run/filepool/fill /run/filepool/rest").await?;
     json(ctx, &["tenant", "rm", "copy"]).await?;
@@ -385,14 +388,14 @@ async fn pool_full(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Starts to append numbers to a file in this directory; `/run/NAME` has the last one that was synced.
+/// Starts appending numbers to a file in this directory; `/run/NAME` contains the last synced one.
 pub(super) async fn append(ctx: &Ctx, at: &str, name: &str) -> Result<Process> {
     ctx.machine.sh(&format!("rm -f /run/{name}")).await?;
     let script = APPEND.replace("FOLDER", at).replace("ACKED", name);
     ctx.machine.spawn(&["python3", "-c", &script], &[]).await
 }
 
-/// The last number that was synced, when there is one.
+/// Waits for a synced number, and returns the last one.
 pub(super) async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
     ctx.machine
         .wait_until("something was synced", Duration::from_secs(60), async || {
@@ -402,16 +405,16 @@ pub(super) async fn acked(ctx: &Ctx, name: &str) -> Result<usize> {
         .await
 }
 
-/// The numbers in a volume are those that were appended, as far as this one at least.
+/// Checks that a volume contains the appended numbers in order, at least up to `acked`.
 pub(super) async fn check_numbers(ctx: &Ctx, at: &str, acked: usize) -> Result<()> {
     let lines = ctx.machine.sh(&format!("cat {at}/log")).await?;
     let numbers: Vec<usize> = lines.lines().map(str::parse).collect::<Result<_, _>>()?;
-    ensure!(numbers.len() >= acked, "{at} has {} numbers, and {acked} were synced before", numbers.len());
+    ensure!(numbers.len() >= acked, "{at} has {} numbers, but {acked} were synced before", numbers.len());
     ensure!(numbers.iter().enumerate().all(|(i, n)| i + 1 == *n), "{at} has other numbers: {lines}");
     Ok(())
 }
 
-/// Mounts a volume of the file pool for a tenant of its name, and says where.
+/// Mounts a volume of the file pool for a tenant of the same name; returns the mount point.
 pub(super) async fn attach(ctx: &Ctx, name: &str) -> Result<String> {
     json(ctx, &["tenant", "create", name, "--volume", &format!("file/{name}")]).await?;
     Ok(inspect(ctx, name).await?["mounted_at"].as_str().context("not mounted")?.to_owned())
@@ -421,13 +424,13 @@ pub(super) async fn inspect(ctx: &Ctx, name: &str) -> Result<Value> {
     json(ctx, &["volume", "inspect", &format!("file/{name}")]).await
 }
 
-/// Kills the server of a volume of the file pool, and waits for its successor.
+/// Kills the server of a volume of the file pool, and waits for its replacement.
 pub(super) async fn kill_server(ctx: &Ctx, name: &str) -> Result<()> {
     kill_server_of(ctx, &format!("file/{name}")).await
 }
 
-/// Kills the server of a volume, and waits for its successor. The daemon replaces a server that has nothing left to flatten: one that
-/// is gone before it can be killed was not the last.
+/// Kills the server of a volume, and waits for its replacement. The daemon replaces a server when flattening is
+/// complete, so one that ends before it can be killed is retried.
 pub(super) async fn kill_server_of(ctx: &Ctx, volume: &str) -> Result<()> {
     let old = ctx
         .machine

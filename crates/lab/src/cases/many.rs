@@ -1,5 +1,5 @@
-//! Many volumes on one host: what each operation takes, and what the daemon takes while nothing happens. In virtual time, so that the
-//! figures are those of a processor of 10^9 instructions a second, whatever the host is.
+//! Many volumes on one host: the cost of each operation, and of an idle daemon. In virtual time, so that the figures
+//! are those of a processor of 10^9 instructions a second on any host.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::case::{Case, Ctx, Outcome, Profile};
 use crate::disk::{DiskModel, DiskSpec};
 use crate::kernels::Kernel;
 
-/// The memory of a thousand block servers.
+/// A machine with memory for a thousand block servers.
 const MANY: Profile =
     Profile { name: "many", disks: &[DiskSpec::new(DiskModel::Fast, 8192)], memory_mib: 12288, ..PROFILE };
 
-/// By name only: each operation is made as often as there are volumes. The targets are those of an optimised build: `lab run --release`. An
-/// emulated processor takes some 8 s for one of virtual time in which it works.
+/// Run by name only: each operation is done once per volume. The targets are for an optimised build: `lab run
+/// --release`. A busy second of virtual time takes some 8 s to emulate.
 pub(super) const SOAK: &[Case] = &[
     Case {
         name: "many_volumes_100",
-        about: "what 100 volumes of ten tenants cost: making, attaching, listing, idling, another daemon, a boot",
+        about: "the cost of 100 volumes of ten tenants: creation, attaching, listing, idling, a daemon restart, a boot",
         kernels: &[Kernel::V6_12],
         profile: MANY,
         limit: Duration::from_secs(1800),
@@ -38,7 +38,7 @@ pub(super) const SOAK: &[Case] = &[
     },
 ];
 
-/// Asks the daemon of `N` volumes for the step in its argument, from several threads, and prints what it took as JSON.
+/// Runs the step in its argument for `N` volumes, with requests from several threads, and prints the cost as JSON.
 const ASK: &str = r#"
 import http.client, json, socket, sys, time
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +101,7 @@ def idle():
 
 def look():
     views = {"volumes": "/v1/volumes", "tenants": "/v1/tenants", "metrics": "/metrics", "one": "/v1/volumes/file/v7", "host": "/v1/host"}
-    # The first question about what goes on begins the observation.
+    # The first query of the metrics starts the observation.
     ask("GET", "/metrics")
     return {name: timed(lambda path: ask("GET", path), [path], 1)["seconds"] for name, path in views.items()}
 
@@ -124,13 +124,13 @@ def remove():
 print(json.dumps(globals()[sys.argv[1]]()))
 "#;
 
-/// As the package installs it.
+/// The udev rules that the package installs.
 const UDEV_RULES: &str = include_str!("../../../../packaging/60-bulkhead.rules");
 
-/// Longest that anything may take.
+/// Time limit of any step.
 const LIMIT: Duration = Duration::from_secs(14_400);
 
-/// What the targets say of a thousand idle volumes, of a boot, and of a hundred that are attached at once.
+/// Targets for a thousand idle volumes, for a boot, and for a hundred volumes that are attached at once.
 const IDLE_PCT: f64 = 1.0;
 const IDLE_MIB: f64 = 60.0;
 const BOOT_SECONDS: f64 = 60.0;
@@ -139,7 +139,7 @@ const STORM_SECONDS: f64 = 10.0;
 async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     let ctx = &*ctx;
     let program = ctx.program("bulkhead");
-    // Each request of a volume is memory that is locked.
+    // Each request of a volume locks memory.
     let argv = [program.as_str(), "daemon", "--volume-requests", "8"];
     let (daemon, _) = start_daemon_timed(ctx, &argv, LIMIT).await?;
     make_file_pool(ctx).await?;
@@ -149,24 +149,24 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     ctx.machine.write_file("/run/ask.py", ASK.as_bytes()).await?;
     let ask = async |step: &str, daemon: u32| -> Result<Value> {
         let script = format!("python3 /run/ask.py {step} {n} {daemon}");
-        let said = ctx.machine.sh_within(&script, LIMIT).await?;
-        ctx.log(format!("{n} volumes: {step}: {}", said.trim()));
-        Ok(serde_json::from_str(&said)?)
+        let output = ctx.machine.sh_within(&script, LIMIT).await?;
+        ctx.log(format!("{n} volumes: {step}: {}", output.trim()));
+        Ok(serde_json::from_str(&output)?)
     };
     for step in ["create", "attach"] {
         ask(step, 0).await?;
     }
     let idle = ask("idle", daemon.pid()).await?;
     ask("look", 0).await?;
-    // The interval of Prometheus, which keeps the observation running.
+    // Scrapes at the interval of Prometheus, which keep the observation running.
     ask("scraped", daemon.pid()).await?;
     let storm = ask("storm", 0).await?;
 
     daemon.kill().await?;
     let (daemon, again) = start_daemon_timed(ctx, &argv, LIMIT).await?;
-    ctx.log(format!("{n} volumes: another daemon is ready after {again:.1} s"));
+    ctx.log(format!("{n} volumes: a restarted daemon is ready after {again:.1} s"));
 
-    // A boot: all is recorded, and nothing is there.
+    // A boot: everything is recorded, and nothing is attached.
     ctx.machine.sh("cp -a /var/lib/bulkhead /run/recorded").await?;
     ask("detach", 0).await?;
     daemon.stop().await?;
@@ -186,8 +186,8 @@ async fn many(ctx: &mut Ctx, n: usize) -> Result<Outcome> {
     daemon.stop().await?;
     let missed: Vec<String> = [
         ("% of a core while idle", &idle["core_pct"], IDLE_PCT),
-        ("MiB of the daemon", &idle["memory_mib"], IDLE_MIB),
-        ("s for 100 that are attached at once", &storm["seconds"], STORM_SECONDS),
+        ("MiB for the daemon", &idle["memory_mib"], IDLE_MIB),
+        ("s for attaching 100 at once", &storm["seconds"], STORM_SECONDS),
         ("s for a boot", &Value::from(boot), BOOT_SECONDS),
     ]
     .iter()

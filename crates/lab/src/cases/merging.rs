@@ -1,4 +1,4 @@
-//! Snapshots that rotate: the layers that they leave are merged while the volume is written to, and nothing shows it.
+//! Rotating snapshots: the layers that they leave are merged while the volume is written to, without visible effect.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "layers_merge",
-    about: "snapshots that rotate under writers: layers are merged and their room is given back, through kill -9 of the daemon and of servers; \
-            the volume, a clone and the snapshots hold what they held",
+    about: "rotating snapshots under writers: layers are merged and their space is freed, through kill -9 of the \
+            daemon and of servers; the volume, a clone and the snapshots keep their contents",
     kernels: &[Kernel::V6_12],
     profile: SMP,
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(merge(ctx)),
 }];
 
-/// Snapshots that are made; how many of them are there at a time.
+/// Number of snapshots taken, and of snapshots kept at a time.
 const SNAPSHOTS: usize = 20;
 const KEPT: usize = 2;
 
-/// Layers that may be left in the end: those of the snapshots and the clone, and what is too little to be merged.
+/// Most layers left at the end: those of the snapshots and the clone, and layers too small to be merged.
 const MAX_LEFT: usize = 12;
 
-/// Layers that a process has open and that have no name any more.
+/// Counts deleted layers that a process still has open.
 const STALE: &str = "ls -l /proc/*/fd 2> /dev/null | grep -c '\\.layer (deleted)' || true";
 
 async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
@@ -40,7 +40,7 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
     let at = attach(ctx, "v").await?;
     let random = format!("head -c 30000000 /dev/urandom > {at}/data; sync -f {at}; md5sum < {at}/data > /run/sum");
     ctx.machine.sh(&random).await?;
-    // One that shares only the oldest layers.
+    // A clone that shares only the oldest layers.
     json(ctx, &["volume", "clone", "file/v", "c"]).await?;
     let clone = attach(ctx, "c").await?;
 
@@ -60,7 +60,7 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
             4 => {
                 kill_server(ctx, "v").await?;
             }
-            // Also in the middle of a merge.
+            // Possibly during a merge.
             7 => {
                 daemon.kill().await?;
                 daemon = start_daemon(ctx, &[]).await?;
@@ -69,7 +69,7 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
         }
     }
     ctx.machine
-        .wait_until("the layers are merged, and nobody has old ones open", Duration::from_secs(240), async || {
+        .wait_until("the layers are merged, and no process has old ones open", Duration::from_secs(240), async || {
             let stale = ctx.machine.sh(STALE).await?;
             Ok((depth(ctx, "v").await? <= MAX_LEFT && stale.trim() == "0").then_some(()))
         })
@@ -112,11 +112,11 @@ async fn merge(ctx: &mut Ctx) -> Result<Outcome> {
     kernel_is_silent(ctx).await?;
     unmake_pools(ctx, &["file"]).await?;
     let log = daemon.stop().await?;
-    ensure!(!log.contains("layers cannot be merged"), "some could not be merged: {log}");
+    ensure!(!log.contains("layers cannot be merged"), "some layers could not be merged: {log}");
     Ok(Outcome::Passed)
 }
 
-/// How many layers a volume lies on.
+/// Length of a volume's backing chain.
 async fn depth(ctx: &Ctx, name: &str) -> Result<usize> {
     Ok(inspect(ctx, name).await?["layers"]["below"].as_array().map_or(0, Vec::len))
 }

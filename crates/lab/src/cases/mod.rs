@@ -1,4 +1,5 @@
-//! The acceptance cases, a module per topic. A new topic: a `mod` line and its name in [`all`].
+//! The acceptance cases, one module per topic. To add a topic, add a `mod` line and its name in [`all`]. Does not: run
+//! cases (`runner`).
 
 mod bad_host;
 mod blockd;
@@ -35,9 +36,9 @@ use std::time::Duration;
 use crate::case::Case;
 use crate::disk::{DiskModel, DiskSpec};
 
-/// Cases that are not run at every change, each with the shorter one whose subject is the same: what is measured over minutes, what is
-/// cut off or loaded at random rather than at each step, further combinations of pool and file system, and what all experiments rest on but
-/// no case does.
+/// Cases that are not run at every change, each with a shorter one on the same subject: measurements over minutes,
+/// interruptions and loads at random moments instead of at each step, further combinations of pool and file system, and
+/// properties that only experiments depend on.
 const LONG: &[(&str, &str)] = &[
     ("crash_at_random", "crash_after_each_step"),
     ("fsync_p99_held", "shares_held_by_caps"),
@@ -121,7 +122,7 @@ pub fn soak_of_suites(duration: Duration) -> Case {
     suites::soak(duration)
 }
 
-/// Disks for cases that want one of each kind.
+/// One disk of each kind.
 const HDD_SSD_FAULTY: &[DiskSpec] =
     &[DiskSpec::new(DiskModel::Hdd, 8192), DiskSpec::new(DiskModel::Ssd, 4096), DiskSpec::new(DiskModel::Faulty, 1024)];
 
@@ -130,7 +131,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_long_case_stands_beside_a_shorter_one() {
+    fn each_long_case_has_a_shorter_one() {
         let (all, quick) = (super::all(), super::quick());
         let has = |cases: &[&super::Case], name: &str| cases.iter().any(|case| case.name == name);
         for (long, shorter) in super::LONG {

@@ -1,4 +1,4 @@
-//! The shipped rules and dashboard against a real Prometheus that scrapes the daemon: what they ask for is there.
+//! The shipped rules and dashboard, checked with a real Prometheus that scrapes the daemon: all their metrics exist.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "metrics_in_prometheus",
-    about: "a real Prometheus finds what the rules and the dashboard ask for, and an alert names victim and culprit",
+    about: "a real Prometheus has values for all expressions of the rules and the dashboard, and an alert names victim \
+            and culprit",
     kernels: &[Kernel::V6_12],
     profile: SLOW,
     limit: Duration::from_secs(600),
@@ -25,9 +26,9 @@ const RULES: &str = include_str!("../../../../contrib/prometheus/bulkhead.rules.
 const RULE_TESTS: &str = include_str!("../../../../contrib/prometheus/bulkhead.rules.test.yml");
 const DASHBOARD: &str = include_str!("../../../../contrib/grafana/bulkhead.json");
 
-/// Panels and alerts that may find nothing, and why that is right.
+/// Panels and alerts whose result may be empty, with the reason.
 const MAY_BE_EMPTY: [(&str, &str); 4] = [
-    ("Unattributed journal bytes", "on a quiet start everybody can be named; empty is what one hopes for"),
+    ("Unattributed journal bytes", "on a quiet start every container can be named; empty is the desired result"),
     ("BulkheadFindingCritical", "nothing is critical here"),
     ("BulkheadPoolMetadataNearlyFull", "no pool is on a thin pool here"),
     ("BulkheadObservationLimited", "nothing limits the observation on this kernel"),
@@ -40,12 +41,12 @@ global: { scrape_interval: 2s, scrape_timeout: 2s, evaluation_interval: 2s }
 rule_files: [/run/prometheus/now.rules.yml]
 scrape_configs: [{ job_name: bulkhead, static_configs: [{ targets: ['127.0.0.1:9477'] }] }]
 ";
-/// How long an emulated Prometheus may take for what a real one does in a second.
+/// Time limit of an emulated Prometheus for what takes a second on real hardware.
 const LIMIT: Duration = Duration::from_secs(120);
-/// So many scrapes with a wait of the victim in them are enough for rates.
+/// Number of scrapes with a wait of the victim that is enough for rates.
 const SCRAPES: f64 = 5.0;
 
-/// What stands for Grafana's variables: everything, and one of each.
+/// Values of Grafana's variables: either all, or one of each.
 struct Variables {
     about: &'static str,
     values: Vec<(&'static str, String)>,
@@ -60,7 +61,7 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
             (prometheus.path("usr/bin/prometheus"), promtool.path("usr/bin/promtool"))
         }
         Err(error) => {
-            return Ok(Outcome::Skipped(format!("Debian's prometheus and promtool cannot be had: {error:#}")));
+            return Ok(Outcome::Skipped(format!("Debian's prometheus and promtool are not available: {error:#}")));
         }
     };
     let disk = ctx.machine.disk(0).await?;
@@ -76,9 +77,10 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     let program = ctx.program("bulkhead");
     let daemon = start_daemon_as(ctx, &[&program, "daemon", "--metrics", METRICS], &[]).await?;
     json(ctx, &["pool", "create", "files", "--dir", "/run/shared/pool"]).await?;
-    // The first question loads the programs, which takes longer than a scrape may.
+    // The first query loads the BPF programs, which takes longer than a scrape may.
     json(ctx, &["top", "--total"]).await?;
-    // One process that does nothing but wait: starting new ones takes longer than waiting, under emulation.
+    // A single process that spends its time waiting: under emulation, starting processes would take longer than
+    // waiting.
     load(
         ctx,
         "victim",
@@ -88,7 +90,7 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     let streams = "while :; do for i in 1 2 3 4; do (head -c 16777216 /dev/zero > s$i; sync s$i) & done; wait; done";
     load(ctx, "culprit", streams).await?;
 
-    ctx.log("all is started");
+    ctx.log("all loads are running");
     ctx.machine
         .wait_until("Prometheus answers", LIMIT, async || {
             let ready = get(ctx, PROMETHEUS, "/-/ready").await?;
@@ -105,7 +107,7 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.log("there are enough scrapes");
     let firing = firing(ctx).await?;
     ctx.log(format!("firing: {}", firing["annotations"]["description"]));
-    let found = everything_asked_for(ctx, &disk).await?;
+    let found = check_expressions(ctx, &disk).await?;
     ctx.save("queries.txt", &found)?;
     check_metrics(ctx, &promtool).await?;
 
@@ -123,13 +125,13 @@ async fn metrics_in_prometheus(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// A container that does this on the shared file system until its cgroup is killed.
+/// Starts a container that runs `script` on the shared file system until its cgroup is killed.
 async fn load(ctx: &Ctx, cgroup: &str, script: &str) -> Result<()> {
     let script = format!("echo $$ > /sys/fs/cgroup/test.slice/{cgroup}.service/cgroup.procs; cd /run/shared; {script}");
     ctx.machine.spawn(&["bash", "-c", &script], &[]).await.map(drop)
 }
 
-/// The rules as they are shipped, by Prometheus's own tool.
+/// Checks and tests the shipped rules with Prometheus's own tool.
 async fn check_rules(ctx: &Ctx, promtool: &str) -> Result<()> {
     ctx.machine.write_file("/run/prometheus/bulkhead.rules.yml", RULES.as_bytes()).await?;
     ctx.machine.write_file("/run/prometheus/bulkhead.rules.test.yml", RULE_TESTS.as_bytes()).await?;
@@ -141,7 +143,8 @@ async fn check_rules(ctx: &Ctx, promtool: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts Prometheus with the rules, whose alerts fire at once: their patience is tested with the rules.
+/// Starts Prometheus with the rules, without the `for` of alerts, so that they fire at once: the delays are tested with
+/// the rules.
 async fn start_prometheus(ctx: &Ctx, program: &str) -> Result<Process> {
     let at_once = |line: &str| if line.trim().starts_with("for: ") { String::new() } else { format!("{line}\n") };
     let rules: String = RULES.lines().map(at_once).collect();
@@ -152,7 +155,7 @@ async fn start_prometheus(ctx: &Ctx, program: &str) -> Result<Process> {
     ctx.machine.spawn(&[program, options[0], options[1], &listen], &[]).await
 }
 
-/// What is scraped, by Prometheus's own tool, which complains about names, types and units on standard error.
+/// Checks the scraped metrics with Prometheus's own tool, which reports bad names, types and units on standard error.
 async fn check_metrics(ctx: &Ctx, promtool: &str) -> Result<()> {
     let scraped = get(ctx, METRICS, "/metrics").await?;
     let metrics = body(&scraped)?;
@@ -164,7 +167,7 @@ async fn check_metrics(ctx: &Ctx, promtool: &str) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the alert that names who makes whom wait.
+/// Waits for the alert that names the victim and the culprit.
 async fn firing(ctx: &Ctx) -> Result<Value> {
     let alert = ctx
         .machine
@@ -186,8 +189,8 @@ async fn firing(ctx: &Ctx) -> Result<Value> {
     Ok(alert)
 }
 
-/// Runs the expressions of all rules and panels, and returns how much each one found.
-async fn everything_asked_for(ctx: &Ctx, disk: &str) -> Result<String> {
+/// Evaluates the expressions of all rules and panels; returns the number of values of each.
+async fn check_expressions(ctx: &Ctx, disk: &str) -> Result<String> {
     let device = disk.trim_start_matches("/dev/").to_owned();
     let with = |about, values: [&str; 5]| Variables {
         about,
@@ -202,7 +205,7 @@ async fn everything_asked_for(ctx: &Ctx, disk: &str) -> Result<String> {
         for target in panel["targets"].as_array().into_iter().flatten() {
             let expr = target["expr"].as_str().with_context(|| format!("{title} has a target without expression"))?;
             for variables in [&all, &one] {
-                expressions.push((title.to_owned(), variables.about, variables.put_into(expr)));
+                expressions.push((title.to_owned(), variables.about, variables.substitute(expr)));
             }
         }
     }
@@ -212,7 +215,7 @@ async fn everything_asked_for(ctx: &Ctx, disk: &str) -> Result<String> {
     let mut found = String::new();
     let mut wrong = Vec::new();
     for ((title, about, expr), values) in expressions.iter().zip(answers) {
-        // A quantile of nothing is NaN; that alone is as good as empty.
+        // A quantile of no samples is NaN, which counts as empty.
         let figures: Vec<f64> = values.into_iter().filter(|value| !value.is_nan()).collect();
         found.push_str(&format!("{title} ({about}): {} {:?}: {expr}\n", figures.len(), figures.first()));
         let may_be_empty = MAY_BE_EMPTY.iter().any(|(name, _)| name == title);
@@ -225,7 +228,7 @@ async fn everything_asked_for(ctx: &Ctx, disk: &str) -> Result<String> {
     }
     for variable in dashboard["templating"]["list"].as_array().context("no variables")? {
         if let Some(asked) = variable["query"]["query"].as_str() {
-            let choices = label_values(ctx, &all.put_into(asked)).await?;
+            let choices = label_values(ctx, &all.substitute(asked)).await?;
             found.push_str(&format!("{asked}: {choices:?}\n"));
             if choices.is_empty() {
                 wrong.push(format!("the variable {} has no values: {asked}", variable["name"]));
@@ -240,7 +243,7 @@ async fn everything_asked_for(ctx: &Ctx, disk: &str) -> Result<String> {
     Ok(found)
 }
 
-/// The expressions of the rules as Prometheus has loaded them; those of alerts without their thresholds.
+/// The expressions of the rules as loaded by Prometheus, those of alerts without their thresholds.
 async fn rules(ctx: &Ctx) -> Result<Vec<(String, &'static str, String)>> {
     let loaded = api(ctx, "/api/v1/rules").await?;
     let mut expressions = Vec::new();
@@ -264,7 +267,7 @@ async fn rules(ctx: &Ctx) -> Result<Vec<(String, &'static str, String)>> {
     Ok(expressions)
 }
 
-/// An expression without its comparisons with numbers; `None` when there are none.
+/// Removes comparisons with numbers from an expression; `None` when there are none.
 fn without_thresholds(expr: &str) -> Option<String> {
     let mut words = expr.split_whitespace();
     let (mut bare, mut n_thresholds) = (Vec::new(), 0);
@@ -286,13 +289,13 @@ fn without_thresholds(expr: &str) -> Option<String> {
 }
 
 impl Variables {
-    fn put_into(&self, expr: &str) -> String {
+    fn substitute(&self, expr: &str) -> String {
         let expr = expr.replace("$__rate_interval", "1m").replace("$__range", "10m");
         self.values.iter().fold(expr, |expr, (name, value)| expr.replace(&format!("${name}"), value))
     }
 }
 
-/// The values that each expression has now.
+/// Current values of each expression.
 async fn query(ctx: &Ctx, expressions: &[&str]) -> Result<Vec<Vec<f64>>> {
     let form = |expr: &&str| format!("query={}", percent_encoded(expr));
     let requests = expressions.iter().map(|expr| request(PROMETHEUS, "POST", "/api/v1/query", &form(expr))).collect();
@@ -305,7 +308,7 @@ async fn query(ctx: &Ctx, expressions: &[&str]) -> Result<Vec<Vec<f64>>> {
     expressions.iter().zip(&responses).map(values).collect()
 }
 
-/// What Grafana offers for a `label_values(metric, label)`.
+/// Choices that Grafana offers for a `label_values(metric, label)`.
 async fn label_values(ctx: &Ctx, asked: &str) -> Result<Vec<String>> {
     let inside = asked.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
     let (metric, label) =
@@ -315,7 +318,7 @@ async fn label_values(ctx: &Ctx, asked: &str) -> Result<Vec<String>> {
     Ok(answer.as_array().into_iter().flatten().filter_map(|value| value.as_str().map(str::to_owned)).collect())
 }
 
-/// Asks Prometheus; returns the `data` of its answer.
+/// Queries Prometheus; returns the `data` of its answer.
 async fn api(ctx: &Ctx, path: &str) -> Result<Value> {
     data(&get(ctx, PROMETHEUS, path).await?)
 }
@@ -337,8 +340,8 @@ fn request(address: &str, method: &str, path: &str, form: &str) -> String {
     format!("{method} {path} HTTP/1.0\r\nHost: {address}\r\n{kind}\r\nContent-Length: {}\r\n\r\n{form}", form.len())
 }
 
-/// Sends each request, and returns the whole answers; empty ones when nobody listens. The guest has no other client than bash,
-/// which takes longer to start than to ask.
+/// Sends the requests and returns the raw responses, which are empty when no server listens. The guest's only client is
+/// bash, which takes longer to start than to send, so one process sends all.
 async fn http(ctx: &Ctx, address: &str, requests: Vec<String>) -> Result<Vec<String>> {
     let script = format!(
         "for request; do exec 3<>/dev/tcp/{}; printf %s \"$request\" >&3; cat <&3; printf '\\036'; done",
@@ -370,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thresholds_are_taken_off() {
+    fn thresholds_are_removed() {
         let check = |expr: &str, bare: Option<&str>| assert_eq!(without_thresholds(expr).as_deref(), bare);
         check("a:b > 0.2", Some("a:b"));
         check("(a{b=\"c\"} > 0.01) and c >= 1024", Some("(a{b=\"c\"} ) and c"));
@@ -379,9 +382,9 @@ mod tests {
     }
 
     #[test]
-    fn variables_are_put_in() {
+    fn variables_are_substituted() {
         let one = Variables { about: "one", values: vec![("tenant", "db".to_owned())] };
-        assert_eq!(one.put_into("rate(a{t=~\"$tenant\"}[$__rate_interval])"), "rate(a{t=~\"db\"}[1m])");
+        assert_eq!(one.substitute("rate(a{t=~\"$tenant\"}[$__rate_interval])"), "rate(a{t=~\"db\"}[1m])");
         assert_eq!(percent_encoded("a b{c=\"d\"}"), "a%20b%7Bc%3D%22d%22%7D");
     }
 }

@@ -1,4 +1,5 @@
-//! Attribution and blame on real kernels: charges against what the journal's device saw, blame against known culprits.
+//! Attribution and blame on real kernels: charges compared with the writes to the journal's device, blame with known
+//! culprits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use crate::kernels::Kernel;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "journal_attribution",
-        about: "what containers on a shared ext4 are charged is what the journal's device saw, to the byte",
+        about: "charges to containers on a shared ext4 equal the writes to the journal's device, to the byte",
         kernels: &Kernel::ALL,
         profile: SMP,
         limit: Duration::from_secs(600),
@@ -24,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "blame_known_culprit",
-        about: "the container that makes another one's fsync slow is named, and an innocent one is not",
+        about: "the container that slows down another one's fsync is named, and an innocent one is not",
         kernels: &[Kernel::V6_12],
         profile: BUSY,
         limit: Duration::from_secs(600),
@@ -32,7 +33,8 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// A disk that is a bottleneck, in virtual time: shares and waits are those of the drive's model, whatever the host does.
+/// A machine whose disk is the bottleneck, in virtual time: shares and waits are those of the drive's model under any
+/// load of the host.
 pub(super) const SLOW: Profile = Profile {
     name: "slow",
     clock: Clock::Virtual,
@@ -42,18 +44,19 @@ pub(super) const SLOW: Profile = Profile {
     cpus: 1,
 };
 
-/// The same on the wall clock, for loads that compute all the time: a second of theirs takes four of the host's in virtual time.
+/// [`SLOW`] on the wall clock, for loads that compute all the time: in virtual time a second of theirs takes four
+/// seconds of the host.
 pub(super) const BUSY: Profile = Profile { name: "busy", clock: Clock::Wall, cpus: 2, ..SLOW };
 
-/// A shared ext4 with its journal on a device of its own, and cgroups with the io and memory controllers.
+/// Creates and mounts a shared ext4 with its journal on a separate device.
 const SHARED: &str = "
 mke2fs -q -F -b 4096 -O journal_dev $JOURNAL 65536
 mkfs.ext4 -q -F -b 4096 -E lazy_itable_init=0,lazy_journal_init=0 -J device=$JOURNAL $FEATURES $DATA
 mkdir -p /run/shared; mount $DATA /run/shared";
 
-/// What two containers do beside each other, each of them in other ways; and one with a name that is not harmless. Each
-/// directory is a block of the journal that nobody else dirties; with fast commits, which log names, only if it is there at the next
-/// full one.
+/// Concurrent loads of two containers with different operations, and of one with a hostile name. Each directory is a
+/// journal block that no other container dirties; with fast commits, which log names, only if it still exists at the
+/// next full commit.
 const LOADS: &str = r#"
 in_cgroup() { bash -c "echo \$\$ > '/sys/fs/cgroup/test.slice/$1/cgroup.procs'; cd /run/shared; $2" & }
 in_cgroup a.service 'mkdir a; cd a; mkdir $(seq 400); for i in $(seq 20); do echo x >> log; sync log; done; rmdir $(seq 200)'
@@ -61,15 +64,15 @@ in_cgroup b.service 'for i in $(seq 4); do head -c 2097152 /dev/zero > b$i; sync
 in_cgroup "$HOSTILE" 'head -c 8388608 /dev/zero > c; mv c d; ln d e; mkdir f'
 wait; sync -f /run/shared"#;
 
-/// Directories that a.service makes; none is removed before its first commit.
+/// Directories that a.service creates; none is removed before its first commit.
 const DIRECTORIES_MADE: i64 = 400;
-/// Directories that it leaves.
+/// Directories that it does not remove.
 const DIRECTORIES_KEPT: i64 = 200;
 
-/// Where the daemon serves its metrics.
+/// Address of the daemon's metrics.
 const METRICS: &str = "127.0.0.1:9477";
 
-/// A name that tries to move the cursor, with spaces and a quote.
+/// A cgroup name with a terminal escape sequence, a space and a quote.
 const HOSTILE: &str = "c \u{1b}[2J\"x";
 
 async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
@@ -81,9 +84,9 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
     make_cgroups(ctx).await?;
     for features in ["", "-O fast_commit"] {
         let after = loads_are_charged(ctx, features).await?;
-        ensure!(after["findings"] == Value::Array(Vec::new()), "something was refused: {}", after["findings"]);
+        ensure!(after["findings"] == Value::Array(Vec::new()), "unexpected findings: {}", after["findings"]);
     }
-    another_file_system_is_another_one(ctx).await?;
+    charges_do_not_cross_file_systems(ctx).await?;
     let scrape = format!(
         "exec 3<>/dev/tcp/{}; printf 'GET /metrics HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3",
         METRICS.replace(':', "/")
@@ -95,10 +98,10 @@ async fn journal_attribution(ctx: &mut Ctx) -> Result<Outcome> {
     {
         ensure!(scraped.contains(wanted), "/metrics lacks {wanted}: {scraped:.2000}");
     }
-    // What is gone is still there in the sums, under its name.
+    // A removed cgroup keeps its totals, under its name.
     remove_cgroups(ctx).await?;
     let after = charges(&json(ctx, &["top", "--total"]).await?, &data)?;
-    ensure!(after.keys().any(|name| name == "a.service"), "a.service was forgotten with its cgroup: {after:?}");
+    ensure!(after.keys().any(|name| name == "a.service"), "a.service was dropped with its cgroup: {after:?}");
     ctx.machine.sh(&format!("wipefs -qa {data}; wipefs -qa {journal}")).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
@@ -109,7 +112,7 @@ fn hostile() -> String {
     format!("HOSTILE=$'{}'", HOSTILE.replace('\u{1b}', "\\e"))
 }
 
-/// Makes the cgroups of [`LOADS`].
+/// Creates the cgroups of [`LOADS`].
 pub(super) async fn make_cgroups(ctx: &Ctx) -> Result<()> {
     ctx.machine
         .sh(&format!(
@@ -126,13 +129,13 @@ pub(super) async fn remove_cgroups(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh(&format!("{}; {script}", hostile())).await.map(drop)
 }
 
-/// Runs [`LOADS`] on a fresh ext4 on the first disk with its journal on the second: what the three are charged is what the
-/// journal's device saw. Returns the observation.
+/// Runs [`LOADS`] on a new ext4 on the first disk with its journal on the second, and checks that the charges equal the
+/// writes to the journal's device. Returns the observation.
 pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value> {
     let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
     let vars = format!("DATA={data}; JOURNAL={journal}; {}", hostile());
     ctx.machine.sh(&format!("{vars}; FEATURES='{features}'{SHARED}; sync -f /run/shared")).await?;
-    // The first question begins the observation, after the self-test.
+    // The first query starts the observation, after the self-test.
     let before = json(ctx, &["top", "--total"]).await?;
     let written = "awk '{ print $7 * 512 }' /sys/class/block/$(basename $JOURNAL)/stat";
     let output = ctx.machine.sh(&format!("{vars}; {written}; {LOADS}; {written}")).await?;
@@ -142,7 +145,7 @@ pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value
     ctx.save(&name, &serde_json::to_string_pretty(&after)?)?;
     let numbers: Vec<i64> = output.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     let [first, last] = numbers[..] else { anyhow::bail!("unexpected output {output:?}") };
-    // What had yet to be charged is so now: it must not make up for what nobody is charged.
+    // Bytes that were pending before are charged now: they must not hide unattributed ones.
     let owed = pending(&before, &data)?;
     compare(ctx, features, (last - first, owed), &charges(&before, &data)?, &charges(&after, &data)?)?;
     ensure!(after["partial"] == false, "figures were lost: {}", after["losses"]);
@@ -150,14 +153,14 @@ pub(super) async fn loads_are_charged(ctx: &Ctx, features: &str) -> Result<Value
     Ok(after)
 }
 
-/// A block is not logged again because of somebody's commits when it was logged on a file system that was on the device before:
-/// b.service makes directories there, and wants commits on the next one, where a.service makes directories of the same blocks.
-async fn another_file_system_is_another_one(ctx: &Ctx) -> Result<()> {
+/// Blocks logged on an earlier file system of the device do not count as logged again: b.service makes directories
+/// there, and commits on the next file system, where a.service makes directories in the same blocks.
+async fn charges_do_not_cross_file_systems(ctx: &Ctx) -> Result<()> {
     let (data, journal) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
     let within = |name: &str, script: &str| {
         format!("bash -c 'echo $$ > /sys/fs/cgroup/test.slice/{name}/cgroup.procs; cd /run/shared; {script}'\n")
     };
-    // All within the commit interval.
+    // Everything happens within one commit interval.
     let make = SHARED.replace("mount ", "mount -o commit=60 ");
     let before_it = within("b.service", "mkdir d-{1..400}; sync .");
     let wanted = within("b.service", "for i in {1..8}; do touch $i; sync $i; done");
@@ -170,13 +173,13 @@ async fn another_file_system_is_another_one(ctx: &Ctx) -> Result<()> {
     let (maker, other) = (new("a.service"), new("b.service"));
     ctx.log(format!("another file system: a.service is charged {maker} B, b.service {other} B"));
     ensure!(maker >= 200 * 4096, "a.service made 200 directories and is charged {maker} B");
-    // Its part of what its commits did make a.service log again: bitmaps, the inode table, the root directory.
+    // Its share of the blocks that its commits made a.service log again: bitmaps, the inode table, the root directory.
     ensure!(other < 20 * 4096, "b.service made no directories on the new file system and is charged {other} B");
     ctx.machine.sh("umount /run/shared; rmdir /run/shared").await.map(drop)
 }
 
-/// What is observed when all commits on a file system are charged. Who waits for a commit may go on just before its end is told: the
-/// next look charges it.
+/// Waits until all commits on a file system are charged; returns the observation. A waiter may proceed just before the
+/// end of the commit is recorded; the next poll charges it.
 async fn settled(ctx: &Ctx, device: &str) -> Result<Value> {
     ctx.machine
         .wait_until("the last commit is charged", Duration::from_secs(60), async || {
@@ -186,14 +189,15 @@ async fn settled(ctx: &Ctx, device: &str) -> Result<Value> {
         .await
 }
 
-/// Journal bytes on a file system of commits whose end was not told yet.
+/// Journal bytes of commits on a file system whose end is not recorded yet.
 fn pending(seen: &Value, device: &str) -> Result<i64> {
     let device = device.trim_start_matches("/dev/");
     let of_device = seen["file_systems"].as_array().into_iter().flatten().filter(|view| view["device"] == device);
     of_device.map(|view| view["pending_bytes"].as_i64().context("no pending bytes")).sum()
 }
 
-/// Journal bytes on a file system by who is charged, and under the empty name what nobody is; with fast commits, without the rest.
+/// Journal bytes of commits and fast commits on a file system, by charged container; unattributed bytes have the empty
+/// name.
 pub(super) fn charges(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
     let device = device.trim_start_matches("/dev/");
     let bytes =
@@ -222,9 +226,9 @@ fn compare(
     let new: BTreeMap<&str, i64> =
         after.iter().map(|(name, bytes)| (name.as_str(), bytes - before.get(name).copied().unwrap_or(0))).collect();
     let (sum, unattributed) = (new.values().sum::<i64>(), new.get("").copied().unwrap_or(0) + owed);
-    ctx.log(format!("{features}: the journal's device saw {written} B, charged are {sum} B, {unattributed} B of them nobody: {new:?}"));
-    ensure!(written > 500_000, "only {written} B of journal");
-    ensure!(sum == written, "{sum} B are charged, the device saw {written} B");
+    ctx.log(format!("{features}: the journal's device counted {written} B, {sum} B are charged, {unattributed} B unattributed: {new:?}"));
+    ensure!(written > 500_000, "only {written} B of journal writes");
+    ensure!(sum == written, "{sum} B are charged, the device counted {written} B");
     ensure!(unattributed * 100 < written, "{unattributed} B of {written} B are unattributed");
     let of = |name: &str| new.get(name).copied().unwrap_or(0);
     let hostile = bulkhead_printable(HOSTILE);
@@ -235,12 +239,13 @@ fn compare(
     Ok(())
 }
 
-/// How the hostile name must be shown, with the path that a cgroup of no known kind is called by.
+/// The escaped form of the hostile name, with the path that names a cgroup of unknown kind.
 fn bulkhead_printable(name: &str) -> String {
     format!("/test.slice/{}", name.replace('\u{1b}', "\\u{1b}"))
 }
 
-/// The victim's appends with fsync, an innocent that writes a little, and one of several culprits; the names are theirs.
+/// Loads of the culprit, by name. Each runs with a victim that appends with fsync, and an innocent that writes a
+/// little.
 const SCENARIOS: [(&str, &str); 3] = [
     (
         "streams",
@@ -253,18 +258,19 @@ const SCENARIOS: [(&str, &str); 3] = [
     ),
 ];
 
-/// How long each scenario is watched.
+/// How long each scenario is observed.
 const WATCH_SECONDS: f64 = 10.0;
 
-/// Each of the longest waits has its parts and its commits, the needed one last; the culprit is to blame for most of their time. Not for
-/// each: on a fast disk a wait for a commit of the victim's own can be the longest.
+/// Checks that each of the longest waits has its parts and its commits, the required one last, and that the culprit is
+/// to blame for most of their total time. It need not be for each: on a fast disk a wait for the victim's own commit
+/// can be the longest.
 fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
     let number = |value: &Value| value.as_f64().context("no number");
     let waits = list["waits"].as_array().context("no list of waits")?;
-    // One that ended in this time may have begun in the scenario before.
+    // A wait that ended in this scenario may have started in the previous one.
     let is_recent = |wait: &&Value| wait["began_seconds_ago"].as_f64().is_some_and(|seconds| seconds < WATCH_SECONDS);
     let waits: Vec<&Value> = waits.iter().filter(is_recent).collect();
-    let longest = waits.first().with_context(|| format!("{name}: no wait of this time is listed: {list}"))?;
+    let longest = waits.first().with_context(|| format!("{name}: no wait of this scenario is listed: {list}"))?;
     ctx.log(format!("{name}: the longest of {} waits: {}", waits.len(), serde_json::to_string(longest)?));
     let (mut to_blame, mut n_with_commits) = (BTreeMap::<&str, f64>::new(), 0);
     for wait in &waits {
@@ -276,32 +282,31 @@ fn check_longest(ctx: &Ctx, name: &str, list: &Value) -> Result<()> {
         }
         ensure!((parts - seconds).abs() < 1e-6, "{name}: the parts of {seconds} s sum to {parts} s");
         let Some(last) = wait["commits"].as_array().context("no list of commits")?.last() else {
-            // Its transaction was committed before, so that it waited for its data and a flush.
-            ensure!(
-                number(&wait["commit_seconds"])? == 0.0,
-                "{name}: a wait for no commit has a commit's part: {wait}"
-            );
+            // Its transaction had been committed, so it waited for its data and a flush.
+            ensure!(number(&wait["commit_seconds"])? == 0.0, "{name}: a wait without commits has commit time: {wait}");
             continue;
         };
         n_with_commits += 1;
-        ensure!(last["tid"] == wait["tid"], "{name}: it needed {}, and waited for {}", wait["tid"], last["tid"]);
+        ensure!(
+            last["tid"] == wait["tid"],
+            "{name}: it required commit {}, but waited for {}",
+            wait["tid"],
+            last["tid"]
+        );
         let phases = ["locked_seconds", "flushing_seconds", "logging_seconds"].map(|phase| number(&last[phase]));
         let sum: f64 = phases.into_iter().sum::<Result<f64>>()?;
         ensure!((sum - number(&last["seconds"])?).abs() < 1e-6, "{name}: the phases sum to {sum} s");
     }
     ensure!(n_with_commits > 0, "{name}: none of {} waits was for a commit", waits.len());
-    let first = to_blame.iter().max_by(|one, other| one.1.total_cmp(other.1)).context("nobody is to blame")?.0;
-    ensure!(
-        *first == "culprit.service",
-        "{name}: {first} is said to have caused most of the longest waits: {to_blame:?}"
-    );
+    let first = to_blame.iter().max_by(|one, other| one.1.total_cmp(other.1)).context("no container is blamed")?.0;
+    ensure!(*first == "culprit.service", "{name}: {first} is blamed for most of the longest waits: {to_blame:?}");
     Ok(())
 }
 
 async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let disk = ctx.machine.disk(0).await?;
-    // Two file systems on one disk, so that a culprit can be on another one.
+    // Two file systems on one disk, so that a culprit can be on the other one.
     ctx.machine
         .sh(&format!(
             "modprobe dm_mod; for n in 0 1; do echo 0 4194304 linear {disk} $((n * 4194304)) | dmsetup create fs$n; mkfs.ext4 -q -E \
@@ -337,10 +342,10 @@ async fn blame_known_culprit(ctx: &mut Ctx) -> Result<Outcome> {
         let total: f64 = waited.values().sum();
         ctx.log(format!("{name}: the victim waited {total:.2} s: {waited:.2?}"));
         let part = |name: &str| waited.get(name).copied().unwrap_or(0.0) / total;
-        // A busy machine has the victim call fsync less often.
+        // On a busy host the victim calls fsync less often.
         ensure!(total > 0.3, "{name}: the victim hardly waited: {total:.2} s");
         ensure!(part("culprit.service") > 0.6, "{name}: the culprit has {:.0} %", 100.0 * part("culprit.service"));
-        // It has a block in nearly every commit, so that it is not to be free of all blame.
+        // It has a block in nearly every commit, so some blame is correct.
         ensure!(part("innocent.service") < 0.1, "{name}: the innocent has {:.0} %", 100.0 * part("innocent.service"));
         check_longest(ctx, name, &waits)?;
     }

@@ -1,4 +1,4 @@
-//! What an observation does where the kernel, the host or the load do not play along.
+//! Observation under adverse kernels, hosts and loads.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "observation_under_stress",
-        about: "ext4 loaded late, 1000 cgroups, a file system unmounted and a ring buffer that overruns while observed",
+        about: "observation works with ext4 loaded late, 1000 cgroups and an unmounted file system, and reports a ring \
+                buffer overrun",
         kernels: &[Kernel::V6_12],
         profile: SMP,
         limit: Duration::from_secs(900),
@@ -22,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "observation_without_btf",
-        about: "plain tracepoints charge as exactly; what else is missing is named",
+        about: "without BTF, plain tracepoints charge as exactly; other missing requirements are named",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(900),
@@ -30,9 +31,9 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// How many cgroups journal at the same time.
+/// Number of cgroups that journal at the same time.
 const MANY: usize = 1000;
-/// How many between two questions.
+/// Number of them between two queries.
 const A_FEW: usize = 100;
 /// Calls of fsync without a change, more than the ring buffer has room for.
 const OVERRUN: u32 = 80_000;
@@ -44,14 +45,14 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
     if ctx.machine.sh("grep -w ext4 /proc/filesystems || true").await?.is_empty() {
         refused(ctx, 8, &["ext4 is not loaded", "modprobe ext4"], &["top", "--once"]).await?;
     } else {
-        ctx.log("ext4 was loaded before the daemon: its late loading is not tried");
+        ctx.log("ext4 was loaded before the daemon: late loading is not tested");
     }
     ctx.machine
         .sh(&format!("mkfs.ext4 -q {disk}; mkdir -p /run/shared; mount -o nobarrier {disk} /run/shared"))
         .await?;
-    // What failed is tried again after ten seconds.
+    // A failed start is retried after ten seconds.
     ctx.machine
-        .wait_until("the observation begins", Duration::from_secs(180), async || {
+        .wait_until("the observation starts", Duration::from_secs(180), async || {
             let answer = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
             Ok((answer.status == ExitStatus::Code(0)).then_some(()))
         })
@@ -62,7 +63,7 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
              {MANY})"
         ))
         .await?;
-    // Each move of a process waits for all processors to have noticed, and nobody is observed for longer than somebody asks.
+    // Moving a process waits for an RCU grace period, and the observation only lasts while it is queried.
     for first in (1..=MANY).step_by(A_FEW) {
         let script = format!(
             "set -e; cd /sys/fs/cgroup/many.slice; for i in $(seq {first} {}); do (echo $BASHPID > m$i.service/cgroup.procs; exec mkdir \
@@ -74,7 +75,7 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
         json(ctx, &["top", "--total"]).await?;
     }
     ctx.machine.sh("sync -f /run/shared").await?;
-    // A commit that ended just before a look is charged at the next one, and a new cgroup may be named a look later.
+    // A commit that ended just before a poll is charged at the next one, and a new cgroup may be named one poll later.
     let many = async || {
         let (mut seen, mut n) = (Value::Null, 0);
         let charged = ctx
@@ -86,17 +87,17 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
                 Ok((n == MANY).then_some(charges))
             })
             .await;
-        let charges = charged.with_context(|| format!("{n} of {MANY} are, and lost is {}", seen["losses"]))?;
+        let charges = charged.with_context(|| format!("{n} of {MANY} are charged, losses: {}", seen["losses"]))?;
         ensure!(seen["partial"] == false, "figures were lost: {}", seen["losses"]);
         let (unattributed, sum) = (charges.get("").copied().unwrap_or(0), charges.values().sum::<i64>());
-        ctx.log(format!("{n} cgroups are charged {sum} B, {unattributed} B of them nobody"));
+        ctx.log(format!("{n} cgroups are charged {sum} B, of which {unattributed} B are unattributed"));
         Ok(sum)
     };
     let before = many().await?;
     ctx.machine.sh("umount /run/shared; cd /sys/fs/cgroup; rmdir many.slice/m*.service many.slice").await?;
     let after = many().await?;
     ensure!(after >= before, "{before} B were charged before the file system was unmounted, {after} B after it");
-    // The daemon does not look meanwhile.
+    // The daemon is stopped meanwhile.
     ctx.machine
         .sh(&format!(
             "mount -o nobarrier {disk} /run/shared; kill -STOP $(pidof bulkhead); perl -MIO::Handle -e 'open F, \">>\", \"/run/shared/f\"; \
@@ -105,9 +106,9 @@ async fn observation_under_stress(ctx: &mut Ctx) -> Result<Outcome> {
         .await?;
     let seen = json(ctx, &["top", "--total"]).await?;
     let lost = seen["losses"]["records"].as_u64().context("no count of lost records")?;
-    ctx.log(format!("{lost} of {OVERRUN} records found no room"));
+    ctx.log(format!("{lost} of {OVERRUN} records were lost"));
     ensure!(lost > 0 && lost < u64::from(OVERRUN), "{lost} of {OVERRUN} records were lost");
-    ensure!(seen["partial"] == true, "figures are missing, and are not said to be: {}", seen["losses"]);
+    ensure!(seen["partial"] == true, "figures are missing but not marked as partial: {}", seen["losses"]);
     let shown = cli(ctx, &["top", "--once", "--interval", "1"]).await?;
     ensure!((shown.stdout + &shown.stderr).contains("figures are partial"), "the loss is not shown");
     daemon.stop().await?;
@@ -124,13 +125,13 @@ async fn observation_without_btf(ctx: &mut Ctx) -> Result<Outcome> {
         let after = loads_are_charged(ctx, features).await?;
         ensure!(after["method"] == "tracepoint", "{} was used", after["method"]);
         let findings = after["findings"].to_string();
-        ensure!(findings.contains("no type information"), "the reason is not told: {findings}");
+        ensure!(findings.contains("no type information"), "the reason is not reported: {findings}");
     }
     daemon.stop().await?;
     remove_cgroups(ctx).await?;
     let top = [ctx.program("bulkhead"), "top".to_owned(), "--once".to_owned()];
     let top: Vec<&str> = top.iter().map(String::as_str).collect();
-    // libbpf looks there first, and the kernel mounts it then by itself.
+    // libbpf looks there first, and the kernel then mounts it automatically.
     ctx.machine.sh("umount /sys/kernel/debug/tracing").await?;
     ctx.machine.sh("for dir in tracing debug; do mount -t tmpfs none /sys/kernel/$dir; done").await?;
     refused_as(ctx, 8, &["no type information", "tracefs is not mounted"], &top).await?;

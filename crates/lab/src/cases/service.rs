@@ -1,23 +1,25 @@
-//! The daemon as a service: what it tells its supervisor (sd_notify(3)), and that stopping it changes nothing for tenants.
+//! The daemon as a service: its notifications to a supervisor (sd_notify(3)), and that stopping it changes nothing for
+//! tenants.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::host::{PROFILE, json, listens_at, make_pools, start_daemon, unmake_pools};
+use super::host::{PROFILE, json, make_pools, start_daemon, unmake_pools, wait_for_socket};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "service",
-    about: "the daemon says when it is ready, alive and stopping; while it is stopped, tenants run on and volumes stay mounted",
+    about: "the daemon reports when it is ready, alive and stopping; while it is stopped, tenants keep running and \
+            volumes stay mounted",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(300),
     run: |ctx| Box::pin(service(ctx)),
 }];
 
-/// A supervisor's end of the notification socket; ends when the daemon says that it stops.
+/// The supervisor's end of the notification socket; exits when the daemon reports that it is stopping.
 const SUPERVISOR: &str = "
 import socket
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -32,7 +34,7 @@ with open('/run/notified', 'w') as log:
 async fn service(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let supervisor = ctx.machine.spawn(&["python3", "-c", SUPERVISOR], &[]).await?;
-    let said = async |word: &'static str| {
+    let notified = async |word: &'static str| {
         ctx.machine
             .wait_until(word, Duration::from_secs(60), async || {
                 let text = ctx.machine.sh("cat /run/notified || true").await?;
@@ -40,11 +42,11 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
             })
             .await
     };
-    listens_at(ctx, "/run/notify").await?;
-    // Half of the watchdog's time is between two signs of life.
+    wait_for_socket(ctx, "/run/notify").await?;
+    // Keep-alives are sent at half of the watchdog interval.
     let daemon = start_daemon(ctx, &[("NOTIFY_SOCKET", "/run/notify"), ("WATCHDOG_USEC", "1000000")]).await?;
-    said("READY=1").await?;
-    let text = said("WATCHDOG=1").await?;
+    notified("READY=1").await?;
+    let text = notified("WATCHDOG=1").await?;
     ensure!(text.trim_start().starts_with("READY=1"), "{text:?}");
 
     make_pools(ctx, &["thick"]).await?;
@@ -62,7 +64,7 @@ async fn service(ctx: &mut Ctx) -> Result<Outcome> {
                  *-payload.slice/run-*/cgroup.procs";
     let before = ctx.machine.sh(state).await?;
     daemon.stop().await?;
-    said("STOPPING=1").await?;
+    notified("STOPPING=1").await?;
     supervisor.wait(Duration::from_secs(60)).await?;
     let stopped = ctx.machine.sh(state).await?;
     ensure!(before == stopped && before.lines().count() == 4, "before {before:?}, after the stop {stopped:?}");

@@ -1,5 +1,5 @@
-//! Clones of an image that read from each other's memory: they get what the image has, and nothing else, whatever is done to those
-//! that they read from.
+//! Clones of an image that read from each other's page cache: they read the contents of the image and nothing else,
+//! whatever happens to their peers.
 
 use std::time::Duration;
 
@@ -20,8 +20,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "siblings_share",
-        about: "a clone's first read of what a sibling has read comes from that one's memory, or the host's, or the disk, as was asked; never \
-                from another domain; the heat map says so, and nothing is left",
+        about: "a clone's first read of a block that a peer has read comes from the peer's memory, the host's, or the \
+                disk, as requested; never from another domain; the heat map shows it, and nothing is left behind",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(1200),
@@ -29,8 +29,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "siblings_hold",
-        about: "what clones read from a sibling is what the image has, while that one's files are changed in every way, its server is killed, \
-                stopped or hangs, it is unmounted, or the reader is killed; a damaged index is not believed",
+        about: "clones read the image's contents from a peer while the peer's files change in every way, its server is \
+                killed, stopped or hangs, it is unmounted, or the reader is killed; a damaged index is not used",
         kernels: &[Kernel::V6_12],
         profile: SLOW,
         limit: Duration::from_secs(700),
@@ -38,18 +38,18 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Run by name: it takes ten minutes.
+/// Run by name only: it takes ten minutes.
 pub(super) const SOAK: &[Case] = &[Case {
     name: "siblings_narrow",
-    about: "the same as siblings_hold's first part with one and two requests under way for each volume, and with memory.max hardly above what \
-            the block servers lock: nobody waits for ever, and nobody reads anything else",
+    about: "the first part of siblings_hold with one and two requests in flight per volume, and with memory.max hardly \
+            above the locked memory of the block servers: no clone hangs, and none reads other data",
     kernels: &[Kernel::V6_12],
     profile: SLOW,
     limit: Duration::from_secs(1500),
     run: |ctx| Box::pin(narrow(ctx)),
 }];
 
-/// The pool is on a slow disk, so that reads can be caught under way.
+/// The pool is on a slow disk, so that reads can be caught in flight.
 const SLOW: Profile = Profile {
     name: "siblings",
     clock: Clock::Wall,
@@ -62,15 +62,15 @@ const SLOW: Profile = Profile {
     ..PROFILE
 };
 
-/// What the image has: eight files that are read as a whole, and small ones.
+/// Creates the contents of the image: eight large files, and small ones.
 pub(super) const TREE: &str = "mkdir -p /run/tree/etc; for n in 0 1 2 3 4 5 6 7; do head -c 3000000 /dev/urandom > /run/tree/data$n; done; \
                     for n in $(seq 100); do head -c $((n * 137)) /dev/urandom > /run/tree/etc/$n; done; \
                     cd /run/tree; find . -type f | sort | xargs md5sum > /run/sums";
 
-/// Bytes of the large files.
+/// Total size of the large files, in bytes.
 pub(super) const DATA: u64 = 8 * 3_000_000;
 
-/// Starts the daemon, and makes the image and clones of it.
+/// Starts the daemon, and creates the image and its clones.
 async fn set_up(ctx: &Ctx, clones: &[(&str, &[&str])]) -> Result<Daemon> {
     let daemon = start_daemon(ctx, &[]).await?;
     make_clones(ctx, clones).await?;
@@ -106,21 +106,21 @@ async fn tear_down(ctx: &Ctx, daemon: Daemon, clones: &[(&str, &[&str])]) -> Res
     daemon.stop().await.map(drop)
 }
 
-/// What a clone has read by now, of each kind of source.
+/// Bytes that a clone has read, by kind of source.
 #[derive(Debug, Default)]
 pub(super) struct Heat {
     pub(super) disk: u64,
     pub(super) cache: u64,
-    pub(super) sibling: u64,
+    pub(super) peer: u64,
 }
 
 async fn heat(ctx: &Ctx, name: &str) -> Result<Heat> {
     heat_of(ctx, &format!("file/{name}")).await
 }
 
-/// The bytes that a clone has read from each kind of source, when it has told all of them.
+/// The bytes that a clone has read from each kind of source, once its server has reported all.
 pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
-    // Servers tell once in a second.
+    // Servers report once a second.
     let settled = async || {
         let mut heat = Heat::default();
         for row in json(ctx, &["heatmap"]).await?.as_array().into_iter().flatten() {
@@ -129,16 +129,16 @@ pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
                 match row["source"]["from"].as_str() {
                     Some("disk") => heat.disk += bytes,
                     Some("cache") => heat.cache += bytes,
-                    _ => heat.sibling += bytes,
+                    _ => heat.peer += bytes,
                 }
             }
         }
         anyhow::Ok(heat)
     };
-    let sum = |heat: &Heat| heat.disk + heat.cache + heat.sibling;
+    let sum = |heat: &Heat| heat.disk + heat.cache + heat.peer;
     let mut before = settled().await?;
     ctx.machine
-        .wait_until("no more is counted", Duration::from_secs(30), async || {
+        .wait_until("the counts are stable", Duration::from_secs(30), async || {
             ctx.machine.sh("sleep 1.5").await?;
             let now = settled().await?;
             let same = sum(&now) == sum(&before) && sum(&now) > 0;
@@ -149,11 +149,11 @@ pub(super) async fn heat_of(ctx: &Ctx, reader: &str) -> Result<Heat> {
     Ok(before)
 }
 
-/// Reads all files of a clone, which must be those of the image.
+/// Reads all files of a clone, whose contents must be those of the image.
 async fn verify(ctx: &Ctx, name: &str) -> Result<()> {
     let at = mounted_at(ctx, name).await?;
     let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c /run/sums")).await;
-    checked.map(drop).with_context(|| format!("{name} has something else than the image"))
+    checked.map(drop).with_context(|| format!("{name} differs from the image"))
 }
 
 async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
@@ -182,13 +182,16 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     }
     ctx.save("servers.txt", &ctx.machine.sh("tail -n 30 /run/bulkhead/blockd/*.log").await?)?;
     let [first, second, third, alone, off, base, again] = seen.as_slice() else { unreachable!("one for each") };
-    ensure!(first.sibling == 0 && first.disk >= DATA, "the first has read from the disk: {first:?}");
-    ensure!(second.sibling >= DATA && second.disk < DATA / 4, "the second has read from the first: {second:?}");
-    ensure!(third.sibling >= DATA && third.disk + third.cache < DATA / 4, "so has the third: {third:?}");
-    ensure!(alone.sibling == 0 && alone.disk >= DATA, "no domain learns from another: {alone:?}");
-    ensure!(off.sibling + off.cache == 0 && off.disk >= DATA, "what shares nothing reads the disk: {off:?}");
-    ensure!(base.sibling == 0 && base.disk + base.cache >= DATA, "{base:?}");
-    ensure!(again.sibling == 0 && again.cache >= DATA && again.disk < DATA / 4, "there is one copy: {again:?}");
+    ensure!(first.peer == 0 && first.disk >= DATA, "the first should read from the disk: {first:?}");
+    ensure!(second.peer >= DATA && second.disk < DATA / 4, "the second should read from the first: {second:?}");
+    ensure!(third.peer >= DATA && third.disk + third.cache < DATA / 4, "so should the third: {third:?}");
+    ensure!(alone.peer == 0 && alone.disk >= DATA, "a clone in another domain should read from the disk: {alone:?}");
+    ensure!(
+        off.peer + off.cache == 0 && off.disk >= DATA,
+        "a clone that shares nothing should read from the disk: {off:?}"
+    );
+    ensure!(base.peer == 0 && base.disk + base.cache >= DATA, "{base:?}");
+    ensure!(again.peer == 0 && again.cache >= DATA && again.disk < DATA / 4, "there should be one copy: {again:?}");
     let table =
         ctx.machine.sh(&format!("{} heatmap --svg /run/heat.svg; cat /run/heat.svg", ctx.program("bulkhead"))).await?;
     ctx.save("heatmap.txt", &table)?;
@@ -200,7 +203,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     refused(ctx, 8, &["--read-from host-cache"], &["volume", "clone", "thin/volume", "no", "--read-from", "peers"])
         .await?;
     json(ctx, &["volume", "rm", "thin/volume"]).await?;
-    // The daemon goes and comes; a server dies: nobody forgets.
+    // Peers are still used after a restart of the daemon and the replacement of a server.
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
     kill_server(ctx, "second").await?;
@@ -208,12 +211,13 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&format!("for f in {at}/data*; do dd if=$f iflag=nocache count=0 status=none; done")).await?;
     verify(ctx, "second").await?;
     let more = heat(ctx, "second").await?;
-    ensure!(more.sibling >= 2 * DATA, "its successor has not read from siblings: {more:?} after {second:?}");
+    ensure!(more.peer >= 2 * DATA, "the new server has not read from peers: {more:?} after {second:?}");
     tear_down(ctx, daemon, clones).await?;
     Ok(Outcome::Passed)
 }
 
-/// Changes a clone's files in every way, and makes them look unchanged; reads them, so that others are sent here.
+/// Changes a clone's files in every way, and makes them look unchanged; reads them, so that other clones are directed
+/// to it.
 const CHANGE: &str = r#"
 echo $$ > /sys/fs/cgroup/bulkhead.slice/bulkhead-NAME.slice/bulkhead-NAME-payload.slice/cgroup.procs
 cd AT; n=0; set -e
@@ -232,7 +236,7 @@ while [ ! -e /run/stop ]; do
 done
 "#;
 
-/// Reads all files of a clone again and again, each time from elsewhere than its own memory.
+/// Reads all files of a clone repeatedly, each time without its own page cache.
 const COMPARE: &str = r#"
 echo $$ > /sys/fs/cgroup/bulkhead.slice/bulkhead-NAME.slice/bulkhead-NAME-payload.slice/cgroup.procs
 cd AT; n=0
@@ -252,14 +256,14 @@ async fn hold(ctx: &mut Ctx) -> Result<Outcome> {
     ];
     let daemon = set_up(ctx, clones).await?;
     changed_files(ctx).await?;
-    hanging_sibling(ctx).await?;
+    hanging_peer(ctx).await?;
     unmounted_and_killed(ctx).await?;
     damaged_index(ctx).await?;
     tear_down(ctx, daemon, clones).await?;
     Ok(Outcome::Passed)
 }
 
-/// What the processes of a tenant and its block server may have in memory: less than the 24 MB of files with what the server locks.
+/// Limits the memory of each tenant with its block server: less than 24 MB of files plus the server's locked memory.
 const MEMORY: &str = "for s in /sys/fs/cgroup/bulkhead.slice/*.slice; do echo 28M > $s/memory.max; done";
 
 async fn narrow(ctx: &mut Ctx) -> Result<Outcome> {
@@ -274,7 +278,7 @@ async fn narrow(ctx: &mut Ctx) -> Result<Outcome> {
         let daemon = start_daemon_as(ctx, &[&program, "daemon", "--volume-requests", requests], &[]).await?;
         make_clones(ctx, clones).await?;
         ctx.machine.sh(MEMORY).await?;
-        changed_files(ctx).await.with_context(|| format!("with {requests} requests under way"))?;
+        changed_files(ctx).await.with_context(|| format!("with {requests} requests in flight"))?;
         let events = ctx.machine.sh("grep -H . /sys/fs/cgroup/bulkhead.slice/*.slice/memory.events").await?;
         ctx.save(&format!("memory-{requests}.txt"), &events)?;
         ensure!(events.lines().any(|line| line.contains(":max ") && !line.ends_with(" 0")), "no pressure: {events}");
@@ -283,7 +287,7 @@ async fn narrow(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Nothing that a sibling changes is read by others.
+/// Checks that no clone reads the changes of a peer.
 async fn changed_files(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh("rm -f /run/stop /run/changes /run/*.rounds").await?;
     let changing = CHANGE.replace("AT", &mounted_at(ctx, "changed").await?).replace("NAME", "changed");
@@ -300,23 +304,24 @@ async fn changed_files(ctx: &Ctx) -> Result<()> {
             Ok(some.then_some(()))
         })
         .await?;
-    // A server dies meanwhile.
+    // Servers are killed meanwhile.
     kill_server(ctx, "changed").await?;
     kill_server(ctx, "one").await?;
     ctx.machine.sh("touch /run/stop").await?;
     let ended = changing.wait(Duration::from_secs(120)).await?;
-    ensure!(ended.status == ExitStatus::Code(0), "what changes files: {}", ended.stderr);
-    let mut from_siblings = 0;
+    ensure!(ended.status == ExitStatus::Code(0), "the process that changes files: {}", ended.stderr);
+    let mut from_peers = 0;
     for (name, process) in comparing {
         let ended = process.wait(Duration::from_secs(120)).await?;
-        ensure!(ended.status == ExitStatus::Code(0), "{name} read what is not the image's: {}", ended.stdout);
+        ensure!(ended.status == ExitStatus::Code(0), "{name} read other data than the image's: {}", ended.stdout);
         let rounds = ctx.machine.read_text(&format!("/run/{name}.rounds")).await?;
         let heat = heat(ctx, name).await?;
         ctx.log(format!("{name}: {} rounds compared, {heat:?}", rounds.trim()));
-        from_siblings += heat.sibling;
+        from_peers += heat.peer;
     }
-    // Of two that keep step, the first reads from the disk in every round, and the second from the first: which is which is chance.
-    ensure!(from_siblings > 2 * DATA, "siblings were hardly read from: {from_siblings} bytes");
+    // If the two run in lockstep, one of them reads from the disk in every round, and the other from it: which one is
+    // random.
+    ensure!(from_peers > 2 * DATA, "peers were hardly read from: {from_peers} bytes");
     let changes = ctx.machine.read_text("/run/changes").await?;
     ctx.log(format!("{} rounds of changes", changes.trim()));
     ctx.machine.sh("rm -f /run/stop /run/changes /run/*.rounds").await?;
@@ -328,22 +333,22 @@ async fn compare(ctx: &Ctx, name: &str) -> Result<Process> {
     ctx.machine.spawn(&["bash", "-c", &script], &[]).await
 }
 
-/// A sibling whose disk does not answer costs others a moment.
-async fn hanging_sibling(ctx: &Ctx) -> Result<()> {
+/// A peer whose server hangs delays others only briefly.
+async fn hanging_peer(ctx: &Ctx) -> Result<()> {
     let (one, pid) = (mounted_at(ctx, "one").await?, server_pid(&inspect(ctx, "one").await?)?);
     ctx.machine.sh("sync; echo 3 > /proc/sys/vm/drop_caches").await?;
-    // It stops with reads under way, whose pages wait for them.
+    // It is stopped with reads in flight, and their pages stay locked.
     let reading = ctx.machine.spawn(&["bash", "-c", &format!("cat {one}/data* > /dev/null")], &[]).await?;
     ctx.machine.sh(&format!("sleep 0.3; kill -STOP {pid}")).await?;
-    verify(ctx, "two").await.context("while a sibling hangs")?;
-    // What hangs can be read from by nobody; it goes on when it can.
+    verify(ctx, "two").await.context("while a peer hangs")?;
+    // The hanging clone itself resumes when its server does.
     ctx.machine.sh(&format!("kill -CONT {pid}")).await?;
     let ended = reading.wait(Duration::from_secs(60)).await?;
-    ensure!(ended.status == ExitStatus::Code(0), "the one that hung: {}", ended.stderr);
+    ensure!(ended.status == ExitStatus::Code(0), "the clone that hung: {}", ended.stderr);
     verify(ctx, "one").await.context("after it hung")
 }
 
-/// A volume can be unmounted while others read from it, and the reader may be killed.
+/// A volume can be unmounted while others read from it, and the reading process may be killed.
 async fn unmounted_and_killed(ctx: &Ctx) -> Result<()> {
     let comparing = compare(ctx, "two").await?;
     for round in 0..3 {
@@ -352,19 +357,20 @@ async fn unmounted_and_killed(ctx: &Ctx) -> Result<()> {
         verify(ctx, "one").await?;
         ctx.machine.sh("pkill -9 -f 'exe siblings$'").await?;
         ctx.machine
-            .wait_until("the reader is there again", Duration::from_secs(60), async || {
+            .wait_until("the reader is restarted", Duration::from_secs(60), async || {
                 Ok(ctx.machine.sh("pgrep -f 'exe siblings$'").await.ok())
             })
             .await?;
     }
     ctx.machine.sh("touch /run/stop").await?;
     let ended = comparing.wait(Duration::from_secs(120)).await?;
-    ensure!(ended.status == ExitStatus::Code(0), "it read what is not the image's: {}", ended.stdout);
+    ensure!(ended.status == ExitStatus::Code(0), "it read other data than the image's: {}", ended.stdout);
     ctx.machine.sh("rm -f /run/stop /run/two.rounds").await?;
     Ok(())
 }
 
-/// An index that is damaged, cut off or of another version is not used, and that is told; clones have what the image has.
+/// An index that is damaged, truncated or of another version is not used, which is logged; clones read the image's
+/// contents.
 async fn damaged_index(ctx: &Ctx) -> Result<()> {
     let index = ctx.machine.sh(&format!("ls {POOL}/*.index")).await?.trim().to_owned();
     ctx.machine.sh(&format!("cp --preserve=all {index} /run/index")).await?;
@@ -374,7 +380,7 @@ async fn damaged_index(ctx: &Ctx) -> Result<()> {
         format!("printf '\\003' | dd of={index} bs=1 seek=8 conv=notrunc status=none"),
     ];
     for damage in damages {
-        // The reader goes with the last volume, and has no index any more.
+        // The reader ends with the last volume, and drops its index.
         for name in ["one", "two", "changed"] {
             json(ctx, &["tenant", "rm", name]).await?;
         }
@@ -385,9 +391,9 @@ async fn damaged_index(ctx: &Ctx) -> Result<()> {
         verify(ctx, "one").await?;
         verify(ctx, "two").await?;
         let heat = heat(ctx, "two").await?;
-        ensure!(heat.sibling == 0, "a damaged index is believed: {heat:?} after {damage}");
+        ensure!(heat.peer == 0, "a damaged index is used: {heat:?} after {damage}");
         let log = ctx.machine.sh("cat /run/bulkhead/blockd/siblings.log").await?;
-        ensure!(log.contains(&index), "nothing is said of it: {log}");
+        ensure!(log.contains(&index), "the log does not mention it: {log}");
         ctx.machine.sh(&format!("cp --preserve=all /run/index {index}")).await?;
     }
     ctx.machine.sh("rm /run/index").await?;

@@ -1,4 +1,4 @@
-//! A tenant that is slow on purpose holds up nobody but itself.
+//! A deliberately slow tenant delays only its own operations.
 
 use std::time::Duration;
 
@@ -12,21 +12,23 @@ use crate::protocol::ExitStatus;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "slow_tenant",
-    about: "a tenant limited to 1 MB/s has 400 MB to be written: a snapshot and a detach of its volume wait as long as they are told, can \
-            be cancelled and change nothing; everything else goes on meanwhile, and the daemon stops within 5 s",
+    about: "a tenant limited to 1 MB/s has 400 MB of dirty data: a snapshot and a detach of its volume wait until \
+            their `--wait` ends, can be cancelled and change nothing; all other operations proceed meanwhile, and the \
+            daemon stops within 5 s",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(slow_tenant(ctx)),
 }];
 
-/// Most that an answer may take while an operation waits for minutes, s. An unoptimised command takes most of it to begin.
+/// Longest response time while another operation waits for minutes, in seconds. Most of it is the start of an
+/// unoptimised command.
 const ANSWER: f64 = 2.0;
 
-/// Most that the daemon may take to stop, s.
+/// Longest time that the daemon may take to stop, in seconds.
 const STOP: f64 = 5.0;
 
-/// Asks for the metrics as Prometheus does.
+/// Requests the metrics as Prometheus does.
 const METRICS: &str = "
 import socket
 s = socket.socket(socket.AF_UNIX)
@@ -46,7 +48,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     }
     json(ctx, &["tenant", "create", "slow", "--volume", "file/slow", "--limit", &format!("{disk}:wbps=1M")]).await?;
     json(ctx, &["tenant", "create", "other"]).await?;
-    // As much as a host with much memory lets a tenant have dirty.
+    // As much dirty data as a host with much memory allows a tenant.
     ctx.machine.sh("mkdir -p /data; sysctl -q vm.dirty_bytes=1500000000 vm.dirty_background_bytes=1200000000").await?;
     let bulkhead = ctx.program("bulkhead");
     let dirty = "dd if=/dev/zero of=/data/f bs=1M count=400 status=none";
@@ -55,7 +57,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
         .await?
         .success("the tenant's dd")?;
 
-    // Both give up after as long as they are told, and nothing is changed.
+    // Both give up after `--wait`, and nothing is changed.
     let before = json(ctx, &["volume", "inspect", "file/slow"]).await?;
     let snapshot = ["volume", "snapshot", "file/slow", "snap"];
     let detach = ["tenant", "set", "slow", "--detach", "file/slow"];
@@ -67,7 +69,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     }
     ensure!(json(ctx, &["volume", "inspect", "file/slow"]).await? == before, "it was {before}");
 
-    // Somebody waits for minutes, and nobody else does.
+    // One operation waits for minutes, and no other does.
     let waiting = ctx.machine.spawn(&[&[bulkhead.as_str(), "--wait", "3000"], &snapshot[..]].concat(), &[]).await?;
     let job = running(ctx).await?;
     let mut answers = Vec::new();
@@ -91,9 +93,9 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     let shown: Vec<String> = answers.iter().map(|(command, took)| format!("{command}: {took:.2} s")).collect();
     ctx.log(format!("while a snapshot waits: {}", shown.join(", ")));
     ensure!(answers.iter().all(|(_, took)| *took < ANSWER), "while a snapshot waits: {}", shown.join(", "));
-    ensure!(running(ctx).await? == job, "it does not wait any more");
+    ensure!(running(ctx).await? == job, "it no longer waits");
 
-    // It can be cancelled, and who then waits does not keep the daemon from stopping.
+    // It can be cancelled, and another waiting operation does not keep the daemon from stopping.
     json(ctx, &["job", "cancel", &job.to_string()]).await?;
     let cancelled = waiting.wait(Duration::from_secs(60)).await?;
     ensure!(cancelled.status == ExitStatus::Code(12), "{}: {}", cancelled.status, cancelled.stderr);
@@ -105,7 +107,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     let refused = waiting.wait(Duration::from_secs(60)).await?;
     ensure!(refused.status == ExitStatus::Code(11), "{}: {}", refused.status, refused.stderr);
 
-    // The next daemon finds it as it was; without the limit all of it is possible.
+    // The next daemon finds the volume unchanged; without the limit both operations succeed.
     let daemon = start_daemon(ctx, &[]).await?;
     ensure!(json(ctx, &["volume", "inspect", "file/slow"]).await? == before, "it was {before}");
     json(ctx, &["tenant", "set", "slow", "--no-limits"]).await?;
@@ -124,7 +126,7 @@ async fn slow_tenant(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// How long something takes by the guest's clock, s.
+/// Duration of some work on the guest's clock, in seconds.
 async fn seconds(ctx: &Ctx, work: impl AsyncFnOnce() -> Result<()>) -> Result<f64> {
     let now = async || -> Result<f64> {
         let uptime = ctx.machine.read_text("/proc/uptime").await?;
@@ -135,7 +137,7 @@ async fn seconds(ctx: &Ctx, work: impl AsyncFnOnce() -> Result<()>) -> Result<f6
     Ok(now().await? - before)
 }
 
-/// The job that waits for the tenant's data, when it does.
+/// Waits until a job waits for the tenant's data; returns its id.
 async fn running(ctx: &Ctx) -> Result<u64> {
     ctx.machine
         .wait_until("the snapshot waits", Duration::from_secs(60), async || {

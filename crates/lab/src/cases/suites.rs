@@ -1,7 +1,7 @@
-//! Suites of others on file systems in volumes of ours: fsx, pjdfstest, fio with verification and stress-ng with verification.
+//! Third-party suites on file systems in Bulkhead's volumes: fsx, pjdfstest, fio and stress-ng with verification.
 //!
-//! Owns what is run and what counts as passed: `suites.sh` runs, this judges. The case runs each suite once; `soak` runs them in
-//! rounds while servers are killed.
+//! Owns: the choice of suites, and their verdict. Does not: run them in the guest (`suites.sh`). The case runs each
+//! suite once; `soak` runs them in rounds while servers are killed.
 
 mod soak;
 
@@ -18,18 +18,18 @@ use crate::process::Process;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "suites_on_volumes",
-    about: "fsx, pjdfstest, fio --verify and stress-ng --verify pass on a volume, its clone, the clone's clone and an XFS volume at the same \
-            time; pjdfstest as on a disk",
+    about: "fsx, pjdfstest, fio --verify and stress-ng --verify pass on a volume, its clone, the clone's clone and an \
+            XFS volume at the same time; pjdfstest gives the same results as on a disk",
     kernels: &[Kernel::V6_12],
     profile: SMP,
     limit: Duration::from_secs(1200),
     run: |ctx| Box::pin(suites_on_volumes(ctx)),
 }];
 
-/// The suites. Volumes begin with different ones.
+/// The suites. Each volume starts with a different one.
 const SUITES: [&str; 4] = ["fsx", "pjdfstest", "fio", "stress-ng"];
 
-/// stress-ng's tests of file systems that verify what they did.
+/// stress-ng's file system tests that verify their results.
 const STRESSORS: [&str; 20] = [
     "access",
     "aio",
@@ -53,17 +53,18 @@ const STRESSORS: [&str; 20] = [
     "xattr",
 ];
 
-/// What a short run has of pjdfstest, by parts of names: all but `link::link_count_max`, whose 65 000 links take longer than all others.
+/// Tests of pjdfstest in a short run, by parts of their names: all but `link::link_count_max`, whose 65 000 links take
+/// longer than all others.
 const SHORT: &str = "::chmod:: ::chown:: ::ftruncate:: ::link::c ::link::e ::link::r ::link::s ::link::u ::mkdir:: ::mkfifo:: ::mknod:: \
                      ::open:: ::posix_fallocate:: ::rename:: ::rmdir:: ::symlink:: ::truncate:: ::unlink:: ::utimensat::";
 
-/// Size of the volumes: the least that an XFS can have, and more than the suites fill.
+/// Size of the volumes: more than the minimum of XFS, and more than the suites fill.
 const SIZE: &str = "320M";
 
-/// Where all is that the suites need.
+/// Directory of everything that the suites need.
 const BASE: &str = "/run/suites";
 
-/// How long one run of a suite of length 1 may take where all run at once, under emulation.
+/// Time limit of a suite of length 1 under emulation while all run at once.
 const SUITE_LIMIT: Duration = Duration::from_secs(250);
 
 /// A file system that suites run on, mounted at `/run/suites/NAME/at`.
@@ -86,7 +87,7 @@ impl Place {
         format!("file/{}", self.name)
     }
 
-    /// The disk whose results its own are compared with.
+    /// The disk that its results are compared with.
     fn reference(&self) -> Self {
         Self::new(format!("disk-{}", self.fs), self.fs)
     }
@@ -98,7 +99,7 @@ async fn suites_on_volumes(ctx: &mut Ctx) -> Result<Outcome> {
         return Ok(Outcome::Skipped(why));
     }
     if let Err(error) = once(ctx).await {
-        keep_evidence(ctx).await;
+        save_evidence(ctx).await;
         return Err(error);
     }
     Ok(Outcome::Passed)
@@ -114,7 +115,7 @@ async fn once(ctx: &Ctx) -> Result<()> {
     let xfs = create(ctx, "xfs", "xfs").await?;
     mount_references(ctx, &[&origin, &xfs]).await?;
     let places = [origin, first, second, xfs];
-    // The references run beside the others.
+    // The references run concurrently with the others.
     let mut running = Vec::new();
     for reference in [places[0].reference(), places[3].reference()] {
         running.push(start(ctx, &reference, 1, 1, &SUITES[1..2]).await?);
@@ -138,7 +139,7 @@ async fn once(ctx: &Ctx) -> Result<()> {
     daemon.stop().await.map(drop)
 }
 
-/// Brings the programs and what they read; says why when one cannot be had.
+/// Copies the programs and their input to the guest; returns the reason if one is not available.
 async fn prepare(ctx: &Ctx) -> Result<Option<String>> {
     for tool in CrateTool::ALL {
         match ctx.lab.crate_tool(tool).await {
@@ -165,7 +166,7 @@ async fn prepare(ctx: &Ctx) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// A new volume with files that its clones will share, ready for suites.
+/// Creates a volume with files that its clones will share, ready for suites.
 async fn create(ctx: &Ctx, name: &str, fs: &'static str) -> Result<Place> {
     let place = Place::new(name, fs);
     json(ctx, &["volume", "create", &place.volume(), "--size", SIZE, "--fs", fs, "--provision", "on-demand"]).await?;
@@ -179,7 +180,7 @@ async fn create(ctx: &Ctx, name: &str, fs: &'static str) -> Result<Place> {
     Ok(place)
 }
 
-/// A clone of a volume that may be in use, ready for suites.
+/// Clones a volume, which may be in use, ready for suites.
 async fn clone(ctx: &Ctx, of: &Place, name: &str) -> Result<Place> {
     let place = Place::new(name, of.fs);
     json(ctx, &["volume", "clone", &of.volume(), name]).await?;
@@ -187,7 +188,7 @@ async fn clone(ctx: &Ctx, of: &Place, name: &str) -> Result<Place> {
     Ok(place)
 }
 
-/// Mounts a volume for a tenant of its name, and once more where users may go who are not root.
+/// Mounts a volume for a tenant of the same name, and again where users other than root have access.
 async fn attach(ctx: &Ctx, place: &Place) -> Result<()> {
     json(ctx, &["tenant", "create", &place.name, "--volume", &place.volume()]).await?;
     let view = json(ctx, &["volume", "inspect", &place.volume()]).await?;
@@ -197,7 +198,7 @@ async fn attach(ctx: &Ctx, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Takes a volume from its tenant; its file system must be in order.
+/// Removes a volume's tenant; its file system must be clean.
 async fn detach(ctx: &Ctx, place: &Place) -> Result<()> {
     ctx.machine.sh(&format!("umount {}", place.at())).await?;
     json(ctx, &["tenant", "rm", &place.name]).await?;
@@ -205,14 +206,14 @@ async fn detach(ctx: &Ctx, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// Takes a volume from its tenant, checks and removes it.
+/// Removes a volume's tenant, checks the volume and removes it.
 async fn remove(ctx: &Ctx, place: &Place) -> Result<()> {
     detach(ctx, place).await?;
     json(ctx, &["volume", "rm", &place.volume()]).await?;
     Ok(())
 }
 
-/// Makes file systems like those of these volumes on disks 1 and 2, and mounts them with the same options.
+/// Creates file systems like those of these volumes on disks 1 and 2, and mounts them with the same options.
 async fn mount_references(ctx: &Ctx, places: &[&Place]) -> Result<()> {
     for (n, place) in places.iter().enumerate() {
         let (disk, at) = (ctx.machine.disk(n + 1).await?, place.reference().at());
@@ -238,7 +239,7 @@ async fn unmount_references(ctx: &Ctx, places: &[&Place]) -> Result<()> {
     Ok(())
 }
 
-/// Starts suites one after the other in a place.
+/// Starts suites, which run in turn, in a place.
 async fn start(ctx: &Ctx, place: &Place, seed: u64, length: u32, suites: &[&str]) -> Result<Process> {
     let (seed, length) = (seed.to_string(), length.to_string());
     let script = format!("{BASE}/suites.sh");
@@ -258,28 +259,28 @@ async fn finish(ctx: &Ctx, running: Vec<Process>, length: u32) -> Result<()> {
     Ok(())
 }
 
-/// All suites have passed in a volume, pjdfstest as on the disk, and what was there before is as it was.
+/// Checks that all suites have passed in a volume, pjdfstest with the same results as on the disk, and that its earlier
+/// files are unchanged.
 async fn check(ctx: &Ctx, place: &Place) -> Result<()> {
-    let folder = format!("{BASE}/{}", place.name);
+    let dir = format!("{BASE}/{}", place.name);
     let mut passed = Vec::new();
     for suite in SUITES {
-        let seconds = ctx.machine.read_text(&format!("{folder}/{suite}.passed")).await;
+        let seconds = ctx.machine.read_text(&format!("{dir}/{suite}.passed")).await;
         let seconds = seconds.with_context(|| format!("{suite} has not passed in {}", place.name))?;
         passed.push(format!("{suite} {} s", seconds.trim()));
     }
     let reference = format!("{BASE}/{}", place.reference().name);
-    let differs =
-        ctx.machine.sh(&format!("diff {reference}/pjdfstest.failed {folder}/pjdfstest.failed || true")).await?;
+    let differs = ctx.machine.sh(&format!("diff {reference}/pjdfstest.failed {dir}/pjdfstest.failed || true")).await?;
     if !differs.is_empty() {
-        bail!("pjdfstest fails elsewhere in {} than on a disk (<): {differs}", place.name);
+        bail!("pjdfstest has other failures in {} than on a disk (<): {differs}", place.name);
     }
-    let summary = ctx.machine.sh(&format!("grep ^Summary: {folder}/pjdfstest.log")).await?;
-    ctx.log(format!("{}: {}; pjdfstest as on a disk: {}", place.name, passed.join(", "), summary.trim()));
-    ctx.machine.sh(&format!("cd {folder}/at; md5sum --quiet -c {BASE}/{}.sum", place.fs)).await?;
+    let summary = ctx.machine.sh(&format!("grep ^Summary: {dir}/pjdfstest.log")).await?;
+    ctx.log(format!("{}: {}; pjdfstest, same results as on a disk: {}", place.name, passed.join(", "), summary.trim()));
+    ctx.machine.sh(&format!("cd {dir}/at; md5sum --quiet -c {BASE}/{}.sum", place.fs)).await?;
     Ok(())
 }
 
-/// What tells why a suite failed, for the artifacts.
+/// Collects evidence of a failed suite for the artifacts.
 const EVIDENCE: &str = "
 mkdir -p /lab/out/evidence
 cd /run/suites
@@ -289,14 +290,14 @@ cat /run/bulkhead/blockd/*.log > /lab/out/evidence/servers.log || true
 ls -ls /run/filepool/pool > /lab/out/evidence/pool.txt
 bulkhead --output json volume ls > /lab/out/evidence/volumes.json";
 
-/// Puts what tells why a suite failed into the artifacts.
-async fn keep_evidence(ctx: &Ctx) {
+/// Saves evidence of a failed suite in the artifacts.
+async fn save_evidence(ctx: &Ctx) {
     if let Err(error) = ctx.machine.sh(EVIDENCE).await {
-        ctx.log(format!("not all evidence could be kept: {error:#}"));
+        ctx.log(format!("not all evidence could be saved: {error:#}"));
     }
 }
 
-/// Nothing is left.
+/// Checks that no layers are left, and removes the suites.
 async fn clean_up(ctx: &Ctx) -> Result<()> {
     let left = ctx.machine.sh(&format!("ls {FILE_POOL}")).await?;
     ensure!(left.trim() == "bulkhead-pool", "layers are left: {left}");
@@ -304,9 +305,10 @@ async fn clean_up(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Neither the servers nor the kernel complain. The log of a server goes with its volume's tenant.
+/// Checks that neither the servers nor the kernel log errors, before the tenants are removed, and the servers' logs
+/// with them.
 async fn no_complaints(ctx: &Ctx) -> Result<()> {
     let servers = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
-    ensure!(!servers.contains("ERROR"), "a server complains: {servers}");
+    ensure!(!servers.contains("ERROR"), "a server logged an error: {servers}");
     kernel_is_silent(ctx).await
 }

@@ -1,4 +1,4 @@
-//! Bulkhead on a host whose process 1 is systemd: tenants as slice units.
+//! Bulkhead on a host whose process 1 is systemd: tenants as slice units, the Debian package, reboots.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::init::Init;
 use crate::kernels::Kernel;
 use crate::protocol::ExitStatus;
 
-/// The machine of cases with systemd. On the wall clock: its disks belong to the host and stay while the guest reboots, as real ones do.
+/// The machine of cases with systemd. On the wall clock: its disks belong to the host and keep running while the guest
+/// reboots, as real ones do.
 pub(super) const SYSTEMD: Profile =
     Profile { name: "systemd", clock: Clock::Wall, init: Init::Systemd, cpus: 2, ..PROFILE };
 
@@ -19,8 +20,9 @@ pub(super) const CASES: &[Case] = &[SLICES, PACKAGE, REBOOT];
 
 const SLICES: Case = Case {
     name: "systemd_slices",
-    about: "a tenant is a slice unit with its share and limits; reloads, a stop, other properties and a lost controller of the unit are \
-            mended by the next check while a container in it writes on; tenants of 0.1 are taken over with their processes",
+    about: "a tenant is a slice unit with its share and limits; the next check repairs the unit after reloads, a stop, \
+            changed properties and a lost controller, while its container keeps writing; tenants of 0.1 are adopted \
+            with their processes",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(600),
@@ -29,8 +31,8 @@ const SLICES: Case = Case {
 
 const PACKAGE: Case = Case {
     name: "systemd_package",
-    about: "the package is not removed from under volumes; another version takes them over while a container writes on; a group may use the \
-            socket, and the timer that trims works",
+    about: "the package cannot be removed while volumes are in use; another version takes them over while a container \
+            keeps writing; a group may use the socket, and the trim timer works",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(600),
@@ -39,8 +41,8 @@ const PACKAGE: Case = Case {
 
 const REBOOT: Case = Case {
     name: "systemd_reboot",
-    about: "before a reboot all volumes are unmounted, also one whose container ignores SIGTERM and loses nothing that was synced; \
-            afterwards, and after a power cut, units that require a tenant's volumes find them, or are not started",
+    about: "a reboot unmounts all volumes, including one whose container ignores SIGTERM, and loses no synced data; \
+            afterwards, and after a power cut, units that require a tenant's volumes find them or are not started",
     kernels: &[Kernel::V6_12],
     profile: SYSTEMD,
     limit: Duration::from_secs(600),
@@ -49,39 +51,41 @@ const REBOOT: Case = Case {
 
 pub(super) const SOAK: &[Case] = &[Case {
     name: "systemd_reboot_20",
-    about: "a reboot with 20 more volumes in use does not wait for what has ended, compared with one without",
+    about: "a reboot with 20 more volumes in use does not wait for processes that have ended, compared with a reboot \
+            without volumes",
     limit: Duration::from_secs(900),
     run: |ctx| Box::pin(reboots(ctx, 20, true)),
     ..REBOOT
 }];
 
-/// Longest that dpkg may take.
+/// Time limit of dpkg.
 const INSTALL: Duration = Duration::from_secs(180);
 
-/// Longest that the daemon takes to see that something is not as recorded and to mend it.
-const MENDED: Duration = Duration::from_secs(60);
+/// Time limit for the daemon to detect a deviation from the recorded state and to repair it.
+const REPAIR_LIMIT: Duration = Duration::from_secs(60);
 
 /// The slice of tenant `my-db`, and its unit.
 const SLICE: &str = "/sys/fs/cgroup/bulkhead.slice/bulkhead-my\\x2ddb.slice";
 const SLICE_UNIT: &str = "bulkhead-my\\x2ddb.slice";
 
-/// Where the container says how many lines it has synced.
+/// File in which the container publishes the number of lines that it has synced.
 const WRITTEN: &str = "/run/written";
 
-/// Appends to a file, syncs each, and publishes the count by rename. Rests after each, because a guest that always computes is slow to
-/// emulate.
+/// Appends lines to a file, syncs each, and publishes the count by rename. It pauses after each, because a busy guest
+/// is slow to emulate.
 const WRITER: &str = "i=0; while :; do i=$((i + 1)); echo $i >> AT/log; sync AT/log; echo $i > /run/new; mv /run/new /run/written; \
                       sleep .05; done";
 
-/// Options for a container that ends only when it is killed: long enough after a stop for several of the daemon's checks. A unit that has
-/// failed is forgotten, or it would keep its slice.
+/// Options for a container that ends only when it is killed, late enough after a stop for several checks by the daemon.
+/// A failed unit is collected, or it would keep its slice.
 const STUBBORN_UNIT: [&str; 3] = ["--property=KillSignal=SIGCONT", "--property=TimeoutStopSec=8", "--collect"];
 
-/// A run's command: writes down its cgroup, its unit's slice and whether that is delegated to it, in this order; leaves a process behind.
+/// Command of a run: records its cgroup, its unit's slice and whether that is delegated to it, in this order, and
+/// leaves a process behind.
 const SCOPED: &str = "own=$(sed -n 's/^0:://p' /proc/self/cgroup); (echo $own; systemctl daemon-reload; \
                       systemctl show --value -p Slice -p Delegate ${own##*/}) > /run/scoped; sleep 1000 > /dev/null 2>&1 &";
 
-/// Installs the package, which starts the service; `None` when there is none.
+/// Installs the package, which starts the service; `None` when there is no package.
 pub(super) async fn install(ctx: &Ctx) -> Result<Option<()>> {
     let Some(package) = &ctx.lab.config().package else { return Ok(None) };
     let package = ctx.machine.show(package)?;
@@ -89,7 +93,7 @@ pub(super) async fn install(ctx: &Ctx) -> Result<Option<()>> {
     Ok(Some(()))
 }
 
-/// Removes the package and all that is its own.
+/// Purges the package, and checks that it leaves no files.
 pub(super) async fn purge(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh_within("dpkg --purge bulkhead", INSTALL).await?;
     let left = "find /etc /usr /var/lib /run/bulkhead -name '*bulkhead*' -not -path '*/dpkg/*' -not -path '/etc/lvm/*' -not -name 'bulkhead-lab*' || true";
@@ -100,7 +104,7 @@ pub(super) async fn purge(ctx: &Ctx) -> Result<()> {
 
 /// The outcome of a case without a package.
 pub(super) fn no_package() -> Outcome {
-    Outcome::Skipped("there is no Debian package to install".to_owned())
+    Outcome::Skipped("no Debian package was built".to_owned())
 }
 
 /// A property of the tenant's unit.
@@ -109,8 +113,9 @@ async fn property(ctx: &Ctx, name: &str) -> Result<String> {
     Ok(output.success("systemctl show")?.stdout.trim().to_owned())
 }
 
-/// Waits until the tenant's cgroups have what is recorded: its weight, and threads that serve it, which come first on the CPU.
-async fn mended(ctx: &Ctx, what: &str) -> Result<()> {
+/// Waits until the tenant's cgroups match the record: its weight, and the threads that serve it, with the highest CPU
+/// weight.
+async fn wait_repaired(ctx: &Ctx, what: &str) -> Result<()> {
     let script = format!(
         "cd '{SLICE}' && cat *-journal.slice/io.stat > /dev/null && cat io.weight *-server.slice/cpu.weight && \
          grep -q . *-server.slice/cgroup.procs && grep -q . *-journal.slice/cgroup.procs"
@@ -118,39 +123,39 @@ async fn mended(ctx: &Ctx, what: &str) -> Result<()> {
     let mut last = None;
     let waited = ctx
         .machine
-        .wait_until(what, MENDED, async || {
+        .wait_until(what, REPAIR_LIMIT, async || {
             let found = ctx.machine.run(&["bash", "-c", &script]).await?;
-            let is_so = found.status.success() && found.stdout == "default 300\n10000\n";
+            let matches = found.status.success() && found.stdout == "default 300\n10000\n";
             last = Some(found);
-            Ok(is_so.then_some(()))
+            Ok(matches.then_some(()))
         })
         .await;
     waited.with_context(|| format!("{last:?}"))
 }
 
-/// Waits until a container has written more, by the number in a file.
-pub(super) async fn writes_on(ctx: &Ctx, file: &str, limit: Duration, what: &str) -> Result<()> {
+/// Waits until a container has written more, according to the count in a file.
+pub(super) async fn keeps_writing(ctx: &Ctx, file: &str, limit: Duration, what: &str) -> Result<()> {
     let written =
         async || -> Result<u64> { Ok(ctx.machine.sh(&format!("cat {file} || echo 0")).await?.trim().parse()?) };
     let before = written().await?;
     ctx.machine.wait_until(what, limit, async || Ok((written().await? > before + 1).then_some(()))).await
 }
 
-/// Checks that udev does not probe a volume's device, and as a control that it does without the server's mark.
+/// Checks that udev does not probe a volume's device, and, as a control, that it does without the server's mark.
 async fn is_unprobed(ctx: &Ctx, volume: &str) -> Result<()> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
-    let device = view["device"].as_str().context("it has no device")?;
+    let device = view["device"].as_str().context("no device")?;
     let known = format!("udevadm settle; udevadm info --query=property {device}");
     let unprobed = ctx.machine.sh(&known).await?;
     ensure!(unprobed.contains("DEVTYPE=") && !unprobed.contains("ID_FS_"), "udev has probed {device}: {unprobed}");
     ctx.machine.sh(&format!("rm /run/bulkhead/blockd/unprobed/ublkb*; udevadm trigger --settle {device}")).await?;
     let probed = ctx.machine.sh(&known).await?;
-    ensure!(probed.contains("ID_FS_TYPE=ext4"), "udev probes nothing here: {probed}");
+    ensure!(probed.contains("ID_FS_TYPE=ext4"), "udev does not probe without the mark either: {probed}");
     Ok(())
 }
 
-/// Installs the package and makes the tenant `my-db` with a volume on a file pool and one on a thick pool; returns where the first is
-/// mounted. `None` when there is no package.
+/// Installs the package and creates the tenant `my-db` with a volume on a file pool and one on a thick pool; returns
+/// the mount point of the first. `None` when there is no package.
 async fn make_tenant(ctx: &Ctx) -> Result<Option<String>> {
     if install(ctx).await?.is_none() {
         return Ok(None);
@@ -163,18 +168,19 @@ async fn make_tenant(ctx: &Ctx) -> Result<Option<String>> {
     let volumes = ["--volume", "file/v", "--volume", "thick/w"];
     let limit = format!("{disk}:wbps=50M");
     json(ctx, &[&["tenant", "create", "my-db", "--share", "300", "--limit", &limit], &volumes[..]].concat()).await?;
-    mended(ctx, "the tenant has what is recorded").await?;
+    wait_repaired(ctx, "the tenant matches the record").await?;
     let view = json(ctx, &["volume", "inspect", "file/v"]).await?;
     Ok(Some(view["mounted_at"].as_str().context("not mounted")?.to_owned()))
 }
 
-/// Starts a unit that writes below `at`, as a runtime with the systemd driver starts a container with `--cgroup-parent`.
+/// Starts a unit that writes below `at`, like a container started with `--cgroup-parent` by a runtime with the systemd
+/// driver.
 async fn start_container(ctx: &Ctx, at: &str) -> Result<()> {
     let writer = WRITER.replace("AT", at);
     let start =
         [&["systemd-run", "--unit=container", "--slice", SLICE_UNIT], &STUBBORN_UNIT[..], &["bash", "-c", &writer]];
     ctx.machine.run(&start.concat()).await?.success("starting a container")?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes").await
+    keeps_writing(ctx, WRITTEN, REPAIR_LIMIT, "the container writes").await
 }
 
 /// Removes the tenant, its volumes and the package, and checks that nothing is left.
@@ -209,10 +215,10 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let view = json(ctx, &["tenant", "inspect", "my-db"]).await?;
     ensure!(view["n_processes"].as_u64() > Some(0), "{view}");
 
-    // A run is a scope below the tenant's slice. What its command leaves behind ends with it.
+    // A run is a scope below the tenant's slice. Processes that its command leaves behind end with it.
     let payload = SLICE_UNIT.replace(".slice", "-payload.slice");
     let run = ["bulkhead", "run", "--tenant", "my-db", "--volume", "file/v:/mnt", "--", "bash", "-c", SCOPED];
-    ctx.machine.run(&run).await?.success("a run that looks at its unit")?;
+    ctx.machine.run(&run).await?.success("a run that inspects its unit")?;
     let seen = ctx.machine.read_text("/run/scoped").await?;
     let wanted = format!("{SLICE}/{payload}/bulkhead-run-").replace("/sys/fs/cgroup", "");
     ensure!(seen.starts_with(&wanted) && seen.ends_with(&format!("{payload}\nyes\n")), "{seen}");
@@ -221,33 +227,34 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(left.is_empty(), "the run leaves behind: {left}");
 
     ctx.machine.sh("systemctl daemon-reload; systemctl daemon-reload").await?;
-    mended(ctx, "nothing is lost by reloads").await?;
+    wait_repaired(ctx, "reloads lose nothing").await?;
     ctx.machine.sh(&format!("systemctl set-property --runtime '{SLICE_UNIT}' IOWeight=50")).await?;
-    mended(ctx, "the share is put back").await?;
+    wait_repaired(ctx, "the share is restored").await?;
     ensure!(property(ctx, "IOWeight").await? == "300");
     ctx.machine.sh(&format!("echo -io > '{SLICE}/cgroup.subtree_control'")).await?;
-    mended(ctx, "the io controller is put back").await?;
+    wait_repaired(ctx, "the io controller is restored").await?;
     ctx.machine.sh("systemctl restart bulkhead").await?;
-    mended(ctx, "nothing is lost by a restart of the daemon").await?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes on").await?;
+    wait_repaired(ctx, "a restart of the daemon loses nothing").await?;
+    keeps_writing(ctx, WRITTEN, REPAIR_LIMIT, "the container keeps writing").await?;
 
-    // As the OOM killer does it.
+    // Like the OOM killer.
     ctx.machine.sh("systemctl kill --signal=KILL bulkhead").await?;
     let again = "systemctl is-active bulkhead && [ $(systemctl show --value -p NRestarts bulkhead) = 1 ]";
     ctx.machine
-        .wait_until("the daemon is started again", MENDED, async || Ok(ctx.machine.sh(again).await.ok()))
+        .wait_until("the daemon is started again", REPAIR_LIMIT, async || Ok(ctx.machine.sh(again).await.ok()))
         .await?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes beside another daemon").await?;
+    keeps_writing(ctx, WRITTEN, REPAIR_LIMIT, "the container keeps writing under the new daemon").await?;
 
-    // All units in a slice are stopped with it; what serves the volumes is none, and goes on. Checks that come while the container does not
-    // end start no slice below, which would start this one as well, and have systemd cancel the stop.
+    // All units in a slice are stopped with it; the block servers are no units, and keep running. Until the container
+    // has ended, checks must not start a slice below: that would start this one as well and make systemd cancel the
+    // stop.
     ctx.machine.sh(&format!("systemctl stop '{SLICE_UNIT}'")).await?;
     let ended = ctx.machine.run(&["systemctl", "is-active", "container"]).await?;
     ensure!(ended.status != ExitStatus::Code(0), "{ended:?}");
     ctx.machine.sh(&format!("echo more >> {at}/log; sync {at}/log")).await?;
-    mended(ctx, "the slice is there again").await?;
+    wait_repaired(ctx, "the slice is back").await?;
 
-    // What 0.1 made.
+    // The cgroups of 0.1.
     ctx.machine
         .sh("cd /sys/fs/cgroup/bulkhead.slice; mkdir -p old.slice/payload/run-1 old.slice/journal old.slice/server; \
              (echo $BASHPID > old.slice/payload/run-1/cgroup.procs; exec sleep 1000) > /dev/null 2>&1 & echo $! > /run/old")
@@ -256,7 +263,7 @@ async fn slices(ctx: &mut Ctx) -> Result<Outcome> {
     let taken = "cd /sys/fs/cgroup/bulkhead.slice; [ ! -e old.slice ]; \
                  grep -x $(cat /run/old) bulkhead-old.slice/bulkhead-old-payload.slice/run-1/cgroup.procs";
     ctx.machine
-        .wait_until("the tenant of 0.1 is taken over", MENDED, async || Ok(ctx.machine.sh(taken).await.ok()))
+        .wait_until("the tenant of 0.1 is adopted", REPAIR_LIMIT, async || Ok(ctx.machine.sh(taken).await.ok()))
         .await?;
     json(ctx, &["tenant", "rm", "old", "--force"]).await?;
 
@@ -272,21 +279,21 @@ async fn package(ctx: &mut Ctx) -> Result<Outcome> {
     refused_as(ctx, 1, &["/run/bulkhead/mnt/file/v", "tenant rm"], &["dpkg", "--remove", "bulkhead"]).await?;
     ctx.machine.sh("echo 'BULKHEAD_OPTIONS=--socket-group bulkhead' > /etc/default/bulkhead").await?;
     install(ctx).await?;
-    mended(ctx, "nothing is lost by an upgrade").await?;
-    writes_on(ctx, WRITTEN, MENDED, "the container writes on beside another version").await?;
+    wait_repaired(ctx, "an upgrade loses nothing").await?;
+    keeps_writing(ctx, WRITTEN, REPAIR_LIMIT, "the container keeps writing under another version").await?;
     let member = ["setpriv", "--reuid=nobody", "--regid=bulkhead", "--clear-groups", "bulkhead", "tenant", "ls"];
     ctx.machine.run(&member).await?.success("a member of the socket's group")?;
     refused_as(ctx, 9, &["socket"], &["setpriv", "--reuid=nobody", "--clear-groups", "bulkhead", "tenant", "ls"])
         .await?;
 
-    // The timer came with the package; what it starts asks the daemon, and finds nothing to be trimmed.
+    // The timer comes with the package; its service asks the daemon, and finds nothing to trim.
     let trims = "systemctl is-enabled bulkhead-trim.timer && systemctl is-active bulkhead-trim.timer && systemctl start bulkhead-trim && \
                  journalctl -u bulkhead-trim -o cat --no-pager | grep 'volumes trimmed: 0; .*: 2'";
     ctx.machine.sh_within(trims, INSTALL).await.context("trimming all volumes")?;
 
     ctx.machine.sh("systemctl kill --signal=KILL container").await?;
     ctx.machine
-        .wait_until("the container ends", MENDED, async || {
+        .wait_until("the container ends", REPAIR_LIMIT, async || {
             Ok((!ctx.machine.run(&["systemctl", "is-active", "container"]).await?.status.success()).then_some(()))
         })
         .await?;
@@ -294,10 +301,11 @@ async fn package(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Longest that a reboot may take on the host's clock, up to the end of the machine.
+/// Time limit of a reboot on the host's clock, up to the end of the machine.
 const REBOOT_LIMIT: Duration = Duration::from_secs(200);
 
-/// A container's main process that does not end when it is asked to. What it has synced, it says in a file that stays.
+/// A container's main process that ignores SIGTERM. It records the last synced number in a file that survives the
+/// reboot.
 const STUBBORN: &str = "
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -313,7 +321,7 @@ while True:
     os.close(acked)
 ";
 
-/// A unit that cannot do without the volumes of a tenant.
+/// A unit that requires the volumes of a tenant.
 const APP: &str = "[Unit]
 Requires=bulkhead-tenant@TENANT.service
 After=bulkhead-tenant@TENANT.service
@@ -325,7 +333,7 @@ ExecStart=/bin/sh -c 'cat /run/bulkhead/mnt/*/TENANT/mark'
 WantedBy=multi-user.target
 ";
 
-/// Reboots, and says how long it took to go down, on the guest's clock.
+/// Reboots; returns the duration of the shutdown on the guest's clock, in seconds.
 async fn reboot(ctx: &mut Ctx) -> Result<f64> {
     let uptime = ctx.machine.read_text("/proc/uptime").await?;
     let begin: f64 = uptime.split(' ').next().context("no uptime")?.parse()?;
@@ -334,19 +342,21 @@ async fn reboot(ctx: &mut Ctx) -> Result<f64> {
     let log = std::fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
     let log = String::from_utf8_lossy(&log).into_owned();
     let end = log.lines().rev().find(|line| line.contains("reboot: Restarting system"));
-    let end =
-        end.and_then(|line| line.trim_start_matches('[').split(']').next()).context("the kernel does not say when")?;
+    let end = end
+        .and_then(|line| line.trim_start_matches('[').split(']').next())
+        .context("no time in the kernel's message")?;
     let end: f64 = end.trim().parse()?;
     ctx.machine.sh("systemctl is-system-running --wait || true").await?;
     Ok(end - begin)
 }
 
-/// With so many volumes besides those that are looked into; compared with a reboot without any.
+/// Reboots with `attached` volumes in addition to those that are checked; on request, compares with a reboot without
+/// volumes.
 async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Outcome> {
     if install(ctx).await?.is_none() {
         return Ok(no_package());
     }
-    // File systems that come late, for example over the network.
+    // File systems that are mounted late, such as network file systems.
     for (index, name) in [(0, "file"), (1, "gone")] {
         let disk = ctx.machine.disk(index).await?;
         ctx.machine
@@ -385,7 +395,7 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
     );
     ctx.machine.sh(&start).await?;
     ctx.machine
-        .wait_until("both containers have written", MENDED, async || {
+        .wait_until("both containers have written", REPAIR_LIMIT, async || {
             let found =
                 ctx.machine.run(&["test", "-s", "/var/acked", "-a", "-s", "/run/bulkhead/mnt/file/v1/more"]).await?;
             Ok(found.status.success().then_some(()))
@@ -394,9 +404,9 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
     ctx.machine.sh("sed -i /gone/d /etc/fstab; sync").await?;
     let with = reboot(ctx).await?;
     if let Some(without) = without {
-        ctx.log(format!("going down took {without:.1} s without volumes, {with:.1} s with {} in use", attached + 3));
-        // For what it cannot end systemd would wait for 90 s.
-        ensure!(with < 12.0 * without, "going down takes longer with volumes");
+        ctx.log(format!("shutdown took {without:.1} s without volumes, {with:.1} s with {} in use", attached + 3));
+        // systemd would wait 90 s for a process that does not end.
+        ensure!(with < 12.0 * without, "shutdown takes longer with volumes");
     }
     let journal = ctx.machine.sh("journalctl -b -1 -u bulkhead --no-pager -o cat").await?;
     ctx.save("shutdown.log", &journal)?;
@@ -406,13 +416,13 @@ async fn reboots(ctx: &mut Ctx, attached: usize, is_compared: bool) -> Result<Ou
     let refused = ctx.machine.run(&["systemctl", "is-active", "app-bad", "bulkhead-tenant@bad"]).await?;
     ensure!(refused.stdout == "inactive\nfailed\n", "{refused:?}");
     let why = ctx.machine.sh("journalctl -b -u bulkhead-tenant@bad --no-pager -o cat").await?;
-    ensure!(why.contains("/srv/gone/volumes"), "it does not say why: {why}");
+    ensure!(why.contains("/srv/gone/volumes"), "the reason is missing: {why}");
     ctx.machine.sh("mount -L gone /srv/gone; systemctl start app-bad; systemctl is-active app-bad").await?;
     let acked: usize = ctx.machine.read_text("/var/acked").await?.trim().parse()?;
     let lines =
         ctx.machine.sh("wc -l < /run/bulkhead/mnt/file/stubborn/log; cat /run/bulkhead/mnt/file/v1/more").await?;
     let logged: usize = lines.lines().next().unwrap_or_default().trim().parse()?;
-    ensure!(logged >= acked, "{acked} lines were synced, and {logged} are there");
+    ensure!(logged >= acked, "{acked} lines were synced, but {logged} are present");
     ensure!(lines.ends_with("more\n"), "{lines}");
     kernel_is_silent(ctx).await?;
 

@@ -1,4 +1,4 @@
-//! A host with systemd on which everything dies: the daemon, block servers and the machine, at moments that nothing is synchronised with.
+//! A host with systemd on which the daemon, block servers and the machine are killed at random moments.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::systemd::{SYSTEMD, install, no_package, purge};
 use crate::case::{Case, Ctx, Outcome};
 use crate::kernels::Kernel;
 
-/// By name only: minutes.
+/// Run by name only: they take minutes or hours.
 pub(super) const SOAK: &[Case] = &[
     Case {
         name: "systemd_kills_60",
-        about: "the daemon, block servers and the machine die 60 times under writers, rotating snapshots, clones, resizes and detaches: nothing \
-                that was synced is lost, and nothing is left",
+        about: "the daemon, block servers and the machine are killed 60 times under writers, rotating snapshots, \
+                clones, resizes and detaches: no synced data is lost, and nothing is left behind",
         kernels: &[Kernel::V6_12],
         profile: SYSTEMD,
         limit: Duration::from_secs(1800),
@@ -22,7 +22,7 @@ pub(super) const SOAK: &[Case] = &[
     },
     Case {
         name: "systemd_kills_300",
-        about: "the same 300 times",
+        about: "the same as systemd_kills_60 with 300 kills",
         kernels: &[Kernel::V6_12],
         profile: SYSTEMD,
         limit: Duration::from_secs(7200),
@@ -30,13 +30,13 @@ pub(super) const SOAK: &[Case] = &[
     },
 ];
 
-/// Kills between two power cuts.
+/// Number of kills from one power cut to the next.
 const KILLS_A_CUT: usize = 20;
 
-/// The tenants, each with the volume of its name.
+/// The volumes of the tenants, which have the same names.
 const TENANTS: [&str; 3] = ["file/a", "file/b", "thick/c"];
 
-/// The containers: each appends numbers, syncs each, and notes then which was the last, durably.
+/// The containers: each appends numbers, syncs each, and then durably records the last one.
 const WRITERS: &str = r#"
 for name in a b c; do
     at=$(echo /run/bulkhead/mnt/*/$name)
@@ -57,7 +57,8 @@ while True:
 done
 "#;
 
-/// The operator: asks for one thing after the other of a daemon that runs, and takes a refusal for an answer. Counts what was done.
+/// The operator: requests one operation after the other from a running daemon, accepts refusals, and counts the
+/// completed operations.
 const OPERATOR: &str = r#"
 n=$(cat /var/acked/n 2> /dev/null || echo 0)
 while :; do
@@ -74,8 +75,8 @@ while :; do
 done > /dev/null 2>> /var/acked/refusals
 "#;
 
-/// Kills the daemon, a block server, or both at once, as often as it is told: a quarter of the time while the daemon starts, otherwise within
-/// twice as long after its start as a restart and an operation take on this machine.
+/// Kills the daemon, a block server, or both, `KILLS` times: a quarter of the time while the daemon starts, otherwise
+/// at a random moment after its start, within twice the time that a restart and an operation take on this machine.
 const KILLER: &str = r#"
 before=$(date +%s%N)
 systemctl restart bulkhead
@@ -94,7 +95,7 @@ for i in $(seq KILLS); do
 done
 "#;
 
-/// Longest that anything may take.
+/// Time limit of any step.
 const LIMIT: Duration = Duration::from_secs(300);
 
 async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
@@ -133,7 +134,7 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
     }
 
     let n_done: usize = ctx.machine.sh("wc -l < /var/acked/operations").await?.trim().parse()?;
-    ensure!(n_done >= n_kills / 2, "the operator could do {n_done} things between {n_kills} kills");
+    ensure!(n_done >= n_kills / 2, "the operator completed only {n_done} operations during {n_kills} kills");
     let refusals =
         ctx.machine.sh("sed 's/[0-9]\\+/N/g' /var/acked/refusals | sort | uniq -c | sort -rn | head -n 40").await?;
     ctx.save("refusals.txt", &refusals)?;
@@ -155,7 +156,7 @@ async fn kills(ctx: &mut Ctx, n_kills: usize) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// After a boot nothing is wrong, all tenants have their volumes, and these have all that was synced.
+/// Checks after a boot that no finding is critical, all tenants have their volumes, and these contain all synced data.
 async fn settled(ctx: &Ctx, when: &str) -> Result<()> {
     ctx.machine.sh_within("systemctl is-system-running --wait || true", LIMIT).await?;
     ctx.machine
@@ -174,7 +175,7 @@ async fn settled(ctx: &Ctx, when: &str) -> Result<()> {
         let mut numbers = text.split_whitespace().map(str::parse::<usize>);
         let acked = numbers.next().context("nothing was synced")??;
         let numbers: Vec<usize> = numbers.collect::<Result<_, _>>()?;
-        ensure!(numbers.len() >= acked, "{when}: {volume} has {} numbers, and {acked} were synced", numbers.len());
+        ensure!(numbers.len() >= acked, "{when}: {volume} has {} numbers, but {acked} were synced", numbers.len());
         ensure!(numbers.iter().enumerate().all(|(i, n)| i + 1 == *n), "{when}: {volume} has other numbers");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Tenants on real kernels: who pays for the journal, freezing, running a command, controllers.
+//! Tenants on real kernels: journal accounting, freezing, running a command, controllers.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "journal_accounting",
-        about: "what the journal thread of a volume writes is in its tenant's journal cgroup, within 1 %",
+        about: "writes of a volume's journal thread are charged to its tenant's journal cgroup, within 1 %",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -20,7 +20,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "tenant_freeze_and_remove",
-        about: "leaves that serve I/O have CPU weights; a payload that writes can be frozen; a removed tenant leaves nothing",
+        about: "leaf cgroups that serve I/O have CPU weights; a writing payload can be frozen; a removed tenant leaves \
+                nothing behind",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -28,7 +29,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "tenant_run",
-        about: "a command runs in its tenant with its volume mounted for it alone; exit codes and signals pass through",
+        about: "a command runs in its tenant with the volume mounted only for it; exit codes and signals are passed \
+                through",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -36,7 +38,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "device_control",
-        about: "bfq and iocost are put in force on the physical device, shown, restored; limits hold",
+        about: "bfq and iocost are enabled on the physical device, shown, and restored; limits are enforced",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(300),
@@ -44,7 +46,7 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// Sums the bytes that bios of the journal thread carry to the volume's device, as the block layer's tracepoint sees them.
+/// Sums the bytes of bios from the journal thread to the volume's device, from the block layer's tracepoint.
 const TRACE: &str = r#"
 trace=/sys/kernel/tracing
 dev=$(cat /sys/class/block/$NAME/dev)
@@ -89,25 +91,25 @@ async fn journal_accounting(ctx: &mut Ctx) -> Result<Outcome> {
             "{kind}: the journal thread wrote {traced} B, its cgroup was charged {charged} B, the payload {payload} B"
         ));
         ensure!(lost == 0, "{kind}: the trace lost events");
-        ensure!(traced > 1_000_000, "{kind}: only {traced} B of journal were seen");
+        ensure!(traced > 1_000_000, "{kind}: only {traced} B of journal writes were traced");
         let off = traced.abs_diff(charged);
         ensure!(off * 100 <= traced, "{kind}: {charged} B charged, {traced} B written by the journal thread");
         ensure!(payload >= 4 << 20, "{kind}: the payload's own writes are missing: {payload} B");
-        // A remount keeps or replaces the thread: a few seconds later it is in its place again.
+        // A remount keeps or replaces the thread; a few seconds later it is in its cgroup again.
         ctx.machine
             .sh(&format!("mount -o remount,ro {at}; mount -o remount,rw {at}; touch {at}/again; sync -f {at}"))
             .await?;
         ctx.machine
-            .wait_until("the journal thread is in its place", Duration::from_secs(30), async || {
+            .wait_until("the journal thread is in its cgroup", Duration::from_secs(30), async || {
                 let view = json(ctx, &["volume", "inspect", &volume]).await?;
                 Ok((view["accounting"]["way"] == "journal_thread").then_some(()))
             })
             .await?;
-        // Moved away by somebody else: put back.
+        // Another process moves it away, and the daemon moves it back.
         let pid = view["accounting"]["pid"].as_u64().context("no pid")?;
         ctx.machine.sh(&format!("echo {pid} > /sys/fs/cgroup/cgroup.procs")).await?;
         ctx.machine
-            .wait_until("the journal thread is put back", Duration::from_secs(30), async || {
+            .wait_until("the journal thread is moved back", Duration::from_secs(30), async || {
                 let procs = ctx.machine.read_text(&format!("{slice}/bulkhead-db-journal.slice/cgroup.procs")).await?;
                 Ok(procs.lines().any(|line| line == pid.to_string()).then_some(()))
             })
@@ -162,7 +164,8 @@ async fn freeze_and_remove(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The leaves whose threads serve the I/O of tenant `db` come first on the CPU, and still do after somebody disabled the controller.
+/// Checks that the leaf cgroups that serve the I/O of tenant `db` have the highest CPU weight, also after another
+/// process disabled the controller.
 async fn cpu_weights(ctx: &Ctx) -> Result<()> {
     let script = "cd /sys/fs/cgroup; cat cgroup.subtree_control bulkhead.slice/cgroup.subtree_control; cd bulkhead.slice/bulkhead-db.slice; \
                   cat cgroup.subtree_control; cat bulkhead-db-{journal,server,payload}.slice/cpu.weight cpu.weight";
@@ -178,7 +181,7 @@ async fn cpu_weights(ctx: &Ctx) -> Result<()> {
         format!("{slice}/bulkhead-db-server.slice/cpu.weight"),
     ];
     ctx.machine
-        .wait_until("the weights are put back", Duration::from_secs(30), async || {
+        .wait_until("the weights are restored", Duration::from_secs(30), async || {
             let weights = ctx.machine.run(&["cat", &files[0], &files[1]]).await?.stdout;
             Ok((weights == "10000\n10000\n").then_some(()))
         })
@@ -205,7 +208,8 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     let missing = cli(ctx, &run("exec /no/such/program")).await?;
     ensure!(missing.status == ExitStatus::Code(127), "{missing:?}");
 
-    // A signal reaches the command, and its exit code comes back; what it leaves behind is ended, and unmounted.
+    // A signal reaches the command, and its exit code is returned; processes that it leaves behind are killed, and the
+    // volume is unmounted.
     let program = ctx.program("bulkhead");
     let argv: Vec<&str> = std::iter::once(program.as_str())
         .chain(run("sleep 1000 & trap 'exit 42' TERM; touch /run/target/ready; wait"))
@@ -219,13 +223,13 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     let view = json(ctx, &["volume", "inspect", "thick/data"]).await?;
     ensure!(view["mounted_at"].is_null(), "still mounted: {view}");
 
-    // The front end killed: the daemon notices, and takes the volume back.
+    // When the client is killed, the daemon detects that and detaches the volume.
     let running = ctx.machine.spawn(&argv, &[]).await?;
     command_runs(ctx).await?;
     running.kill(9).await?;
     running.wait(Duration::from_secs(60)).await?;
     ctx.machine
-        .wait_until("the volume is taken back", Duration::from_secs(60), async || {
+        .wait_until("the volume is detached", Duration::from_secs(60), async || {
             let view = json(ctx, &["volume", "inspect", "thick/data"]).await?;
             Ok(view["mounted_at"].is_null().then_some(()))
         })
@@ -238,10 +242,10 @@ async fn tenant_run(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Waits until the tenant has a command and what it started.
+/// Waits until the tenant has a command and a child of it.
 async fn command_runs(ctx: &Ctx) -> Result<()> {
     ctx.machine
-        .wait_until("the command holds its volume", Duration::from_secs(60), async || {
+        .wait_until("the command and its child run", Duration::from_secs(60), async || {
             let view = json(ctx, &["tenant", "inspect", "db"]).await?;
             Ok((view["n_processes"].as_u64() > Some(1)).then_some(()))
         })

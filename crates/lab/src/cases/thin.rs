@@ -1,4 +1,4 @@
-//! Clones on a thin pool that share memory with the snapshot that they are made of: a block server in front of a logical volume.
+//! Clones on a thin pool that share memory with their snapshot: a block server in front of a logical volume.
 
 use std::time::Duration;
 
@@ -12,15 +12,16 @@ use crate::kernels::Kernel;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "thin_clones_share",
-    about: "clones on a thin pool read what they have in common with their snapshot from one copy in memory, and what they have written from \
-            their own volume: under kill -9, growth, snapshots of them, and when the snapshot goes",
+    about: "clones on a thin pool read blocks that they share with their snapshot from one copy in memory, and blocks \
+            that they have written from their own volume: under kill -9, growth, snapshots of them, and after removal \
+            of the snapshot",
     kernels: &[Kernel::V6_12],
     profile: SMP,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(share(ctx)),
 }];
 
-/// Changes some of a clone's files in the ways in which blocks change, and says what all have now.
+/// Changes some of a clone's files in each way in which blocks change, and records the checksums of all files.
 const CHANGE: &str = "cd AT; dd if=/dev/urandom of=data0 bs=4096 count=3 seek=100 conv=notrunc oflag=direct status=none; \
                       rm data1; head -c 5000000 /dev/urandom > data8; fallocate -z -o 40960 -l 81920 data2; \
                       fallocate -p -o 409600 -l 40960 data3; sync -f .; find . -type f ! -path './lost+found/*' | sort | xargs md5sum > SUMS";
@@ -50,7 +51,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     ensure!(json(ctx, &["volume", "inspect", "thin/plain"]).await?["read_from"] == "disk", "it shares unasked");
     json(ctx, &["volume", "rm", "thin/plain"]).await?;
 
-    // Read once from the disk, and then from memory.
+    // Blocks are read once from the disk, and then from memory.
     for name in ["a", "b"] {
         json(ctx, &["volume", "clone", "thin/s", name, "--read-from", "host-cache"]).await?;
         attach(ctx, name).await?;
@@ -60,21 +61,21 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
         verify(ctx, name, "/run/sums").await?;
         let heat = heat_of(ctx, &format!("thin/{name}")).await?;
         ctx.log(format!("{name}: {heat:?}"));
-        // What is read ahead for the first is in memory when it asks for it.
+        // Read-ahead blocks of the first clone are in memory when it reads them.
         let well = if name == "a" { heat.disk > 0 && heat.disk + heat.cache >= DATA } else { heat.cache >= DATA };
-        ensure!(well && heat.sibling == 0, "{name} has read from elsewhere: {heat:?}");
+        ensure!(well && heat.peer == 0, "{name} has read from other sources: {heat:?}");
         ensure!(name == "a" || heat.disk < DATA / 4, "there is more than one copy: {heat:?}");
     }
     let view = json(ctx, &["volume", "inspect", "thin/a"]).await?;
     let device = json(ctx, &["device", "inspect", view["device"].as_str().context("no device")?]).await?;
     let below = &device["physical_devices"];
-    ensure!(below == &view["physical_devices"] && !below[0].is_null(), "what it lies on is not known: {device}");
+    ensure!(below == &view["physical_devices"] && !below[0].is_null(), "its physical devices are not known: {device}");
     let named = json(ctx, &["heatmap"]).await?;
     ensure!(named[0]["source_name"] == "thin/s", "the heat map does not name the snapshot: {named}");
     let read_only = ctx.machine.sh("dd if=/dev/zero of=/dev/bulkhead-thin/s bs=4096 count=1 2>&1 || true").await?;
     ctx.log(format!("writing to the snapshot: {}", read_only.trim()));
 
-    // What is written is the clone's own, whoever serves it.
+    // Written blocks are the clone's own, under any server.
     let at = mounted_at(ctx, "a").await?;
     ctx.machine.sh(&CHANGE.replace("AT", &at).replace("SUMS", "/run/sums.a")).await?;
     for kill in [false, true] {
@@ -92,7 +93,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     attach(ctx, "c").await?;
     verify(ctx, "c", "/run/sums.a").await?;
 
-    // The daemon goes and comes; somebody else reads the metadata meanwhile, or they were left reserved.
+    // The daemon is restarted while another program has the metadata reserved, or has left them reserved.
     daemon.kill().await?;
     let daemon = start_daemon(ctx, &[]).await?;
     let pool = ctx.machine.sh("dmsetup ls --target thin-pool | cut -f 1").await?;
@@ -101,7 +102,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     kill_server_of(ctx, "thin/c").await?;
     verify(ctx, "c", "/run/sums.a").await?;
     let logs = ctx.machine.sh("cat /run/bulkhead/blockd/*.log").await?;
-    ensure!(logs.contains("somebody else reads the metadata"), "nobody was told why nothing is shared: {logs}");
+    ensure!(logs.contains("somebody else reads the metadata"), "no message says why nothing is shared: {logs}");
     let uuid = format!("dmsetup info -c --noheadings -o uuid {pool}");
     ctx.machine.sh(&format!("touch /var/lib/bulkhead/thin/$({uuid})")).await?;
     kill_server_of(ctx, "thin/c").await?;
@@ -109,7 +110,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let reserved = ctx.machine.sh(&format!("ls /var/lib/bulkhead/thin; dmsetup status {pool}")).await?;
     ensure!(reserved.starts_with("locks\n") && reserved.contains(" - rw "), "metadata are left reserved: {reserved}");
 
-    // What a server has shown is what the volume has; without its snapshot it has the same.
+    // Without a server, and without its snapshot, the volume has the same contents.
     refused(ctx, 5, &["shares memory with it", "--detach"], &["volume", "rm", "thin/s"]).await?;
     for name in ["c", "b", "a"] {
         json(ctx, &["tenant", "rm", name]).await?;
@@ -127,7 +128,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     let view = json(ctx, &["volume", "inspect", "thin/b"]).await?;
     ensure!(
         view["findings"].to_string().contains("no longer shares any"),
-        "nobody says that it shares nothing: {view}"
+        "no finding says that it shares nothing: {view}"
     );
     json(ctx, &["tenant", "rm", "b"]).await?;
 
@@ -142,7 +143,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Makes a tenant for a volume of the thin pool; returns where it is mounted.
+/// Creates a tenant for a volume of the thin pool; returns the mount point.
 async fn attach(ctx: &Ctx, name: &str) -> Result<String> {
     json(ctx, &["tenant", "create", name, "--volume", &format!("thin/{name}")]).await?;
     mounted_at(ctx, name).await
@@ -153,9 +154,9 @@ async fn mounted_at(ctx: &Ctx, name: &str) -> Result<String> {
     Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
 }
 
-/// Reads all files of a volume, which must be those of a list.
+/// Reads all files of a volume, whose checksums must be those of a list.
 async fn verify(ctx: &Ctx, name: &str, sums: &str) -> Result<()> {
     let at = mounted_at(ctx, name).await?;
     let checked = ctx.machine.sh(&format!("cd {at}; md5sum --quiet -c {sums}")).await;
-    checked.map(drop).with_context(|| format!("{name} has something else than {sums}"))
+    checked.map(drop).with_context(|| format!("{name} differs from {sums}"))
 }

@@ -1,4 +1,4 @@
-//! Snapshots sent from one pool to another, through real pipes.
+//! Transfer of snapshots from one pool to another, through real pipes.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "send_receive",
-        about: "snapshots of ext4 sent to another pool, whole and incremental, hold the same files there; a transfer that is killed, cut off \
-                or damaged goes on where it was, and what is no such stream changes nothing",
+        about: "ext4 snapshots sent to another pool, in full and incrementally, contain the same files there; a \
+                killed, truncated or damaged transfer resumes where it stopped, and invalid streams change nothing",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(1200),
@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "send_receive_others",
-        about: "the same for snapshots of XFS and of a thin pool",
+        about: "the same as send_receive for snapshots of XFS and of a thin pool",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(1200),
@@ -29,16 +29,16 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The pool that is sent to, on the same disk.
+/// Directory of the receiving pool, on the same disk.
 const OTHER: &str = "/run/filepool/other";
 
-/// Where streams lie in between.
+/// Directory of saved streams.
 const STREAMS: &str = "/run/filepool/streams";
 
-/// What a tree holds, with owners, modes and times.
+/// Lists the contents of a tree, with owners, modes and times.
 const TREE: &str = "cd AT; find . -not -path './lost+found*' -printf '%P %M %U %G %s %T@ %l\\n' | sort; find . -type f | sort | xargs md5sum";
 
-/// Damages a stream in the middle, makes it one of another version, and makes something else of it.
+/// Creates a stream that is damaged in the middle, one of another version, noise, and a stream followed by noise.
 const DAMAGE: &str = "cd STREAMS; cp whole flipped; printf '\\377\\377' | dd of=flipped bs=1 seek=25000000 conv=notrunc status=none; \
                       cp whole newer; printf '\\002' | dd of=newer bs=1 seek=8 conv=notrunc status=none; \
                       head -c 1000000 /dev/urandom > noise; cat whole noise > longer";
@@ -50,12 +50,12 @@ async fn send_receive(ctx: &mut Ctx, is_others: bool) -> Result<Outcome> {
     ctx.machine.sh(&format!("mkdir {STREAMS}")).await?;
     json(ctx, &["pool", "create", "other", "--dir", OTHER]).await?;
     if is_others {
-        whole_and_incremental(ctx, "xfs").await?;
+        full_and_incremental(ctx, "xfs").await?;
         make_pools(ctx, &["thick", "thin"]).await?;
-        ctx.log("thin: whole and incremental");
+        ctx.log("thin: full and incremental");
         of_a_thin_pool(ctx).await?;
     } else {
-        whole_and_incremental(ctx, "ext4").await?;
+        full_and_incremental(ctx, "ext4").await?;
         interrupted(ctx).await?;
         make_pools(ctx, &["thick", "thin"]).await?;
         refusals(ctx).await?;
@@ -73,8 +73,8 @@ async fn send_receive(ctx: &mut Ctx, is_others: bool) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Sends two snapshots of a volume in use, the second as what differs from the first, and on from there to a third place.
-async fn whole_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
+/// Sends two snapshots of a volume in use, the second incrementally, and sends both back under other names.
+async fn full_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
     let (volume, size) = (format!("file/{fs}"), if fs == "xfs" { "400M" } else { "256M" });
     json(ctx, &["volume", "create", &volume, "--size", size, "--fs", fs]).await?;
     let at = attach(ctx, &volume).await?;
@@ -94,7 +94,7 @@ async fn whole_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
     let first = pipe(ctx, &format!("file/{fs}-1"), "", &format!("other/{fs}-1")).await?;
     let second = pipe(ctx, &format!("file/{fs}-2"), &format!("--from {fs}-1"), &format!("other/{fs}-2")).await?;
     ctx.log(format!("{fs}: {first} bytes, then {second}"));
-    ensure!(second < first / 2, "what differs took {second} bytes, and all of it {first}");
+    ensure!(second < first / 2, "the incremental stream has {second} bytes, the full one {first}");
     let mut trees = Vec::new();
     for n in ["1", "2"] {
         for pool in ["file", "other"] {
@@ -106,18 +106,18 @@ async fn whole_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
     }
     ensure!(trees[0] == trees[1], "the first differs:\n{}\n{}", trees[0], trees[1]);
     ensure!(trees[2] == trees[3], "the second differs:\n{}\n{}", trees[2], trees[3]);
-    ensure!(trees[0] != trees[2] && trees[2].contains("c/new"), "there is nothing to be seen: {}", trees[2]);
-    // A snapshot that is mounted can be sent as well, and one that was received.
+    ensure!(trees[0] != trees[2] && trees[2].contains("c/new"), "the snapshots do not differ: {}", trees[2]);
+    // A mounted snapshot can be sent as well, and so can a received one.
     let read = attach(ctx, &format!("other/{fs}-2")).await?;
     ensure!(ctx.machine.sh(&TREE.replace("AT", &read)).await? == trees[2], "the snapshot itself differs");
     pipe(ctx, &format!("other/{fs}-1"), "", &format!("file/{fs}-back-1")).await?;
     pipe(ctx, &format!("other/{fs}-2"), &format!("--from {fs}-1"), &format!("file/{fs}-back-2")).await?;
     let back = attach(ctx, &format!("file/{fs}-back-2")).await?;
-    ensure!(ctx.machine.sh(&TREE.replace("AT", &back)).await? == trees[2], "what came back differs");
+    ensure!(ctx.machine.sh(&TREE.replace("AT", &back)).await? == trees[2], "the snapshot that was sent back differs");
     for view in json(ctx, &["tenant", "ls"]).await?.as_array().into_iter().flatten() {
         json(ctx, &["tenant", "rm", view["name"].as_str().context("no name")?]).await?;
     }
-    // The log of an XFS waits for its first mount.
+    // The log of an XFS is only replayed at its first mount.
     let never_mounted = if fs == "xfs" { &[][..] } else { &["1"] };
     for name in [&["2", "1-other", "2-other"], never_mounted].concat() {
         json(ctx, &["volume", "check", &format!("other/{fs}-{name}")]).await?;
@@ -125,18 +125,18 @@ async fn whole_and_incremental(ctx: &Ctx, fs: &str) -> Result<()> {
     Ok(())
 }
 
-/// Kills a receiver, cuts a stream off and damages one; what came stays, and the rest follows.
+/// Kills a receiver, truncates a stream and damages one; received data is kept, and the rest is sent later.
 async fn interrupted(ctx: &Ctx) -> Result<()> {
     let program = ctx.program("bulkhead");
     ctx.machine.sh(&format!("{program} volume send file/ext4-2 > {STREAMS}/whole")).await?;
     ctx.machine.sh(&DAMAGE.replace("STREAMS", STREAMS)).await?;
     let receive = |input: &str| format!("{input} | {program} volume receive other/again");
-    // One that waits for more is killed.
+    // Kill a receiver that waits for more data.
     let fed =
         format!("(head -c 20000000 {STREAMS}/whole; tail -f /dev/null) | exec {program} volume receive other/again");
     let feeding = ctx.machine.spawn(&["bash", "-c", &fed], &[]).await?;
     ctx.machine
-        .catch("a part", Duration::from_secs(60), async || {
+        .catch("a staging file", Duration::from_secs(60), async || {
             let blocks = format!("[ $(stat -c %b {OTHER}/again.part) -gt 2048 ]");
             let asked = ctx.machine.run(&["bash", "-c", &blocks]).await?;
             Ok((asked.status == ExitStatus::Code(0)).then_some(()))
@@ -147,24 +147,24 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     refused(ctx, 5, &["another process receives into"], &["volume", "receive", "other/again", "--abort"]).await?;
     refused(ctx, 5, &["has", "volumes"], &["pool", "rm", "other"]).await?;
     ctx.machine.sh("pkill -9 -f '[v]olume receive other/again'").await?;
-    // It may have noticed that nobody listens any more.
+    // It may have ended already, because its pipe was closed.
     ctx.machine.sh("pkill -f '[t]ail -f /dev/null' || true").await?;
     feeding.wait(Duration::from_secs(60)).await?;
-    // Then the stream is cut off, damaged, and too long.
+    // Then the stream is truncated, damaged, and too long.
     let cut = receive(&format!("head -c 12345678 {STREAMS}/whole"));
     refused_as(ctx, 10, &["ends in the middle", "--token"], &["bash", "-c", &cut]).await?;
     let reached = offset(&token(ctx).await?)?;
     ensure!(reached > 8 << 20, "only {reached} bytes were kept");
     let findings = json(ctx, &["pool", "inspect", "other"]).await?["findings"].clone();
     let mut all = findings.as_array().into_iter().flatten();
-    let is_told = all.any(|found| found["id"] == "receive_unfinished" && found["object"] == "volume other/again");
-    ensure!(is_told, "the pool says {findings}");
+    let is_reported = all.any(|found| found["id"] == "receive_unfinished" && found["object"] == "volume other/again");
+    ensure!(is_reported, "findings of the pool: {findings}");
     let flipped = receive(&format!("cat {STREAMS}/flipped"));
     refused_as(ctx, 10, &["altered in transit", "checksum"], &["bash", "-c", &flipped]).await?;
     let further = offset(&token(ctx).await?)?;
-    ensure!(further > reached, "from {reached} it came to {further}");
+    ensure!(further > reached, "no progress from {reached} to {further}");
     refused_as(ctx, 10, &["something follows"], &["bash", "-c", &receive(&format!("cat {STREAMS}/longer"))]).await?;
-    // A daemon that is restarted knows of it, and what is missing follows.
+    // The resume token identifies the stream, and the missing rest can be sent.
     let token = token(ctx).await?;
     let other = ["volume", "send", "file/ext4-1", "--resume", &token];
     refused(ctx, 2, &["what was received in part is", "--abort"], &other).await?;
@@ -176,18 +176,18 @@ async fn interrupted(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh(&rest).await?;
     let sizes = ctx.machine.sh(&format!("stat -c %s {STREAMS}/whole {STREAMS}/rest")).await?;
     let sizes: Vec<u64> = sizes.lines().map(str::parse).collect::<Result<_, _>>()?;
-    ensure!(sizes[1] < sizes[0] / 2, "all of it was sent again: {sizes:?}");
+    ensure!(sizes[1] < sizes[0] / 2, "too much was sent again: {sizes:?}");
     let at = attach(ctx, "other/again").await?;
     let origin = attach(ctx, "file/ext4-2").await?;
     let (here, there) = (TREE.replace("AT", &origin), TREE.replace("AT", &at));
-    ensure!(ctx.machine.sh(&here).await? == ctx.machine.sh(&there).await?, "what was resumed differs");
+    ensure!(ctx.machine.sh(&here).await? == ctx.machine.sh(&there).await?, "the resumed snapshot differs");
     for tenant in ["other-again", "file-ext4-2"] {
         json(ctx, &["tenant", "rm", tenant]).await?;
     }
     Ok(())
 }
 
-/// What cannot be sent or received is refused, and nothing is left of it.
+/// Snapshots and streams that cannot be sent or received are refused, and leave nothing behind.
 async fn refusals(ctx: &Ctx) -> Result<()> {
     let program = ctx.program("bulkhead");
     refused(ctx, 2, &["not a snapshot", "volume snapshot file/ext4"], &["volume", "send", "file/ext4"]).await?;
@@ -212,14 +212,14 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
         &["bash", "-c", &format!("{program} volume receive other/x < /dev/null")],
     )
     .await?;
-    // What it is based on is not there.
+    // The base of the stream is missing.
     ctx.machine.sh(&format!("{program} volume send file/ext4-2 --from ext4-1 > {STREAMS}/step")).await?;
     for name in ["ext4-1", "ext4-2", "ext4-1-other", "ext4-2-other", "again"] {
         json(ctx, &["volume", "rm", &format!("other/{name}")]).await?;
     }
     refused_as(ctx, 3, &["there is no layer", "without `--from`"], &["bash", "-c", &receive("step", "other/x")])
         .await?;
-    // Not enough room.
+    // Not enough space.
     ctx.machine.sh("cd /run/filepool; n=$(stat -f -c '%a * %S' .); fallocate -l $((n - 10000000)) fill").await?;
     refused_as(ctx, 7, &["is needed, but the pool has"], &["bash", "-c", &receive("whole", "other/x")]).await?;
     ctx.machine.sh("rm /run/filepool/fill").await?;
@@ -232,7 +232,7 @@ async fn refusals(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Sends two snapshots of a volume that changed and grew in between: the first in two parts, the second as what differs.
+/// Sends two snapshots of a volume that changed and grew in between: the first in two parts, the second incrementally.
 async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     json(ctx, &["volume", "create", "thin/v", "--size", "256M"]).await?;
     let at = attach(ctx, "thin/v").await?;
@@ -246,7 +246,7 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     ctx.machine.sh(&change.replace("AT", &at)).await?;
     json(ctx, &["volume", "snapshot", "thin/v", "b"]).await?;
     ctx.machine.sh(&format!("cd {at}; rm -r a; sync -f .; fstrim .")).await?;
-    // What was never sent can change, and a dry run makes no difference.
+    // A snapshot that was never sent is still writable, and a dry run does not change that.
     let step = ["volume", "send", "thin/b", "--from", "a"];
     let plan = cli(ctx, &["volume", "send", "thin/a", "--dry-run"]).await?;
     ensure!(plan.status == ExitStatus::Code(0) && plan.stdout.contains("/a read-only"), "dry run: {plan:?}");
@@ -266,11 +266,11 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     refused_as(ctx, 10, &["ends in the middle", "--token"], &["bash", "-c", &cut]).await?;
     let token = token(ctx).await?;
     ensure!(offset(&token)? > 8 << 20, "little was kept: {token}");
-    // A sender that is killed leaves nothing open, and what it has reserved to the next one.
+    // A killed sender leaves nothing open; the next one releases its reservation.
     ctx.machine
         .sh(&format!("timeout -s KILL 2 {program} volume send thin/a | (sleep 4; cat > /dev/null) || true"))
         .await?;
-    // What nobody has open need not be there.
+    // Devices that no process has open need not exist.
     ctx.machine.sh("for name in a b; do dmsetup remove bulkhead--thin-$name; done").await?;
     ctx.machine
         .sh(&format!("{program} volume send thin/a --resume {token} > {STREAMS}/rest; {receive} < {STREAMS}/rest"))
@@ -293,7 +293,7 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
             json(ctx, &["volume", "check", name]).await?;
         }
     }
-    // What was sent can be cloned, and the clone written to.
+    // A sent snapshot can be cloned, and the clone written to.
     json(ctx, &["volume", "clone", "thin/a", "c"]).await?;
     let clone = attach(ctx, "thin/c").await?;
     ctx.machine.sh(&format!("head -c 100000 /dev/urandom > {clone}/more; sync -f {clone}")).await?;
@@ -303,7 +303,7 @@ async fn of_a_thin_pool(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-/// Sends a snapshot through a pipe, and says how long the stream was.
+/// Sends a snapshot through a pipe; returns the size of the stream.
 async fn pipe(ctx: &Ctx, snapshot: &str, options: &str, to: &str) -> Result<u64> {
     let program = ctx.program("bulkhead");
     let command = format!(
@@ -324,12 +324,12 @@ async fn token(ctx: &Ctx) -> Result<String> {
     Ok(printed.stdout.trim().to_owned())
 }
 
-/// The offset that a token names.
+/// The offset in a resume token.
 fn offset(token: &str) -> Result<u64> {
     Ok(token.rsplit(':').next().context("no offset")?.parse()?)
 }
 
-/// Mounts a volume for a tenant of its name, and says where.
+/// Mounts a volume for a tenant of the same name; returns the mount point.
 async fn attach(ctx: &Ctx, volume: &str) -> Result<String> {
     json(ctx, &["tenant", "create", &volume.replace('/', "-"), "--volume", volume]).await?;
     let view = json(ctx, &["volume", "inspect", volume]).await?;

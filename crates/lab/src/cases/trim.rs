@@ -1,4 +1,4 @@
-//! Trimming: what volumes no longer use goes back to their pools, at the expense of their tenants.
+//! Trimming: blocks that volumes no longer use return to their pools, charged to their tenants.
 
 use std::time::Duration;
 
@@ -10,26 +10,27 @@ use crate::kernels::Kernel;
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "volume_trim",
-    about: "what was removed in volumes of a file pool and a thin pool goes back to the pools, ext4 and XFS, and their tenant is charged for it; \
-            what was written in advance is refused and keeps its blocks",
+    about: "blocks of removed files in volumes of a file pool and a thin pool, ext4 and XFS, return to the pools, and \
+            their tenant is charged for the discards; volumes provisioned in full are refused and keep their blocks",
     kernels: &[Kernel::V6_12],
     profile: PROFILE,
     limit: Duration::from_secs(600),
     run: |ctx| Box::pin(trim(ctx)),
 }];
 
-/// What is written to a volume and removed again, and how much of that has to come back: blocks of a thin pool that are used in part stay.
+/// Bytes written to a volume and removed again, and the least that must return: partly used blocks of a thin pool stay.
 const DATA: u64 = 200_000_000;
-const BACK: u64 = 180_000_000;
+const RETURNED: u64 = 180_000_000;
 
-/// How long what was removed may take to come back: XFS frees files in the background, and a thin pool tells what it has after a commit.
+/// Time limit for removed blocks to return: XFS frees files in the background, and a thin pool reports its usage after
+/// a commit.
 const LIMIT: Duration = Duration::from_secs(60);
 
 async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
     let ctx = &*ctx;
     let daemon = start_daemon(ctx, &[]).await?;
     make_pools(ctx, &KINDS).await?;
-    // The first one has two parts.
+    // The first one is trimmed in two steps.
     let volumes = [("file/v", "ext4", "1500M"), ("thin/v", "ext4", "512M"), ("thin/x", "xfs", "512M")];
     for (volume, fs, size) in volumes {
         json(ctx, &["volume", "create", volume, "--size", size, "--fs", fs, "--provision", "on-demand"]).await?;
@@ -47,22 +48,25 @@ async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
         let (at, charged) = (mounted_at(ctx, volume).await?, discarded(ctx, volume).await?);
         ctx.machine.sh(&format!("head -c {DATA} /dev/zero | tr '\\0' x > {at}/data; sync -f {at}")).await?;
         let full = free(ctx, pool).await?;
-        ensure!(before.saturating_sub(full) > BACK, "{volume} has taken nothing: {before} before, {full} after");
+        ensure!(
+            before.saturating_sub(full) > RETURNED,
+            "{volume} has used no space: {before} free before, {full} after"
+        );
         ctx.machine.sh(&format!("rm {at}/data; sync -f {at}")).await?;
         let mut answer = serde_json::Value::Null;
         let waited = ctx
             .machine
-            .wait_until("what was removed is back", LIMIT, async || {
+            .wait_until("the removed blocks are free", LIMIT, async || {
                 answer = json(ctx, &["volume", "trim", volume]).await?;
-                Ok((free(ctx, pool).await? > full + BACK).then_some(()))
+                Ok((free(ctx, pool).await? > full + RETURNED).then_some(()))
             })
             .await;
         waited.with_context(|| format!("{volume}: {answer}"))?;
         let parts = answer["trimmed"][0]["steps"].as_array().map(Vec::len);
         ensure!(parts == Some(if volume == "file/v" { 2 } else { 1 }), "{answer}");
         let charged = discarded(ctx, volume).await? - charged;
-        ctx.log(format!("{volume}: {} of {DATA} B came back, {charged} B charged", free(ctx, pool).await? - full));
-        ensure!(charged > BACK, "{volume}: only {charged} B were discarded in the tenant's cgroup");
+        ctx.log(format!("{volume}: {} of {DATA} B returned, {charged} B charged", free(ctx, pool).await? - full));
+        ensure!(charged > RETURNED, "{volume}: only {charged} B were discarded in the tenant's cgroup");
     }
 
     let blocks = format!("stat -c %b {FILE_POOL}/full.img");
@@ -79,7 +83,7 @@ async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
     let all = json(ctx, &["volume", "trim", "--all"]).await?;
     let counts = ["trimmed", "passed_over"].map(|key| all[key].as_array().map(Vec::len));
     ensure!(counts == [Some(3), Some(3)], "{all}");
-    ensure!(ctx.machine.sh(&blocks).await? == taken, "what was written in advance has holes");
+    ensure!(ctx.machine.sh(&blocks).await? == taken, "a volume provisioned in full has holes");
     json(ctx, &["tenant", "set", "db", "--detach", "file/v"]).await?;
     refused(ctx, 2, &["not mounted", "--attach file/v"], &["volume", "trim", "file/v"]).await?;
 
@@ -97,9 +101,9 @@ async fn trim(ctx: &mut Ctx) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What is free in a pool, in bytes.
+/// Free space of a pool, in bytes.
 async fn free(ctx: &Ctx, pool: &str) -> Result<u64> {
-    json(ctx, &["pool", "inspect", pool]).await?["free_bytes"].as_u64().context("nobody knows what is free")
+    json(ctx, &["pool", "inspect", pool]).await?["free_bytes"].as_u64().context("free space is unknown")
 }
 
 async fn mounted_at(ctx: &Ctx, volume: &str) -> Result<String> {
@@ -107,7 +111,7 @@ async fn mounted_at(ctx: &Ctx, volume: &str) -> Result<String> {
     Ok(view["mounted_at"].as_str().context("not mounted")?.to_owned())
 }
 
-/// How much was discarded on the disk of a volume by the tenant and what serves it, in bytes.
+/// Bytes discarded on the disk of a volume by the tenant and its servers.
 async fn discarded(ctx: &Ctx, volume: &str) -> Result<u64> {
     let view = json(ctx, &["volume", "inspect", volume]).await?;
     let device = view["device"].as_str().context("no device")?;

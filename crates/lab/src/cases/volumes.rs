@@ -1,4 +1,4 @@
-//! Volumes on real kernels: their life on each kind of pool, and what must be refused.
+//! Volumes on real kernels: their lifecycle on each kind of pool, and refused requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::protocol::ExitStatus;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "volume_life",
-        about: "volumes are made, mounted, grown, shrunk, checked and removed: ext4 on file and thin pools, XFS on a thick pool",
+        about: "volumes are created, mounted, grown, shrunk, checked and removed: ext4 on file and thin pools, XFS on \
+                a thick pool",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -28,7 +29,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "volume_copies",
-        about: "snapshots and clones of a mounted volume hold its data and can be mounted beside it: XFS on a thin pool, ext4 on a file pool",
+        about: "snapshots and clones of a mounted volume contain its data and can be mounted at the same time: XFS on \
+                a thin pool, ext4 on a file pool",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -44,7 +46,8 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "bad_input",
-        about: "bad names, sizes, devices and uses are refused with object, cause and hint, and change nothing",
+        about: "invalid names, sizes, devices and operations are refused with object, cause and hint, and change \
+                nothing",
         kernels: &[Kernel::V6_12],
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -66,7 +69,7 @@ async fn volume_life(ctx: &mut Ctx, volumes: &[(&str, &str)]) -> Result<Outcome>
         let again = json(ctx, &create).await?;
         ensure!(again["steps"].as_array().is_some_and(Vec::is_empty), "not idempotent: {again}");
         json(ctx, &["volume", "check", &volume]).await?;
-        // Offline growth, then online growth with data in it.
+        // Offline growth, then online growth with data.
         json(ctx, &["volume", "resize", &volume, "--size", large]).await?;
         let tenant = json(ctx, &["tenant", "create", "db", "--share", "700", "--volume", &volume]).await?;
         ensure!(tenant["object"]["share"] == 700, "{tenant}");
@@ -84,15 +87,15 @@ async fn volume_life(ctx: &mut Ctx, volumes: &[(&str, &str)]) -> Result<Outcome>
             .await?;
         let grown = json(ctx, &["volume", "resize", &volume, "--size", "512M"]).await?;
         ensure!(grown["object"]["size_bytes"] == 512 << 20, "{grown}");
-        let says_small = grown["object"]["findings"].to_string().contains("journal_small_after_growth");
-        ensure!(says_small == (fs == "ext4"), "its journal stayed small: {grown}");
+        let reports_small = grown["object"]["findings"].to_string().contains("journal_small_after_growth");
+        ensure!(reports_small == (fs == "ext4"), "finding about the small journal: {grown}");
         let free = ctx.machine.sh(&format!("df -B1M --output=size {at} | tail -1")).await?;
         ensure!(free.trim().parse::<u32>()? > 420, "the file system did not grow: {free} MiB");
         if kind == "thin" {
-            // It has the room that it was promised, also where it is mounted and grows.
+            // A mounted volume keeps its full provisioning when it grows.
             let device = view["device"].as_str().context("no device")?;
             let taken = ctx.machine.sh(&format!("lvs --noheadings -o data_percent {device}")).await?;
-            ensure!(taken.trim() == "100.00", "of a volume that is provisioned in full the pool has given {taken} %");
+            ensure!(taken.trim() == "100.00", "a volume provisioned in full has only {taken} % of its space");
         }
         let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {at}")).await?;
         for option in ["nosuid", "nodev", "noatime"] {
@@ -140,7 +143,7 @@ async fn volume_copies(ctx: &mut Ctx, pools: [(&str, &str, &str); 2]) -> Result<
         json(ctx, &["tenant", "create", "b", "--volume", &volume("snap"), "--volume", &volume("copy")]).await?;
         let at = |name: &str| base.replace("/base", name);
         let found = ctx.machine.sh(&format!("cat {} {}", at("/snap/file"), at("/copy/file"))).await?;
-        ensure!(found == "one\ntwo\n", "{fs}: the copies hold {found:?}");
+        ensure!(found == "one\ntwo\n", "{fs}: the copies contain {found:?}");
         let written = ctx.machine.run(&["touch", &at("/snap/new")]).await?;
         ensure!(written.stderr.contains("Read-only"), "{fs}: a snapshot was written to: {written:?}");
         ctx.machine.sh(&format!("echo three > {}; cat {base}/file | grep two", at("/copy/file"))).await?;
@@ -148,7 +151,7 @@ async fn volume_copies(ctx: &mut Ctx, pools: [(&str, &str, &str); 2]) -> Result<
         for tenant in ["a", "b"] {
             json(ctx, &["tenant", "rm", tenant]).await?;
         }
-        // The origin may go first: what its copies need of it stays.
+        // The origin may be removed first: data that its copies need stays.
         for name in ["base", "snap", "copy"] {
             json(ctx, &["volume", "rm", &volume(name)]).await?;
         }
@@ -158,7 +161,7 @@ async fn volume_copies(ctx: &mut Ctx, pools: [(&str, &str, &str); 2]) -> Result<
     Ok(Outcome::Passed)
 }
 
-/// A copy of the mount in a namespace of its own: who is in there can still write to the volume, so nobody else gets it.
+/// A copy of the mount in another namespace: its processes can still write to the volume, so no other tenant gets it.
 async fn still_used_elsewhere(ctx: &Ctx, at: &str) -> Result<()> {
     let copy = ctx.machine.spawn(&["unshare", "--mount", "--propagation", "private", "sleep", "1000"], &[]).await?;
     let (own, theirs) = ("/proc/self/ns/mnt", format!("/proc/{}/ns/mnt", copy.pid()));
@@ -171,7 +174,7 @@ async fn still_used_elsewhere(ctx: &Ctx, at: &str) -> Result<()> {
         .await?;
     refused(ctx, 5, &["mounted elsewhere"], &["tenant", "set", "db", "--detach", "thick/v"]).await?;
     refused(ctx, 5, &["tenant db"], &["tenant", "create", "x", "--volume", "thick/v"]).await?;
-    // It is the tenant's as before.
+    // It still belongs to the tenant.
     ctx.machine
         .wait_until("it is mounted again", Duration::from_secs(60), async || {
             let view = json(ctx, &["volume", "inspect", "thick/v"]).await?;
@@ -183,7 +186,7 @@ async fn still_used_elsewhere(ctx: &Ctx, at: &str) -> Result<()> {
     Ok(())
 }
 
-/// Files that somebody put where the volume is mounted, before that or below it.
+/// Files in the mount point of a volume, below the mount.
 async fn files_in_the_mount_point(ctx: &Ctx, at: &str) -> Result<()> {
     let below = at.replace("/run/bulkhead", "/run/below");
     ctx.machine
@@ -199,7 +202,7 @@ async fn files_in_the_mount_point(ctx: &Ctx, at: &str) -> Result<()> {
     Ok(())
 }
 
-/// A file system without its root directory: what repairs safely gives up, and what repairs all of it keeps what was there before.
+/// A file system without its root directory: a safe repair gives up; a full repair keeps a copy of the previous state.
 async fn damaged(ctx: &Ctx) -> Result<()> {
     for (volume, keeps) in [("file/broken", true), ("thick/broken", false)] {
         json(ctx, &["volume", "create", volume, "--size", "64M"]).await?;
@@ -217,7 +220,7 @@ async fn damaged(ctx: &Ctx) -> Result<()> {
             let mapped = json(ctx, &["volume", "map", &kept]).await?;
             let device = mapped["object"]["device"].as_str().unwrap_or_default().to_owned();
             let root = ctx.machine.sh(&format!("debugfs -R 'stat <2>' {device} 2>&1")).await?;
-            ensure!(root.contains("Mode:  0000"), "it was not kept as it was: {root}");
+            ensure!(root.contains("Mode:  0000"), "the copy was changed: {root}");
             json(ctx, &["volume", "unmap", &kept]).await?;
             json(ctx, &["volume", "rm", &kept]).await?;
         } else {
@@ -271,7 +274,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     let pools = json(ctx, &["pool", "ls"]).await?;
     ensure!(pools.as_array().is_some_and(|pools| pools.len() == 3), "a refused pool is there: {pools}");
 
-    // A device that carries data: only the exact confirmation erases it, and a wrong one leaves the data as it is.
+    // A device with data: only the exact confirmation erases it; a wrong one leaves the data unchanged.
     json(ctx, &["pool", "rm", "thick"]).await?;
     ctx.machine.sh(&format!("mkfs.ext4 -q {used}; head -c 16M {used} | md5sum > /run/sum")).await?;
     refused(ctx, 6, &["ext4", &format!("--erase {used}")], &["pool", "create", "thick", "--device", &used]).await?;
@@ -279,7 +282,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
     ctx.machine.sh(&format!("head -c 16M {used} | md5sum | diff - /run/sum; rm /run/sum")).await?;
     json(ctx, &["pool", "create", "thick", "--device", &used, "--erase", &used]).await?;
 
-    // A volume that a process keeps busy.
+    // A volume in use by a process.
     json(ctx, &["volume", "create", "thick/v", "--size", "64M"]).await?;
     json(ctx, &["tenant", "create", "db", "--volume", "thick/v"]).await?;
     refused(ctx, 2, &["1 to 10000"], &["tenant", "create", "x", "--share", "0"]).await?;
@@ -303,7 +306,7 @@ async fn bad_input(ctx: &mut Ctx) -> Result<Outcome> {
         second.status != ExitStatus::Code(0) && second.stderr.contains("another daemon is already running"),
         "{second:?}"
     );
-    // Damaged records: reported, and nothing behind them is touched.
+    // Damaged records are reported, and the data behind them is not touched.
     json(ctx, &["volume", "create", "file/torn", "--size", "64M"]).await?;
     let record = "/run/filepool/pool/torn.volume";
     ctx.machine.sh(&format!("cp {record} /run/keep; truncate -s 50 {record}")).await?;

@@ -1,5 +1,5 @@
-//! Attribution of XFS logs on real kernels: charges against what the log's device and XFS itself saw, and against what each
-//! container causes alone.
+//! Attribution of XFS logs on real kernels: charges compared with the counters of the log's device and of XFS, and with
+//! what each container writes alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::kernels::Kernel;
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "xfs_attribution",
-        about: "charges to containers on a shared XFS with an external log equal the writes to its device, to the byte, and are near those of each \
-                container alone; btrfs is reported as not observed",
+        about: "charges to containers on a shared XFS with an external log equal the writes to its device, to the \
+                byte, and are close to those of each container alone; btrfs is reported as not observed",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -24,7 +24,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "xfs_attribution_internal",
-        about: "the same as xfs_attribution for an internal log, measured by the counters of XFS",
+        about: "the same as xfs_attribution with an internal log, measured by the counters of XFS",
         kernels: &Kernel::ALL,
         profile: PROFILE,
         limit: Duration::from_secs(600),
@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
 /// Appends a line and calls fsync.
 const COMMITS: &str = "commits.service";
 
-/// What each container does. Each run has directories of its own: `$N` is the run.
+/// Loads of the containers. Each run has its own directories: `$N` is the run.
 const LOADS: [(&str, &str); 3] = [
     ("storm.service", "mkdir storm$N; cd storm$N; mkdir {1..3000}; touch f{1..500}; rmdir {1..1000}"),
     (COMMITS, "for i in {1..60}; do echo x >> commits$N; sync commits$N; done"),
@@ -45,10 +45,10 @@ const LOADS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Writes out what was done, removals in the background included: a mere sync leaves those for whoever commits next.
+/// Writes out all changes, background removals included: a plain sync leaves those to the next commit.
 const QUIESCE: &str = "fsfreeze -f /run/shared; fsfreeze -u /run/shared";
 
-/// Location of a log: its name, options of mkfs, options of mount.
+/// Location of a log: its name, its mkfs options, its mount options.
 type Place = (&'static str, &'static str, &'static str);
 const EXTERNAL: Place = ("external", "-l logdev=$LOG,size=128m", "-o logdev=$LOG");
 const INTERNAL: Place = ("internal", "-l size=128m", "");
@@ -57,7 +57,7 @@ async fn xfs_attribution(ctx: &mut Ctx, (place, mkfs, mount): Place) -> Result<O
     let ctx = &*ctx;
     let (data, log) = (ctx.machine.disk(0).await?, ctx.machine.disk(1).await?);
     let vars = format!("DATA={data}; LOG={log}");
-    // Without the timer, which logs two records when nothing has happened for a while.
+    // Disable the timer, which logs two records after some idle time.
     let groups: String = LOADS.map(|(name, _)| format!(" {name}")).concat();
     ctx.machine
         .sh(&format!(
@@ -77,9 +77,9 @@ async fn xfs_attribution(ctx: &mut Ctx, (place, mkfs, mount): Place) -> Result<O
         ensure!(new.get(name).copied().unwrap_or(0) * 10 > written * 9, "{name} alone has only {new:?} of {written} B");
         alone.insert(name, written);
     }
-    // Without somebody who commits each is charged what it causes alone or less, down to about what it adds to the others:
-    // an inode that one of them freed and the other takes is logged once. Who commits often makes the others log again what
-    // they had logged, which is theirs, and more.
+    // Without a frequent committer each container is charged at most what it writes alone, and at least about what it
+    // adds to the others: an inode that one freed and another reuses is logged once. A frequent committer makes the
+    // others log the same items again, so they are charged more.
     let quiet: Vec<_> = LOADS.into_iter().filter(|(name, _)| *name != COMMITS).collect();
     for (run, loads, commits_often) in [("N=quiet", &quiet[..], false), ("N=all", &LOADS[..], true)] {
         let (written, new) = charged(ctx, &vars, place, run, loads).await?;
@@ -88,7 +88,7 @@ async fn xfs_attribution(ctx: &mut Ctx, (place, mkfs, mount): Place) -> Result<O
             let (alone, together) = (alone[name], new.get(*name).copied().unwrap_or(0));
             let added = written - (all_alone - alone);
             ctx.log(format!(
-                "{place} {run}: {name}: alone {alone} B, charged beside others {together} B, adds {added} B to what they cause alone"
+                "{place} {run}: {name}: alone {alone} B, charged with others {together} B, adds {added} B to what they write alone"
             ));
             let bounds = if commits_often { alone * 2 / 5..i64::MAX } else { added / 2..alone * 3 / 2 };
             ensure!(bounds.contains(&together), "{place} {run}: {name} is charged {together} B, not {bounds:?}");
@@ -108,7 +108,7 @@ async fn xfs_attribution(ctx: &mut Ctx, (place, mkfs, mount): Place) -> Result<O
     Ok(Outcome::Passed)
 }
 
-/// Runs loads beside each other; returns what was written to the log, and who was charged how much of it.
+/// Runs loads concurrently; returns the bytes written to the log, and the bytes charged to each container.
 async fn charged(
     ctx: &Ctx,
     vars: &str,
@@ -117,9 +117,9 @@ async fn charged(
     loads: &[(&str, &str)],
 ) -> Result<(i64, BTreeMap<String, i64>)> {
     let data = ctx.machine.disk(0).await?;
-    // The first question begins the observation, after the self-test.
+    // The first query starts the observation, after the self-test.
     let before = json(ctx, &["top", "--total"]).await?;
-    // As XFS itself counts, and what the log's device saw.
+    // The counters of XFS itself, and of the log's device.
     let written = "awk '/^log / { print $3 * 512 }' /sys/fs/xfs/$(basename $DATA)/stats/stats; awk '{ print $7 * 512 }' \
                    /sys/class/block/$(basename $LOG)/stat";
     let started: String = loads
@@ -146,9 +146,9 @@ async fn charged(
         .collect();
     let native = native(&after, &data)?;
     ctx.log(format!(
-        "{place} {run}: XFS logged {logged} B, the log's device saw {on_device} B, charged are {new:?}; by the kernel, so far, {native:?}"
+        "{place} {run}: XFS logged {logged} B, its device counted {on_device} B, charges: {new:?}; charged by the kernel so far: {native:?}"
     ));
-    ensure!(place == "internal" || on_device == logged, "XFS logged {logged} B, the device saw {on_device} B");
+    ensure!(place == "internal" || on_device == logged, "XFS logged {logged} B, the device counted {on_device} B");
     ensure!(new.values().sum::<i64>() == logged, "{} B are charged, XFS logged {logged} B", new.values().sum::<i64>());
     let unattributed = new.get("").copied().unwrap_or(0);
     ensure!(unattributed * 20 < logged, "{unattributed} B of {logged} B are unattributed");
@@ -158,7 +158,7 @@ async fn charged(
     Ok((logged, new))
 }
 
-/// Journal bytes that the kernel itself charged, by whom. They are all that was written, to the log and to its place.
+/// Journal bytes that the kernel itself charged, by container. They sum up to all writes, to the log and in place.
 fn native(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
     let device = device.trim_start_matches("/dev/");
     let mut native = BTreeMap::new();
@@ -177,7 +177,7 @@ fn native(seen: &Value, device: &str) -> Result<BTreeMap<String, i64>> {
     Ok(native)
 }
 
-/// A btrfs is said not to be observed, as long as it is mounted.
+/// A mounted btrfs is reported as not observed.
 async fn btrfs(ctx: &Ctx, device: &str) -> Result<()> {
     ctx.machine.sh(&format!("mkfs.btrfs -q -f {device}; mkdir -p /run/btrfs; mount {device} /run/btrfs")).await?;
     let evidence = "btrfs: not attributed (copy-on-write log trees are not journal commits): /run/btrfs";

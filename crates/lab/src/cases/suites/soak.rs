@@ -1,5 +1,6 @@
-//! Suites in rounds, each on a volume, a new clone of it and a clone of that, while servers are killed, snapshots made, and one of the
-//! three is flattened; on XFS and ext4 in turn, until the time is over.
+//! Suites in rounds, each on a volume, a new clone of it and a clone of that, while servers are killed, snapshots
+//! taken, and one of the three is flattened; on XFS and ext4 in turn, for a given time. Does not: judge the suites
+//! (`super`).
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -14,21 +15,21 @@ use crate::cases::layers::kill_server;
 use crate::kernels::Kernel;
 use crate::say;
 
-/// The suites are this much longer than in the case.
+/// Length of the suites relative to the case.
 const LENGTH: u32 = 2;
 
-/// What may come before the first round and after the last has begun, under emulation.
+/// Time allowed before the first round and after the start of the last, under emulation.
 const SLACK: Duration = Duration::from_secs(3600);
 
-/// How long copying what a volume shares may take beside the suites, under emulation.
+/// Time limit of flattening a volume during the suites, under emulation.
 const FLATTEN_LIMIT: Duration = Duration::from_secs(600);
 
-/// The soak as a case that begins rounds for this long.
+/// The soak as a case that starts rounds for `duration`.
 pub(in crate::cases) fn soak(duration: Duration) -> Case {
     Case {
         name: "soak",
-        about: "fsx, pjdfstest, fio --verify and stress-ng --verify pass in rounds on volumes, clones and clones of clones, whatever is done \
-                to them meanwhile",
+        about: "fsx, pjdfstest, fio --verify and stress-ng --verify pass in rounds on volumes, clones and clones of \
+                clones, while servers are killed and volumes are flattened, trimmed and snapshotted",
         kernels: &[Kernel::V6_12, Kernel::Backport],
         profile: PROFILE,
         limit: duration + SLACK,
@@ -36,7 +37,7 @@ pub(in crate::cases) fn soak(duration: Duration) -> Case {
     }
 }
 
-/// What was done so far.
+/// Counts of completed operations.
 #[derive(Debug, Default)]
 struct Tally {
     rounds: u32,
@@ -75,7 +76,7 @@ async fn rounds(ctx: &mut Ctx) -> Result<Outcome> {
     let result = soaked(ctx, &mut tally).await;
     say::result(tally.line());
     if let Err(error) = result {
-        super::keep_evidence(ctx).await;
+        super::save_evidence(ctx).await;
         return Err(error.context(format!("in round {}", tally.rounds + 1)));
     }
     Ok(Outcome::Passed)
@@ -108,7 +109,7 @@ async fn soaked(ctx: &Ctx, tally: &mut Tally) -> Result<()> {
     daemon.stop().await.map(drop)
 }
 
-/// All suites on a volume, a clone, and its clone, which go away in the end.
+/// Runs all suites on a volume, a clone, and its clone, and removes the clones at the end.
 async fn round(ctx: &Ctx, origin: &Place, seed: u64, tally: &mut Tally) -> Result<()> {
     let first = super::clone(ctx, origin, &format!("first{}", tally.rounds)).await?;
     let second = super::clone(ctx, &first, &format!("second{}", tally.rounds)).await?;
@@ -152,8 +153,8 @@ async fn round(ctx: &Ctx, origin: &Place, seed: u64, tally: &mut Tally) -> Resul
     super::attach(ctx, origin).await
 }
 
-/// Does to the volumes what can be done to them, one thing after the other, until the suites are over; at least all once. Returns the
-/// snapshots.
+/// Kills, snapshots, trims and flattens the volumes in turn until the suites have ended, each at least once. Returns
+/// the snapshots.
 async fn disturb(
     ctx: &Ctx,
     places: [&Place; 3],

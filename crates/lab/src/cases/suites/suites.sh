@@ -1,6 +1,6 @@
-# Runs suites one after the other on the file system that is mounted at /run/suites/PLACE/at, each LENGTH times as long as
-# the shortest that is of use. Each leaves SUITE.log there, and in SUITE.passed how many seconds it took; after the first
-# that fails nobody begins another one.
+# Runs suites in turn on the file system mounted at /run/suites/PLACE/at, each LENGTH times as long as the shortest useful
+# run. Each writes SUITE.log in PLACE, and its duration in seconds to SUITE.passed. After the first failure no place starts
+# another suite.
 # Usage: suites.sh PLACE SEED LENGTH SUITE...
 place=$1 seed=$2 length=$3
 shift 3
@@ -10,13 +10,13 @@ fsx() {
     command fsx -f ../fsx.toml -N $((1000 * length)) -S "$seed" -P . at/fsx
 }
 
-# In a file that was there before: what it shares with other volumes is overwritten.
+# Writes to an existing file, and so overwrites blocks that it shares with other volumes.
 fio() {
     command fio --name=verify --filename=at/fio --size=32m --loops="$length" --rw=randwrite --bsrange=4k-128k --direct=1 \
         --ioengine=libaio --iodepth=8 --fsync=16 --verify=crc32c --verify_fatal=1 --do_verify=1 --verify_state_save=0 --randseed="$seed"
 }
 
-# What fails here may fail on any file system of the kind: whoever compares has the list.
+# Some failures are those of the file system itself: the list is compared with that of a disk.
 pjdfstest() {
     command pjdfstest -c ../pjdfstest.toml -p at -s /run/suites $([ "$length" -gt 1 ] || cat ../short)
     awk '$2 == "FAILED" { print $1 }' pjdfstest.log | sort > pjdfstest.failed
@@ -34,8 +34,8 @@ stress-ng() {
 for suite in "$@"; do
     [ ! -e ../failed ] || exit 0
     rm -f "$suite".*
-    # Among what the kernel says meanwhile.
-    echo "$suite begins in $place, seed $seed" > /dev/kmsg
+    # For comparison with messages of the kernel.
+    echo "$suite starts in $place, seed $seed" > /dev/kmsg
     SECONDS=0
     if "$suite" > "$suite.log" 2>&1; then
         echo "$SECONDS" > "$suite.passed"
@@ -43,7 +43,7 @@ for suite in "$@"; do
     else
         echo "$suite in $place, seed $seed" >> ../failed
     fi
-    # What follows is read from the volume, and some of it written to where room was given back.
+    # Later reads come from the volume, and later writes partly go to trimmed blocks.
     fstrim at || echo "fstrim in $place" >> ../failed
     echo 3 > /proc/sys/vm/drop_caches
 done
