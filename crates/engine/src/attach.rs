@@ -1,4 +1,4 @@
-//! Mounting volumes for tenants: for good (recorded with the tenant) or for as long as a process lives (a lease).
+//! Mounting volumes for tenants: permanently (recorded with the tenant) or for the lifetime of a process (a lease).
 
 use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
@@ -48,7 +48,7 @@ impl Engine {
         Ok(LeaseReply { leases })
     }
 
-    /// Gives a lease back, and unmounts its volume when nothing else holds it. Idempotent.
+    /// Ends a lease, and unmounts its volume if it has no other holder. Idempotent.
     ///
     /// # Errors
     /// `InUse` while processes keep the volume busy; the lease stays, and the daemon tries again.
@@ -66,7 +66,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Puts a command into a tenant, in a cgroup of its own.
+    /// Moves a command into a tenant, in a cgroup of its own.
     ///
     /// # Errors
     /// `NotFound` without such a tenant or process, `InvalidArgument` when the command is not a child of the one that waits for it.
@@ -77,10 +77,10 @@ impl Engine {
         Ok(RunView { cgroup })
     }
 
-    /// Ends what a command has left running, and gives back the leases of the process that waited for it. Idempotent.
+    /// Ends the remaining processes of a command, and the leases of the process that waited for it. Idempotent.
     ///
     /// # Errors
-    /// When something does not end, and those of [`Engine::lease_remove`]: the daemon tries again once that process has ended.
+    /// When a process does not exit, and those of [`Engine::lease_remove`]: the daemon tries again once the waiting process has ended.
     pub fn run_end(&self, tenant: &Name, pid: u32) -> Result<(), Fault> {
         let cgroups = self.kill_run(tenant, pid)?;
         for lease in self.leases_of_run(tenant, pid)? {
@@ -89,12 +89,12 @@ impl Engine {
         self.executor.run_steps(cgroups, false).map(drop)
     }
 
-    /// What is lent to a process for a tenant.
+    /// The leases of a process on a tenant's volumes.
     pub(crate) fn leases_of_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Lease>, Fault> {
         Ok(self.leases()?.into_iter().filter(|lease| lease.tenant == *tenant && lease.pid == pid).collect())
     }
 
-    /// Ends what a run has left running; what is returned removes its cgroup.
+    /// Ends the remaining processes of a run; the returned actions remove its cgroup.
     pub(crate) fn kill_run(&self, tenant: &Name, pid: u32) -> Result<Vec<Action>, Fault> {
         let runs = self.host().runs(&slices::payload(tenant)).into_iter().filter(|(run, _)| *run == pid);
         runs.map(|(_, cgroup)| self.kill_left(tenant, pid, cgroup)).collect()
@@ -128,8 +128,8 @@ impl Engine {
         }
     }
 
-    /// Takes away what an operation left of a volume that nobody holds, before anything is begun that would have to be undone; refuses
-    /// one that somebody uses all the same: its last tenant may still write to it.
+    /// Closes a volume without a holder that an operation has left open, before anything is begun that would have to be undone; refuses
+    /// one that is in use all the same: its last tenant may still write to it.
     pub(crate) fn make_free(&self, backend: &dyn Backend, volume: &Volume, dry_run: bool) -> Result<(), Fault> {
         let device = backend.device(volume);
         if matches!(self.host().open_device(&device), Err(fault) if fault.code == Code::InUse) {
@@ -165,15 +165,15 @@ impl Engine {
         Ok(done)
     }
 
-    /// What is known of a volume that is still mounted for this tenant where this daemon mounted it.
+    /// The entry of a volume that is still mounted for this tenant where this daemon mounted it.
     fn watched_mount(&self, tenant: &Name, reference: &VolumeRef) -> Result<Option<Watched>, Fault> {
         let Some(watched) = self.watched().get(reference).cloned() else { return Ok(None) };
         let mounts = self.host().mount_points()?;
         Ok((watched.tenant == *tenant && mounts.contains(&watched.target)).then_some(watched))
     }
 
-    /// Unmounts a volume that is kept mounted for a tenant, unless a lease holds it as well, and then forgets that it is to be kept: a
-    /// volume that cannot be unmounted stays the tenant's.
+    /// Unmounts a volume of a tenant, unless it has a lease as well, and then stops maintaining it: a volume that cannot be unmounted
+    /// stays the tenant's.
     pub(crate) fn detach(
         &self,
         tenant: &mut Tenant,
@@ -189,14 +189,14 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Takes a volume from a tenant; what is returned records that.
+    /// Detaches a volume from a tenant; the returned action records that.
     fn without_volume(&self, tenant: &mut Tenant, reference: &VolumeRef) -> Action {
         tenant.volumes.retain(|volume| volume != reference);
         let path = self.dirs.tenant_record(&tenant.name);
         Action::State(StateAction::WriteRecord { path, record: Box::new(Record::Tenant(tenant.clone())) })
     }
 
-    /// Refuses a volume that a tenant holds.
+    /// Refuses a volume that a tenant has.
     pub(crate) fn check_unheld(&self, reference: &VolumeRef) -> Result<(), Fault> {
         self.check_tenants_readable()?;
         let (Some(tenant), _) = self.holders(reference)? else { return Ok(()) };
@@ -205,7 +205,7 @@ impl Engine {
             .reason(Reason::VolumeAttached { volume: reference.clone(), tenant }))
     }
 
-    /// Ends all leases on a volume, takes it from the record of its tenant, and unmounts it.
+    /// Ends all leases on a volume, removes it from its tenant's record, and unmounts it.
     pub(crate) fn release_all(&self, reference: &VolumeRef, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let mut steps = self.unmount(reference, dry_run)?;
         let (holder, leases) = self.holders(reference)?;

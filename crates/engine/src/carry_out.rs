@@ -1,7 +1,7 @@
-//! Carries out a plan: each step logged with old and new value, undone as the plan says when one fails.
+//! Carries out a plan: logs each step with its old and new value, and undoes the plan if one fails.
 //!
 //! Owns the fault-injection point of the crash tests: with `BULKHEAD_FAULT_AFTER=N` in the daemon's environment the
-//! process aborts right after the N-th step of requests (0: before the first); steps of reconcile and tick do not count.
+//! process aborts right after the N-th step of requests (0: before the first); steps of reconciliation and periodic checks do not count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,12 +43,12 @@ impl Executor {
         Self { job: Arc::clone(job), ..self.clone() }
     }
 
-    /// The same for reconcile and tick, whose steps the fault-injection point does not count.
+    /// The same for reconciliation and periodic checks, whose steps the fault-injection point does not count.
     pub(crate) fn uncounted(&self) -> Self {
         Self { steps_left: None, ..self.clone() }
     }
 
-    /// For whom it works.
+    /// The job that it works for.
     pub(crate) fn job(&self) -> &Arc<Job> {
         &self.job
     }
@@ -59,10 +59,10 @@ impl Executor {
         self.host.as_ref()
     }
 
-    /// Carries out a plan, or in a dry run only says what it would do.
+    /// Carries out a plan, or in a dry run only returns its steps.
     ///
     /// # Errors
-    /// The fault of the step that failed; when undoing failed too, its cause says so as well.
+    /// The error of the step that failed; if undoing failed too, its cause includes that.
     pub fn run(&self, plan: &Plan, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let mut applied = Vec::with_capacity(plan.steps.len());
         for (n, action) in plan.steps.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Executor {
     /// Carries out steps that need no undoing.
     ///
     /// # Errors
-    /// The fault of the step that failed.
+    /// The error of the step that failed.
     pub fn run_steps(&self, steps: Vec<Action>, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         self.run(&Plan::steps(steps), dry_run)
     }

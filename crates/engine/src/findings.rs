@@ -1,8 +1,8 @@
 //! All findings together: what `bulkhead host` lists and the metrics count.
 //!
-//! Owns: which of the findings of pools, tenants and volumes are worked out for that: those for which it is enough to read what the daemon
-//! has in memory, state files, cgroup files, and the room in pools as metrics have it. Does not: decide about any
-//! (`bulkhead_core::health`); `inspect` of an object has the same functions work on more facts.
+//! Owns: which findings about pools, tenants and volumes are included: those that need only the daemon's memory, state files, cgroup files,
+//! and the last known space in pools. Does not: decide about any (`bulkhead_core::health`); `inspect` of an object calls the same functions
+//! with more facts.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::conditions::Condition;
 use crate::engine::{Engine, Found};
 
 impl Engine {
-    /// What is known without asking LVM or devices, in no order: problems, what lasts on the host, and what follows from the records.
+    /// Findings that need no LVM call and no device, in no order: problems, lasting conditions, and what follows from the records.
     pub(crate) fn findings(&self) -> Vec<Finding> {
         let pools: Vec<Pool> = self.pools().unwrap_or_default().into_iter().filter_map(Result::ok).collect();
         let mut findings = self.problems();
@@ -40,7 +40,7 @@ impl Engine {
         findings
     }
 
-    /// Forgets what lasted in a pool that is no longer where it was.
+    /// Clears the conditions of a pool that has moved.
     pub(crate) fn forget_conditions_of(&self, pool: &Pool) {
         let conditions = self.host().conditions();
         conditions.clear(FindingId::LayersNotMerged, &format!("pool {}", pool.name));
@@ -50,7 +50,7 @@ impl Engine {
     }
 }
 
-/// The finding of a condition, about the volume whose image it is about: whoever looks after block servers does not know volumes.
+/// The finding of a condition about an image, with the image's volume as its object: supervision of block servers does not know volumes.
 fn about_volume(pools: &[Pool], Condition { finding, image }: Condition) -> Finding {
     let volume = image.and_then(|image| pools.iter().find_map(|pool| volume_at(pool, &image)));
     match volume {
@@ -69,7 +69,7 @@ fn volume_at(pool: &Pool, image: &Path) -> Option<VolumeRef> {
     (image.parent() == Some(&directory)).then(|| VolumeRef { pool: pool.name.clone(), name })
 }
 
-/// What the room in a pool says, or that there is none to be seen.
+/// Findings about the space in a pool, or that it cannot be read.
 pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding> {
     match space {
         Ok(space) => health::of_space(pool, space),
@@ -81,12 +81,12 @@ pub(crate) fn of_pool(pool: &Pool, space: &Result<Space, Fault>) -> Vec<Finding>
     }
 }
 
-/// What is in a pool and not as it should be: records that cannot be read, and what is being received.
+/// Findings about the content of a pool: unreadable records, and incomplete receives.
 pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<ReceiveView>, Fault>) -> Vec<Finding> {
     let damaged = found.iter().flatten().filter_map(|volume| volume.as_ref().err());
     let damaged = damaged.map(|fault| Finding::of_fault(FindingId::RecordUnreadable, fault.clone()));
     let unlisted = found.as_ref().err().map(|fault| Finding::of_fault(FindingId::PoolUnreachable, fault.clone()));
-    // Where the volumes cannot be listed, the parts cannot either, for the same reason.
+    // Where the volumes cannot be listed, the staging files cannot either, for the same reason.
     let no_parts = parts.as_ref().err().filter(|_| found.is_ok()).map(|fault| lookup_failed(fault.clone()));
     let unfinished = |view: &ReceiveView| {
         let (volume, content) = (&view.volume, view.content);
@@ -96,7 +96,7 @@ pub(crate) fn of_content(found: &Result<Vec<Found>, Fault>, parts: &Result<Vec<R
     damaged.chain(unlisted).chain(no_parts).chain(parts).collect()
 }
 
-/// Something could not be looked up, and what is shown lacks it.
+/// A failed look-up, whose result is missing from what is shown.
 pub(crate) fn lookup_failed(fault: Fault) -> Finding {
     Finding::of_fault(FindingId::LookupFailed, fault)
 }

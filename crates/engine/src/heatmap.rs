@@ -1,4 +1,4 @@
-//! The heat map: who read whose blocks, with names for what block servers count by UUIDs.
+//! The heat map: which volumes read whose blocks. Block servers count by UUIDs; this adds names.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::engine::Engine;
 
 impl Engine {
-    /// What volumes that are open have read of what they share, since they were opened; the most bytes first.
+    /// What open volumes have read of shared blocks since they were opened, the largest amount first.
     ///
     /// # Errors
     /// When the pools cannot be listed.
@@ -59,7 +59,7 @@ impl Engine {
                 disk_reads_saved: if count.source.saves_the_disk() { count.requests } else { 0 },
             })
             .collect();
-        // A snapshot may lie on several layers, of which people know nothing.
+        // A snapshot may have several layers, which are not shown.
         let mut merged: Vec<HeatRow> = Vec::new();
         rows.sort_by_key(|row| std::cmp::Reverse(row.bytes));
         for row in rows {

@@ -1,8 +1,8 @@
 //! The HTTP front end: the translation between requests and the service's operations, by the table of routes (`routes`).
 //!
 //! Owns: which operation answers which route, and that every answer that is not a success is a [`Fault`] as JSON.
-//! Does not: decide anything, listen on a socket of its own (`daemon.rs`), or check who calls: the permissions of the socket do that
-//! (root, and the members of the group it was given to).
+//! Does not: decide anything, listen on a socket of its own (`daemon.rs`), or authenticate callers: the permissions of the socket do that
+//! (root, and the members of its group).
 
 mod api;
 mod handlers;
@@ -26,7 +26,7 @@ use crate::service::Service;
 /// Largest request body that is read, in bytes.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// Who is at the other end of a connection, for the log.
+/// The peer of a connection, for the log.
 #[derive(Clone, Copy, Debug)]
 struct Peer {
     uid: Option<u32>,
@@ -58,7 +58,7 @@ pub fn router(service: Service) -> Router {
     complete(handlers::all(), service)
 }
 
-/// Only the metrics, for a listener that others than root may reach.
+/// Only the metrics, for a listener that users other than root may reach.
 pub fn metrics_router(service: Service) -> Router {
     complete(handlers::metrics(Api::default()), service)
 }

@@ -1,11 +1,10 @@
-//! Observing: a thread that looks at the tracer while somebody wants to know, and puts names to what it sees.
+//! Observation: a thread that polls the tracer while there are requests, and resolves the names of what it reports.
 //!
-//! Owns: the tracers (`bulkhead_sys::bpf`; XFS has one of its own), when they are loaded (once, at the first question), attached
-//! and detached; the names of cgroups and file systems. Does not: turn counts into charges or blame
-//! (`bulkhead_core::observe`), nor write anything to the host: the only thing that it makes are scratch file systems in memory,
-//! for the self-tests.
+//! Owns: the tracers (`bulkhead_sys::bpf`; XFS has one of its own), loading them (once, at the first request), attaching
+//! and detaching them; the names of cgroups and file systems. Does not: turn counts into charges or blame
+//! (`bulkhead_core::observe`), or write to the host: it makes only scratch file systems in memory, for the self-tests.
 //!
-//! Nothing runs in the kernel unless somebody asks: each question keeps the programs attached for a while.
+//! Nothing runs in the kernel without requests: each one keeps the programs attached for a while.
 
 mod names;
 mod runtimes;
@@ -34,24 +33,24 @@ use self::waits::wait_list;
 use self::xfs::Xfs;
 use crate::conditions::log;
 
-/// How often the tracer is looked at: often enough that its ring buffer does not overrun.
+/// The poll interval: short enough that the tracer's ring buffer does not overrun.
 const LOOK: Duration = Duration::from_millis(200);
 /// How often names are looked up.
 const NAMES: Duration = Duration::from_secs(2);
-/// And when something occurs that has none.
+/// The same when something without a name occurs.
 const NEW_NAMES: Duration = Duration::from_millis(400);
-/// How long a question keeps the programs attached: longer than Prometheus waits between two scrapes by default (60 s).
+/// How long a request keeps the programs attached: longer than the default interval between Prometheus' scrapes (60 s).
 pub const LEASE: Duration = Duration::from_secs(150);
 /// How long loading may take (it is slow where the processor is emulated).
 const LOAD_LIMIT: Duration = Duration::from_secs(180);
-/// How long after a failure the next question tries again.
+/// How long after a failure a request tries again.
 const RETRY: Duration = Duration::from_secs(10);
 /// Size of the self-test's journal: the smallest that jbd2 takes, and some.
 const SELF_TEST_JOURNAL: Bytes = Bytes(16 << 20);
 
-/// Whoever can say what is going on: the [`Observatory`], and a canned answer in tests.
+/// A source of observations: the [`Observatory`], and a fixed answer in tests.
 pub trait Observe: Send + Sync + std::fmt::Debug {
-    /// What was observed up to now, with the longest waits of the last `waits` (none for zero; they are remembered for 5
+    /// The observation up to now, with the longest waits of the last `waits` (none for zero; they are kept for 5
     /// minutes). May block while the observation starts.
     ///
     /// # Errors
@@ -59,14 +58,14 @@ pub trait Observe: Send + Sync + std::fmt::Debug {
     /// [`Observe::stop`].
     fn observe(&self, waits: Duration) -> Result<Observation, Fault>;
 
-    /// What limits the observation, as far as that is known; does not begin one.
+    /// Known limits of the observation; does not start one.
     fn findings(&self) -> Vec<Finding>;
 
-    /// Answers all questions that wait, and further ones, with an error.
+    /// Answers waiting and further requests with an error.
     fn stop(&self) {}
 }
 
-/// Answers what is going on, from its own thread. The thread ends, and the programs go, with this value.
+/// Observes on a thread of its own. Dropping this ends the thread and unloads the programs.
 #[derive(Debug)]
 pub struct Observatory {
     shared: Arc<Shared>,
@@ -83,10 +82,10 @@ struct Shared {
 struct State {
     wanted_until: Option<Instant>,
     stop: bool,
-    /// Looks that were asked for, and those that were done: a look answers what was asked before it began.
+    /// Requested and completed polls: a poll answers the requests from before its start.
     asked: u64,
     answered: u64,
-    /// Why there are no looks.
+    /// Why there are no polls.
     failure: Option<(Instant, Fault)>,
     /// Why the last poll failed, until one succeeds; it is logged once.
     last_failure: Option<Fault>,
@@ -100,7 +99,7 @@ struct State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of the thread leaves sums that are at worst one look behind; the failure is told besides.
+        // A panic of the thread leaves sums that lack at most one poll; the failure is reported as well.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -185,13 +184,13 @@ impl Drop for Observatory {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // It has told its panic already.
+            // Its panic has been logged already.
             let _ = thread.join();
         }
     }
 }
 
-/// Tells that the thread has ended, also by a panic.
+/// Reports the end of the thread, also after a panic.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
@@ -203,14 +202,14 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// What the thread has for itself.
+/// The thread's own state.
 struct Worker<'a> {
     roots: Roots,
     shared: &'a Shared,
     tracer: Option<Tracer>,
     xfs: Xfs,
     namer: Namer,
-    /// What the tracer's self-test said.
+    /// The result of the tracer's self-test.
     findings: Vec<Finding>,
     last_poll: Option<Instant>,
     last_names: Option<Instant>,
@@ -239,7 +238,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Waits until a look is due; false when there is to be none any more.
+    /// Waits until a poll is due; false when it has to stop.
     fn wait(&mut self) -> bool {
         loop {
             let mut state = self.shared.lock();
@@ -267,11 +266,11 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Nobody wants to know: the programs do not run.
+    /// Stops the programs when there are no requests.
     fn rest(&mut self) {
         if let Some(tracer) = self.tracer.as_mut().filter(|tracer| tracer.is_attached()) {
             tracer.detach();
-            // What happened since the last look; the shares of its commits are still there.
+            // Events since the last poll; the shares of its commits are still there.
             self.xfs.detach();
             match tracer.look() {
                 Ok(mut batch) => {
@@ -281,7 +280,7 @@ impl<'a> Worker<'a> {
                 Err(error) => tracing::warn!(%error, "the last poll failed"),
             }
         }
-        // When somebody asks again there may be what was missing.
+        // At the next request, what was missing may exist.
         if self.xfs.has_failed() || self.tracer.as_ref().is_some_and(|tracer| !tracer.has_ext4()) {
             (self.tracer, self.xfs) = (None, Xfs::default());
         }
@@ -331,7 +330,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Looks names up, and forgets cgroups and file systems that are gone.
+    /// Resolves names, and evicts cgroups and file systems that are gone.
     fn names(&mut self, tracer: &Tracer) -> Result<(), BpfError> {
         self.last_names = Some(Instant::now());
         let state = self.shared.lock();
@@ -396,7 +395,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Loads the programs of a method and lets them prove themselves. Also what they cannot tell here.
+/// Loads the programs of a method and runs their self-test. Also returns what they cannot observe here.
 fn load(roots: &Roots, method: Method) -> Result<(Tracer, Vec<Finding>), Fault> {
     let mut tracer = Tracer::load(roots, method).map_err(|error| fault(&error))?;
     let mut findings = Vec::new();

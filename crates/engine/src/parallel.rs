@@ -1,11 +1,11 @@
-//! The same work on several things at a time, on threads that end with it.
+//! The same work on several items in parallel, on scoped threads.
 
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Does the work on each item, on at most `n_threads` threads, this one among them; returns what came of it, in no particular order.
-/// A panic in one is one here.
+/// Does the work on each item, on at most `n_threads` threads including this one; returns the results, in no particular order.
+/// A panic in one propagates.
 pub(crate) fn each<I: Sync, T: Send>(items: &[I], n_threads: usize, work: impl Fn(usize, &I) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work_on = || {

@@ -23,11 +23,11 @@ use crate::host::ThinPool;
 /// Name of the thin pool that is made on a device given with `thin`.
 const THIN_POOL: &str = "thinpool";
 
-/// For how long the room in a pool on LVM is not looked at again for metrics.
+/// How long metrics show the last known space of an LVM pool.
 const ROOM_FOR: Duration = Duration::from_secs(60);
 
 impl Engine {
-    /// Makes a pool, or takes one into the records that describes itself by this name. Idempotent.
+    /// Makes a pool, or adopts an existing one that has this name in its own record. Idempotent.
     ///
     /// # Errors
     /// `HasData` when the place carries data, `AlreadyExists` when the name is taken by another place.
@@ -73,7 +73,7 @@ impl Engine {
         Ok(self.pool_view(&self.pool(name)?))
     }
 
-    /// Removes an empty pool; a volume group that Bulkhead made goes with it. Idempotent.
+    /// Removes an empty pool, with its volume group if Bulkhead made that. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it has volumes.
@@ -88,7 +88,7 @@ impl Engine {
         let forget = Action::State(StateAction::RemoveRecord { path: record.clone() });
         let remember =
             Action::State(StateAction::WriteRecord { path: record, record: Box::new(Record::Pool(pool.clone())) });
-        // A group that is not there was removed by a removal that was cut off, or with its disk: nothing is left to be asked.
+        // A missing group was removed by an interrupted removal, or with its disk: nothing is left to check.
         if let PoolSource::Lvm { vg, .. } = &pool.source
             && self.host().vg_tags(vg)?.is_none()
         {
@@ -111,7 +111,7 @@ impl Engine {
                 self.check_no_other_volumes(vg, thin_pool.as_deref())?;
                 vec![remove_vg(&pool, vg, thin_pool.as_deref(), device), forget]
             }
-            // Forgotten first: one that still carries its mark can be taken back, one that lost it could not be removed again.
+            // The record goes first: a pool that still has its mark can be adopted again, but one that has lost it could not be removed.
             PoolSource::Lvm { vg, .. } => {
                 vec![
                     forget,
@@ -129,7 +129,7 @@ impl Engine {
         Ok(Done { object: None, steps, dry_run })
     }
 
-    /// Refuses when a group that is about to be removed has volumes that somebody else made in it.
+    /// Refuses to remove a group with volumes that are not Bulkhead's.
     fn check_no_other_volumes(&self, vg: &str, thin_pool: Option<&str>) -> Result<(), Fault> {
         let volumes = self.host().logical_volumes(vg)?;
         let others: Vec<&str> =
@@ -142,7 +142,7 @@ impl Engine {
             .hint(format!("remove them first, if nobody needs them: `lvremove {vg}/{}`", others[0])))
     }
 
-    /// Refuses a directory in which others than root could put something in the place of an image.
+    /// Refuses a directory in which users other than root could replace an image.
     fn check_nobody_can_replace(&self, path: &Path) -> Result<(), Fault> {
         let Some(why) = self.host().who_can_replace(path)? else { return Ok(()) };
         let cause = format!("{why}, who could replace the images of volumes");
@@ -151,7 +151,7 @@ impl Engine {
         ))
     }
 
-    /// Says of a pool in a directory that it is in another one from now on: where its file system is mounted now. Idempotent.
+    /// Records the new directory of a pool whose file system is mounted elsewhere now. Idempotent.
     ///
     /// # Errors
     /// `NotFound` and `HasData` where the directory is not that pool, `InUse` while a volume is open by its old path.
@@ -290,7 +290,7 @@ impl Engine {
         Ok((pool, plan))
     }
 
-    /// Refuses what is no thin pool, and one whose new volumes would show what earlier ones wrote.
+    /// Refuses a volume that is not a thin pool, and a thin pool whose new volumes would show data of earlier ones.
     fn check_thin_pool(&self, vg: &str, thin: &str) -> Result<(), Fault> {
         let object = format!("thin pool {vg}/{thin}");
         let found = self.host().logical_volumes(vg)?.into_iter().find(|lv| lv.name == thin);
@@ -307,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// The group that a creation which was cut off left on this device, if there is one: it is completed.
+    /// The group of an interrupted creation on this device, if there is one, to be completed.
     fn plan_resumed_pool(&self, name: &Name, vg: &str, device: &str, thin: bool) -> Result<(Pool, Plan), Fault> {
         let tags = self.host().vg_tags(vg)?.unwrap_or_default();
         let pool = device_pool(name, vg, device, thin, pool_uuid_from_tags(&tags).unwrap_or_default());
@@ -357,13 +357,13 @@ impl Engine {
         Ok((pool, Plan { steps, on_failure, can_be_undone: false }))
     }
 
-    /// The room in all pools whose place is there; in those on LVM, as it was within the last minute.
+    /// The space in all pools whose place exists; for those on LVM, as of the last minute.
     pub(crate) fn room(&self) -> Result<Vec<(Name, Space)>, Fault> {
         let pools = self.pools()?.into_iter().filter_map(Result::ok);
         Ok(pools.filter_map(|pool| Some((pool.name.clone(), self.room_in(&pool).ok()?))).collect())
     }
 
-    /// The room in a pool; in one on LVM, as it was within the last minute.
+    /// The space in a pool; for one on LVM, as of the last minute.
     pub(crate) fn room_in(&self, pool: &Pool) -> Result<Space, Fault> {
         if matches!(pool.source, PoolSource::File { .. }) {
             return self.host().space(&pool.source);
@@ -378,7 +378,7 @@ impl Engine {
         Ok(space)
     }
 
-    /// The physical devices below a pool, and what is to be known of them.
+    /// The physical devices below a pool, and findings about them.
     pub(crate) fn below(&self, pool: &Pool) -> (Vec<String>, Vec<Finding>) {
         let (devices, unknown) = self.host().physical_devices(&pool.source);
         let object = format!("pool {}", pool.name);

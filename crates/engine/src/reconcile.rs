@@ -1,7 +1,7 @@
-//! Brings the host to the recorded state: at start, after any crash; and in between, whatever may drift.
+//! Reconciliation: brings the host to the recorded state at the start, after any crash, and corrects drift in between.
 //!
 //! Order: complete or undo interrupted volume operations, complete removals of tenants, end leases of processes that are
-//! gone, make cgroups, mount what tenants keep mounted, unmount and close what nobody holds.
+//! gone, make cgroups, mount tenants' volumes, unmount and close volumes without a holder.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -25,15 +25,15 @@ use crate::parallel;
 use crate::problems::Place;
 use crate::roster::{Roster, Slot};
 
-/// How many tenants, and then volumes, are brought to what is recorded of them at a time when the daemon starts, and volumes unmounted when
-/// the host goes down.
+/// How many tenants, and then volumes, are reconciled in parallel when the daemon starts, and how many volumes are unmounted in parallel when
+/// the host shuts down.
 pub(crate) const AT_A_TIME: usize = 8;
 
-/// After how long it is tried again to close what was in use.
+/// The interval between attempts to close devices in use.
 const CLOSE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Engine {
-    /// Reaches the recorded state. What cannot be done is kept as a problem, and does not stop the rest.
+    /// Reconciles everything. An error becomes a problem, and does not stop the rest.
     pub fn reconcile(&self) {
         let engine = self.uncounted();
         let (mut at_start, mut of_records) = (Vec::new(), Vec::new());
@@ -56,11 +56,11 @@ impl Engine {
         engine.check_all_layers(&pools);
     }
 
-    /// Checks what may drift while the daemon runs: leases whose process is gone, journal threads that a remount made
-    /// anew, weights that a module load added, volumes that could not be closed at the start. Called every few seconds.
+    /// Corrects drift while the daemon runs: leases whose process is gone, journal threads that a remount has
+    /// replaced, weight files that a module load added, volumes that could not be closed at the start. Called every few seconds.
     ///
-    /// What somebody else works on is passed over: the next call looks at it. So a call waits for nobody, and while one is held up by
-    /// a tenant whose I/O is slow, another looks after the others.
+    /// Objects that an operation has claimed are left to the next call. So a call waits for no operation, and while one is stuck on
+    /// a tenant's slow I/O, another can check the rest.
     pub fn tick(&self) {
         let engine = self.uncounted();
         let mut of_records = Vec::new();
@@ -83,7 +83,7 @@ impl Engine {
         Self { executor: self.executor.uncounted(), ..self.clone() }
     }
 
-    /// Does something to objects that nobody else works on; `None` when somebody does.
+    /// Changes objects that no operation has claimed; `None` if one has.
     pub(crate) fn unless_busy<T>(&self, claim: Claim, work: impl FnOnce() -> T) -> Option<T> {
         let _held = self.shared.locks.try_claim(self.executor.job(), claim)?;
         Some(work())
@@ -93,7 +93,7 @@ impl Engine {
         self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).found(place, faults);
     }
 
-    /// Forgets what was wrong with what is there no longer, or is no longer looked after.
+    /// Drops the problems of objects that are gone, or no longer checked.
     fn forget_others(&self, roster: &Roster) {
         let flattening = self.watched().flattening().clone();
         let is_looked_at = |place: &Place| match place {
@@ -126,8 +126,8 @@ impl Engine {
         self.executor.run_steps(backend.tidy(), false).map(drop)
     }
 
-    /// Brings tenants to what is recorded of them, all of them or those whose turn it is, and ends the leases of processes that are
-    /// gone. Returns what the records say.
+    /// Reconciles all tenants, or those whose turn it is, and ends the leases of processes that are gone. Returns the
+    /// roster.
     fn settle_tenants(&self, mut of_records: Vec<Fault>, all_in_detail: bool) -> Arc<Roster> {
         let roster = self.roster(&mut of_records);
         of_records.extend(self.damaged_holds());
@@ -137,18 +137,18 @@ impl Engine {
                 self.found(Place::Tenant(name.clone()), removed.err().into_iter().collect());
             }
         }
-        // Before the mount table: what comes or goes from here on is seen by the next check.
+        // Before the mount table: later mounts and unmounts are seen by the next check.
         let changes = self.watched().changes();
         let mounts = self.host().mount_points();
         let unreadable = mounts.as_ref().err().cloned().map(lookup_failed);
         self.host().conditions().is(FindingId::LookupFailed, "mount table", unreadable);
-        // Without it, all volumes are looked at one by one, and say so.
+        // Without it, each volume is checked by itself, and reports the error.
         let now = MountState { roster: Arc::clone(&roster), mounts: mounts.unwrap_or_default(), changes };
         let look = if all_in_detail { Round::all(&roster) } else { self.turn(&now) };
         for lease in &look.leases {
             self.settle_lease(lease, &roster.leases);
         }
-        // At the start most of the time goes by waiting for disks: a log that is replayed, a server that begins.
+        // At the start most of the time is spent waiting for disks: a log is replayed, a server starts.
         let n_threads = if all_in_detail { AT_A_TIME } else { 1 };
         self.discard_stale_proofs(&roster);
         let settled = parallel::each(&look.tenants, n_threads, |_, (name, depth)| {
@@ -180,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Completes a removal whose processes have ended; `None` when somebody works on the tenant or on one of its volumes.
+    /// Completes a removal whose processes have ended; `None` if an operation has claimed the tenant or one of its volumes.
     fn settle_removal(&self, name: &Name) -> Option<Result<(), Fault>> {
         let claim = self.tenant(name).and_then(|tenant| self.volumes_of(&tenant));
         let claim = claim.map(|volumes| Claim::default().tenant(name).volumes(&volumes));
@@ -198,9 +198,9 @@ impl Engine {
         }
     }
 
-    /// Brings the cgroups of a tenant to what is recorded of it, as far as its turn has it. Whether the tenant is there.
+    /// Reconciles the cgroups of a tenant, as thoroughly as its turn requires. Returns whether the tenant exists.
     fn settle_cgroups(&self, name: &Name, depth: Depth) -> bool {
-        // What a run left behind is no part of what is proved.
+        // Leftovers of runs are not covered by the proof.
         let has_runs = || !self.host().runs(&slices::payload(name)).is_empty();
         if depth == Depth::Proved && self.tenant_proof(name).is_some() && !has_runs() {
             self.found(Place::Tenant(name.clone()), Vec::new());
@@ -227,9 +227,9 @@ impl Engine {
         true
     }
 
-    /// Brings a volume of a tenant, its own or one that is lent to it by a lease, to what is recorded of it: by itself, so that one that
-    /// somebody works on, or that cannot be mounted, does not keep the others from being looked after. What is mounted is looked at as far
-    /// as its turn has it. Returns whether it was mounted before.
+    /// Reconciles one volume of a tenant, its own or one of a lease: each by itself, so that one that an operation has claimed, or that
+    /// cannot be mounted, does not affect the others. A mounted one is checked as thoroughly as its turn requires. Returns whether it was
+    /// mounted before.
     fn settle_volume(&self, slot: &Slot, now: &MountState, depth: Depth) -> bool {
         let Slot { volume: reference, tenant: name } = slot;
         let place = Place::Volume(reference.clone());
@@ -267,7 +267,7 @@ impl Engine {
         mounted.is_some()
     }
 
-    /// Ends what runs left behind that died without a lease, because they had no volume.
+    /// Ends the leftovers of runs that died without a lease, because they had no volume.
     fn end_runs(&self, tenant: &Tenant) -> Result<(), Fault> {
         for (pid, cgroup) in self.host().runs(&slices::payload(&tenant.name)) {
             if self.host().start_time(pid).is_none() {
@@ -278,15 +278,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes back what a `bulkhead run` that died held: what its command left running is ended, so that the volume can go.
+    /// Cleans up after a `bulkhead run` that died: its command's remaining processes are ended, so that the volume can be unmounted.
     fn end_lease(&self, lease: &Lease, kill: bool) -> Result<(), Fault> {
         let cgroups = if kill { self.kill_run(&lease.tenant, lease.pid)? } else { Vec::new() };
         self.lease_remove(lease.id)?;
         self.executor.run_steps(cgroups, false).map(drop)
     }
 
-    /// Unmounts and closes volumes that no tenant and no lease holds: left by a crash between two steps. Does nothing while a
-    /// tenant's record is damaged. What is in use is only a problem until a tick can close it.
+    /// Unmounts and closes volumes without a tenant or lease, which a crash between two steps has left. Does nothing while a
+    /// tenant's record is damaged. One that is in use is a problem until a later check can close it.
     fn close_unheld(&self, pool: &Pool, at_start: &mut Vec<Fault>) -> Result<(), Fault> {
         if self.check_tenants_readable().is_err() {
             return Ok(());
@@ -311,7 +311,7 @@ impl Engine {
         self.shared.in_use_at_start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes what could not be closed at the start, and has no holder since then; not at each tick, because each try is logged.
+    /// Closes devices that could not be closed at the start, and still have no holder; not at each check, because each attempt is logged.
     fn close_what_was_in_use(&self) {
         let due: Vec<VolumeRef> = {
             let mut all = self.in_use_at_start();
@@ -357,7 +357,7 @@ impl Engine {
     }
 }
 
-/// The readable items; what is not readable becomes a problem.
+/// The readable items; an unreadable one becomes a problem.
 fn collect<T>(items: Result<Vec<Result<T, Fault>>, Fault>, problems: &mut Vec<Fault>) -> Vec<T> {
     let mut readable = Vec::new();
     match items {

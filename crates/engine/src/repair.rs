@@ -1,4 +1,4 @@
-//! Volumes by their devices: checked, repaired, and given to an operator without a mount.
+//! Operations on volumes' devices: checking, repairing, and mapping them without a mount.
 
 use bulkhead_api::wire::{Done, VolumeCheck, VolumeView};
 use bulkhead_core::action::{Action, Applied, Record, StateAction};
@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::engine::{Engine, Located};
 
 impl Engine {
-    /// Checks a volume's file system. It must not be mounted. A full repair keeps what the volume was as a snapshot,
+    /// Checks a volume's file system, which must not be mounted. Before a full repair it takes a snapshot,
     /// `NAME-before-repair`, where the pool has snapshots.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Keeps what a volume is before it is repaired; does nothing where the pool has no snapshots.
+    /// Takes a snapshot of a volume before its repair; does nothing where the pool has no snapshots.
     fn keep_before_repair(
         &self,
         pool: &Pool,
@@ -87,7 +87,7 @@ impl Engine {
         }
     }
 
-    /// Gives a volume a device without mounting it, until it is unmapped or the host is booted anew. Idempotent.
+    /// Provides a volume's device without mounting it, until it is unmapped or the host reboots. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it is mounted, or held by a tenant.
@@ -99,7 +99,7 @@ impl Engine {
             let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &volume));
             return Ok(Done { object, steps: Vec::new(), dry_run });
         }
-        // One that is recorded and has no device is what a crash left.
+        // A recorded mapping without a device is left by a crash.
         if !is_mapped {
             self.make_free(backend.as_ref(), &volume, dry_run)?;
         }
@@ -113,7 +113,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Takes the device of a mapped volume away. Idempotent.
+    /// Removes the device of a mapped volume. Idempotent.
     ///
     /// # Errors
     /// `InUse` while something uses the device.
@@ -135,11 +135,11 @@ impl Engine {
     }
 
     pub(crate) fn is_mapped(&self, volume: &Volume) -> bool {
-        // A damaged record is one all the same: somebody may work on the device.
+        // A damaged record counts as well: the device may be in use.
         self.host().record(&self.dirs.mapping_record(volume.uuid)).is_some()
     }
 
-    /// Refuses a volume whose device an operator has.
+    /// Refuses a mapped volume.
     pub(crate) fn check_unmapped(&self, volume: &Volume) -> Result<(), Fault> {
         if !self.is_mapped(volume) {
             return Ok(());
@@ -150,7 +150,7 @@ impl Engine {
     }
 }
 
-/// What a volume is called that keeps what another was before it was repaired.
+/// The name of the snapshot that is taken before a repair.
 pub(crate) fn before_repair(name: &Name) -> Result<Name, Fault> {
     format!("{name}-before-repair").parse().map_err(|error: NameError| {
         Fault::new(

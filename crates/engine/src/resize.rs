@@ -1,4 +1,4 @@
-//! Volumes get other sizes, and other journals.
+//! Resizing volumes, and replacing their journals.
 
 use bulkhead_api::wire::{Done, VolumeResize, VolumeView};
 use bulkhead_core::action::Applied;
@@ -17,7 +17,7 @@ use crate::volumes::is_thin;
 
 impl Engine {
     /// Changes a volume's size: grows it mounted or not; shrinks ext4 that is not mounted. Replaces the journal of an ext4 that is not
-    /// mounted. Idempotent: asked for the size that it has, it makes the file system as large as its device.
+    /// mounted. Idempotent: with the present size, it grows the file system to its device's size.
     ///
     /// # Errors
     /// `InvalidArgument` when it would shrink without `shrink`; `Unsupported`, `InUse`, `NoSpace`.
@@ -53,7 +53,7 @@ impl Engine {
             steps.extend(self.change_size(&pool, &volume, now.size_bytes, request.shrink, dry_run)?);
         }
         if let Some(to) = journal {
-            // It is written as a whole, elsewhere in the file system than the old one.
+            // It is written as a whole, to other blocks than the old one.
             let takes_room = volume.layered || volume.provision == Provision::OnDemand;
             let _room = takes_room.then(|| self.reserve(&pool, to, Takes::Unseen, &object)).transpose()?;
             steps.extend(self.replace_journal(backend.as_ref(), &now, to, dry_run)?);
@@ -63,7 +63,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Gives a volume a size that was checked.
+    /// Changes a volume to a size that was checked.
     fn change_size(
         &self,
         pool: &Pool,
@@ -79,7 +79,7 @@ impl Engine {
                 .reason(Reason::WouldShrink { volume: volume.reference() }));
         }
         let has = match volume.unfilled_from_bytes.filter(|from| *from < volume.size_bytes) {
-            // An earlier growth was cut off: what that has yet to take is taken now, and what it took is not taken again.
+            // An earlier growth was interrupted: this continues its allocation, and does not repeat what it has allocated.
             Some(from) => from.max(self.host().allocated(&pool.source, &volume.name)?),
             None => volume.size_bytes,
         };
@@ -87,7 +87,7 @@ impl Engine {
         Self::check_size(&self.host().space(&pool.source)?, more, &object)?;
         let _room = match volume.provision {
             Provision::Full => {
-                // What a tenant writes to one that lies on layers, or to a thin one that has snapshots, takes room as well.
+                // A tenant's writes to a volume on layers, or to a thin one with snapshots, allocate as well.
                 let others_take = volume.layered || is_thin(pool);
                 let takes = if others_take { Takes::Unseen } else { Takes::More(volume.name.clone()) };
                 Some(self.reserve(pool, more, takes, &object)?)
@@ -100,7 +100,7 @@ impl Engine {
         self.executor.run(&plan, dry_run)
     }
 
-    /// A volume that can be worked on, also one whose journal could not be replaced: it can be checked, and its journal replaced again.
+    /// A volume that can be changed, or one whose journal could not be replaced: that can be checked, and its journal replaced again.
     pub(crate) fn locate_unmounted(&self, reference: &VolumeRef) -> Result<Located, Fault> {
         match self.locate(reference)? {
             located if matches!(located.volume.state, VolumeState::ReplacingJournal { .. }) => Ok(located),
@@ -118,7 +118,7 @@ impl Engine {
         Ok(wanted)
     }
 
-    /// Gives a volume that is not mounted a journal of another size. What fails half-way is mended at once, as after a crash.
+    /// Replaces the journal of a volume that is not mounted with one of another size. A failure half-way is recovered at once, as after a crash.
     ///
     /// # Errors
     /// `InUse`, `Corrupt` when its file system has errors, `NoSpace` when there is no room in it.
@@ -154,14 +154,14 @@ impl Engine {
         plan.map_or(Ok(()), |plan| self.executor.run(&plan, false).map(drop))
     }
 
-    /// The size of a volume's journal, as far as that can be seen now.
+    /// The size of a volume's journal, if it is known now.
     pub(crate) fn journal_bytes(&self, backend: &dyn Backend, volume: &Volume) -> Option<Bytes> {
         if volume.fs != FsKind::Ext4 {
             return None;
         }
         match self.host().journal_bytes(&backend.device(volume)) {
             Ok(bytes) => bytes,
-            // Others say what is wrong with the device.
+            // Other findings report problems of the device.
             Err(fault) => {
                 tracing::debug!(volume = %volume.reference(), %fault, "its journal cannot be examined");
                 None

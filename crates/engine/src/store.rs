@@ -1,4 +1,4 @@
-//! The format of state files: one line that says what follows and proves that it is whole, then JSON.
+//! The format of state files: a line with the kind, version and checksum of what follows, then JSON.
 //!
 //! ```text
 //! bulkhead volume 1 crc32 1f2e3d4c
@@ -34,7 +34,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
     format!("bulkhead {} {VERSION} crc32 {crc:08x}\n{body}\n", record.kind()).into_bytes()
 }
 
-/// That a state file is not what was written there.
+/// The error of a damaged state file.
 #[must_use]
 pub fn damaged(path: &Path, cause: impl std::fmt::Display) -> Fault {
     Fault::new(Code::Corrupt, format!("state file {}", path.display()), cause)

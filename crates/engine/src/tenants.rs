@@ -18,7 +18,7 @@ use bulkhead_core::units::DevNo;
 use crate::engine::{Engine, WithoutCpu};
 use crate::findings::lookup_failed;
 
-/// After how long the kernel is asked again for a controller that it refused: each time it stops all forks for a moment.
+/// How long after the kernel refused a controller it is enabled again: each attempt stops all forks for a moment.
 const CPU_AGAIN: Duration = Duration::from_secs(600);
 
 impl Engine {
@@ -112,7 +112,7 @@ impl Engine {
         after.limits = request.limits.clone().unwrap_or(after.limits);
         let kept = after.volumes.clone();
         after.volumes.extend(request.attach.iter().filter(|r| !kept.contains(r)).cloned());
-        // A device that had a limit and has none now is written once more, with `max` everywhere, if it is still there.
+        // A removed limit is overwritten with `max`, if its device still exists.
         let dropped = before.limits.iter().filter(|old| !after.limits.iter().any(|limit| limit.device == old.device));
         limits.extend(dropped.filter_map(|old| self.without_limit(old)));
         let plan = tenant::create(self.dirs.tenant_record(name), &after, &self.host().weight_files(), &limits);
@@ -122,7 +122,7 @@ impl Engine {
             match self.mount_for(name, reference, dry_run) {
                 Ok(more) => steps.extend(more),
                 Err(fault) => {
-                    // What could not be mounted is not recorded as attached.
+                    // A volume that could not be mounted is not recorded as attached.
                     let kept = Tenant { volumes: kept, ..after };
                     let write = tenant::create(self.dirs.tenant_record(name), &kept, &[], &Vec::new());
                     return Err(join(fault, self.executor.run_steps(write, dry_run).err()));
@@ -178,8 +178,8 @@ impl Engine {
         Ok(steps)
     }
 
-    /// Has what serves a tenant's I/O scheduled before its processes. Where the kernel has no cpu controller, or refuses it, the
-    /// tenant does without, and its findings say why.
+    /// Schedules a tenant's journal threads and servers before its processes. Where the kernel has no cpu controller, or refuses it, the
+    /// tenant works without, and a finding gives the reason.
     fn serve_first(&self, tenant: &Name, dry_run: bool) -> Result<Vec<Applied>, Fault> {
         let refused_lately = self.without_cpu().get(tenant).is_some_and(|refused| refused.tried.elapsed() < CPU_AGAIN);
         if refused_lately || !self.host().controllers().contains(tenant::CPU) {
@@ -199,8 +199,8 @@ impl Engine {
         }
     }
 
-    /// Makes the kernel agree with a tenant's record: cgroups, weights, limits. A limit on a device that is not there is the last
-    /// thing to fail.
+    /// Applies a tenant's record to the kernel: cgroups, weights, limits. A limit on a missing device fails after everything
+    /// else.
     pub(crate) fn restore_cgroups(&self, tenant: &Tenant) -> Result<Vec<Applied>, Fault> {
         let (mut there, mut absent) = (ResolvedLimits::new(), None);
         for limit in &tenant.limits {
@@ -215,7 +215,7 @@ impl Engine {
         absent.map_or(Ok(steps), Err)
     }
 
-    /// Moves what version 0.1 started into the tenant's slice of today. Its journal threads and servers move with the volumes.
+    /// Moves processes started by version 0.1 into the tenant's present slice. Its journal threads and servers move with the volumes.
     fn take_over(&self, name: &Name) -> Result<Vec<Applied>, Fault> {
         let Some((slice, payload)) = slices::version_0_1(name) else { return Ok(Vec::new()) };
         let runs: Vec<u32> = self.host().runs(&payload).into_iter().map(|(pid, _)| pid).collect();
@@ -227,7 +227,7 @@ impl Engine {
         Ok(steps.into_iter().filter(|step| step.changed).collect())
     }
 
-    /// The processes of a tenant: all that are in its slice, except those that serve its I/O.
+    /// The processes of a tenant: all in its slice, except its block servers.
     pub(crate) fn processes_of(&self, name: &Name) -> Vec<u32> {
         let serving: Vec<u32> =
             [slices::journal(name), slices::server(name)].iter().flat_map(|leaf| self.host().processes(leaf)).collect();
@@ -236,7 +236,7 @@ impl Engine {
         all
     }
 
-    /// Ends them.
+    /// Kills them.
     fn kill_processes_of(&self, name: &Name) -> Result<(), Fault> {
         let (above, serving) = (format!("{}/", slices::tenant(name)), [slices::journal(name), slices::server(name)]);
         for (cgroup, _) in self.host().containers()? {
@@ -248,7 +248,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The volumes that are kept mounted for a tenant, and those that leases hold for it.
+    /// The volumes of a tenant, and those of its leases.
     pub(crate) fn volumes_of(&self, tenant: &Tenant) -> Result<Vec<VolumeRef>, Fault> {
         let mut volumes = tenant.volumes.clone();
         for lease in self.leases()? {
@@ -305,7 +305,7 @@ impl Engine {
         }
     }
 
-    /// What the host has for tenants.
+    /// The host's facts that concern tenants.
     pub(crate) fn tenant_facts(&self) -> TenantFacts<'static> {
         TenantFacts {
             has_weight_files: !self.host().weight_files().is_empty(),
@@ -314,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// What is to be known of a tenant beside its volumes, on a host that has this for all of them.
+    /// Findings about a tenant, except those about its volumes.
     pub(crate) fn tenant_findings(&self, tenant: &Tenant, host: TenantFacts<'_>) -> Vec<Finding> {
         let cpu_refused = self.without_cpu().get(&tenant.name).map(|refused| refused.fault.clone());
         health::of_tenant(tenant, &TenantFacts { cpu_refused: cpu_refused.as_ref(), ..host })

@@ -1,5 +1,5 @@
-//! Sending and receiving: what is done to a pool before and after a stream (docs/formats/stream.md). The streams themselves are
-//! read and written by workers (`work.rs`).
+//! Sending and receiving: the changes to a pool before and after a stream (docs/formats/stream.md). Workers read and write
+//! the streams (`work.rs`).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,11 +24,11 @@ use uuid::Uuid;
 use crate::engine::{Engine, Located};
 use crate::room::Takes;
 
-/// After how long without anybody an import is taken for one that was cut off: between two steps of one nobody has its part open.
+/// How long the staging file of an import is unused before the import counts as interrupted: between two steps nothing has it open.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 impl Engine {
-    /// Says what is to be read to send a snapshot, after it was made sure that this never changes. Idempotent.
+    /// Returns the devices or files to read for sending a snapshot, after making them immutable. Idempotent.
     ///
     /// # Errors
     /// `InvalidArgument` for what is no snapshot, when the receiver cannot have the one that is given, or has begun with something else; `Unsupported` where a pool has no
@@ -40,7 +40,7 @@ impl Engine {
         dry_run: bool,
     ) -> Result<Done<SendTask>, Fault> {
         let located = self.locate_ready(reference)?;
-        // Where there can be no snapshot that can be sent, this says so.
+        // Refuses where no snapshot can be sent.
         let freeze = located.backend.freeze(&located.volume, Uuid::new_v4())?;
         if !located.volume.read_only {
             let cause = "it is not a snapshot, and may change while it is sent";
@@ -90,7 +90,7 @@ impl Engine {
         Ok((Some(SendTask { volume, header, layers, changed, device: None }), steps))
     }
 
-    /// What is on a thin pool is known by the UUID of the snapshot: nobody has been able to change it since it was first sent.
+    /// Content on a thin pool is identified by the UUID of the snapshot, which cannot be changed once it has been sent.
     fn send_device(
         &self,
         snapshot: &Located,
@@ -120,7 +120,7 @@ impl Engine {
         Ok((task, steps))
     }
 
-    /// Begins to receive a snapshot as a volume, or goes on with it. Idempotent.
+    /// Starts or resumes receiving a snapshot as a volume. Idempotent.
     ///
     /// # Errors
     /// `AlreadyExists`; `NotFound` for a pool or a base that is not there; `NoSpace`; `Unsupported` on LVM.
@@ -134,7 +134,7 @@ impl Engine {
         let object = format!("volume {reference}");
         self.check_unused(&pool, &reference.name)?;
         let wanted = received_volume(&pool, &reference.name, header, Uuid::nil());
-        // Whether such volumes can be had in the pool at all.
+        // Whether the pool can have such volumes at all.
         backend::backend(&pool).receive(&part, &wanted)?;
         if is_base(header.content) {
             volume::checked_size(&wanted, header.size_bytes, Bytes(BLOCK_BYTES))?;
@@ -157,7 +157,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// How far the receiving of a volume is.
+    /// The progress of receiving a volume.
     ///
     /// # Errors
     /// `NotFound` when nothing is being received under that name.
@@ -177,15 +177,15 @@ impl Engine {
         })
     }
 
-    /// How far a part is, unless it has become a layer and is only the name that is left of it.
+    /// The state of a staging file, unless it has become a layer and only its name is left.
     fn being_received(&self, part: &Path) -> Result<Option<PartState>, Fault> {
         Ok(self.host().part(part)?.filter(|found| found.layer != PartLayer::Same))
     }
 
-    /// Makes a snapshot of what was received, all of it.
+    /// Makes a snapshot of what was received completely.
     ///
     /// # Errors
-    /// `InvalidArgument` when something is missing; `Corrupt` when its file system is damaged. What was received stays then.
+    /// `InvalidArgument` when something is missing; `Corrupt` when its file system is damaged. The staging file is kept then.
     pub fn volume_received(
         &self,
         reference: &VolumeRef,
@@ -207,14 +207,14 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Gives up what was received of a volume so far. Idempotent.
+    /// Discards what was received of a volume so far. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it is being received.
     pub fn volume_receive_abort(&self, reference: &VolumeRef, dry_run: bool) -> Result<Done<ReceiveView>, Fault> {
         let (pool, part) = self.part_of(reference)?;
         let mut steps = Vec::new();
-        // Also of one that was only just being made.
+        // Including one whose creation was interrupted.
         if self.part_names(&pool)?.contains(&reference.name) {
             let remove = vec![Action::Layer(LayerAction::RemovePart { path: part })];
             steps = self.executor.run_steps([remove, backend::backend(&pool).tidy()].concat(), dry_run)?;
@@ -222,8 +222,8 @@ impl Engine {
         Ok(Done { object: None, steps, dry_run })
     }
 
-    /// Removes the parts of volumes that were received: a crash after the last step but one leaves them. One that cannot be removed
-    /// does not keep the others.
+    /// Removes staging files of completely received volumes, which a crash before the last step leaves. One that cannot be removed
+    /// does not affect the others.
     pub(crate) fn complete_received(&self, pool: &Pool, problems: &mut Vec<Fault>) -> Result<(), Fault> {
         let names = self.part_names(pool)?;
         if names.is_empty() {
@@ -245,7 +245,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes what imports left in a pool that were cut off: unlike what is received, they do not go on where they were.
+    /// Removes leftovers of interrupted imports from a pool: unlike a receive, an import cannot be resumed.
     pub(crate) fn give_up_imports(&self, pool: &Pool, after: Duration) {
         let given_up = self.parts(pool).and_then(|parts| {
             for part in parts.into_iter().filter(|part| is_base(part.content)) {
@@ -261,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// The names under which there are parts in a pool.
+    /// The names of the staging files in a pool.
     fn part_names(&self, pool: &Pool) -> Result<Vec<Name>, Fault> {
         let PoolSource::File { directory, .. } = &pool.source else { return Ok(Vec::new()) };
         let entries = self.host().list_dir(directory)?.unwrap_or_default();
@@ -269,14 +269,14 @@ impl Engine {
         Ok(entries.iter().filter_map(name).collect())
     }
 
-    /// What has been received in part in a pool.
+    /// The incomplete receives in a pool.
     pub(crate) fn parts(&self, pool: &Pool) -> Result<Vec<ReceiveView>, Fault> {
         let names = self.part_names(pool)?.into_iter();
         let views = names.map(|name| self.volume_receiving(&VolumeRef { pool: pool.name.clone(), name }));
         views.filter(|view| !matches!(view, Err(fault) if fault.code == Code::NotFound)).collect()
     }
 
-    /// The tenant that pays for sending a snapshot: whose it is, or whose volume lies on what it holds.
+    /// The tenant that pays for sending a snapshot: its own, or that of a volume which depends on its layers.
     pub(crate) fn sender_pays(&self, snapshot: &VolumeRef, task: &SendTask) -> Result<Option<Name>, Fault> {
         match self.holders(snapshot)?.0 {
             None if task.device.is_none() => self.user_pays(&snapshot.pool, task.header.content),
@@ -284,18 +284,18 @@ impl Engine {
         }
     }
 
-    /// The tenant that pays for receiving a snapshot: whose volume lies on what it is based on.
+    /// The tenant that pays for receiving a snapshot: that of a volume which depends on its base.
     pub(crate) fn receiver_pays(&self, volume: &VolumeRef, header: &StreamHeader) -> Result<Option<Name>, Fault> {
         header.base.map_or(Ok(None), |base| self.user_pays(&volume.pool, base))
     }
 
-    /// The tenant that holds a volume which lies on a layer.
+    /// The tenant of a volume that depends on a layer.
     fn user_pays(&self, pool: &Name, layer: Uuid) -> Result<Option<Name>, Fault> {
         let users = self.users_of(&self.pool(pool)?, layer)?;
         Ok(users.iter().find_map(|volume| self.holders(volume).ok()?.0))
     }
 
-    /// The layers that a volume lies on, the newest first.
+    /// The backing chain of a volume, newest layer first.
     fn layers_of(&self, located: &Located) -> Result<Vec<Uuid>, Fault> {
         let layers = self.host().layers(&located.backend.device(&located.volume))?;
         Ok(layers.into_iter().flat_map(|layers| layers.below).map(|layer| layer.id).collect())
@@ -310,7 +310,7 @@ impl Engine {
     }
 }
 
-/// Has a stream begin where an earlier one of the same was interrupted.
+/// Starts a stream where an earlier one was interrupted.
 fn resumed(mut task: SendTask, token: &ResumeToken) -> Result<SendTask, Fault> {
     let object = format!("volume {}", task.volume);
     let StreamHeader { content, base, .. } = task.header;
@@ -332,7 +332,7 @@ fn never_sent(snapshot: &VolumeRef, from: &VolumeRef) -> Fault {
         .reason(Reason::NeverSent { from: from.clone() })
 }
 
-/// The header of a stream from the beginning; how much data follows is not known yet.
+/// The header of a complete stream; the amount of data is not known yet.
 fn sent_header(snapshot: &Volume, content: Uuid, base: Option<Uuid>) -> StreamHeader {
     StreamHeader {
         content,
@@ -349,7 +349,7 @@ fn received_bytes(part: PartState) -> Bytes {
     part.received.unwrap_or(part.size)
 }
 
-/// A volume that holds what a stream of this header has.
+/// The volume for a stream with this header.
 fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) -> Volume {
     Volume {
         pool: pool.name.clone(),

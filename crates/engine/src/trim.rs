@@ -1,6 +1,6 @@
 //! Trimming of volumes: blocks that their file systems no longer use are returned to their pools, part by part.
 //!
-//! Owns: what is looked at before each part, since anything may have been done to the volume after the one before. Does not: claim it
+//! Owns: the checks before each part, since the volume may have changed after the previous one. Does not: claim it
 //! (`service/trim.rs`), or choose which volumes are trimmed (`bulkhead_core::trim`).
 
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use uuid::Uuid;
 
 use crate::engine::{Engine, Located};
 
-/// How far the trimming of a volume is.
+/// The progress of trimming a volume.
 #[derive(Debug, Default)]
 pub(crate) struct Trimming {
-    /// Which one it was at the first part: another one of its name may have come since.
+    /// The volume's UUID at the first part: another volume may have its name since.
     uuid: Option<Uuid>,
-    /// Where the next part begins.
+    /// The start of the next part.
     next: Bytes,
     trimmed: Bytes,
     steps: Vec<Applied>,
 }
 
 impl Trimming {
-    /// Why it ended, with how far it had got: that is not undone.
+    /// Adds the progress, which is not undone, to the error that ended it.
     pub(crate) fn ended(&self, fault: Fault) -> Fault {
         if self.next == Bytes(0) {
             return fault;
@@ -46,7 +46,7 @@ impl Trimming {
 }
 
 impl Engine {
-    /// Trims the next part of a mounted volume, in a dry run all of them. Done when there is an answer.
+    /// Trims the next part of a mounted volume, in a dry run all parts. Returns the answer after the last one.
     ///
     /// # Errors
     /// `Unsupported` for a volume that is not to be trimmed; `InvalidArgument` for one that is not mounted, or not any more.
@@ -69,9 +69,9 @@ impl Engine {
             let steps: Vec<Action> = starts.map_while(step).collect();
             return Ok(Some(Done { object: None, steps: self.executor.run_steps(steps, true)?, dry_run }));
         }
-        // One that was made smaller meanwhile has no further part.
+        // One that has been shrunk meanwhile has no further part.
         if let Some(action) = step(trimming.next) {
-            // Nothing is to be undone, so it can be cancelled before each part.
+            // There is nothing to undo, so it can be cancelled before each part.
             let plan = Plan { steps: vec![action], on_failure: Vec::new(), can_be_undone: true };
             let applied = self.executor.run(&plan, false)?;
             let trimmed = Bytes(applied.iter().filter_map(|step| step.discarded_bytes).map(|bytes| bytes.0).sum());
@@ -87,7 +87,7 @@ impl Engine {
         Ok(Some(Done { object: Some(view), steps: std::mem::take(&mut trimming.steps), dry_run }))
     }
 
-    /// Where a volume is mounted, and for whom.
+    /// Where a volume is mounted, and for which tenant.
     fn mounted_for(&self, volume: &Volume, trimming: &Trimming) -> Result<(PathBuf, Name), Fault> {
         let reference = volume.reference();
         let target = self.mounted_at(volume)?;

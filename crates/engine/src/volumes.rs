@@ -75,7 +75,7 @@ impl Engine {
                 .reason(Reason::OnDemandNeedsThin { pool: pool.name.clone() }));
         }
         Self::check_size(&space, size_bytes, &object)?;
-        // One that is provisioned on demand needs none yet.
+        // Provisioned on demand, it needs none yet.
         let _room = match wanted.provision {
             Provision::Full => Some(self.reserve(&pool, size_bytes, Takes::New(reference.name.clone()), &object)?),
             Provision::OnDemand => None,
@@ -123,7 +123,7 @@ impl Engine {
         Ok(self.volume_view(&pool, backend.as_ref(), &volume))
     }
 
-    /// Removes a volume. One that is mounted goes only with `force`, which takes it away from its tenant first. Idempotent.
+    /// Removes a volume. A mounted one is removed only with `force`, which detaches it from its tenant first. Idempotent.
     ///
     /// # Errors
     /// `InUse` while it is mounted without `force`, or while processes keep it busy.
@@ -185,7 +185,7 @@ impl Engine {
         Ok(clones.map(|clone| clone.reference()).collect())
     }
 
-    /// Makes a snapshot (read-only) or a clone, where the pool can. The origin may be mounted. Idempotent.
+    /// Makes a snapshot (read-only) or a clone, where the pool supports it. The origin may be mounted. Idempotent.
     ///
     /// # Errors
     /// `Unsupported` on thick pools and on loop devices, `AlreadyExists`; `NoSpace` for one that is being flattened.
@@ -229,7 +229,7 @@ impl Engine {
         let _room = self.reserve_for_copy(&pool, backend.as_ref(), &origin)?;
         let steps = self.executor.run(&plan, dry_run)?;
         self.check_layers(&pool);
-        // It is to be kept by its new record.
+        // It is maintained by its new record.
         self.watched().remove(reference);
         let ready = copy.with_state(VolumeState::Ready);
         let object = (!dry_run).then(|| self.volume_view(&pool, backend.as_ref(), &ready));
@@ -249,7 +249,7 @@ impl Engine {
             .hint(format!("remove snapshots, or `lvextend --poolmetadatasize +1G {vg}/{thin}`")))
     }
 
-    /// Makes a volume what a snapshot of it holds; what was written since is lost. No tenant may hold it.
+    /// Reverts a detached volume to one of its snapshots; later changes are lost.
     ///
     /// # Errors
     /// `InUse`, `NotFound`, `InvalidArgument` for what is no snapshot of it, or without the confirmation; `Unsupported` on LVM.
@@ -280,7 +280,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Has a copied volume copy what it still shares, in the background and while it is in use, or no longer do so. Idempotent.
+    /// Starts or stops flattening a copied volume, in the background and while it is in use. Idempotent.
     ///
     /// # Errors
     /// `NoSpace`; `Unsupported` for one that is no copy in a file pool.
@@ -316,7 +316,7 @@ impl Engine {
             )
             .hint("nothing needs to be done: it does not depend on another volume"));
         };
-        // From when it is recorded on, it is promised.
+        // Once recorded, it counts as reserved.
         let _room = self.reserve(&pool, to_flatten(&volume, &shared), Takes::Promised(volume.name.clone()), &object)?;
         let now = Volume { flatten: true, ..volume.clone() };
         let mut steps = self.executor.run_steps(vec![backend.record(&volume, &now)], dry_run)?;
@@ -325,7 +325,7 @@ impl Engine {
         Ok(Done { object, steps, dry_run })
     }
 
-    /// Ends the flattening of a mounted volume that lies on no layers any more: its server lets go of them, and they can go.
+    /// Ends the flattening of a mounted volume that no longer depends on layers: its server closes them, and they can be removed.
     pub(crate) fn end_flattening(&self, reference: &VolumeRef) -> Result<(), Fault> {
         let Located { backend, volume, .. } = self.locate(reference)?;
         let layers = self.host().layers(&backend.device(&volume))?;
@@ -468,7 +468,7 @@ fn default_read_from(pool: &Pool) -> ReadFrom {
     }
 }
 
-/// Refuses modes of sharing that a volume cannot have.
+/// Refuses sources of shared blocks that a volume cannot have.
 fn check_sharing(pool: &Pool, request: &VolumeCopy, copy: &Volume, origin: &Volume) -> Result<(), Fault> {
     let object = || format!("volume {}", copy.reference());
     let asked = request.read_from.is_some() || request.domain.is_some();

@@ -1,4 +1,4 @@
-//! Routes with what answers them: what is taken from a request for that, and what becomes of the answer.
+//! Routes and the operations behind them: the conversion of requests and answers.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -18,14 +18,14 @@ use super::MAX_BODY_BYTES;
 use super::upgrade::{self, Upgrade};
 use crate::service::{Reply, Service, Terms};
 
-/// Routes that are answered.
+/// Routes with their handlers.
 #[derive(Default)]
 pub(super) struct Api {
     pub(super) router: Router<Service>,
 }
 
 impl Api {
-    /// Has an operation answer a route.
+    /// Adds an operation for a route.
     pub(super) fn on<A, Q, B, R, F, Fut>(self, route: Route<A, Q, B, R>, operation: F) -> Self
     where
         A: Place,
@@ -41,7 +41,7 @@ impl Api {
         })
     }
 
-    /// Has an operation answer a route that is a stream. What is refused, is refused before the connection becomes one.
+    /// Adds an operation for a route with a stream. Refusals come before the connection is upgraded.
     pub(super) fn stream<A, Q, B, R, F, Fut>(self, route: Route<A, Q, B, Stream<R>>, operation: F) -> Self
     where
         A: Place,
@@ -65,7 +65,7 @@ impl Api {
         })
     }
 
-    /// Has a handler answer a route that is no JSON.
+    /// Adds a handler for a route without JSON.
     pub(super) fn text<A: Place, Q: Query, B: Body, H: Handler<T, Service>, T: 'static>(
         self,
         route: Route<A, Q, B, Text>,
@@ -80,13 +80,13 @@ impl Api {
     }
 }
 
-/// What an operation gets of a request.
+/// The parts of a request that an operation gets.
 pub(super) struct Call<A, Q: Query, B: Body> {
-    /// What its path names.
+    /// The parameters of its path.
     pub(super) at: A,
     pub(super) query: Q,
     pub(super) body: B::Content,
-    /// How its job is to be carried out, if it becomes one.
+    /// The terms of its job, if it has one.
     pub(super) terms: Q::Terms,
 }
 
@@ -118,7 +118,7 @@ async fn read<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, Fail
     })
 }
 
-/// What the client calls its request.
+/// The client's id of the request.
 fn requested(headers: &HeaderMap) -> Result<Option<Uuid>, Failure> {
     let Some(value) = headers.get(REQUEST_HEADER) else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| Uuid::parse_str(text).ok());

@@ -1,4 +1,4 @@
-//! Which operation of the service answers which route.
+//! The table of routes and the service's operations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::api::Api;
 use crate::metrics::{Format, render};
 use crate::service::Service;
 
-/// How long somebody may wait for the end of a job with one request.
+/// How long a request may wait for the end of a job.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 pub(super) fn all() -> Api {

@@ -1,5 +1,5 @@
-//! Connections that become streams (RFC 9110, 7.8): the answer is 101, and what comes after it is not HTTP any more. The socket itself is
-//! handed on, so that no byte goes through the daemon, but for those that were read with the request.
+//! Connections that are upgraded to streams (RFC 9110, 7.8): the answer is 101, and no HTTP follows it. The socket itself is
+//! passed on, so that no byte goes through the daemon except those read with the request.
 
 use std::io;
 
@@ -19,17 +19,17 @@ use super::api::Failure;
 use crate::service::StartedJob;
 use crate::work::Stream;
 
-/// That a connection can become a stream.
+/// A request's connection, if it can be upgraded.
 pub(super) struct Upgrade(OnUpgrade);
 
 impl Upgrade {
-    /// Whether a request asks for that.
+    /// Whether the request asks for an upgrade.
     pub(super) fn of(request: &mut Request) -> Option<Self> {
         let asks = has(request.headers(), &CONNECTION, "upgrade") && has(request.headers(), &UPGRADE, STREAM_PROTOCOL);
         request.extensions_mut().remove::<OnUpgrade>().filter(|_| asks).map(Self)
     }
 
-    /// Switches, and hands the connection to a job.
+    /// Upgrades the connection and passes it to a job.
     pub(super) fn to(self, begun: StartedJob) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
@@ -60,12 +60,12 @@ fn stream(upgraded: Upgraded) -> io::Result<Stream> {
     let foreign = |_| io::Error::other("it is not a connection of this server");
     let parts = auto::upgrade::downcast::<TokioIo<UnixStream>>(upgraded).map_err(foreign)?;
     let socket = parts.io.into_inner().into_std()?;
-    // Who gets it waits when it reads.
+    // The worker expects a blocking socket.
     socket.set_nonblocking(false)?;
     Ok(Stream { socket: socket.into(), ahead: parts.read_buf.to_vec() })
 }
 
-/// What a request is told that needs a stream and does not ask for one.
+/// The error of a request that needs a stream and does not ask for one.
 pub(super) fn required() -> Failure {
     let cause = format!("it needs the headers `Connection: Upgrade` and `Upgrade: {STREAM_PROTOCOL}`, or `dry_run`");
     let fault = Fault::new(Code::InvalidArgument, "request", cause);

@@ -19,16 +19,16 @@ use bulkhead_sys::{block, cgroup, jbd2, mount};
 
 use super::runtimes::RuntimeNames;
 
-/// How long a container that is gone keeps a line of its own.
+/// How long a removed container keeps an entry of its own.
 const REMEMBERED: Duration = Duration::from_secs(600);
-/// And how many of them do at most.
+/// The most such entries.
 const MAX_GONE: usize = 1000;
 /// How many mount points a finding names.
 const MAX_NAMED: usize = 3;
-/// Under this number the sums of those are kept that are forgotten. No cgroup has it.
+/// The number under which the sums of evicted containers are kept. No cgroup has it.
 const FORGOTTEN: CgroupId = CgroupId(u64::MAX);
 
-/// Looks names up.
+/// Resolves names.
 #[derive(Debug)]
 pub(super) struct Namer {
     roots: Roots,
@@ -44,26 +44,26 @@ struct Known {
     gone_since: Option<Instant>,
 }
 
-/// What a look at the host changed.
+/// The changes that a look-up found.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
     /// Cgroups that are gone.
     pub(super) gone: HashSet<CgroupId>,
-    /// Whose sums are to be kept under which other number.
+    /// Numbers whose sums move to another number.
     pub(super) fold: Vec<(CgroupId, CgroupId)>,
-    /// Where the cgroups are that have a part in the sums, and their weights; `None` when they could not be listed.
+    /// Paths and weights of the cgroups that occur in the sums; `None` if they could not be listed.
     pub(super) tree: Option<Tree>,
     /// Devices that hold a journal.
     pub(super) journals: Vec<DevNo>,
     /// XFS file systems.
     pub(super) xfs: Vec<DevNo>,
-    /// What of this host cannot be observed, and what could not be looked up.
+    /// What cannot be observed on this host, and failed look-ups.
     pub(super) findings: Vec<Finding>,
     /// Physical devices by file system.
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
 
-/// All cgroups by their paths from the root, without a slash at either end, and who they are now.
+/// All cgroups by their paths from the root, without a slash at either end, with their identities.
 pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(String, Identity)>> {
     let mut namer = Namer::new(roots.clone());
     let all = cgroup::all_ids(roots)?;
@@ -114,8 +114,8 @@ impl Namer {
         }
     }
 
-    /// Looks at the host. `devices` are file systems that the tracer has met, wherever they may be mounted, and `cgroups` those
-    /// that have a part in the sums.
+    /// Reads the host. `devices` are file systems that the tracer has seen, wherever they may be mounted, and `cgroups` those
+    /// that occur in the sums.
     pub(super) fn refresh(&mut self, devices: &[DevNo], cgroups: &HashSet<CgroupId>) -> Changes {
         let mut changes = Changes::default();
         self.refresh_cgroups(cgroups, &mut changes);
@@ -133,7 +133,7 @@ impl Namer {
         changes
     }
 
-    /// What of this host cannot be observed.
+    /// What cannot be observed on this host.
     fn findings(&self, mounts: &[MountInfo]) -> Vec<Finding> {
         let is_v1 = cgroup::controllers(&self.roots).is_ok_and(|controllers| !controllers.contains("io"));
         let v1 = "cgroup v2 has no io controller on this host (cgroup v1 has blkio): data, device time, and who waited for whose \
@@ -199,7 +199,7 @@ impl Namer {
         }
     }
 
-    /// Those that have a part in the sums, and all above them, with their weights.
+    /// Those that occur in the sums, and all above them, with their weights.
     fn tree(&self, seen: &HashSet<CgroupId>, present: &HashMap<CgroupId, String>) -> Tree {
         let by_path: HashMap<&str, CgroupId> = present.iter().map(|(id, path)| (path.as_str(), *id)).collect();
         let mut tree = Tree::default();
@@ -219,7 +219,7 @@ impl Namer {
         tree
     }
 
-    /// Gives containers the names that their runtimes know them by. Those that are gone have no files any more, and keep theirs.
+    /// Sets containers' names from their runtimes. Removed ones have no files any more, and keep their names.
     fn name_containers(&mut self, now: Instant) {
         let living = self.cgroups.values().filter(|known| known.gone_since.is_none() && known.identity.id.is_some());
         let living: HashSet<Identity> = living.map(|known| known.identity.clone()).collect();
@@ -261,7 +261,7 @@ impl Namer {
         present
     }
 
-    /// The devices at the bottom. One that lies on nothing that can be named (a loop device over memory) is its own bottom.
+    /// The devices at the bottom of the stack. One without named devices below it (a loop device over memory) is its own bottom.
     fn disks_of(&self, dev: DevNo) -> Vec<DevNo> {
         match block::stack(&self.roots, dev) {
             Ok(stack) => {
@@ -280,7 +280,7 @@ fn unlisted(what: &str, error: &dyn std::error::Error) -> Finding {
     finding(FindingId::LookupFailed, format!("{what} cannot be listed ({error})"))
 }
 
-/// Says where such file systems are mounted, if they are. Several subvolumes of one are several mounts.
+/// A finding with the mount points of such file systems, if they are mounted. Several subvolumes of one are several mounts.
 fn where_mounted<'a>(what: &str, mounts: impl Iterator<Item = &'a MountInfo>) -> Option<String> {
     let points: Vec<String> = mounts.map(|mount| printable(&mount.mount_point.to_string_lossy())).collect();
     let named = points.get(..MAX_NAMED).unwrap_or(&points).join(", ");

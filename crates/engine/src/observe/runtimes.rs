@@ -8,12 +8,12 @@ use bulkhead_core::observe::runtime::{docker_name, pod_of_logs, spec_name, stora
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::runtimes;
 
-/// How long after it failed a look-up is made again at first; twice as long each time.
+/// How long after a failure a look-up is repeated; twice as long each time.
 const RETRY: Duration = Duration::from_secs(2);
-/// How many look-ups are made for a container.
+/// The most look-ups for a container.
 const MAX_TRIES: u32 = 6;
 
-/// What the containers are called whose cgroups are there.
+/// The names of existing containers.
 #[derive(Debug, Default)]
 pub(super) struct RuntimeNames {
     by_id: HashMap<String, Entry>,
@@ -30,7 +30,7 @@ enum Entry {
 }
 
 impl RuntimeNames {
-    /// Looks up those of these that are due, and forgets all that are not among them.
+    /// Looks up the containers that are due, and evicts all others that are not among these.
     pub(super) fn refresh(&mut self, roots: &Roots, containers: &HashSet<Identity>, now: Instant) {
         let ids: HashSet<&str> = containers.iter().filter_map(|container| container.id.as_deref()).collect();
         self.by_id.retain(|id, _| ids.contains(id.as_str()));
@@ -50,7 +50,7 @@ impl RuntimeNames {
         }
     }
 
-    /// What a container is called, if that is known.
+    /// A container's name, if it is known.
     pub(super) fn name(&self, container: &Identity) -> Option<&str> {
         match self.by_id.get(container.id.as_ref()?)? {
             Entry::Named(name) => Some(name),
@@ -59,7 +59,7 @@ impl RuntimeNames {
     }
 }
 
-/// The state files at one moment; those that are about all containers are read once.
+/// The state files at one moment; those about all containers are read once.
 struct Files<'a> {
     roots: &'a Roots,
     storage: Option<HashMap<String, String>>,

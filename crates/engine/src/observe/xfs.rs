@@ -1,5 +1,5 @@
-//! XFS beside ext4: loaded when there is an XFS, and left out, with the reason, when that fails. What goes wrong here never
-//! stops the observation of ext4.
+//! Observation of XFS: loaded when there is an XFS, and omitted, with the reason, when that fails. Failures here never
+//! stop the observation of ext4.
 
 use std::collections::HashSet;
 
@@ -19,7 +19,7 @@ use super::{Charged, SelfTest, charged};
 #[derive(Debug, Default)]
 pub(super) struct Xfs {
     tracer: Option<XfsTracer>,
-    /// Why there is none, or what its figures lack.
+    /// Why XFS is not observed, or what its figures lack.
     finding: Option<Finding>,
 }
 
@@ -58,7 +58,7 @@ impl Xfs {
         self.tracer.is_none() && self.finding.is_some()
     }
 
-    /// Lets the programs run, if there are any.
+    /// Attaches the programs, if they are loaded.
     pub(super) fn attach(&mut self) {
         self.with(XfsTracer::attach);
     }
@@ -69,7 +69,7 @@ impl Xfs {
         }
     }
 
-    /// What happened since the last look.
+    /// Events since the last poll.
     pub(super) fn poll(&mut self) -> Batch {
         self.with(XfsTracer::look).unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl Xfs {
     }
 }
 
-/// Loads the programs and lets them prove themselves. What could not be proved is a finding.
+/// Loads the programs and runs their self-test. What it could not verify is a finding.
 fn load(roots: &Roots) -> Result<(XfsTracer, Option<Finding>), String> {
     let mut tracer = XfsTracer::load().map_err(|error| chain(&error))?;
     match self_test(roots, &mut tracer) {

@@ -1,4 +1,4 @@
-//! Devices, their controllers, and the shares that are held on them.
+//! Devices, their controllers, and the shares enforced on them.
 
 use std::sync::PoisonError;
 
@@ -23,7 +23,7 @@ impl Service {
         self.read(move |engine| engine.device_inspect(&name)).await
     }
 
-    /// Puts a controller in force, or what was before Bulkhead.
+    /// Enables a controller, or restores the configuration from before Bulkhead.
     pub async fn device_control(
         &self,
         name: String,
@@ -34,7 +34,7 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.device_control(&name, &request, terms.dry_run)).await
     }
 
-    /// Records a calibration, and applies it where io.cost is in force.
+    /// Records a calibration, and applies it where io.cost is enabled.
     pub async fn device_calibrated(
         &self,
         name: String,
@@ -46,13 +46,13 @@ impl Service {
         self.change(terms, operation, claim, work).await
     }
 
-    /// The shares that are held, as they were after the last step.
+    /// The holds, as they were after the last step.
     #[must_use]
     pub fn hold_list(&self) -> Vec<HoldView> {
         self.0.holds.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Holds shares on a device, in place of what was held on it.
+    /// Starts enforcing shares on a device, and replaces an earlier hold on it.
     pub async fn hold_start(&self, request: HoldStart, terms: Terms) -> Result<Done<HoldView>, Fault> {
         let service = self.clone();
         let named = request.device.clone();
@@ -71,7 +71,7 @@ impl Service {
         .await
     }
 
-    /// Ends what is held on a device.
+    /// Ends the hold on a device.
     pub async fn hold_stop(&self, name: String, terms: Terms) -> Result<Done<HoldView>, Fault> {
         let service = self.clone();
         let (operation, claim) = (format!("end the hold on device {name}"), device(&name));

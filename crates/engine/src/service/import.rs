@@ -1,4 +1,4 @@
-//! Images that workers import, as jobs.
+//! Imports of images, as jobs with workers.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ use crate::engine::Engine;
 use crate::locks::Claim;
 use crate::work::WorkerJob;
 
-/// Where archives are unpacked when nothing else is said.
+/// The default directory in which archives are unpacked.
 const STAGING: &str = "/var/tmp";
 
 impl Service {
@@ -48,12 +48,12 @@ impl Service {
 struct Importing {
     volume: VolumeRef,
     request: ImageImport,
-    /// What a part was made for.
+    /// The header that the staging file was made for.
     header: Mutex<Option<StreamHeader>>,
 }
 
 impl Importing {
-    /// What would be done, as far as that is known before anything is unpacked.
+    /// The plan, as far as it is known before unpacking.
     fn plan(&self, engine: &Engine) -> Result<Done<ReceiveView>, Fault> {
         self.staging(engine)?;
         let size = self.request.size_bytes.map(|size| size.round_up(Bytes(BLOCK_BYTES)).unwrap_or(size));
@@ -67,14 +67,14 @@ impl Importing {
             base: None,
             size_bytes,
             start_bytes: Bytes(0),
-            // As much as there is room for is needed at most.
+            // At most the whole volume is needed.
             data_bytes: data_bytes.min(size_bytes),
             fs: FsKind::Ext4,
             snapshot: self.request.source.clone(),
         }
     }
 
-    /// Refuses a directory in which others than root could put something in the place of what is unpacked.
+    /// Refuses a directory in which users other than root could replace what is unpacked.
     fn staging(&self, engine: &Engine) -> Result<PathBuf, Fault> {
         let staging = self.request.staging.clone().unwrap_or_else(|| STAGING.into());
         let object = || format!("directory {}", staging.display());
@@ -83,7 +83,7 @@ impl Importing {
             return Err(Fault::new(Code::InvalidArgument, object(), "it is not an absolute path")
                 .hint("give its absolute path"));
         }
-        // Of what is made in it: in a sticky directory that is safe.
+        // Checked for a name in it: in a sticky directory that is safe.
         match engine.host().who_can_replace(&staging.join("tree"))? {
             None => Ok(staging),
             Some(why) => {
@@ -114,7 +114,7 @@ impl WorkerJob for Importing {
 
     fn prepare(&self, engine: &Engine) -> Result<(Task, Option<Name>), Fault> {
         discard_interrupted(engine, &self.volume)?;
-        // What is refused in any case is refused before anything is unpacked.
+        // Requests that are refused in any case are refused before unpacking.
         self.plan(engine)?;
         let (volume, staging) = (self.volume.clone(), self.staging(engine)?);
         let ImageImport { source, size_bytes, platform, reference, strict, staging: _, tenant } = self.request.clone();
@@ -150,7 +150,7 @@ impl WorkerJob for Importing {
     }
 
     fn needs_cleanup(&self, fault: &Fault) -> bool {
-        // What somebody else uses is theirs.
+        // A staging file in use belongs to another job.
         self.staged_header().is_some() && fault.code != Code::InUse
     }
 
@@ -159,7 +159,7 @@ impl WorkerJob for Importing {
     }
 }
 
-/// Gives up what an import that was cut off left under the name of this one.
+/// Discards the staging file of an interrupted import of the same name.
 fn discard_interrupted(engine: &Engine, volume: &VolumeRef) -> Result<(), Fault> {
     match engine.volume_receiving(volume) {
         Ok(view) if is_base(view.content) => engine.volume_receive_abort(volume, false).map(drop),

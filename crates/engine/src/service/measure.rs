@@ -1,4 +1,4 @@
-//! Devices that workers measure, as jobs.
+//! Measurements of devices, as jobs with workers.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::engine::Engine;
 use crate::locks::Claim;
 use crate::work::WorkerJob;
 
-/// How long a worker may need to end its loads, and to remove the volumes and tenants that it had made.
+/// How long a worker may need to end its loads, and to remove its volumes and tenants.
 const EXIT_LIMIT: Duration = Duration::from_secs(150);
 
 impl Service {
-    /// Begins to measure a device. What is found is recorded.
+    /// Starts measuring a device. The result is recorded.
     ///
     /// # Errors
-    /// `NotFound`, also for a calibration that is to be verified; `InUse` while somebody else has the device.
+    /// `NotFound` for a missing device, or a missing calibration to verify; `InUse` while another job has the device.
     pub(crate) async fn device_measure(
         &self,
         name: String,

@@ -20,14 +20,14 @@ impl Service {
         self.read(move |engine| engine.pool_inspect(&name)).await
     }
 
-    /// Makes a pool, or takes one over.
+    /// Makes a pool, or adopts an existing one.
     pub async fn pool_create(&self, request: PoolCreate, terms: Terms) -> Result<Done<PoolView>, Fault> {
         let operation = format!("create pool {}", request.name);
         let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(request.name.clone()));
         self.change(terms, operation, claim, move |engine| engine.pool_create(&request, terms.dry_run)).await
     }
 
-    /// Says where a pool in a directory is now.
+    /// Records the new directory of a pool.
     pub async fn pool_move(&self, name: Name, request: PoolMove, terms: Terms) -> Result<Done<PoolView>, Fault> {
         let operation = format!("move pool {name} to {}", request.directory.display());
         let claim = Claim::default().changes(Object::Pools).changes(Object::Pool(name.clone()));

@@ -1,4 +1,4 @@
-//! Tenants, and the leases by which processes have volumes.
+//! Tenants, and the leases of processes on volumes.
 
 use bulkhead_api::routes::Run;
 use bulkhead_api::terms::Terms;
@@ -64,7 +64,7 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.lease_create(&request)).await
     }
 
-    /// Gives a lease back.
+    /// Ends a lease.
     pub async fn lease_remove(&self, id: Uuid, terms: Terms) -> Result<(), Fault> {
         let find = move |engine: &crate::engine::Engine| {
             let lease = engine.leases()?.into_iter().find(|lease| lease.id == id);
@@ -73,14 +73,14 @@ impl Service {
         self.change_with(terms, format!("end lease {id}"), find, move |engine| engine.lease_remove(id)).await
     }
 
-    /// Puts a command into a tenant.
+    /// Moves a command into a tenant.
     pub async fn run_start(&self, tenant: Name, request: RunStart, terms: Terms) -> Result<RunView, Fault> {
         let operation = format!("start process {} in tenant {tenant}", request.command_pid);
         let claim = Claim::default().tenant(&tenant);
         self.change(terms, operation, claim, move |engine| engine.run_start(&tenant, &request)).await
     }
 
-    /// Ends what a command has left running, and gives back what was lent to it.
+    /// Ends a command's remaining processes, and its leases.
     pub async fn run_end(&self, run: Run, terms: Terms) -> Result<(), Fault> {
         let Run { tenant, pid } = run.clone();
         let find = move |engine: &crate::engine::Engine| {

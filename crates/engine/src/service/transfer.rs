@@ -1,4 +1,4 @@
-//! Streams of snapshots: what is sent and received by workers, as jobs.
+//! Sending and receiving snapshots, as jobs with workers.
 
 use bulkhead_api::wire::{Done, JobResult, ReceiveView, VolumeSend, VolumeView};
 use bulkhead_core::error::{Code, Fault};
@@ -14,7 +14,7 @@ use crate::locks::Claim;
 use crate::work::WorkerJob;
 
 impl Service {
-    /// Sends a snapshot, after it was made sure that it never changes.
+    /// Sends a snapshot, after making it immutable.
     ///
     /// # Errors
     /// Those of [`Engine::volume_send`].
@@ -35,7 +35,7 @@ impl Service {
         planned.await.map(Reply::Planned)
     }
 
-    /// Receives a snapshot as a volume, or goes on with it. `tenant` pays, if one is named.
+    /// Starts or resumes receiving a snapshot as a volume. `tenant` pays, if one is named.
     ///
     /// # Errors
     /// Those of [`Engine::volume_receive`] and [`Engine::check_can_pay`].
@@ -97,7 +97,7 @@ impl WorkerJob for Sending {
 struct Receiving {
     volume: VolumeRef,
     header: StreamHeader,
-    /// The tenant that was named to pay.
+    /// The tenant that the request names as payer.
     tenant: Option<Name>,
 }
 

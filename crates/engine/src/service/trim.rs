@@ -1,4 +1,4 @@
-//! Trimming a volume, which takes as long as it takes: each part claims the volume for itself, and others have it in between.
+//! Trimming a volume, which may take long: each part claims the volume by itself, and other operations can have it in between.
 
 use std::sync::Arc;
 
@@ -13,11 +13,10 @@ use crate::locks::Claim;
 use crate::trim::Trimming;
 
 impl Service {
-    /// Has a mounted volume give what its files no longer use back to its pool. Ends when who asked for it goes away: what was trimmed by
-    /// then is.
+    /// Trims a mounted volume. Ends when the client disconnects; the parts trimmed by then stay trimmed.
     ///
     /// # Errors
-    /// `Unsupported` for a volume for which it is of no use or does harm; `InvalidArgument` for one that is not mounted, or was detached
+    /// `Unsupported` for a volume that trimming does not help, or harms; `InvalidArgument` for one that is not mounted, or was detached
     /// meanwhile; `Cancelled`.
     pub async fn volume_trim(&self, volume: VolumeRef, terms: Terms) -> Result<Done<TrimView>, Fault> {
         let operation = format!("trim volume {volume}");
@@ -25,7 +24,7 @@ impl Service {
         let running = self.0.engine.shared.jobs.begin(spec)?;
         let _wanted = running.wanted();
         let service = self.clone();
-        // A task of its own: the part that is under way is waited for also when nobody asks any more.
+        // A task of its own: the current part is waited for even after the client has disconnected.
         let trimming = tokio::spawn(async move {
             let running = running.begun();
             let outcome = service.trim_in_parts(&running, volume, terms.dry_run).await;

@@ -25,12 +25,12 @@ impl Service {
         self.read(move |engine| engine.volume_inspect(&volume)).await
     }
 
-    /// What volumes have read of what they share.
+    /// What volumes have read of shared blocks.
     pub async fn heatmap(&self) -> Result<Vec<HeatRow>, Fault> {
         self.read(|engine| engine.heatmap()).await
     }
 
-    /// How far the receiving of a volume is.
+    /// The progress of receiving a volume.
     pub async fn volume_receiving(&self, volume: VolumeRef) -> Result<ReceiveView, Fault> {
         self.read(move |engine| engine.volume_receiving(&volume)).await
     }
@@ -50,7 +50,7 @@ impl Service {
             terms,
             operation,
             move |engine| {
-                // From its tenant it is taken, and clones that read from it may not begin to.
+                // It is detached from its tenant, and no clone may start to read from it.
                 let (holder, _) = engine.holders(&removed)?;
                 let claim = Claim::default().volume(&removed).volumes(&engine.readers_of(&removed)?);
                 Ok(holder.iter().filter(|_| force).fold(claim, Claim::tenant))
@@ -89,7 +89,7 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.volume_copy(&volume, &request, terms.dry_run)).await
     }
 
-    /// Makes a volume that no tenant holds what a snapshot of it holds.
+    /// Reverts a detached volume to one of its snapshots.
     pub async fn volume_rollback(
         &self,
         volume: VolumeRef,
@@ -103,7 +103,7 @@ impl Service {
             .await
     }
 
-    /// Has a copied volume copy what it still shares, or no longer.
+    /// Starts or stops flattening a volume.
     pub async fn volume_flatten(
         &self,
         volume: VolumeRef,
@@ -117,7 +117,7 @@ impl Service {
             .await
     }
 
-    /// Gives up what was received of a volume so far.
+    /// Discards what was received of a volume so far.
     pub async fn volume_receive_abort(&self, volume: VolumeRef, terms: Terms) -> Result<Done<ReceiveView>, Fault> {
         let operation = format!("discard what was received of volume {volume}");
         let claim = Claim::default().volume(&volume);
@@ -142,14 +142,14 @@ impl Service {
         self.change(terms, operation, claim, move |engine| engine.volume_check(&volume, &request, terms.dry_run)).await
     }
 
-    /// Gives a volume a device without mounting it.
+    /// Provides a volume's device without mounting it.
     pub async fn volume_map(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
         let operation = format!("map volume {volume}");
         let claim = Claim::default().volume(&volume);
         self.change(terms, operation, claim, move |engine| engine.volume_map(&volume, terms.dry_run)).await
     }
 
-    /// Takes the device of a mapped volume away.
+    /// Removes the device of a mapped volume.
     pub async fn volume_unmap(&self, volume: VolumeRef, terms: Terms) -> Result<Done<VolumeView>, Fault> {
         let operation = format!("unmap volume {volume}");
         let claim = Claim::default().volume(&volume);
