@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noticed_of_an_image_is_told_of_its_volume() {
+    fn a_condition_of_an_image_is_a_finding_about_its_volume() {
         let of = |image: Option<&str>| {
             let finding = health::server_gone("as it was noticed", "no memory");
             about_volume(&pools(), Condition { finding, image: image.map(PathBuf::from) }).object

@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn each_part_waits_as_long_as_the_job_was_told() {
+    fn each_part_has_the_time_limit_of_its_job() {
         let mut job = Job::new(1, spec(Some(Duration::from_secs(5))), false);
         job.began = Instant::now().checked_sub(Duration::from_secs(10)).unwrap();
         job.begin_part().unwrap();

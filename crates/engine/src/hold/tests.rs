@@ -169,7 +169,7 @@ fn a_hold_ends_by_the_devices_path_too() {
 }
 
 #[test]
-fn another_program_that_sets_a_weight_is_told_and_left_alone() {
+fn another_program_that_sets_a_weight_is_reported_and_left_alone() {
     let (sim, engine) = host();
     engine.hold_start(&request(&[("a", 1.0), ("b", 1.0)]), false).unwrap();
     let mut holder = holder(&engine);

@@ -225,7 +225,7 @@ async fn whatever_goes_wrong_is_a_fault() {
 }
 
 #[tokio::test]
-async fn waits_are_told_when_they_are_asked_for() {
+async fn waits_are_listed_on_request() {
     let (dir, sim) = (dir(), sim());
     let daemon = Daemon::start(&dir, &sim).await;
     let (status, seen) = daemon.raw(Method::GET, "/v1/observation", "").await;

@@ -374,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn systemd_is_told_what_lasts() {
+    fn systemd_gets_lasting_properties() {
         let limits = Property::IoMax(DevNo::new(8, 16), [None, Some(4096), Some(7), None]);
         assert_eq!(property("io.max", "8:16 rbps=max wbps=4096 riops=7 wiops=max"), Some(limits));
         assert_eq!(property("io.weight", "default 700"), Some(Property::IoWeight(700)));

@@ -33,7 +33,7 @@ fn volumes_of_a_pool_are_changed_side_by_side_and_the_pool_stays() {
 }
 
 #[test]
-fn who_waits_says_for_whom_and_nobody_overtakes() {
+fn a_waiting_job_shows_what_it_waits_for_and_is_not_overtaken() {
     let locks = Arc::new(Locks::default());
     let first = locks.try_claim(&job(), Claim::default().volume(&volume("a"))).unwrap();
     let second = job();

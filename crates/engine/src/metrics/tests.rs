@@ -189,7 +189,7 @@ fn too_many_pairs_are_cut_to_those_with_the_most_time() {
 }
 
 #[test]
-fn what_limits_the_observation_is_told() {
+fn limits_of_the_observation_are_reported() {
     let seen = crate::sim::Observed::default().observe(std::time::Duration::ZERO).unwrap();
     let findings = vec![
         limits::finding(FindingId::SelfTestNotMade, "no scratch file system"),

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xfs_that_cannot_be_traced_is_told() {
+    fn xfs_that_cannot_be_traced_is_reported() {
         let mut xfs = Xfs::default();
         xfs.refresh_with(&[], true, || panic!("there is no XFS"));
         assert_eq!(xfs.findings().count(), 0);

@@ -110,7 +110,7 @@ async fn an_operation_holds_up_nothing_but_others_on_the_same_object() {
 }
 
 #[tokio::test]
-async fn who_waits_can_be_cancelled_and_who_goes_away_is_forgotten() {
+async fn a_waiting_job_can_be_cancelled_and_ends_with_its_client() {
     let service = service();
     let (running, go) = begin(&service, "sda").await;
     let second = {
@@ -205,7 +205,7 @@ fn detach() -> TenantSet {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_slow_tenants_data_is_told_and_nothing_is_changed() {
+async fn waiting_for_a_slow_tenants_data_ends_with_a_reason_and_no_change() {
     let sim = Sim::default();
     let service = slow_volume(&sim).await;
     let volume = || "p/v".parse().unwrap();

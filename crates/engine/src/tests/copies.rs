@@ -15,7 +15,7 @@ use super::{Op, engine, reason, run, volume, with_pools};
 use crate::engine::Engine;
 
 #[test]
-fn a_flattened_volume_lets_go_of_its_layers() {
+fn a_flattened_volume_releases_its_layers() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ops = [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s"), Op::Tenant("db", "file/v")];
@@ -47,7 +47,7 @@ fn the_last_of_a_thin_pools_metadata_is_left_for_the_volumes_that_there_are() {
 
 /// A layer takes 2 MiB here, of which each clone has two, and what nobody uses is not flattened yet.
 #[test]
-fn what_flattening_is_going_to_take_is_given_to_nobody_else() {
+fn space_for_flattening_is_reserved() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ops = [
@@ -73,7 +73,7 @@ fn what_flattening_is_going_to_take_is_given_to_nobody_else() {
 }
 
 #[test]
-fn siblings_let_go_of_a_volume_before_it_is_unmounted() {
+fn peers_release_a_volume_before_it_is_unmounted() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
@@ -131,7 +131,7 @@ fn on_lvm_a_clone_of_a_snapshot_shares_and_keeps_that_as_long_as_it_is_mounted()
 }
 
 #[test]
-fn what_is_received_in_part_is_seen_and_given_up() {
+fn an_incomplete_receive_is_listed_and_discarded() {
     let sim = with_pools();
     let engine = engine(&sim);
     [Op::Create("file/v", 64, FsKind::Ext4), Op::Snapshot("file/v", "s")]

@@ -125,7 +125,7 @@ fn a_crash_after_any_step_of_any_operation_is_recovered() {
 /// What fills the new part of a full thin volume may take long: the daemon that starts does not wait for it, and the next try begins
 /// where the first one did.
 #[test]
-fn a_growth_of_a_full_thin_volume_that_was_cut_off_goes_on_where_it_began() {
+fn an_interrupted_growth_of_a_full_thin_volume_is_resumed() {
     let fills = |engine: &Engine, mib| -> Vec<String> {
         let request = VolumeResize { size_bytes: Some(Bytes::mib(mib)), shrink: true, journal: None };
         let steps = engine.volume_resize(&volume("thin/v"), &request, false).unwrap().steps;
@@ -181,7 +181,7 @@ fn a_second_crash_during_recovery_is_recovered_as_well() {
 }
 
 #[test]
-fn a_second_crash_while_a_journal_is_mended_is_mended_as_well() {
+fn a_second_crash_during_the_recovery_of_a_journal_is_recovered_as_well() {
     for name in ["file/v", "thick/v", "thin/v"] {
         for (first, second) in (0..9).flat_map(|first| (0..7).map(move |second| (first, second))) {
             let sim = with_pools();
@@ -200,7 +200,7 @@ fn a_second_crash_while_a_journal_is_mended_is_mended_as_well() {
 }
 
 #[test]
-fn an_import_that_was_cut_off_is_given_up_by_the_next_daemon() {
+fn an_interrupted_import_is_discarded_by_the_next_daemon() {
     let sim = with_pools();
     let daemon = engine(&sim);
     let header = StreamHeader {
@@ -238,7 +238,7 @@ fn a_failed_shrink_leaves_the_volume_as_it_was() {
 }
 
 #[test]
-fn a_growth_that_failed_is_never_cut_off_by_the_next() {
+fn a_failed_growth_is_never_truncated_by_the_next() {
     for name in ["file/v", "thick/v"] {
         let sim = with_pools();
         let engine = engine(&sim);

@@ -42,7 +42,7 @@ fn what_weakens_isolation_on_a_device_is_found_on_it_and_on_what_is_stacked_on_i
 }
 
 #[test]
-fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
+fn a_policy_is_enabled_survives_a_reboot_and_is_restored() {
     let sim = Sim::default();
     let first = engine(&sim);
     let ask = |engine: &Engine, name: &str, policy| {
@@ -66,7 +66,7 @@ fn a_policy_is_put_in_force_survives_a_reboot_and_is_put_back() {
 }
 
 #[test]
-fn a_policy_that_cannot_be_put_in_force_is_not_recorded_and_a_lost_device_hides_no_other() {
+fn a_policy_that_cannot_be_enabled_is_not_recorded_and_a_lost_device_hides_no_other() {
     let sim = Sim::default();
     let first = engine(&sim);
     let bfq = DeviceControl { policy: Some(Policy::Bfq) };

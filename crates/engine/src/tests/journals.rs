@@ -15,7 +15,7 @@ use super::{Op, assert_settled, engine, reason, run, volume, with_pools};
 use crate::engine::Engine;
 
 #[test]
-fn a_journal_that_stayed_small_is_told_and_replaced() {
+fn a_journal_that_stayed_small_is_reported_and_replaced() {
     let sim = with_pools();
     let engine = engine(&sim);
     for name in ["file/v", "thick/v", "thin/v"] {
@@ -78,7 +78,7 @@ fn a_journal_that_cannot_be_replaced_stays() {
 }
 
 #[test]
-fn a_journal_thread_that_a_remount_made_anew_is_moved_again() {
+fn a_journal_thread_replaced_by_a_remount_is_moved_again() {
     let sim = with_pools();
     let engine = engine(&sim);
     run(&engine, &Op::Create("thin/v", 64, FsKind::Ext4)).unwrap();

@@ -175,7 +175,7 @@ fn without_the_cpu_controller_a_tenant_works_and_says_why() {
 }
 
 #[test]
-fn a_refused_cpu_controller_is_told_and_asked_for_again() {
+fn a_refused_cpu_controller_is_reported_and_tried_again() {
     for cgroup in ["/", "bulkhead.slice", "bulkhead.slice/bulkhead-db.slice"] {
         let sim = Sim::default();
         sim.refuse_cpu(Some(cgroup));

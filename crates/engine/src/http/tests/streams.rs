@@ -128,7 +128,7 @@ async fn what_is_refused_is_refused_before_there_is_a_stream() {
 }
 
 #[tokio::test]
-async fn a_worker_that_dies_is_told_of_by_its_job() {
+async fn a_job_reports_that_its_worker_died() {
     let (dir, sim) = (dir(), sim());
     sim.set_play(Play::Dies);
     let daemon = with_snapshot(&dir, &sim).await;
