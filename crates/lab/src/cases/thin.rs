@@ -40,7 +40,7 @@ async fn share(ctx: &mut Ctx) -> Result<Outcome> {
     json(ctx, &["tenant", "rm", "v"]).await?;
     refused(ctx, 8, &["--read-from host-cache"], &["volume", "clone", "thin/s", "no", "--read-from", "both"]).await?;
     let in_domain = ["volume", "clone", "thin/s", "no", "--read-from", "host-cache", "--domain", "d"];
-    refused(ctx, 8, &["omit `--share` and `--domain`"], &in_domain).await?;
+    refused(ctx, 8, &["omit `--read-from` and `--domain`"], &in_domain).await?;
     json(ctx, &["volume", "create", "thin/x", "--size", "320M", "--fs", "xfs"]).await?;
     json(ctx, &["volume", "snapshot", "thin/x", "y"]).await?;
     refused(ctx, 8, &["use ext4"], &["volume", "clone", "thin/y", "no", "--read-from", "host-cache"]).await?;
