@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_bench::experiment::{self, NAMES, OVERHEAD, Options, disks};
+use bulkhead_bench::experiment::Options;
+use bulkhead_bench::experiments::{ALL, Entry, OVERHEAD, named};
 use bulkhead_bench::judge::{MIN_ROUNDS, Verdict, judge};
 use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
@@ -71,8 +72,8 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// Whether what it measures can be stored: the full form, on a disk that the target names.
-    fn is_full(&self, name: &str) -> bool {
-        let wanted = self.disk.as_deref().map_or(!self.has_chosen(), |disk| disks(name).contains(&disk));
+    fn is_full(&self, entry: &Entry) -> bool {
+        let wanted = self.disk.as_deref().map_or(!self.has_chosen(), |disk| entry.disks.contains(&disk));
         !self.quick && wanted && self.rounds.is_none_or(|n| usize::try_from(n).is_ok_and(|n| n >= MIN_ROUNDS))
     }
 
@@ -88,24 +89,22 @@ impl Arguments {
 /// An unknown name, a machine that does not boot, an experiment that fails, a file that cannot be read or written.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(name) = arguments.name.as_deref().filter(|_| !arguments.list) else {
-        NAMES.iter().for_each(say::result);
+        ALL.iter().for_each(|entry| say::result(format!("{:<20} {}", entry.method.name, entry.method.what)));
         return Ok(ExitCode::SUCCESS);
     };
-    if !NAMES.contains(&name) {
-        bail!("there is no experiment {name}: choose from {}", NAMES.join(", "));
-    }
+    let entry = named(name)?;
     let stored = stored_folder().join(format!("{name}.json"));
-    let mut is_stored = arguments.render || arguments.here || arguments.is_full(name);
+    let mut is_stored = arguments.render || arguments.here || arguments.is_full(entry);
     let experiments = match arguments {
         Arguments { judge: true, .. } | Arguments { render: true, .. } => read(&stored)?,
         Arguments { here: true, .. } => {
-            let (mut experiments, own) = (read(&stored)?, measure_here(name, arguments)?);
+            let (mut experiments, own) = (read(&stored)?, measure_here(entry, arguments)?);
             experiments.retain(|other| other.machine.kernel != own.machine.kernel);
             experiments.push(own);
             experiments
         }
         _ => {
-            let mut measured = measure(name, arguments)?;
+            let mut measured = measure(entry, arguments)?;
             match arguments.disk {
                 Some(_) if is_stored && stored.exists() => {
                     let stored = read(&stored)?;
@@ -116,7 +115,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
                         is_stored = false;
                         measured
                     } else {
-                        merged(name, stored, measured)
+                        merged(entry, stored, measured)
                     }
                 }
                 _ => measured,
@@ -137,17 +136,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if verdict.met { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn measure(name: &str, arguments: &Arguments) -> Result<Vec<Experiment>> {
-    let disks = arguments.disk.as_deref().map_or(disks(name).to_vec(), |disk| vec![disk]);
-    experiment::check_choice(
-        name,
-        &Options {
-            quick: arguments.quick,
-            neighbours: arguments.neighbours.clone(),
-            configs: arguments.configs.clone(),
-            ..Options::new(Target::Directory("/".into()))
-        },
-    )?;
+fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
+    let (name, disks) = (entry.method.name, arguments.disk.as_deref().map_or(entry.disks.to_vec(), |disk| vec![disk]));
+    entry.method.check_choice(&Options {
+        quick: arguments.quick,
+        neighbours: arguments.neighbours.clone(),
+        configs: arguments.configs.clone(),
+        ..Options::new(Target::Directory("/".into()))
+    })?;
     let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {
@@ -178,7 +174,8 @@ fn beside(name: &str) -> Vec<PathBuf> {
     installed.inspect_err(|error| say::progress(format!("without {program}: {error:#}"))).into_iter().collect()
 }
 
-fn measure_here(name: &str, arguments: &Arguments) -> Result<Experiment> {
+fn measure_here(entry: &Entry, arguments: &Arguments) -> Result<Experiment> {
+    let name = entry.method.name;
     if name != "attribution" {
         bail!("{name} needs a machine of its own: only attribution runs with --here");
     }
@@ -190,8 +187,8 @@ fn measure_here(name: &str, arguments: &Arguments) -> Result<Experiment> {
         ..Options::new(Target::Directory("/".into()))
     };
     options.cancel.on_signals().context("cannot wait for signals")?;
-    experiment::run(name, &options, &mut |progress| say::progress(&progress.doing))
-        .with_context(|| format!("{name} on this machine"))
+    let measured = entry.method.run(&options, &mut |progress| say::progress(&progress.doing));
+    measured.with_context(|| format!("{name} on this machine"))
 }
 
 fn read(path: &Path) -> Result<Vec<Experiment>> {
@@ -202,7 +199,7 @@ fn read(path: &Path) -> Result<Vec<Experiment>> {
 
 /// What is stored, with what was measured in place of the same disk's. What an emulated machine measured under another clock goes, and
 /// so do disks that are not asked for any more; what a real machine measured stays.
-fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec<Experiment> {
+fn merged(entry: &Entry, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec<Experiment> {
     let mut all = measured;
     for one in stored {
         let has = |other: &Experiment| {
@@ -210,12 +207,12 @@ fn merged(name: &str, stored: Vec<Experiment>, measured: Vec<Experiment>) -> Vec
         };
         let same_clock = all.first().is_some_and(|other| other.machine.clock == one.machine.clock);
         let is_real = one.machine.virtualisation != EMULATED;
-        if !all.iter().any(has) && (is_real || same_clock && disks(name).contains(&one.disk.model.as_str())) {
+        if !all.iter().any(has) && (is_real || same_clock && entry.disks.contains(&one.disk.model.as_str())) {
             all.push(one);
         }
     }
     // A disk that the experiment names itself comes first.
-    all.sort_by_key(|one| disks(name).iter().position(|disk| *disk == one.disk.model).map_or(0, |place| place + 1));
+    all.sort_by_key(|one| entry.disks.iter().position(|disk| *disk == one.disk.model).map_or(0, |place| place + 1));
     all
 }
 
@@ -253,7 +250,7 @@ fn page_of_all() -> Result<(PathBuf, String)> {
     let parts = page.split_once(BEGIN).zip(page.rsplit_once(END));
     let ((before, _), (_, after)) = parts.with_context(|| format!("{} lacks {BEGIN} or {END}", path.display()))?;
     let mut tables = String::new();
-    for name in NAMES {
+    for name in ALL.iter().map(|entry| entry.method.name) {
         let stored = stored_folder().join(format!("{name}.json"));
         if stored.exists() {
             let experiments = read(&stored)?;
@@ -327,7 +324,7 @@ mod tests {
             on("nvme", "wall", "old"),
             on("tape", "virtual", "old"),
         ];
-        let all = merged("fsync-probe", stored, vec![on("ssd", "virtual", "new")]);
+        let all = merged(named("fsync-probe").unwrap(), stored, vec![on("ssd", "virtual", "new")]);
         let found: Vec<_> = all.iter().map(|one| (one.disk.model.as_str(), one.about.as_str())).collect();
         assert_eq!(found, [("hdd", "old"), ("ssd", "new")], "in order, without another clock's and unknown ones");
 
@@ -335,7 +332,7 @@ mod tests {
         let mut real = on("memory", "", "real");
         real.machine.virtualisation = "none".to_owned();
         let stored = vec![on("memory", "", "old"), real];
-        let all = merged("attribution", stored, vec![on("memory", "virtual", "new")]);
+        let all = merged(named("attribution").unwrap(), stored, vec![on("memory", "virtual", "new")]);
         assert_eq!(all.iter().map(|one| one.about.as_str()).collect::<Vec<_>>(), ["new", "real"]);
     }
 }

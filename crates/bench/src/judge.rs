@@ -10,10 +10,10 @@ use bulkhead_core::observe::cost::CallCost;
 use crate::calls::{METADATA, OTHER};
 use crate::experiment::attribution::{CONTAINERS, PLAYERS, cell_of_all, name_of};
 use crate::experiment::disk_models::{self, published};
-use crate::experiment::disks;
 use crate::experiment::launch_storm::{BOUNDED, UNBOUNDED};
 use crate::experiment::share_correction::{COMES_AND_GOES, READS, SIXTEEN};
 use crate::experiment::volume_overhead::due_commits_per_s;
+use crate::experiments;
 use crate::report::figure as f;
 use crate::report::grid;
 use crate::report::headline::kept_pct;
@@ -165,7 +165,7 @@ const THRESHOLDS: [Threshold; 92] = [
     demand("launch-storm", "drr bounded, time saved", Bound::Reported),
     demand("launch-storm", "drr bounded, disk reads saved", Bound::Reported),
     // The lab's disks have the published figures of their drives "within 10 %"
-    demand(disk_models::NAME, "largest deviation", Bound::AtMost(published::TOLERANCE_PCT)),
+    demand(disk_models::METHOD.name, "largest deviation", Bound::AtMost(published::TOLERANCE_PCT)),
     // "30-minute mixed run with container churn: attributed + unattributed equals the journal device's bytes, no
     // leak in maps or memory, daemon RSS flat"
     demand("churn", "bytes not charged", Bound::AtMost(0.0)),
@@ -237,20 +237,11 @@ pub struct Verdict {
 #[must_use]
 pub fn judge(name: &str, experiments: &[Experiment]) -> Verdict {
     let mine: Vec<&Experiment> = experiments.iter().filter(|experiment| experiment.name == name).collect();
-    let mut case = Case::new(name);
-    match name {
-        "fsync-probe" => fsync_probe(&mut case, &mine),
-        "dbms-consolidation" => dbms(&mut case, &mine),
-        "journal-fsync" => journal_fsync(&mut case, &mine),
-        "volume-overhead" => volume_overhead(&mut case, &mine),
-        "journal-cost" => journal_cost(&mut case, &mine),
-        "attribution" => attribution(&mut case, &mine),
-        "churn" => churn(&mut case, &mine),
-        "share-correction" => share_correction(&mut case, &mine),
-        "clone-read" => clone_read(&mut case, &mine),
-        "launch-storm" => launch_storm(&mut case, &mine),
-        disk_models::NAME => disk_models(&mut case, &mine),
-        _ => case.missing.push("no threshold is known for it".into()),
+    let entry = experiments::find(name);
+    let mut case = Case::new(name, entry.map_or(&[], |entry| entry.disks));
+    match entry {
+        Some(entry) => (entry.judge)(&mut case, &mine),
+        None => case.missing.push("no threshold is known for it".into()),
     }
     if mine.is_empty() {
         case.missing.insert(0, "nothing was measured".into());
@@ -262,8 +253,10 @@ pub fn judge(name: &str, experiments: &[Experiment]) -> Verdict {
 }
 
 /// A judgement in the making.
-struct Case<'a> {
+pub(crate) struct Case<'a> {
     name: &'a str,
+    /// The disk models that it is wanted on.
+    disks: &'static [&'static str],
     rows: Vec<Row>,
     /// Short texts for the line.
     figures: Vec<String>,
@@ -273,8 +266,8 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    fn new(name: &'a str) -> Self {
-        Self { name, rows: Vec::new(), figures: Vec::new(), missing: Vec::new(), absent: Vec::new() }
+    fn new(name: &'a str, disks: &'static [&'static str]) -> Self {
+        Self { name, disks, rows: Vec::new(), figures: Vec::new(), missing: Vec::new(), absent: Vec::new() }
     }
 
     /// Has the headline say what was found of `about`, if anything was.
@@ -414,16 +407,16 @@ fn on<'a>(experiments: &[&'a Experiment], model: &str) -> Vec<&'a Experiment> {
     experiments.iter().copied().filter(|e| e.disk.model.eq_ignore_ascii_case(model)).collect()
 }
 
-/// The experiments of every disk that is asked for under this name; `None` stands for one that is missing.
-fn by_disk<'a>(name: &str, experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
+/// The experiments of every disk that is asked for; `None` stands for one that is missing.
+fn by_disk<'a>(disks: &[&'static str], experiments: &[&'a Experiment]) -> Vec<(&'static str, Option<&'a Experiment>)> {
     let found = |model: &'static str| match on(experiments, model).as_slice() {
         [] => vec![(model, None)],
         all => all.iter().map(|experiment| (model, Some(*experiment))).collect(),
     };
-    disks(name).iter().copied().flat_map(found).collect()
+    disks.iter().copied().flat_map(found).collect()
 }
 
-fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let ours = words::ours(experiments.iter().copied());
     if let Some(config) = ours {
         case.figures.push(config.id());
@@ -431,7 +424,7 @@ fn fsync_probe(case: &mut Case<'_>, experiments: &[&Experiment]) {
     // Once with weights alone, and once with a limit for A's fsyncs that holds the neighbour back.
     let free = ours.map(words::unheld);
     let promised = ours.filter(|config| Some(*config) != free);
-    for (disk, experiment) in by_disk(case.name, experiments) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -499,13 +492,13 @@ pub(crate) fn fair_part_pct(cell: &Cell) -> Option<Spread> {
     }))
 }
 
-fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let Some(ours) = words::ours(experiments.iter().copied()) else {
         case.missing.push("Bulkhead's own configuration was not measured".into());
         return;
     };
     case.figures.push(ours.id());
-    for (disk, experiment) in by_disk(case.name, experiments) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         let Some(experiment) = experiment else {
             case.absent.push(disk);
             continue;
@@ -558,9 +551,9 @@ fn quotient(above: &Cell, below: &Cell, name: &str) -> Option<Spread> {
     spread(above.rounds.iter().filter_map(|round| Some(round.figures.get(name)? / whole)))
 }
 
-fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let ours = words::ours(experiments.iter().copied());
-    for (disk, experiment) in by_disk(case.name, experiments) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         let Some(experiment) = experiment else {
             case.absent.push(disk);
             continue;
@@ -578,8 +571,8 @@ fn journal_fsync(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(case.name, experiments) {
+pub(crate) fn volume_overhead(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -640,7 +633,7 @@ fn commits_asked_for(experiment: &Experiment, cell: &Cell) -> Option<Spread> {
     }))
 }
 
-fn journal_cost(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn journal_cost(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let costs: Vec<CallCost> = experiments.iter().flat_map(|e| &e.cells).filter_map(grid::call_cost).collect();
     for features in ["default", "fast_commit", "inline_data", "xfs"] {
         let mine: Vec<&CallCost> = costs.iter().filter(|cost| cost.features == features).collect();
@@ -656,8 +649,8 @@ fn journal_cost(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(case.name, experiments) {
+pub(crate) fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -686,8 +679,8 @@ fn share_correction(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
-    for (disk, experiment) in by_disk(case.name, experiments) {
+pub(crate) fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
+    for (disk, experiment) in by_disk(case.disks, experiments) {
         if experiment.is_none() {
             case.absent.push(disk);
         }
@@ -722,7 +715,7 @@ fn clone_read(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
     for experiment in experiments {
         let disk = experiment.disk.model.as_str();
         for (mode, neighbour) in [("base", UNBOUNDED), ("drr", UNBOUNDED), ("base", BOUNDED), ("drr", BOUNDED)] {
@@ -761,7 +754,7 @@ fn launch_storm(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn disk_models(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn disk_models(case: &mut Case<'_>, experiments: &[&Experiment]) {
     for drive in &published::DRIVES {
         let mine = on(experiments, drive.model);
         if mine.is_empty() {
@@ -781,7 +774,7 @@ fn disk_models(case: &mut Case<'_>, experiments: &[&Experiment]) {
     }
 }
 
-fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let cell = experiments.iter().flat_map(|experiment| &experiment.cells).next();
     // Every round has to be exact, not the middle one.
     let worst = |name: &str| spread([cell?.figure(name)?.max]);
@@ -807,7 +800,7 @@ fn churn(case: &mut Case<'_>, experiments: &[&Experiment]) {
     case.figures.extend(said.into_iter().flatten());
 }
 
-fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
+pub(crate) fn attribution(case: &mut Case<'_>, experiments: &[&Experiment]) {
     let cells = || experiments.iter().flat_map(|experiment| &experiment.cells);
     let all = cell_of_all(cells());
     let figure = |name: &str| all.and_then(|cell| cell.figure(name));

@@ -13,6 +13,7 @@ mod cleanup;
 mod clones;
 mod estimate;
 pub mod experiment;
+pub mod experiments;
 pub mod journal_cost;
 pub mod judge;
 pub mod layout;

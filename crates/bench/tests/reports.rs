@@ -2,7 +2,7 @@
 
 mod common;
 
-use bulkhead_bench::experiment::NAMES;
+use bulkhead_bench::experiments::ALL;
 use bulkhead_bench::judge::{Outcome, judge};
 use bulkhead_bench::report::{html, markdown, svg, table};
 use bulkhead_bench::result::{Cell, Experiment};
@@ -686,7 +686,7 @@ fn a_row_that_was_not_measured_is_never_met() {
         for round in without.iter_mut().flat_map(|e| &mut e.cells).flat_map(|cell| &mut cell.rounds) {
             round.figures.remove(figure);
         }
-        for name in NAMES {
+        for name in ALL.iter().map(|entry| entry.method.name) {
             let verdict = judge(name, &without);
             let unmeasured = verdict.rows.iter().filter(|row| row.found == "not measured");
             assert!(unmeasured.clone().all(|row| row.outcome == Outcome::NotMeasured), "{name} without {figure}");

@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-use bulkhead_bench::experiment::{self, Options, Progress};
+use bulkhead_bench::experiment::{Method, Options, Progress};
+use bulkhead_bench::experiments;
 use bulkhead_bench::layout::Target;
 use bulkhead_bench::report;
 use bulkhead_bench::result::Experiment;
@@ -69,9 +70,10 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     for (name, neighbours, configs) in parts {
         options.neighbours = neighbours.iter().map(|&name| name.to_owned()).collect();
         options.configs = configs.map(str::to_owned).to_vec();
-        let minutes = experiment::expected_duration(name, &options).map_or(0, |time| time.as_secs().div_ceil(60));
+        let method = method(name)?;
+        let minutes = method.expected_duration(&options).as_secs().div_ceil(60);
         output.say(&format!("{name}: about {minutes} minutes on this machine's clock"));
-        experiments.push(one(name, &options, output)?);
+        experiments.push(one(&method, &options, output)?);
     }
     write_report(&args.report, &experiments)?;
     if output.is_json() {
@@ -101,7 +103,7 @@ pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), F
     };
     options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
     fs::create_dir_all(&args.out).map_err(|error| cannot_write(&args.out, &error))?;
-    let result = one(&args.name, &options, output)?;
+    let result = one(&method(&args.name)?, &options, output)?;
     output.raw(report::table::render(&result).as_bytes())
 }
 
@@ -130,10 +132,14 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
     }
 }
 
-fn one(name: &str, options: &Options, output: &Output) -> Result<Experiment, Fault> {
-    let mut steps = Steps::new(name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
+fn method(name: &str) -> Result<Method, Fault> {
+    experiments::named(name).map(|entry| entry.method).map_err(|error| fault("experiment", error))
+}
+
+fn one(method: &Method, options: &Options, output: &Output) -> Result<Experiment, Fault> {
+    let mut steps = Steps::new(method.name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
     let mut on_progress = |progress: &Progress| steps.step(progress.done as u64, progress.of as u64, &progress.doing);
-    experiment::run(name, options, &mut on_progress).map_err(|error| fault("experiment", error))
+    method.run(options, &mut on_progress).map_err(|error| fault("experiment", error))
 }
 
 fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {

@@ -17,13 +17,13 @@ use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::cost::CallCost;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::bpf::{Method, Program, Tracer};
+use bulkhead_sys::bpf::{self, Program, Tracer};
 use bulkhead_sys::cgroup::{self, CgroupPath};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
-use super::{Frame, OnProgress, Options, is_wanted, put};
-use crate::calls::{Batch, thread_cpu};
+use super::{Extent, Frame, Method, OnProgress, Options, is_wanted, put};
+use crate::calls::{Batch, METADATA, OTHER, thread_cpu};
 use crate::cgroup_run::{Load, wait_until};
 use crate::cleanup::{lock, with_removal};
 use crate::estimate::Counts;
@@ -32,6 +32,15 @@ use crate::load::{LoadArgs, LoadKind};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 use crate::shapley;
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "attribution",
+    what: "what three containers on one journal are charged, and what observing them costs",
+    choices: |_| [CONTAINERS].into_iter().chain(OVERHEAD).map(|group| (String::new(), group.to_owned())).collect(),
+    extent: |options| Extent::new(options, N_CELLS, seconds(options.quick)),
+    work: run,
+};
 
 const ABOUT: &str = "Three containers on one ext4 with an external journal, both in memory: `fsyncs` appends 4 KiB and calls fsync every \
     100 ms, `storm` makes and removes directories of 64 small files every 270 ms and never calls fsync, `seldom` appends and calls fsync \
@@ -48,6 +57,8 @@ pub(crate) const CONTAINERS: &str = "containers";
 const ALL: usize = (1 << PLAYERS.len()) - 1;
 /// And those of programs.
 pub(crate) const PROGRAMS: &str = "programs";
+/// Neighbours of the cells that measure what observing costs; they need neither containers nor a disk.
+pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, PROGRAMS];
 /// How often the loads for the programs are repeated.
 const N_EXERCISES: usize = 20;
 /// Seconds of each combination.
@@ -65,15 +76,15 @@ const SLICE: &str = "bulkhead-bench.slice";
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Number of cells without those of programs: the combinations and the kinds of calls.
-pub(super) const N_CELLS: usize = ALL + Batch::ALL.len();
+const N_CELLS: usize = ALL + Batch::ALL.len();
 
 /// One round of one cell.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     if quick { QUICK } else { FULL }
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new("attribution", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
     let _lock = lock()?;
     let roots = Roots::host();
     let slice: CgroupPath = SLICE.parse()?;
@@ -89,7 +100,7 @@ fn work(frame: &mut Frame<'_, '_>, roots: &Roots, slice: &CgroupPath) -> Result<
     frame.say("loading the BPF programs");
     // The first mount loads ext4, which the programs look for.
     drop(Scratch::ext4(roots, JOURNAL, &[], &[])?);
-    let mut tracer = Tracer::load(roots, Method::TypedTracepoints).context("the journals cannot be traced")?;
+    let mut tracer = Tracer::load(roots, bpf::Method::TypedTracepoints).context("the journals cannot be traced")?;
     if let Some(cause) = tracer.without_functions() {
         frame
             .experiment

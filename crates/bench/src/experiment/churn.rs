@@ -21,12 +21,21 @@ use bulkhead_sys::file::read_limited;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
-use super::{Frame, OnProgress, Options, put};
+use super::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use crate::cgroup_run::{Load, wait_until};
 use crate::cleanup::{lock, with_removal};
 use crate::load::{LoadArgs, LoadKind};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "churn",
+    what: "charges and memory of the observer while containers come and go",
+    choices: no_choices,
+    extent: |options| Extent { n_rounds: N_ROUNDS, ..Extent::new(options, 1, seconds(options.quick)) },
+    work: run,
+};
 
 const ABOUT: &str = "Four containers at a time, each a cgroup that lives for two seconds, on one ext4 with an external journal, both in memory: \
     one appends with fsync, one makes and removes files, one writes with an fsync after each MiB, one never calls fsync. Observed \
@@ -35,7 +44,7 @@ const ABOUT: &str = "Four containers at a time, each a cgroup that lives for two
 /// What the containers of the four slots do.
 const KINDS: [LoadKind; 4] = [LoadKind::Probe, LoadKind::Storm, LoadKind::LowFsync, LoadKind::NoFsync];
 /// Thirds of the run.
-pub(super) const N_ROUNDS: u32 = 3;
+const N_ROUNDS: u32 = 3;
 const FULL: f64 = 600.0;
 const QUICK: f64 = 60.0;
 /// How long a container lives.
@@ -49,12 +58,12 @@ const JOURNAL: Bytes = Bytes::mib(64);
 const SLICE: &str = "bulkhead-bench.slice";
 
 /// One round.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     if quick { QUICK } else { FULL }
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new("churn", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
     let _lock = lock()?;
     let roots = Roots::host();
     let slice: CgroupPath = SLICE.parse()?;

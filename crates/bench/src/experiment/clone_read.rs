@@ -14,13 +14,22 @@ use anyhow::{Context, Result, bail};
 use bulkhead_sys::tool::Tool;
 
 use super::sharing::counted;
-use super::{Frame, OnProgress, Options, put};
+use super::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use crate::cgroup_run::{Cancel, wait_until};
 use crate::cleanup::with_removal;
 use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::load::noise;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "clone-read",
+    what: "the first read of a file that another clone of the same base has read",
+    choices: no_choices,
+    extent: |options| Extent::new(options, N_CELLS, SECONDS).after(SET_UP_SECONDS),
+    work: run,
+};
 
 const ABOUT: &str = "Clones of one base on a file pool. After all caches were dropped, and all directories and inodes and the base's \
     index read again, and a pause of 10 s: the first clone reads a large file (from the disk), the second one reads it for the first \
@@ -29,11 +38,11 @@ const ABOUT: &str = "Clones of one base on a file pool. After all caches were dr
     and the first clone reads the large file, which others had and have no more.";
 
 /// Number of cells, where clones can share in all ways.
-pub(super) const N_CELLS: usize = ReadFrom::ALL.len();
+const N_CELLS: usize = ReadFrom::ALL.len();
 /// One round of one cell, on the slow disk.
-pub(super) const SECONDS: f64 = 65.0;
+const SECONDS: f64 = 65.0;
 /// Making the base, on the slow disk.
-pub(super) const SET_UP_SECONDS: f64 = 60.0;
+const SET_UP_SECONDS: f64 = 60.0;
 
 const MIB: usize = 1 << 20;
 /// The large file, on a disk with an arm and on others: some seconds of reading.
@@ -47,8 +56,8 @@ const READ_LIMIT: Duration = Duration::from_secs(300);
 /// bitmaps of a clone's block groups, and after caches were dropped the daemon reads its state again.
 const SETTLE: Duration = Duration::from_secs(10);
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    Frame::new("clone-read", ABOUT, options, progress).with_clones(work)
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    Frame::new(METHOD.name, ABOUT, options, progress).with_clones(work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, clones: &Clones) -> Result<()> {

@@ -18,7 +18,7 @@ use bulkhead_sys::roots::Roots;
 
 use super::held::{Holding, SETTLE, Standings, while_held};
 use super::journal_fsync::shares;
-use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
 use crate::cgroup_run::{Load, Starter, wait_until};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind, LoadResult};
@@ -27,6 +27,15 @@ use crate::pair::{Pair, calm};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round, spread};
 use crate::sample::Activity;
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "dbms-consolidation",
+    what: "a database with a share of 70 % beside writers with more and fewer fsyncs",
+    choices: |options| choices(&cells(options)),
+    extent: |options| Extent::new(options, chosen(&cells(options), options).len(), seconds(options)).after(90.0),
+    work: run,
+};
 
 const ABOUT: &str = "MariaDB with sysbench oltp_insert (autocommit, 4 clients) in tenant A with a share of 70, beside a sequential writer \
     (4 threads) in tenant B with a share of 30. fsync_mean_ms is over all fsync and fdatasync calls of the server in ext4 (its own \
@@ -59,7 +68,7 @@ fn times(quick: bool) -> (u32, u32) {
 }
 
 /// All cells; of the short form those of two neighbours, unless the options name some.
-pub(super) fn cells(options: &Options) -> Vec<Plan> {
+fn cells(options: &Options) -> Vec<Plan> {
     let few = options.quick && options.neighbours.is_empty();
     let neighbours: &[&str] = if few { &["none", "high-fsync"] } else { &NEIGHBOURS };
     // With shares held: under io.cost beside every neighbour, under BFQ beside the one that calls fsync most.
@@ -69,7 +78,7 @@ pub(super) fn cells(options: &Options) -> Vec<Plan> {
 }
 
 /// One round of a cell, on average.
-pub(super) fn seconds(options: &Options) -> f64 {
+fn seconds(options: &Options) -> f64 {
     let (warm_up, window) = times(options.quick);
     let cells = chosen(&cells(options), options);
     let n_held = cells.iter().filter(|plan| plan.hold.is_some()).count();
@@ -78,9 +87,9 @@ pub(super) fn seconds(options: &Options) -> f64 {
         + f64::from(SETTLE - warm_up) * n_held as f64 / cells.len().max(1) as f64
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     check_programs()?;
-    Frame::new("dbms-consolidation", ABOUT, options, progress).with_bench(SHARES, None, work)
+    Frame::new(METHOD.name, ABOUT, options, progress).with_bench(SHARES, None, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {

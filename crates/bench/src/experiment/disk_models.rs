@@ -16,7 +16,7 @@ use self::published::{
     OUTER_FLUSH, RANDOM_FLUSH, RANDOM_READ, RANDOM_WRITE, SEQUENTIAL_FLUSH, SEQUENTIAL_READ, SEQUENTIAL_WRITE,
     SMALL_SEQUENTIAL_READ, SMALL_SEQUENTIAL_WRITE, depth_word, drive,
 };
-use super::{Frame, OnProgress, Options, is_wanted, machine, put};
+use super::{Extent, Frame, Method, OnProgress, Options, is_wanted, machine, put};
 use crate::calibrate::fio;
 use crate::cgroup_run::wait_until;
 use crate::cleanup::with_removal;
@@ -24,8 +24,17 @@ use crate::layout::Raw;
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 
-/// Its name.
-pub(crate) const NAME: &str = "disk-models";
+/// The disk models that have published figures.
+pub(crate) const DISKS: [&str; 3] = ["hdd", "ssd", "nvme"];
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "disk-models",
+    what: "the lab's disks against the published figures of the drives that they are models of",
+    choices: |_| DISKS.iter().flat_map(|disk| choices(disk)).collect(),
+    extent: |options| Extent::new(options, N_CELLS, seconds(options.quick)).after(SET_UP_SECONDS),
+    work: run,
+};
 
 const ABOUT: &str = "fio with libaio and O_DIRECT on the whole device, without a scheduler. Random operations go over all of it and \
     sequential ones, on a disk with an arm, over its first GiB, where the data sheet's rate holds; the cache is flushed before each cell, and flash is idle for 2 s. \
@@ -33,9 +42,9 @@ const ABOUT: &str = "fio with libaio and O_DIRECT on the whole device, without a
     slower. Figures marked derived are computed, not published, and are not judged.";
 
 /// The most cells that a disk has.
-pub(super) const N_CELLS: usize = 22;
+const N_CELLS: usize = 22;
 /// Erasing signatures.
-pub(super) const SET_UP_SECONDS: f64 = 10.0;
+const SET_UP_SECONDS: f64 = 10.0;
 /// Starting fio, and flushing the cache before it.
 const BETWEEN_SECONDS: f64 = 1.5;
 
@@ -51,7 +60,7 @@ const DEPTHS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const SEQUENTIAL_DEPTHS: [u32; 3] = [1, 8, 32];
 
 /// The most that one round of one cell takes, of the guest's time.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     let (ramp, window) = if quick { ARM_QUICK } else { ARM };
     f64::from(ramp + window) + BETWEEN_SECONDS
 }
@@ -127,7 +136,7 @@ fn cells(model: &str) -> Vec<Plan> {
 }
 
 /// What can be chosen on a disk: operations as configurations, depths as neighbours.
-pub(super) fn choices(model: &str) -> Vec<(String, String)> {
+fn choices(model: &str) -> Vec<(String, String)> {
     cells(model).iter().map(|plan| (plan.operation.to_owned(), depth_word(plan.depth))).collect()
 }
 
@@ -139,8 +148,8 @@ fn chosen(model: &str, options: &Options) -> Vec<Plan> {
     cells(model).into_iter().filter(is_chosen).collect()
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new(NAME, ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
     frame.say("taking the device");
     let raw = Raw::take(&options.target)?;
     frame.experiment.disk = machine::disk(raw.device(), raw.dev(), &options.simulated);

@@ -13,13 +13,22 @@ use bulkhead_core::units::Bytes;
 use bulkhead_engine::observe::Observatory;
 
 use super::held::{Holding, Standings, while_held};
-use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
 use crate::cgroup_run::Starter;
 use crate::layout::{Bench, Controller, Layout, Places};
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::{Measured, Pair, measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "fsync-probe",
+    what: "a small fsync beside a noisy neighbour",
+    choices: |options| choices(&cells(options)),
+    extent: |options| Extent::new(options, chosen(&cells(options), options).len(), seconds(options)),
+    work: run,
+};
 
 const ABOUT: &str = "Tenant A appends 4 KiB and calls fsync every 100 ms; tenant B is idle, then busy. Latencies are those of the \
     call itself; `since_scheduled` counts from the moment the operation was due. Equal shares. B's throughput is what the \
@@ -83,7 +92,7 @@ pub(super) fn cells(options: &Options) -> Vec<Plan> {
 }
 
 /// One round of a cell, on average over the neighbours.
-pub(super) fn seconds(options: &Options) -> f64 {
+fn seconds(options: &Options) -> f64 {
     let (quick, plans) = (options.quick, chosen(&cells(options), options));
     let n_held = plans.iter().filter(|plan| plan.hold.is_some()).count() as f64;
     let part = |(warm_up, window): (f64, f64)| warm_up + window;
@@ -92,8 +101,8 @@ pub(super) fn seconds(options: &Options) -> f64 {
     sum / all.len() as f64 + BETWEEN_SECONDS + SETTLE * n_held / (plans.len() as f64).max(1.0)
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let frame = Frame::new("fsync-probe", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let frame = Frame::new(METHOD.name, ABOUT, options, progress);
     frame.with_bench(SHARES, None, |frame, bench| {
         for (name, kind) in NEIGHBOURS {
             let times = times(kind, options.quick);

@@ -7,27 +7,36 @@ use anyhow::Result;
 use bulkhead_core::observe::cost::Call;
 use bulkhead_sys::roots::Roots;
 
-use super::{Frame, OnProgress, Options, put};
+use super::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use crate::journal_cost::{self, Features, MAX_CALLS, Request};
 use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "journal-cost",
+    what: "journal bytes of each system call, on each kind of file system",
+    choices: no_choices,
+    extent: |options| Extent { n_rounds: n_rounds(options), ..Extent::new(options, N_CELLS, SECONDS) },
+    work: run,
+};
 
 const ABOUT: &str = "1000 calls of each kind on files of their own, on a fresh file system in memory with its journal on a device of its \
     own; the cost is what that device was given until the end of the commit after them. Ten calls and a commit before that tell the \
     part of the commit from that of a call. Written data has found its blocks, and XFS has freed removed inodes, before the commit.";
 
 /// Number of cells.
-pub(super) const N_CELLS: usize = Features::ALL.len() * Call::ALL.len();
+const N_CELLS: usize = Features::ALL.len() * Call::ALL.len();
 /// One round of one cell, on an emulated machine.
-pub(super) const SECONDS: f64 = 3.0;
+const SECONDS: f64 = 3.0;
 
 /// As many as the paper has.
-pub(super) fn n_rounds(options: &Options) -> u32 {
+fn n_rounds(options: &Options) -> u32 {
     options.rounds.unwrap_or(if options.quick { 3 } else { 10 }).max(1)
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let mut frame = Frame::new("journal-cost", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let mut frame = Frame::new(METHOD.name, ABOUT, options, progress);
     let request = Request {
         features: Features::ALL.to_vec(),
         n_runs: n_rounds(options),

@@ -8,12 +8,21 @@ use bulkhead_core::model::Unit;
 use bulkhead_engine::observe::Observatory;
 
 use super::held::{Holding, SETTLE, Standings, while_held};
-use super::{Frame, OnProgress, Options, Plan, chosen, product, put};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, product, put};
 use crate::layout::{Bench, Controller, Layout};
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::{measure, measure_with};
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "journal-fsync",
+    what: "two tenants that call fsync without pause, with shares of 70 and 30",
+    choices: |_| choices(&cells()),
+    extent: |options| Extent::new(options, chosen(&cells(), options).len(), seconds(options.quick)),
+    work: run,
+};
 
 const ABOUT: &str = "Both tenants write 4 KiB and call fsync, again and again, 4 threads each, with shares of 70 and 30. Latencies \
     are those of the fsync call. Shares of the device are bytes charged to each slice, journal included.";
@@ -35,20 +44,20 @@ const QUICK: (f64, f64) = (3.0, 10.0);
 const SHARES: (u32, u32) = (700, 300);
 
 /// All cells.
-pub(super) fn cells() -> Vec<Plan> {
+fn cells() -> Vec<Plan> {
     let held = [Controller::Bfq, Controller::Iocost].map(|controller| Plan::held(controller, "high-fsync"));
     [product(&CONFIGS, &["high-fsync"]), held.to_vec()].concat()
 }
 
 /// One round of a cell, on average.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
     let n_held = (cells().len() - CONFIGS.len()) as f64;
     warm_up + window + 5.0 + n_held * f64::from(SETTLE) / cells().len() as f64
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let frame = Frame::new("journal-fsync", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let frame = Frame::new(METHOD.name, ABOUT, options, progress);
     let times = if options.quick { QUICK } else { FULL };
     let command = format!("both: high-fsync, 4 threads, warm-up {} s, window {} s", times.0, times.1);
     frame.with_bench(SHARES, None, |frame, bench| {

@@ -17,13 +17,22 @@ use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
 use bulkhead_sys::tool::Tool;
 
 use super::sharing::counted;
-use super::{Frame, OnProgress, Options, put};
+use super::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use crate::cgroup_run::Cancel;
 use crate::cleanup::with_removal;
 use crate::clones::{Clone, Clones, ReadFrom, cached_bytes, drop_caches};
 use crate::load::noise;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "launch-storm",
+    what: "ten clones of one image that start a service at once",
+    choices: no_choices,
+    extent: |options| Extent::new(options, N_CELLS, SECONDS).after(SET_UP_SECONDS),
+    work: run,
+};
 
 const ABOUT: &str = "Ten clones of one image, each with a service: Python in a chroot on its clone, which imports modules and reads a model \
     of 64 MiB before it says that it is ready. Clones are mounted and all caches dropped before; the time is from the first process \
@@ -37,11 +46,11 @@ pub(crate) const UNBOUNDED: &str = "unbounded";
 /// See [`UNBOUNDED`].
 pub(crate) const BOUNDED: &str = "bounded";
 /// Ways of sharing, where clones can share in all of them.
-pub(super) const N_CELLS: usize = ReadFrom::ALL.len();
+const N_CELLS: usize = ReadFrom::ALL.len();
 /// One round of one way of sharing with both storms, on the slow disk.
-pub(super) const SECONDS: f64 = 130.0;
+const SECONDS: f64 = 130.0;
 /// Making the image, on the slow disk.
-pub(super) const SET_UP_SECONDS: f64 = 60.0;
+const SET_UP_SECONDS: f64 = 60.0;
 
 const MIB: usize = 1 << 20;
 const MODEL_FILES: usize = 4;
@@ -80,8 +89,8 @@ const TELL: &str = r#"for module in list(sys.modules.values()):
 /// How Python is started, here and there.
 const PYTHON: [&str; 4] = ["/usr/bin/python3", "-I", "-S", "-B"];
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    Frame::new("launch-storm", ABOUT, options, progress).with_clones(work)
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    Frame::new(METHOD.name, ABOUT, options, progress).with_clones(work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, clones: &Clones) -> Result<()> {

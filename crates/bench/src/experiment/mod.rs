@@ -5,14 +5,14 @@
 //! Does not: judge the figures (`judge`), or show them (`report`).
 
 pub(crate) mod attribution;
-mod churn;
-mod clone_read;
-mod dbms_consolidation;
+pub(crate) mod churn;
+pub(crate) mod clone_read;
+pub(crate) mod dbms_consolidation;
 pub(crate) mod disk_models;
 pub(crate) mod fsync_probe;
 mod held;
-mod journal_cost;
-mod journal_fsync;
+pub(crate) mod journal_cost;
+pub(crate) mod journal_fsync;
 pub(crate) mod launch_storm;
 mod machine;
 pub(crate) mod share_correction;
@@ -29,49 +29,11 @@ use bulkhead_core::units::{Bytes, Share};
 use bulkhead_engine::observe::{Observatory, Observe as _};
 use bulkhead_sys::roots::Roots;
 
-use crate::calls::{METADATA, OTHER};
 use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::result::{Cell, Experiment, FORMAT, Round};
 pub use machine::Simulated;
-
-/// The experiments that can be run.
-pub const NAMES: [&str; 11] = [
-    "fsync-probe",
-    "dbms-consolidation",
-    "journal-fsync",
-    "volume-overhead",
-    "journal-cost",
-    "attribution",
-    "churn",
-    "share-correction",
-    "clone-read",
-    "launch-storm",
-    disk_models::NAME,
-];
-
-/// The neighbours of `attribution` that say what observing costs; they need neither containers nor a disk.
-pub const OVERHEAD: [&str; 3] = [METADATA, OTHER, attribution::PROGRAMS];
-
-/// The disk models of the lab on which an experiment has targets.
-#[must_use]
-pub fn disks(name: &str) -> &'static [&'static str] {
-    match name {
-        disk_models::NAME | "volume-overhead" => &["hdd", "ssd", "nvme"],
-        // On nvme their loads are bound by 10^9 instructions a second, and not by the disk.
-        "dbms-consolidation" | "journal-fsync" => &["hdd", "ssd", "nvme-slow"],
-        // What a flush costs decides here.
-        "fsync-probe" => &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
-        // They compute as much as they read: on a disk as fast as it is, 10^9 instructions a second would be the limit.
-        "clone-read" => &["hdd-slow", "ssd"],
-        "share-correction" => &["hdd-slow", "ssd-slow"],
-        "launch-storm" => &["hdd-slow"],
-        // They work in memory.
-        "journal-cost" | "attribution" | "churn" => &["fast"],
-        _ => &["hdd"],
-    }
-}
 
 /// How an experiment is to be run.
 #[derive(Clone, Debug)]
@@ -135,64 +97,104 @@ pub struct Progress {
 /// Told what happens.
 pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
 
-/// Runs an experiment by name. Blocks, for as long as `expected_duration` says; call it from a thread that lives as long,
-/// because children end with the thread that started them.
-///
-/// # Errors
-/// When something cannot be set up, run or measured; what was measured until then is in the JSON file.
-pub fn run(name: &str, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    match name {
-        "fsync-probe" => fsync_probe::run(options, progress),
-        "dbms-consolidation" => dbms_consolidation::run(options, progress),
-        "journal-fsync" => journal_fsync::run(options, progress),
-        "volume-overhead" => volume_overhead::run(options, progress),
-        "journal-cost" => journal_cost::run(options, progress),
-        "attribution" => attribution::run(options, progress),
-        "churn" => churn::run(options, progress),
-        "share-correction" => share_correction::run(options, progress),
-        "clone-read" => clone_read::run(options, progress),
-        "launch-storm" => launch_storm::run(options, progress),
-        disk_models::NAME => disk_models::run(options, progress),
-        _ => bail!("there is no experiment {name}: {} can be run", NAMES.join(", ")),
+/// A configuration and a neighbour that options can choose; either is empty where there is none to choose.
+pub type Choice = (String, String);
+
+/// How one experiment measures.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its name, which is that of its result.
+    pub name: &'static str,
+    /// What it measures, in a line.
+    pub what: &'static str,
+    /// What options can choose, one for each cell; nothing where it is always run as a whole.
+    pub choices: fn(&Options) -> Vec<Choice>,
+    /// How much is measured with these options.
+    pub extent: fn(&Options) -> Extent,
+    /// Runs it, see [`Method::run`].
+    pub work: fn(&Options, OnProgress<'_>) -> Result<Experiment>,
+}
+
+/// How much an experiment measures, and how long that takes on an emulated machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Making what is measured on.
+    pub set_up_seconds: f64,
+    /// Rounds of each cell.
+    pub n_rounds: u32,
+    /// Cells.
+    pub n_cells: usize,
+    /// One round of one cell, on average.
+    pub round_seconds: f64,
+}
+
+impl Extent {
+    /// So many cells, in as many rounds as the options ask for, after pool, volumes and tenants are set up.
+    pub(crate) fn new(options: &Options, n_cells: usize, round_seconds: f64) -> Self {
+        Self { set_up_seconds: 45.0, n_rounds: n_rounds(options), n_cells, round_seconds }
+    }
+
+    /// The same of an experiment that makes something else before.
+    pub(crate) fn after(self, set_up_seconds: f64) -> Self {
+        Self { set_up_seconds, ..self }
+    }
+
+    fn duration(self) -> Duration {
+        let steps = f64::from(self.n_rounds) * self.n_cells as f64;
+        Duration::from_secs_f64(self.set_up_seconds + steps * self.round_seconds)
     }
 }
 
-/// How long an experiment takes with these options, set-up included, on an emulated machine; `None` for an unknown name.
-#[must_use]
-pub fn expected_duration(name: &str, options: &Options) -> Option<Duration> {
-    let rounds = u64::from(match name {
-        "journal-cost" => journal_cost::n_rounds(options),
-        "churn" => churn::N_ROUNDS,
-        _ => n_rounds(options),
-    });
-    let (n_cells, windows) = match name {
-        "fsync-probe" => (chosen(&fsync_probe::cells(options), options).len(), fsync_probe::seconds(options)),
-        "dbms-consolidation" => {
-            (chosen(&dbms_consolidation::cells(options), options).len(), dbms_consolidation::seconds(options))
+impl Method {
+    /// Runs it. Blocks, for as long as [`Method::expected_duration`] says; call it from a thread that lives as long, because children end
+    /// with the thread that started them.
+    ///
+    /// # Errors
+    /// When something cannot be set up, run or measured; what was measured until then is in the JSON file.
+    pub fn run(&self, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+        (self.work)(options, progress)
+    }
+
+    /// How long it takes with these options, set-up included, on an emulated machine.
+    #[must_use]
+    pub fn expected_duration(&self, options: &Options) -> Duration {
+        (self.extent)(options).duration()
+    }
+
+    /// Refuses neighbours and configurations that it does not have, before anything is set up for it.
+    ///
+    /// # Errors
+    /// Names what is unknown, and what is known.
+    pub fn check_choice(&self, options: &Options) -> Result<()> {
+        let (name, all) = (self.name, (self.choices)(options));
+        let of_config = |(config, _): &Choice| config.clone();
+        let of_neighbour = |(_, neighbour): &Choice| neighbour.clone();
+        let known = |part: &dyn Fn(&Choice) -> String| -> BTreeSet<String> {
+            all.iter().map(part).filter(|word| !word.is_empty()).collect()
+        };
+        for (what, wanted, known) in [
+            ("neighbour", &options.neighbours, known(&of_neighbour)),
+            ("configuration", &options.configs, known(&of_config)),
+        ] {
+            match wanted.iter().find(|word| !known.contains(*word)) {
+                Some(unknown) if known.is_empty() => {
+                    bail!("{name} has no {what} {unknown:?}, nor another to choose: leave the option out")
+                }
+                Some(unknown) => {
+                    let known: Vec<String> = known.into_iter().collect();
+                    bail!("{name} has no {what} {unknown:?}: choose from {}", known.join(", "));
+                }
+                None => {}
+            }
         }
-        "journal-fsync" => (chosen(&journal_fsync::cells(), options).len(), journal_fsync::seconds(options.quick)),
-        "volume-overhead" => (volume_overhead::N_CELLS, volume_overhead::seconds(options.quick)),
-        "journal-cost" => (journal_cost::N_CELLS, journal_cost::SECONDS),
-        "attribution" => (attribution::N_CELLS, attribution::seconds(options.quick)),
-        "churn" => (1, churn::seconds(options.quick)),
-        "share-correction" => {
-            (chosen(&share_correction::cells(options.quick), options).len(), share_correction::seconds(options.quick))
+        let is_chosen = |(config, neighbour): &Choice| {
+            is_wanted(&options.configs, config) && is_wanted(&options.neighbours, neighbour)
+        };
+        if !all.is_empty() && !all.iter().any(is_chosen) {
+            bail!("{name} has no cell with one of these configurations and one of these neighbours");
         }
-        "clone-read" => (clone_read::N_CELLS, clone_read::SECONDS),
-        "launch-storm" => (launch_storm::N_CELLS, launch_storm::SECONDS),
-        disk_models::NAME => (disk_models::N_CELLS, disk_models::seconds(options.quick)),
-        _ => return None,
-    };
-    let set_up = match name {
-        "dbms-consolidation" => 90.0,
-        "volume-overhead" => volume_overhead::SET_UP_SECONDS,
-        "clone-read" => clone_read::SET_UP_SECONDS,
-        "launch-storm" => launch_storm::SET_UP_SECONDS,
-        disk_models::NAME => disk_models::SET_UP_SECONDS,
-        _ => 45.0,
-    };
-    let steps = rounds.saturating_mul(u64::try_from(n_cells).unwrap_or(u64::MAX));
-    Some(Duration::from_secs_f64(set_up + steps as f64 * windows))
+        Ok(())
+    }
 }
 
 /// A configuration with a neighbour.
@@ -259,52 +261,14 @@ fn is_wanted(list: &[String], word: &str) -> bool {
     list.is_empty() || list.iter().any(|name| name == word)
 }
 
-/// Refuses neighbours and configurations that an experiment does not have, before anything is set up for it.
-///
-/// # Errors
-/// Names what is unknown, and what is known.
-pub fn check_choice(name: &str, options: &Options) -> Result<()> {
-    // Configuration and neighbour of each cell, empty where there is nothing to choose.
-    let of_plans = |plans: Vec<Plan>| plans.iter().map(|plan| (plan.config(), plan.neighbour.to_owned())).collect();
-    let all: Vec<(String, String)> = match name {
-        "fsync-probe" => of_plans(fsync_probe::cells(options)),
-        "dbms-consolidation" => of_plans(dbms_consolidation::cells(options)),
-        "journal-fsync" => of_plans(journal_fsync::cells()),
-        "share-correction" => of_plans(share_correction::cells(options.quick)),
-        disk_models::NAME => disks(name).iter().flat_map(|disk| disk_models::choices(disk)).collect(),
-        "attribution" => {
-            let groups = [attribution::CONTAINERS].into_iter().chain(OVERHEAD);
-            groups.map(|group| (String::new(), group.to_owned())).collect()
-        }
-        _ => Vec::new(),
-    };
-    let of_config = |(config, _): &(String, String)| config.clone();
-    let of_neighbour = |(_, neighbour): &(String, String)| neighbour.clone();
-    let known = |part: &dyn Fn(&(String, String)) -> String| -> BTreeSet<String> {
-        all.iter().map(part).filter(|word| !word.is_empty()).collect()
-    };
-    for (what, wanted, known) in [
-        ("neighbour", &options.neighbours, known(&of_neighbour)),
-        ("configuration", &options.configs, known(&of_config)),
-    ] {
-        match wanted.iter().find(|word| !known.contains(*word)) {
-            Some(unknown) if known.is_empty() => {
-                bail!("{name} has no {what} {unknown:?}, nor another to choose: leave the option out")
-            }
-            Some(unknown) => {
-                let known: Vec<String> = known.into_iter().collect();
-                bail!("{name} has no {what} {unknown:?}: choose from {}", known.join(", "));
-            }
-            None => {}
-        }
-    }
-    let is_chosen = |(config, neighbour): &(String, String)| {
-        is_wanted(&options.configs, config) && is_wanted(&options.neighbours, neighbour)
-    };
-    if !all.is_empty() && !all.iter().any(is_chosen) {
-        bail!("{name} has no cell with one of these configurations and one of these neighbours");
-    }
-    Ok(())
+/// What options can choose of some cells.
+fn choices(plans: &[Plan]) -> Vec<Choice> {
+    plans.iter().map(|plan| (plan.config(), plan.neighbour.to_owned())).collect()
+}
+
+/// For experiments that are always run as a whole.
+fn no_choices(_: &Options) -> Vec<Choice> {
+    Vec::new()
 }
 
 fn n_rounds(options: &Options) -> u32 {
@@ -486,44 +450,6 @@ mod tests {
     }
 
     #[test]
-    fn what_an_experiment_does_not_have_is_refused_by_name() {
-        let of = |neighbour: &str, config: &str| {
-            let words = |word: &str| if word.is_empty() { vec![] } else { vec![word.to_owned()] };
-            Options { neighbours: words(neighbour), configs: words(config), ..options() }
-        };
-        assert!(check_choice("fsync-probe", &of("streams", "shared/none")).is_ok());
-        assert!(check_choice("clone-read", &of("", "")).is_ok());
-        assert!(check_choice("disk-models", &of("depth-32", "random-read")).is_ok());
-        assert!(OVERHEAD.iter().all(|group| check_choice("attribution", &of(group, "")).is_ok()));
-        let refused = |name, neighbour, config| check_choice(name, &of(neighbour, config)).unwrap_err().to_string();
-        assert!(refused("fsync-probe", "nobody", "").contains("no neighbour \"nobody\""));
-        assert!(refused("dbms-consolidation", "", "own").contains("own+accounting/iocost"));
-        // Those that are run as a whole do not run as a whole instead.
-        for name in ["clone-read", "launch-storm", "volume-overhead", "journal-cost", "churn"] {
-            assert!(refused(name, "anything", "").contains("no neighbour \"anything\", nor another"), "{name}");
-            assert!(refused(name, "", "drr").contains("no configuration \"drr\", nor another"), "{name}");
-        }
-        assert!(refused("disk-models", "depth-3", "").contains("choose from depth-1, "));
-        assert!(refused("attribution", "", "shared/none").contains("no configuration"));
-        // It has both, and not together.
-        assert!(refused("dbms-consolidation", "none", "own+accounting+hold/iocost").contains("no cell"));
-    }
-
-    #[test]
-    fn short_forms_stay_within_ten_minutes() {
-        let quick = Options { quick: true, ..options() };
-        for name in NAMES {
-            let expected = expected_duration(name, &quick).unwrap();
-            assert!(expected <= Duration::from_secs(600), "{name}: {expected:?}");
-            let full = expected_duration(name, &options()).unwrap();
-            // An hour, to the minute; the limits of fsync-probe are enforced for 75 s before they are measured.
-            let most = if name == "fsync-probe" { 3660 + 9 * 75 } else { 3660 };
-            assert!(full < Duration::from_secs(most), "{name}: {full:?}");
-        }
-        assert_eq!(expected_duration("nothing", &quick), None);
-    }
-
-    #[test]
     fn rounds_are_interleaved_and_kept_in_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let options = Options { rounds: Some(2), out_dir: Some(dir.path().to_owned()), ..options() };
@@ -549,11 +475,5 @@ mod tests {
         let kept: Experiment = serde_json::from_slice(&text).unwrap();
         assert_eq!(kept.cells.iter().map(|cell| cell.rounds.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(kept.cells[0].rounds[0].figures.len(), 1);
-    }
-
-    #[test]
-    fn an_unknown_experiment_names_the_known_ones() {
-        let error = run("nothing", &options(), &mut |_| {}).unwrap_err().to_string();
-        assert!(error.contains("fsync-probe"), "{error}");
     }
 }

@@ -22,7 +22,7 @@ use bulkhead_sys::cgroup::CgroupPath;
 use bulkhead_sys::iocost::ModelLine;
 use bulkhead_sys::roots::Roots;
 
-use super::{Frame, OnProgress, Options, Plan, chosen, put};
+use super::{Extent, Frame, Method, OnProgress, Options, Plan, choices, chosen, put};
 use crate::calls::process_cpu;
 use crate::cgroup_run::{Load, wait_until};
 use crate::layout::{Bench, Controller, Layout};
@@ -31,6 +31,18 @@ use crate::pair::calm;
 use crate::report::figure as f;
 use crate::result::{Experiment, Round};
 use crate::sample::{bytes, charged_below_root, io_of};
+
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "share-correction",
+    what: "the share of a tenant that makes directories beside its reads, with and without its weight corrected",
+    choices: |options| choices(&cells(options.quick)),
+    extent: |options| {
+        let n_cells = chosen(&cells(options.quick), options).len();
+        Extent::new(options, n_cells, seconds(options.quick))
+    },
+    work: run,
+};
 
 const ABOUT: &str = "Every tenant reads a file of its own with O_DIRECT, 128 KiB at a time, and all have equal shares; A makes directories \
     besides, 2000 in a second for two tenants, as many less as there are more, and half of it on a volume of its own; on a disk that reads \
@@ -62,7 +74,7 @@ const FAST_BYTES_PER_S: u64 = 200_000_000;
 const FILE_BYTES: u64 = 32 << 20;
 
 /// All cells.
-pub(super) fn cells(quick: bool) -> Vec<Plan> {
+fn cells(quick: bool) -> Vec<Plan> {
     let plan = |neighbour, layout, controller, hold| Plan { layout, controller, neighbour, hold };
     let of_pair = |controller, hold| plan(READS, Layout::Shared, controller, hold);
     if quick {
@@ -78,12 +90,12 @@ pub(super) fn cells(quick: bool) -> Vec<Plan> {
 }
 
 /// One round of one cell, with files made and removed.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     (SETTLE + if quick { QUICK } else { FULL }) as f64 + 45.0
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
-    let frame = Frame::new("share-correction", ABOUT, options, progress);
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+    let frame = Frame::new(METHOD.name, ABOUT, options, progress);
     frame.with_bench((500, 500), Some(JOURNAL), |frame, bench| {
         let plans = chosen(&cells(frame.options.quick), frame.options);
         let mkdirs_ms = mkdirs_ms(frame.options.model.as_ref(), 2);

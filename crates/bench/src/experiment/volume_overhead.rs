@@ -15,7 +15,7 @@ use bulkhead_core::model;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::file::read_limited;
 
-use super::{Frame, OnProgress, Options, put};
+use super::{Extent, Frame, Method, OnProgress, Options, no_choices, put};
 use crate::cleanup::with_removal;
 use crate::layout::{Bench, Controller, Layout, Target};
 use crate::load::{LoadArgs, LoadKind};
@@ -24,6 +24,15 @@ use crate::report::figure as f;
 use crate::result::{Cell, Experiment, Round};
 use crate::served::{Served, Server};
 
+/// Its row of the table.
+pub(crate) const METHOD: Method = Method {
+    name: "volume-overhead",
+    what: "small synced and large sequential writes on each kind of volume, against the raw device",
+    choices: no_choices,
+    extent: |options| Extent::new(options, N_CELLS, seconds(options.quick)).after(SET_UP_SECONDS),
+    work: run,
+};
+
 const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before: one of 4 KiB at random places with fdatasync after each, \
     32 of them at once, then one of 128 KiB sequentially. cpu_us_per_io is all processor time of the machine, of whatever process or kernel thread, for each random \
     write; server_cpu_us_per_io is that of the process that serves the image. host_commits_per_fsync counts all commits of the \
@@ -31,7 +40,7 @@ const ABOUT: &str = "Writers with O_DIRECT over blocks that were written before:
     before.";
 
 /// Number of cells, when all programs are there.
-pub(super) const N_CELLS: usize = 7;
+const N_CELLS: usize = 7;
 
 /// Warm-up and window on a slow disk, s.
 const FULL: (f64, f64) = (2.0, 15.0);
@@ -44,14 +53,14 @@ const TRIAL: (f64, f64) = (0.5, 1.0);
 /// Writing the blocks once before each load, on the slow disk.
 const BETWEEN_SECONDS: f64 = 24.0;
 /// Writing five images, on the slow disk.
-pub(super) const SET_UP_SECONDS: f64 = 90.0;
+const SET_UP_SECONDS: f64 = 90.0;
 /// Writers that are there at once for the depth of 32.
 const N_DEEP: usize = 32;
 /// Written over again and again.
 const FILE_BYTES: u64 = 128 << 20;
 
 /// One round of one cell.
-pub(super) fn seconds(quick: bool) -> f64 {
+fn seconds(quick: bool) -> f64 {
     let (warm_up, window) = if quick { QUICK } else { FULL };
     3.0 * (warm_up + window) + BETWEEN_SECONDS
 }
@@ -80,11 +89,11 @@ struct Row {
     server: Option<u32>,
 }
 
-pub(super) fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+fn run(options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
     if !matches!(options.target, Target::Device { .. }) {
         bail!("volume-overhead needs a whole device, so that there is a raw logical volume to compare with");
     }
-    Frame::new("volume-overhead", ABOUT, options, progress).with_bench((100, 100), None, work)
+    Frame::new(METHOD.name, ABOUT, options, progress).with_bench((100, 100), None, work)
 }
 
 fn work(frame: &mut Frame<'_, '_>, bench: &Bench) -> Result<()> {

@@ -2,7 +2,8 @@
 
 use super::grid::{self, Grid};
 use super::text::{bytes, escape, rounds};
-use super::{headline, paper, svg, words};
+use super::{headline, svg, words};
+use crate::experiments;
 use crate::judge::{self, Outcome, Verdict};
 use crate::result::Experiment;
 
@@ -70,49 +71,9 @@ fn heading(experiments: &[Experiment]) -> String {
     }
 }
 
-/// What an experiment asks, for a newcomer.
+/// What an experiment asks, for a newcomer: its name where nobody has written that down.
 fn question(name: &str) -> &str {
-    match name {
-        "fsync-probe" => "Does a busy neighbour slow down your fsync?",
-        "dbms-consolidation" => "Can a database keep its speed beside a noisy neighbour?",
-        "journal-fsync" => "Do shares hold when both tenants call fsync all the time?",
-        "volume-overhead" => "What does a volume of one's own cost?",
-        "journal-cost" => "What does a system call cost in journal bytes?",
-        "churn" => "Does observing stay exact and small while containers come and go?",
-        "attribution" => "Is each container charged for the journal that it caused?",
-        "disk-models" => "Do the lab's disks behave like the drives they are models of?",
-        other => other,
-    }
-}
-
-/// What was done, for a newcomer.
-fn plainly(name: &str) -> &'static [&'static str] {
-    match name {
-        "fsync-probe" => &[
-            "A program that must not lose data calls fsync and waits until the disk has it; every commit of a database does. Two tenants \
-             share one disk here. Tenant A appends 4 KiB and calls fsync ten times a second, and notes how long each takes. Tenant B does \
-             nothing at first (\"alone\") and is then as busy as it can be (\"loaded\").",
-            "On a file system that both share, A's fsync has to wait until B's data is on the disk, because one journal serves both. Bulkhead \
-             gives each tenant a file system and journal of its own, charges the journal's writes to the tenant that caused them, and lets a \
-             controller share the disk out.",
-            "Where shares are held, A is also promised that 99 % of its fsyncs take at most twice what they took alone, and B is held back \
-             until they do.",
-        ],
-        "dbms-consolidation" => &[
-            "A database inserts rows as fast as it can and is promised 70 % of a disk. Its neighbour, promised 30 %, writes without fsync, \
-             with some, or with as many as it can. This repeats the experiment of a paper in its three steps: one journal for both, a \
-             journal each, and a journal each whose writes are charged to its tenant.",
-        ],
-        "journal-fsync" => &[
-            "Both tenants write and call fsync without pause; A is promised 70 % of the disk and B 30 %. If the promise holds for the \
-             journals too, an fsync in B takes 70/30 = 2.33 times as long as one in A.",
-        ],
-        "volume-overhead" => &[
-            "The same writes go to the raw logical volume, and to volumes made in different ways on top of it. What is lost is the price of the volume. \
-             A commit of the host's journal for each fsync of a tenant would bring the shared journal back by the back door.",
-        ],
-        _ => &[],
-    }
+    experiments::about(name).question.unwrap_or(name)
 }
 
 fn paragraph(text: &str) -> String {
@@ -133,7 +94,8 @@ fn section(experiment: &Experiment, several: bool) -> String {
     out += &format!("<div class=\"lead\">{}{}</div>\n", paragraph(&headline.before), paragraph(&headline.after));
     out += &format!("<p class=\"dim\">{}</p>\n", escape(&words::source(experiment)));
     out += "<h3>What was done</h3>\n";
-    for text in plainly(&experiment.name) {
+    let about = experiments::about(&experiment.name);
+    for text in about.plainly {
         out += &paragraph(text);
     }
     if !experiment.about.is_empty() {
@@ -154,7 +116,7 @@ fn section(experiment: &Experiment, several: bool) -> String {
         out += "<p class=\"dim\">Middle of the rounds; in brackets the smallest and the largest.</p>\n";
     }
     out.extend(figures);
-    let said = paper::says(&experiment.name);
+    let said = about.published;
     if !said.is_empty() {
         out += "<h3>What others found</h3>\n";
         out.extend(said.iter().map(|text| paragraph(text)));

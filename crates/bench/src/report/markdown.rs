@@ -2,9 +2,9 @@
 
 use super::grid::{self, Grid};
 use super::words::Config;
-use super::{figure as f, headline, paper, svg, text, words};
-use crate::experiment;
-use crate::experiment::disk_models::{NAME, published};
+use super::{figure as f, headline, svg, text, words};
+use crate::experiment::disk_models::{METHOD, published};
+use crate::experiments;
 use crate::judge::{self, Outcome, Row, Verdict};
 use crate::result::{Experiment, Spread};
 
@@ -50,7 +50,7 @@ pub fn render(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Stri
             out += &format!("\nCommands:\n\n{lines}");
         }
     }
-    let said = paper::says(name);
+    let said = experiments::about(name).published;
     if !said.is_empty() {
         out += "\n## What others found\n";
         out.extend(said.iter().map(|text| format!("\n{text}\n")));
@@ -80,7 +80,7 @@ pub fn summary(name: &str, experiments: &[Experiment], verdict: &Verdict) -> Str
         format!("{}: {clock} clock, {n}{form}", experiment.disk.model)
     });
     out += &format!("{}.\n\n", safe(&measured.collect::<Vec<_>>().join("; ")));
-    let disks = experiment::disks(name);
+    let disks = experiments::find(name).map_or(&[][..], |entry| entry.disks);
     let lines: Vec<Line<'_>> = verdict
         .rows
         .iter()
@@ -142,7 +142,7 @@ fn distinct<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// A disk beside the published figures of its drive, with their sources.
 fn compared(experiment: &Experiment) -> Option<String> {
-    let drive = published::drive(&experiment.disk.model).filter(|_| experiment.name == NAME)?;
+    let drive = published::drive(&experiment.disk.model).filter(|_| experiment.name == METHOD.name)?;
     let mut out = format!(
         "| operation | depth | measured | mean us | p99 us | published | published / {} | off | known | source |\n",
         drive.slowdown

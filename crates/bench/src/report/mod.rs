@@ -3,6 +3,7 @@
 //! Owns: what a reader is told and how it looks. All words about success or failure are computed from the figures.
 //! Does not: measure, run anything, write files, or know thresholds (those are in [`crate::judge`]).
 
+pub mod about;
 pub mod figure;
 pub(crate) mod grid;
 pub(crate) mod headline;

@@ -3,7 +3,8 @@
 //! At most [`WIDTH`] columns and no colour codes. When room is short, spreads that matter less are left out first.
 
 use super::grid::{self, Grid, Line, Value};
-use super::{headline, paper, text, words};
+use super::{headline, text, words};
+use crate::experiments;
 use crate::result::Experiment;
 
 /// Columns of the terminal.
@@ -28,7 +29,7 @@ pub fn render(experiment: &Experiment) -> String {
         table(&grid, &mut lines);
     }
     lines.push(String::new());
-    for said in paper::says(&experiment.name) {
+    for said in experiments::about(&experiment.name).published {
         lines.extend(text::wrap(said, WIDTH));
     }
     for note in &experiment.notes {
