@@ -22,7 +22,8 @@ pub(crate) fn run() -> Result<ExitCode> {
     let words = ["demo", "--report", "/lab/out/demo", "--device", DISK_WORD, "--erase", DISK_WORD].map(str::to_owned);
     let disk = DiskSpec::new(DiskModel::Ssd, lab::BENCH_DISK_MIB);
     bulkhead_lab::say::progress(DURATION);
-    let (code, artifacts) = lab::bulkhead_on(disk, Clock::Virtual, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
+    let (code, artifacts) =
+        lab::run_on(disk, Clock::Virtual, lab::BULKHEAD, &lab::Programs::DEV, words.to_vec(), &[], LIMIT)?;
     let out = artifacts.join("out/demo");
     if out.is_dir() {
         let target = lab::target_dir().join("demo");

@@ -3,7 +3,7 @@
 //! A run on one disk replaces what is stored of that disk, and one of some of its cells only these, if all else was the same: so an
 //! experiment of many hours can be run in parts. What is less than the full form is written to `target/evidence` instead.
 //! With `--here` the part that needs no machine runs on this one's own kernel, and is added to what is stored.
-//! The thresholds are `bulkhead_bench::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
+//! The thresholds are `bulkhead_evidence::judge`'s. With `--judge` nothing is run: the stored JSON is read and judged again; with
 //! `--render` its report and pictures are written again, too.
 
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use bulkhead_bench::experiment::Options;
-use bulkhead_bench::experiments::{ALL, Entry, OVERHEAD, named};
-use bulkhead_bench::judge::{MIN_ROUNDS, Verdict, judge};
-use bulkhead_bench::layout::Target;
-use bulkhead_bench::report;
-use bulkhead_bench::result::{Cell, Experiment};
+use bulkhead_evidence::experiments::{ALL, Entry, OVERHEAD, named};
+use bulkhead_evidence::judge::{MIN_ROUNDS, Verdict, judge};
+use bulkhead_evidence::report::{files, markdown};
 use bulkhead_lab::{Clock, DISK_WORD, say};
+use bulkhead_measure::experiment::Options;
+use bulkhead_measure::layout::Target;
+use bulkhead_measure::result::{Cell, Experiment};
 use clap::Args;
 
 use crate::{check, lab};
@@ -28,6 +28,8 @@ const RUBLK: (&str, &str, &[&str]) = ("rublk", "0.2.15", &["--locked", "--no-def
 /// Where the tables of docs/EVIDENCE.md begin and end.
 const BEGIN: &str = "<!-- Written by `cargo xtask evidence`: -->";
 const END: &str = "<!-- until here. -->";
+/// What runs the experiments in a guest.
+const PROGRAM: &str = "bulkhead-evidence";
 /// How a result calls an emulated processor.
 const EMULATED: &str = "tcg";
 /// How long one experiment on one disk may take.
@@ -147,7 +149,7 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
     let beside = beside(name);
     let mut experiments = Vec::new();
     for disk in disks {
-        let mut words = ["__experiment", name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
+        let mut words = [name, "--device", DISK_WORD, "--out", "/lab/out"].map(str::to_owned).to_vec();
         words.extend(arguments.quick.then(|| "--quick".to_owned()));
         for (option, values) in [("--config", &arguments.configs), ("--neighbour", &arguments.neighbours)] {
             words.extend(values.iter().flat_map(|value| [option.to_owned(), value.clone()]));
@@ -155,7 +157,7 @@ fn measure(entry: &Entry, arguments: &Arguments) -> Result<Vec<Experiment>> {
         words.extend(arguments.rounds.iter().flat_map(|n| ["--rounds".to_owned(), n.to_string()]));
         let disk = format!("{disk}:{}", lab::BENCH_DISK_MIB).parse()?;
         let programs = lab::Programs { no_build: arguments.no_build, ..lab::Programs::RELEASE };
-        let (_, artifacts) = lab::bulkhead_on(disk, Clock::Virtual, &programs, words, &beside, LIMIT)?;
+        let (_, artifacts) = lab::run_on(disk, Clock::Virtual, PROGRAM, &programs, words, &beside, LIMIT)?;
         // One that was cut short has written what it had after each round.
         let path = artifacts.join("out").join(format!("{name}.json"));
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -187,7 +189,7 @@ fn measure_here(entry: &Entry, arguments: &Arguments) -> Result<Experiment> {
         ..Options::new(Target::Directory("/".into()))
     };
     options.cancel.on_signals().context("cannot wait for signals")?;
-    let measured = entry.method.run(&options, &mut |progress| say::progress(&progress.doing));
+    let measured = entry.run(&options, &mut |progress| say::progress(&progress.doing));
     measured.with_context(|| format!("{name} on this machine"))
 }
 
@@ -237,10 +239,10 @@ fn write(folder: &Path, name: &str, experiments: &[Experiment], verdict: &Verdic
     };
     std::fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
     put(format!("{name}.json"), serde_json::to_string_pretty(experiments)? + "\n")?;
-    for (stem, svg) in report::svg::files(name, experiments) {
+    for (stem, svg) in files(name, experiments) {
         put(format!("{stem}.svg"), svg)?;
     }
-    put(format!("{name}.md"), report::markdown::render(name, experiments, verdict))
+    put(format!("{name}.md"), markdown::render(name, experiments, verdict))
 }
 
 /// docs/EVIDENCE.md with the tables of all that is stored, between its two marks; the rest of the page is written by hand.
@@ -254,7 +256,7 @@ fn page_of_all() -> Result<(PathBuf, String)> {
         let stored = stored_folder().join(format!("{name}.json"));
         if stored.exists() {
             let experiments = read(&stored)?;
-            tables += &format!("\n{}", report::markdown::summary(name, &experiments, &judge(name, &experiments)));
+            tables += &format!("\n{}", markdown::summary(name, &experiments, &judge(name, &experiments)));
         }
     }
     Ok((path, format!("{before}{BEGIN}\n{tables}\n{END}{after}")))
@@ -266,7 +268,7 @@ fn stored_folder() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use bulkhead_bench::result::Round;
+    use bulkhead_measure::result::Round;
 
     use super::*;
 

@@ -22,6 +22,8 @@ use tokio::sync::watch;
 use crate::check::{WRAPPER, cargo_program};
 use crate::deb;
 
+/// The program under test.
+pub(crate) const BULKHEAD: &str = "bulkhead";
 /// Exit code after SIGINT or SIGTERM, as a shell would show it.
 const INTERRUPTED: u8 = 130;
 /// What a case left may need this long to go away: emulated guests are slow.
@@ -233,11 +235,13 @@ pub(crate) fn run(command: Command) -> Result<ExitCode> {
     result
 }
 
-/// Runs `bulkhead` in a machine with one disk, told what that disk simulates and what io.cost needs to know of it, as `lab exec`
-/// does; returns its exit code and the artifacts folder. `beside` are further programs that it finds in its own folder.
-pub(crate) fn bulkhead_on(
+/// Runs one of our programs, which is built for it, in a machine with one disk, told what that disk simulates and what io.cost needs to
+/// know of it, as `lab exec` does; returns its exit code and the artifacts folder. `beside` are further programs that it finds in its
+/// own folder, where `bulkhead` is as well.
+pub(crate) fn run_on(
     disk: DiskSpec,
     clock: Clock,
+    program: &str,
     programs: &Programs,
     arguments: Vec<String>,
     beside: &[PathBuf],
@@ -247,10 +251,10 @@ pub(crate) fn bulkhead_on(
     let result = runtime.block_on(async {
         let interrupt = interrupted()?;
         let run = async {
-            let mut config = config(programs)?;
+            let mut config = config_with(programs, Some(program).filter(|program| *program != BULKHEAD))?;
             config.programs.extend_from_slice(beside);
             let lab = Lab::open(config).await?;
-            let mut command = vec![format!("{GUEST_BIN}/bulkhead")];
+            let mut command = vec![format!("{GUEST_BIN}/{program}")];
             command.extend(arguments);
             let rate = clock
                 .instructions_per_second()
@@ -460,25 +464,36 @@ async fn open(programs: &Programs) -> Result<Lab> {
 
 /// Builds the programs and chooses the folder for this run's artifacts.
 fn config(programs: &Programs) -> Result<LabConfig> {
+    config_with(programs, None)
+}
+
+/// The same with one more program.
+fn config_with(programs: &Programs, other: Option<&str>) -> Result<LabConfig> {
     let (target, profile) = (target_dir(), programs_dir(programs.release));
-    build(programs)?;
+    build_with(programs, other)?;
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).context("the clock is before 1970")?;
     let runs = target.join("lab/runs");
     let artifacts = runs.join(format!("{}-{}", seconds.as_secs(), std::process::id()));
     std::fs::create_dir_all(&artifacts).with_context(|| format!("cannot create {}", artifacts.display()))?;
     say::progress(format!("artifacts in {}", artifacts.display()));
+    let own = [BULKHEAD].into_iter().chain(other);
     let [agent, disk] = ["bulkhead-lab-agent", "bulkhead-lab-disk"].map(|name| profile.join(name));
-    Ok(LabConfig { agent, disk, programs: vec![profile.join("bulkhead")], package: None, artifacts })
+    Ok(LabConfig { agent, disk, programs: own.map(|name| profile.join(name)).collect(), package: None, artifacts })
 }
 
 /// Builds the programs under test, unless they are wanted as they are.
 pub(crate) fn build(programs: &Programs) -> Result<()> {
+    build_with(programs, None)
+}
+
+fn build_with(programs: &Programs, other: Option<&str>) -> Result<()> {
     if programs.no_build {
         return Ok(());
     }
     let mut cargo = host_command(cargo_program());
     cargo.current_dir(workspace()).args(["build", "--quiet", "--bin", "bulkhead", "--bin", "bulkhead-lab-agent"]);
     cargo.args(["--bin", "bulkhead-lab-disk"]);
+    cargo.args(other.into_iter().flat_map(|name| ["--bin", name]));
     if programs.release {
         cargo.arg("--release").env_remove(WRAPPER);
     } else {

@@ -8,9 +8,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bulkhead_api::client::DEFAULT_SOCKET;
-use bulkhead_bench::experiment::Simulated;
-use bulkhead_bench::journal_cost::{self, Features};
-use bulkhead_core::model::{self, Calibration, FsKind, Mode, Policy, Provision, Unit};
+use bulkhead_core::model::{self, FsKind, Mode, Policy, Provision, Unit};
+use bulkhead_measure::calibrate::IocostLines;
+use bulkhead_measure::experiment::Simulated;
+use bulkhead_measure::journal_cost::{self, Features};
 use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -136,10 +137,7 @@ pub(crate) enum Command {
     },
     /// Run a load generator in a directory (internal)
     #[command(name = "__load", hide = true)]
-    Load(bulkhead_bench::load::LoadArgs),
-    /// Run one experiment and write its JSON (for the lab)
-    #[command(name = "__experiment", hide = true)]
-    Experiment(ExperimentArgs),
+    Load(bulkhead_measure::load::LoadArgs),
     /// Write the command reference and the man pages to a directory (for packaging)
     #[command(name = "__docs", hide = true)]
     Docs {
@@ -321,76 +319,7 @@ pub(crate) struct DemoArgs {
     #[command(flatten)]
     pub(crate) iocost: IocostLines,
     #[command(flatten)]
-    pub(crate) simulated: SimulatedArgs,
-}
-
-/// What the lab says of a machine that it simulates.
-#[derive(Debug, Args)]
-pub(crate) struct SimulatedArgs {
-    /// Description of the simulated disk
-    #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
-    disk: String,
-    /// Name of the disk's model
-    #[arg(long, hide = true, default_value = "", value_name = "NAME")]
-    disk_model: String,
-    /// Description of the machine's clock source
-    #[arg(long, hide = true, default_value = "", value_name = "WORDS")]
-    clock: String,
-}
-
-impl SimulatedArgs {
-    pub(crate) fn simulated(&self) -> Simulated {
-        let Self { disk, disk_model, clock } = self;
-        Simulated { disk: disk.clone(), disk_model: disk_model.clone(), clock: clock.clone() }
-    }
-}
-
-/// io.cost settings of a device.
-#[derive(Debug, Args)]
-pub(crate) struct IocostLines {
-    /// Line for io.cost.model, without the device number, as shown by `device inspect`
-    #[arg(long, value_name = "LINE", requires = "qos")]
-    model: Option<String>,
-    /// Line for io.cost.qos that belongs to this model
-    #[arg(long, value_name = "LINE", requires = "model")]
-    qos: Option<String>,
-}
-
-impl IocostLines {
-    /// The lines, if they were given, as a calibration that was not measured.
-    pub(crate) fn calibration(&self) -> Option<Calibration> {
-        let (model, qos) = (self.model.clone()?, self.qos.clone()?);
-        let measured = vec!["given on the command line, not measured".to_owned()];
-        Some(Calibration { model, qos, measured, isolation: None })
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ExperimentArgs {
-    /// Name of the experiment
-    pub(crate) name: String,
-    /// Block device to run on; its data is lost
-    #[arg(long, value_name = "DEV")]
-    pub(crate) device: PathBuf,
-    /// Output directory for its JSON
-    #[arg(long, value_name = "DIR")]
-    pub(crate) out: PathBuf,
-    /// Run the short form
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Number of rounds
-    #[arg(long)]
-    pub(crate) rounds: Option<u32>,
-    /// Only these configurations, for example `shared/none`
-    #[arg(long = "config", value_name = "LAYOUT/CONTROLLER")]
-    pub(crate) configs: Vec<String>,
-    /// Only these neighbours
-    #[arg(long = "neighbour", value_name = "KIND")]
-    pub(crate) neighbours: Vec<String>,
-    #[command(flatten)]
-    pub(crate) iocost: IocostLines,
-    #[command(flatten)]
-    pub(crate) simulated: SimulatedArgs,
+    pub(crate) simulated: Simulated,
 }
 
 #[derive(Debug, Args)]

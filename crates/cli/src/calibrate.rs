@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bulkhead_api::client::Client;
 use bulkhead_api::wire::{DeviceMeasure, JobResult, JobState};
-use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::Fault;
 use bulkhead_core::isolation::Verified;
+use bulkhead_measure::cgroup_run::Cancel;
 
 use crate::args::CalibrateArgs;
 use crate::demo;

@@ -1,19 +1,18 @@
-//! `bulkhead demo`: the before/after experiment on this machine, as a table and a report. Also the lab's experiments.
+//! `bulkhead demo`: the before/after experiment on this machine, as a table and a report.
 //!
-//! What is measured and how is in `bulkhead-bench`; here it is chosen, shown while it runs, and written down.
+//! What is measured and how is in `bulkhead-measure`; here it is chosen, shown while it runs, and written down.
 
 use std::fs;
 use std::path::Path;
 
-use bulkhead_bench::experiment::{Method, Options, Progress};
-use bulkhead_bench::experiments;
-use bulkhead_bench::layout::Target;
-use bulkhead_bench::report;
-use bulkhead_bench::result::Experiment;
 use bulkhead_core::error::{Code, Fault};
+use bulkhead_measure::experiment::{Method, Options, Progress, dbms_consolidation, fsync_probe};
+use bulkhead_measure::layout::Target;
+use bulkhead_measure::report::{self, DEMO};
+use bulkhead_measure::result::Experiment;
 use bulkhead_sys::tool::find_program;
 
-use crate::args::{DemoArgs, ExperimentArgs};
+use crate::args::DemoArgs;
 use crate::output::Output;
 use crate::parse::invalid;
 use crate::progress::Steps;
@@ -28,7 +27,7 @@ const DATABASE_NEIGHBOURS: [&str; 2] = ["low-fsync", "high-fsync"];
 const WITHOUT_MODEL: &str = "without `--model` and `--qos`, BFQ enforces the shares, which works badly on some disks; \
     `bulkhead device calibrate` determines both for this disk";
 
-/// An error of `bulkhead-bench` as a fault: the one it carries, or one about `object`.
+/// An error of `bulkhead-measure` as a fault: the one it carries, or one about `object`.
 pub(crate) fn fault(object: &str, error: anyhow::Error) -> Fault {
     match error.downcast::<Fault>() {
         Ok(fault) => fault,
@@ -47,7 +46,7 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     fs::create_dir_all(&args.report).map_err(|error| cannot_write(&args.report, &error))?;
     options.out_dir = Some(args.report.clone());
     options.model = args.iocost.calibration();
-    options.simulated = args.simulated.simulated();
+    options.simulated = args.simulated.clone();
     let controller = if options.model.is_some() {
         "iocost"
     } else {
@@ -61,50 +60,27 @@ pub(crate) fn run(args: &DemoArgs, output: &Output) -> Result<(), Fault> {
     if missing.is_empty() {
         // Under BFQ shares are held beside the last one only.
         let neighbours = DATABASE_NEIGHBOURS.get(usize::from(options.model.is_none())..).unwrap_or_default();
-        parts.push(("dbms-consolidation", neighbours, ["shared/bfq", &held]));
+        parts.push((dbms_consolidation::METHOD, neighbours, ["shared/bfq", &held]));
     } else {
         output.say(&format!("skipping the database part: {} not installed", missing.join(" and ")));
     }
-    parts.push(("fsync-probe", &["streams"], ["shared/none", &ours]));
+    parts.push((fsync_probe::METHOD, &["streams"], ["shared/none", &ours]));
     let mut experiments = Vec::new();
-    for (name, neighbours, configs) in parts {
+    for (method, neighbours, configs) in parts {
         options.neighbours = neighbours.iter().map(|&name| name.to_owned()).collect();
         options.configs = configs.map(str::to_owned).to_vec();
-        let method = method(name)?;
         let minutes = method.expected_duration(&options).as_secs().div_ceil(60);
-        output.say(&format!("{name}: about {minutes} minutes on this machine's clock"));
+        output.say(&format!("{}: about {minutes} minutes on this machine's clock", method.name));
         experiments.push(one(&method, &options, output)?);
     }
     write_report(&args.report, &experiments)?;
     if output.is_json() {
         return output.json(&experiments);
     }
-    let tables: Vec<String> = experiments.iter().map(report::table::render).collect();
+    let tables: Vec<String> = experiments.iter().map(|experiment| report::table::render(&DEMO, experiment)).collect();
     output.raw(tables.join("\n").as_bytes())?;
     output.say(&format!("report: {}", args.report.join("report.html").display()));
     Ok(())
-}
-
-/// Runs one experiment of the lab; its JSON is written after each round.
-///
-/// # Errors
-/// What the experiment failed with.
-pub(crate) fn experiment(args: &ExperimentArgs, output: &Output) -> Result<(), Fault> {
-    let target = Target::Device { path: args.device.clone(), erase: true };
-    let options = Options {
-        quick: args.quick,
-        rounds: args.rounds,
-        configs: args.configs.clone(),
-        neighbours: args.neighbours.clone(),
-        out_dir: Some(args.out.clone()),
-        model: args.iocost.calibration(),
-        simulated: args.simulated.simulated(),
-        ..Options::new(target)
-    };
-    options.cancel.on_signals().map_err(|error| fault("experiment", error))?;
-    fs::create_dir_all(&args.out).map_err(|error| cannot_write(&args.out, &error))?;
-    let result = one(&method(&args.name)?, &options, output)?;
-    output.raw(report::table::render(&result).as_bytes())
 }
 
 fn target(args: &DemoArgs) -> Result<Target, Fault> {
@@ -132,10 +108,6 @@ fn target(args: &DemoArgs) -> Result<Target, Fault> {
     }
 }
 
-fn method(name: &str) -> Result<Method, Fault> {
-    experiments::named(name).map(|entry| entry.method).map_err(|error| fault("experiment", error))
-}
-
 fn one(method: &Method, options: &Options, output: &Output) -> Result<Experiment, Fault> {
     let mut steps = Steps::new(method.name, "{prefix} {bar:24} {pos}/{len} {msg}", output);
     let mut on_progress = |progress: &Progress| steps.step(progress.done as u64, progress.of as u64, &progress.doing);
@@ -147,9 +119,9 @@ fn write_report(dir: &Path, experiments: &[Experiment]) -> Result<(), Fault> {
         let path = dir.join(name);
         fs::write(&path, text).map_err(|error| cannot_write(&path, &error))
     };
-    write("report.html".to_owned(), report::html::render(experiments))?;
+    write("report.html".to_owned(), report::html::render(&DEMO, experiments))?;
     for experiment in experiments {
-        for (stem, svg) in report::svg::pictures(experiment) {
+        for (stem, svg) in report::svg::pictures(&DEMO, experiment) {
             write(format!("{stem}.svg"), svg)?;
         }
     }

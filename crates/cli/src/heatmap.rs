@@ -4,9 +4,9 @@ use std::path::Path;
 
 use bulkhead_api::client::Client;
 use bulkhead_api::wire::HeatRow;
-use bulkhead_bench::report::svg::heat_map;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::heat::HeatSource;
+use bulkhead_measure::report::svg::heat_map;
 use bulkhead_sys::file;
 
 use crate::args::HeatmapArgs;

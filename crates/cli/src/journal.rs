@@ -1,9 +1,9 @@
 //! `bulkhead journal`: what calls cost in journal bytes.
 
-use bulkhead_bench::cgroup_run::Cancel;
-use bulkhead_bench::journal_cost::{self, Features, Request};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::observe::cost::CallCost;
+use bulkhead_measure::cgroup_run::Cancel;
+use bulkhead_measure::journal_cost::{self, Features, Request};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::find_program;
 

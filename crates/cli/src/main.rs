@@ -68,10 +68,9 @@ fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Fault> {
         Command::Siblings => blockd::siblings().map(|()| ExitCode::SUCCESS),
         Command::Act { action } => apart::act(&action, std::io::stdout().lock()).map(|()| ExitCode::SUCCESS),
         Command::Work { spec } => work::run(&spec).map(|()| ExitCode::SUCCESS),
-        Command::Load(args) => bulkhead_bench::load::main(&args)
+        Command::Load(args) => bulkhead_measure::load::main(&args)
             .map(|()| ExitCode::SUCCESS)
             .map_err(|error| demo::fault("experiment", error)),
-        Command::Experiment(args) => demo::experiment(&args, output).map(|()| ExitCode::SUCCESS),
         Command::Top(args) => top::run(&args, cli.socket, output).map(|()| ExitCode::SUCCESS),
         Command::Blame(args) => {
             blame::run(&args, &Source::open(cli.socket, output)?, output).map(|()| ExitCode::SUCCESS)

@@ -1,6 +1,6 @@
 //! Physical devices: which controller is active, whether shares can work, enabling a controller and restoring the previous one.
 //!
-//! Measuring an io.cost model is not here: a worker does it (`service/measure.rs`, `bulkhead-bench`).
+//! Measuring an io.cost model is not here: a worker does it (`service/measure.rs`, `bulkhead-measure`).
 
 use std::path::PathBuf;
 

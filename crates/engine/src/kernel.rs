@@ -25,7 +25,7 @@ mod volumes;
 mod worker;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, RwLock};
 
 use bulkhead_core::action::{Action, Applied};
@@ -52,6 +52,8 @@ pub struct Kernel {
     pub(super) systemd: Option<Manager>,
     /// Requests that each volume of a file pool that gets a device can have under way.
     pub(super) requests: u16,
+    /// The program `bulkhead`, which serves images and reads for peers in processes of their own.
+    pub(super) program: PathBuf,
     /// Whether this program has the command that carries out actions in processes of their own.
     pub(super) has_processes: bool,
     /// Taken by who makes layers, and exclusively by who removes those that nothing lies on.
@@ -80,6 +82,7 @@ impl Kernel {
             systemd: (systemd::is_running(&roots) && systemd::has_bus(&roots)).then(Manager::default),
             roots,
             requests: bulkhead_sys::ublk::service::REQUESTS,
+            program: "/proc/self/exe".into(),
             has_processes: false,
             layers: RwLock::default(),
             root_slice: RootSlice::default(),
@@ -97,6 +100,12 @@ impl Kernel {
     #[must_use]
     pub fn with_processes(self) -> Self {
         Self { has_processes: true, ..self }
+    }
+
+    /// With the program `bulkhead` at this path, where this process runs another one.
+    #[must_use]
+    pub fn with_program(self, program: &Path) -> Self {
+        Self { program: program.to_owned(), ..self }
     }
 
     /// With so many requests under way for each volume of a file pool, once it gets a device.

@@ -165,7 +165,7 @@ pub struct IocostLines {
 }
 
 impl IocostLines {
-    /// As options of `bulkhead demo` and of its experiments.
+    /// As options of `bulkhead demo` and `bulkhead-evidence`.
     #[must_use]
     pub fn options(self) -> [String; 4] {
         ["--model", self.model, "--qos", self.qos].map(str::to_owned)

@@ -1,7 +1,7 @@
 //! The root cgroup's `io.cost.qos` and `io.cost.model`: the io.cost controller of one device.
 //!
 //! Owns: the text format of both files (kernel `block/blk-iocost.c`), reading, and writing with a check of what the kernel
-//! took. Does not: choose a model or latency targets (that is calibration, in `bench`), nor set weights (see `cgroup`).
+//! took. Does not: choose a model or latency targets (that is calibration, in `measure`), nor set weights (see `cgroup`).
 
 use std::fmt;
 use std::fs;

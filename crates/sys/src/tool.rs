@@ -3,9 +3,11 @@
 //!
 //! Owns the only place in the shipped programs that starts a helper. Does not interpret what a program prints.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -95,7 +97,7 @@ pub struct Tool {
     /// Its name, for messages.
     program: &'static str,
     /// What is started.
-    path: &'static str,
+    path: Cow<'static, OsStr>,
     args: Vec<OsString>,
     envs: Vec<(&'static str, OsString)>,
     ok_codes: Vec<i32>,
@@ -110,7 +112,7 @@ impl Tool {
     pub fn new(program: &'static str) -> Self {
         Self {
             program,
-            path: program,
+            path: Cow::Borrowed(OsStr::new(program)),
             args: Vec::new(),
             envs: Vec::new(),
             ok_codes: vec![0],
@@ -123,7 +125,13 @@ impl Tool {
     /// A run of the program that this process runs, also when its file was replaced.
     #[must_use]
     pub fn this_program() -> Self {
-        Self { path: "/proc/self/exe", ..Self::new("bulkhead") }
+        Self::bulkhead(Path::new("/proc/self/exe"))
+    }
+
+    /// A run of the program `bulkhead` that is at `path`.
+    #[must_use]
+    pub fn bulkhead(path: &Path) -> Self {
+        Self { path: Cow::Owned(path.as_os_str().to_owned()), ..Self::new("bulkhead") }
     }
 
     /// Excludes it from the processes that systemd kills at the end of a shutdown, since file systems may need it until then: an `argv[0]` with
@@ -289,7 +297,7 @@ impl Tool {
 
     #[expect(clippy::disallowed_methods, reason = "the one place that starts helper programs")]
     fn command(&self) -> Command {
-        let mut command = Command::new(self.path);
+        let mut command = Command::new(&self.path);
         command.args(&self.args).env_clear().env("PATH", PATH).env("LC_ALL", "C").current_dir("/");
         // LVM complains about every descriptor that it inherits; ours are close-on-exec.
         command.env("LVM_SUPPRESS_FD_WARNINGS", "1");
@@ -300,7 +308,7 @@ impl Tool {
             command.arg0(format!("@{}", self.program));
         }
         // Our own program raises the limit by itself where it has to, and is started faster without this.
-        if self.path == self.program {
+        if *self.path == *self.program {
             // SAFETY: between fork and exec the closure makes two system calls (`prlimit`), and neither allocates nor locks.
             unsafe { command.pre_exec(process::reset_open_files) };
         }

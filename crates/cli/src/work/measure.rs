@@ -1,10 +1,10 @@
 //! Measures a device, with the daemon making what is needed.
 
 use bulkhead_api::client::Client;
-use bulkhead_bench::calibrate::{self, Request, Told};
-use bulkhead_bench::cgroup_run::Cancel;
 use bulkhead_core::error::Fault;
 use bulkhead_core::work::{JobSteps, MeasureTask, Outcome, Report};
+use bulkhead_measure::calibrate::{self, Request, Told};
+use bulkhead_measure::cgroup_run::Cancel;
 
 use super::Daemon;
 use crate::demo;

@@ -327,7 +327,7 @@ impl Kernel {
     fn start_server(&self, spec: &ServeSpec, successor: bool) -> Result<(), Fault> {
         let object = || file_object(&spec.image);
         let text = serde_json::to_string(spec).map_err(|error| Fault::new(Code::Internal, object(), error))?;
-        let mut tool = Tool::this_program().outlives_shutdown().arg(serve::COMMAND).arg(text);
+        let mut tool = Tool::bulkhead(&self.program).outlives_shutdown().arg(serve::COMMAND).arg(text);
         tool = tool.arg("--requests").arg(self.requests.to_string());
         if successor {
             tool = tool.arg("--successor");

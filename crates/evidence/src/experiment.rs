@@ -1,0 +1,12 @@
+//! The experiments that `bulkhead demo` does not have; a file for each.
+
+pub(crate) mod attribution;
+pub(crate) mod churn;
+pub(crate) mod clone_read;
+pub(crate) mod disk_models;
+pub(crate) mod journal_cost;
+pub(crate) mod journal_fsync;
+pub(crate) mod launch_storm;
+pub(crate) mod share_correction;
+mod sharing;
+pub(crate) mod volume_overhead;

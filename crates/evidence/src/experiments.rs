@@ -1,0 +1,191 @@
+//! The table of all experiments: how each measures, on which disks it is wanted, what is asked of it, and what reports say of it.
+//!
+//! Owns: the list, and finding an entry by its name. Does not: measure (`experiment`), judge (`judge`), or write reports (`report`).
+
+use anyhow::{Context, Result};
+use bulkhead_measure::cleanup::lock;
+use bulkhead_measure::experiment::{Method, OnProgress, Options, dbms_consolidation, fsync_probe};
+use bulkhead_measure::report::about::{About, DBMS_CONSOLIDATION, FSYNC_PROBE};
+use bulkhead_measure::result::Experiment;
+use bulkhead_sys::roots::Roots;
+
+pub use crate::experiment::attribution::OVERHEAD;
+use crate::experiment::{
+    attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, launch_storm, share_correction,
+    volume_overhead,
+};
+use crate::judge::{self, Case};
+use crate::report::about;
+use crate::served;
+
+/// One experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// How it measures.
+    pub method: Method,
+    /// The disk models of the lab that it is wanted on.
+    pub disks: &'static [&'static str],
+    /// What is asked of its results.
+    pub(crate) judge: fn(&mut Case<'_>, &[&Experiment]),
+    /// What reports say of it.
+    pub about: About,
+}
+
+impl Entry {
+    /// Runs it, after what a killed run left of programs that are not ours is removed; see [`Method::run`].
+    ///
+    /// # Errors
+    /// As [`Method::run`].
+    pub fn run(&self, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+        let locked = lock()?;
+        served::remove_leftovers(&Roots::host())?;
+        drop(locked);
+        self.method.run(options, progress)
+    }
+}
+
+/// All of them, in the order of docs/EVIDENCE.md.
+pub const ALL: &[Entry] = &[
+    Entry {
+        method: fsync_probe::METHOD,
+        // What a flush costs decides here.
+        disks: &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
+        judge: judge::fsync_probe,
+        about: FSYNC_PROBE,
+    },
+    Entry {
+        method: dbms_consolidation::METHOD,
+        // On nvme their loads are bound by 10^9 instructions a second, and not by the disk: here and in the next one.
+        disks: &["hdd", "ssd", "nvme-slow"],
+        judge: judge::dbms,
+        about: DBMS_CONSOLIDATION,
+    },
+    Entry {
+        method: journal_fsync::METHOD,
+        disks: &["hdd", "ssd", "nvme-slow"],
+        judge: judge::journal_fsync,
+        about: about::JOURNAL_FSYNC,
+    },
+    Entry {
+        method: volume_overhead::METHOD,
+        disks: &["hdd", "ssd", "nvme"],
+        judge: judge::volume_overhead,
+        about: about::VOLUME_OVERHEAD,
+    },
+    Entry {
+        method: journal_cost::METHOD,
+        // It works in memory, as the next two do.
+        disks: &["fast"],
+        judge: judge::journal_cost,
+        about: about::JOURNAL_COST,
+    },
+    Entry { method: attribution::METHOD, disks: &["fast"], judge: judge::attribution, about: about::ATTRIBUTION },
+    Entry { method: churn::METHOD, disks: &["fast"], judge: judge::churn, about: about::CHURN },
+    Entry {
+        method: share_correction::METHOD,
+        // It computes as much as it reads: on a disk as fast as it is, 10^9 instructions a second would be the limit.
+        disks: &["hdd-slow", "ssd-slow"],
+        judge: judge::share_correction,
+        about: about::SHARE_CORRECTION,
+    },
+    Entry {
+        method: clone_read::METHOD,
+        // For the same reason.
+        disks: &["hdd-slow", "ssd"],
+        judge: judge::clone_read,
+        about: about::CLONE_READ,
+    },
+    Entry {
+        method: launch_storm::METHOD,
+        disks: &["hdd-slow"],
+        judge: judge::launch_storm,
+        about: about::LAUNCH_STORM,
+    },
+    Entry {
+        method: disk_models::METHOD,
+        disks: &disk_models::DISKS,
+        judge: judge::disk_models,
+        about: about::DISK_MODELS,
+    },
+];
+
+/// The experiment with this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Entry> {
+    ALL.iter().find(|entry| entry.method.name == name)
+}
+
+/// The experiment with this name.
+///
+/// # Errors
+/// Names those that there are.
+pub fn named(name: &str) -> Result<&'static Entry> {
+    find(name).with_context(|| {
+        let known: Vec<&str> = ALL.iter().map(|entry| entry.method.name).collect();
+        format!("there is no experiment {name}: choose from {}", known.join(", "))
+    })
+}
+
+/// What reports say of the experiment with this name; nothing of one that is unknown.
+pub(crate) fn about(name: &str) -> About {
+    find(name).map(|entry| entry.about).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use bulkhead_measure::layout::Target;
+
+    fn options() -> Options {
+        Options::new(Target::Directory("/nonexistent".into()))
+    }
+
+    #[test]
+    fn what_an_experiment_does_not_have_is_refused_by_name() {
+        let of = |neighbour: &str, config: &str| {
+            let words = |word: &str| if word.is_empty() { vec![] } else { vec![word.to_owned()] };
+            Options { neighbours: words(neighbour), configs: words(config), ..options() }
+        };
+        let check = |name: &str, neighbour: &str, config: &str| {
+            named(name).unwrap().method.check_choice(&of(neighbour, config))
+        };
+        assert!(check("fsync-probe", "streams", "shared/none").is_ok());
+        assert!(check("clone-read", "", "").is_ok());
+        assert!(check("disk-models", "depth-32", "random-read").is_ok());
+        assert!(OVERHEAD.iter().all(|group| check("attribution", group, "").is_ok()));
+        let refused = |name, neighbour, config| check(name, neighbour, config).unwrap_err().to_string();
+        assert!(refused("fsync-probe", "nobody", "").contains("no neighbour \"nobody\""));
+        assert!(refused("dbms-consolidation", "", "own").contains("own+accounting/iocost"));
+        // Those that are run as a whole do not run as a whole instead.
+        for name in ["clone-read", "launch-storm", "volume-overhead", "journal-cost", "churn"] {
+            assert!(refused(name, "anything", "").contains("no neighbour \"anything\", nor another"), "{name}");
+            assert!(refused(name, "", "drr").contains("no configuration \"drr\", nor another"), "{name}");
+        }
+        assert!(refused("disk-models", "depth-3", "").contains("choose from depth-1, "));
+        assert!(refused("attribution", "", "shared/none").contains("no configuration"));
+        // It has both, and not together.
+        assert!(refused("dbms-consolidation", "none", "own+accounting+hold/iocost").contains("no cell"));
+    }
+
+    #[test]
+    fn short_forms_stay_within_ten_minutes() {
+        let quick = Options { quick: true, ..options() };
+        for Entry { method, .. } in ALL {
+            let (name, expected) = (method.name, method.expected_duration(&quick));
+            assert!(expected <= Duration::from_secs(600), "{name}: {expected:?}");
+            let full = method.expected_duration(&options());
+            // An hour, to the minute; the limits of fsync-probe are enforced for 75 s before they are measured.
+            let most = if name == "fsync-probe" { 3660 + 9 * 75 } else { 3660 };
+            assert!(full < Duration::from_secs(most), "{name}: {full:?}");
+        }
+        assert!(find("nothing").is_none());
+    }
+
+    #[test]
+    fn an_unknown_experiment_names_the_known_ones() {
+        let error = named("nothing").unwrap_err().to_string();
+        assert!(error.contains("fsync-probe"), "{error}");
+    }
+}

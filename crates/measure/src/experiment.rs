@@ -1,0 +1,495 @@
+//! The experiments of docs/evidence: what is run in which order, and how figures come from it.
+//!
+//! Owns: cells, rounds, windows, and the JSON that is written after each round. Rounds are interleaved: round 1 of all cells,
+//! then round 2, so that a machine that gets slower over time does not favour a cell.
+//! Does not: judge the figures (`judge`), or show them (`report`).
+
+pub mod dbms_consolidation;
+pub mod fsync_probe;
+pub mod held;
+pub mod machine;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bulkhead_core::model::{Calibration, Mode};
+use bulkhead_core::units::{Bytes, Share};
+use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_sys::roots::Roots;
+
+use crate::cgroup_run::{Cancel, Starter};
+use crate::cleanup::with_removal;
+use crate::layout::{Bench, Controller, Layout, Target};
+use crate::result::{Cell, Experiment, FORMAT, Round};
+pub use machine::Simulated;
+
+/// How an experiment is to be run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// On what.
+    pub target: Target,
+    /// The short form: one round, short windows.
+    pub quick: bool,
+    /// Number of rounds (default: 3, or 1 in the short form).
+    pub rounds: Option<u32>,
+    /// Only these neighbours; all when it is empty.
+    pub neighbours: Vec<String>,
+    /// Only these configurations, as `shared/none`; all when it is empty.
+    pub configs: Vec<String>,
+    /// What io.cost is told about the device; configurations with io.cost fail without.
+    pub model: Option<Calibration>,
+    /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
+    pub out_dir: Option<PathBuf>,
+    /// The `bulkhead` program, for the loads.
+    pub program: PathBuf,
+    /// What is simulated of the machine.
+    pub simulated: Simulated,
+    /// Calls the experiment off.
+    pub cancel: Cancel,
+}
+
+impl Options {
+    /// The full form on a target, without a model for io.cost; loads are run by this program itself.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self {
+            target,
+            quick: false,
+            rounds: None,
+            neighbours: Vec::new(),
+            configs: Vec::new(),
+            model: None,
+            out_dir: None,
+            program: "/proc/self/exe".into(),
+            simulated: Simulated::default(),
+            cancel: Cancel::new(),
+        }
+    }
+}
+
+/// What an experiment is about to do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// What, in a few words.
+    pub doing: String,
+    /// Steps done and steps in all; a step is one round of one cell.
+    pub done: usize,
+    /// See `done`.
+    pub of: usize,
+    /// Time since the start.
+    pub elapsed: Duration,
+    /// Figures of the step that was just completed, if one was.
+    pub completed: Option<(String, Round)>,
+}
+
+/// Told what happens.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
+
+/// A configuration and a neighbour that options can choose; either is empty where there is none to choose.
+pub type Choice = (String, String);
+
+/// How one experiment measures.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its name, which is that of its result.
+    pub name: &'static str,
+    /// What it measures, in a line.
+    pub what: &'static str,
+    /// What options can choose, one for each cell; nothing where it is always run as a whole.
+    pub choices: fn(&Options) -> Vec<Choice>,
+    /// How much is measured with these options.
+    pub extent: fn(&Options) -> Extent,
+    /// Runs it, see [`Method::run`].
+    pub work: fn(&Options, OnProgress<'_>) -> Result<Experiment>,
+}
+
+/// How much an experiment measures, and how long that takes on an emulated machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Extent {
+    /// Making what is measured on.
+    pub set_up_seconds: f64,
+    /// Rounds of each cell.
+    pub n_rounds: u32,
+    /// Cells.
+    pub n_cells: usize,
+    /// One round of one cell, on average.
+    pub round_seconds: f64,
+}
+
+impl Extent {
+    /// So many cells, in as many rounds as the options ask for, after pool, volumes and tenants are set up.
+    pub fn new(options: &Options, n_cells: usize, round_seconds: f64) -> Self {
+        Self { set_up_seconds: 45.0, n_rounds: n_rounds(options), n_cells, round_seconds }
+    }
+
+    /// The same of an experiment that makes something else before.
+    pub fn after(self, set_up_seconds: f64) -> Self {
+        Self { set_up_seconds, ..self }
+    }
+
+    fn duration(self) -> Duration {
+        let steps = f64::from(self.n_rounds) * self.n_cells as f64;
+        Duration::from_secs_f64(self.set_up_seconds + steps * self.round_seconds)
+    }
+}
+
+impl Method {
+    /// Runs it. Blocks, for as long as [`Method::expected_duration`] says; call it from a thread that lives as long, because children end
+    /// with the thread that started them.
+    ///
+    /// # Errors
+    /// When something cannot be set up, run or measured; what was measured until then is in the JSON file.
+    pub fn run(&self, options: &Options, progress: OnProgress<'_>) -> Result<Experiment> {
+        (self.work)(options, progress)
+    }
+
+    /// How long it takes with these options, set-up included, on an emulated machine.
+    #[must_use]
+    pub fn expected_duration(&self, options: &Options) -> Duration {
+        (self.extent)(options).duration()
+    }
+
+    /// Refuses neighbours and configurations that it does not have, before anything is set up for it.
+    ///
+    /// # Errors
+    /// Names what is unknown, and what is known.
+    pub fn check_choice(&self, options: &Options) -> Result<()> {
+        let (name, all) = (self.name, (self.choices)(options));
+        let of_config = |(config, _): &Choice| config.clone();
+        let of_neighbour = |(_, neighbour): &Choice| neighbour.clone();
+        let known = |part: &dyn Fn(&Choice) -> String| -> BTreeSet<String> {
+            all.iter().map(part).filter(|word| !word.is_empty()).collect()
+        };
+        for (what, wanted, known) in [
+            ("neighbour", &options.neighbours, known(&of_neighbour)),
+            ("configuration", &options.configs, known(&of_config)),
+        ] {
+            match wanted.iter().find(|word| !known.contains(*word)) {
+                Some(unknown) if known.is_empty() => {
+                    bail!("{name} has no {what} {unknown:?}, nor another to choose: leave the option out")
+                }
+                Some(unknown) => {
+                    let known: Vec<String> = known.into_iter().collect();
+                    bail!("{name} has no {what} {unknown:?}: choose from {}", known.join(", "));
+                }
+                None => {}
+            }
+        }
+        let is_chosen = |(config, neighbour): &Choice| {
+            is_wanted(&options.configs, config) && is_wanted(&options.neighbours, neighbour)
+        };
+        if !all.is_empty() && !all.iter().any(is_chosen) {
+            bail!("{name} has no cell with one of these configurations and one of these neighbours");
+        }
+        Ok(())
+    }
+}
+
+/// A configuration with a neighbour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// How files are laid out.
+    pub layout: Layout,
+    /// What makes weights work.
+    pub controller: Controller,
+    /// What the other tenant does.
+    pub neighbour: &'static str,
+    /// How shares are held, beyond weights that stay as they are.
+    pub hold: Option<Mode>,
+}
+
+impl Plan {
+    /// Volumes of their own with accounting, and shares enforced.
+    #[must_use]
+    pub fn held(controller: Controller, neighbour: &'static str) -> Self {
+        Self { layout: Layout::OwnAccounted, controller, neighbour, hold: Some(Mode::Correcting) }
+    }
+
+    /// `shared/iocost`, or `shared+hold/iocost`.
+    #[must_use]
+    pub fn config(self) -> String {
+        format!("{}/{}", self.layout_word(), self.controller.as_str())
+    }
+
+    fn layout_word(self) -> String {
+        let hold = match self.hold {
+            None => "",
+            Some(Mode::Correcting) => "+hold",
+            Some(Mode::Published) => "+published",
+        };
+        format!("{}{hold}", self.layout.as_str())
+    }
+
+    /// The same with the neighbour.
+    #[must_use]
+    pub fn id(self) -> String {
+        format!("{}/{}", self.config(), self.neighbour)
+    }
+
+    fn cell(self) -> Cell {
+        Cell {
+            layout: self.layout_word(),
+            controller: self.controller.as_str().to_owned(),
+            neighbour: self.neighbour.to_owned(),
+            rounds: Vec::new(),
+        }
+    }
+}
+
+/// All pairs of configurations and neighbours, neighbour by neighbour.
+#[must_use]
+pub fn product(configs: &[(Layout, Controller)], neighbours: &[&'static str]) -> Vec<Plan> {
+    let with = |&neighbour: &&'static str| {
+        configs.iter().map(move |&(layout, controller)| Plan { layout, controller, neighbour, hold: None })
+    };
+    neighbours.iter().flat_map(with).collect()
+}
+
+/// The cells that the options ask for.
+#[must_use]
+pub fn chosen(all: &[Plan], options: &Options) -> Vec<Plan> {
+    let is_chosen =
+        |plan: &&Plan| is_wanted(&options.neighbours, plan.neighbour) && is_wanted(&options.configs, &plan.config());
+    all.iter().filter(is_chosen).copied().collect()
+}
+
+/// Whether a list of names has this one; an empty list stands for all.
+#[must_use]
+pub fn is_wanted(list: &[String], word: &str) -> bool {
+    list.is_empty() || list.iter().any(|name| name == word)
+}
+
+/// What options can choose of some cells.
+#[must_use]
+pub fn choices(plans: &[Plan]) -> Vec<Choice> {
+    plans.iter().map(|plan| (plan.config(), plan.neighbour.to_owned())).collect()
+}
+
+/// For experiments that are always run as a whole.
+#[must_use]
+pub fn no_choices(_: &Options) -> Vec<Choice> {
+    Vec::new()
+}
+
+#[must_use]
+pub fn n_rounds(options: &Options) -> u32 {
+    options.rounds.unwrap_or(if options.quick { 1 } else { 3 }).max(1)
+}
+
+/// The frame of an experiment: rounds over cells, progress, and the file.
+pub struct Frame<'a, 'p> {
+    /// How it is run.
+    pub options: &'a Options,
+    /// The result so far.
+    pub experiment: Experiment,
+    /// Number of steps; a step is one round of one cell.
+    pub of: usize,
+    progress: OnProgress<'p>,
+    started: Instant,
+    done: usize,
+}
+
+impl fmt::Debug for Frame<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { options, experiment, of, started, done, .. } = self;
+        let mut debug = f.debug_struct("Frame");
+        debug.field("options", options).field("experiment", experiment).field("of", of);
+        debug.field("started", started).field("done", done).finish_non_exhaustive()
+    }
+}
+
+impl<'a, 'p> Frame<'a, 'p> {
+    pub fn new(name: &str, about: &str, options: &'a Options, progress: OnProgress<'p>) -> Self {
+        let experiment = Experiment {
+            format: FORMAT,
+            name: name.to_owned(),
+            about: about.to_owned(),
+            quick: options.quick,
+            machine: machine::machine(&options.simulated),
+            disk: crate::result::Disk::default(),
+            commands: Vec::new(),
+            cells: Vec::new(),
+            notes: Vec::new(),
+        };
+        Self { options, experiment, progress, started: Instant::now(), done: 0, of: 0 }
+    }
+
+    pub fn say(&mut self, doing: &str) {
+        self.tell(doing, None);
+    }
+
+    fn tell(&mut self, doing: &str, completed: Option<(String, Round)>) {
+        let (done, of, elapsed) = (self.done, self.of, self.started.elapsed());
+        (self.progress)(&Progress { doing: doing.to_owned(), done, of, elapsed, completed });
+    }
+
+    pub fn starter(&self) -> Starter {
+        Starter { program: self.options.program.clone(), cancel: self.options.cancel.clone() }
+    }
+
+    fn set_up(&mut self, shares: (u32, u32), shared_journal: Option<Bytes>) -> Result<Bench> {
+        self.say("setting up pool, volumes and tenants");
+        let shares = (Share::try_from(shares.0)?, Share::try_from(shares.1)?);
+        let bench = Bench::set_up(&self.options.target, &self.options.program, shares, shared_journal)?;
+        self.experiment.disk = machine::disk(bench.device(), bench.dev(), &self.options.simulated);
+        self.experiment.notes.extend_from_slice(bench.notes());
+        let shared = match self.options.target {
+            Target::Device { .. } => "a shared one of twice that",
+            Target::Directory(_) => "the shared layout is two directories of the host file system",
+        };
+        self.experiment.notes.push(format!(
+            "All layouts were set up once on the same device and stayed mounted: a volume of {} MiB for each tenant, {shared}. \
+             Shares {} and {}.",
+            bench.volume_bytes() >> 20,
+            shares.0,
+            shares.1
+        ));
+        if let Some(model) = &self.options.model {
+            self.experiment.commands.push(format!("io.cost.model {}; io.cost.qos {}", model.model, model.qos));
+        }
+        Ok(bench)
+    }
+
+    /// Runs all rounds of all cells, writing the file after each round. A cell that fails is noted and the others go on,
+    /// unless the experiment is called off.
+    pub fn rounds(&mut self, plans: &[Plan], mut step: impl FnMut(&mut Self, Plan) -> Result<Round>) -> Result<()> {
+        if plans.is_empty() {
+            bail!("no cell is left to run: check the neighbours and configurations asked for");
+        }
+        self.experiment.cells = plans.iter().map(|plan| plan.cell()).collect();
+        let n_rounds = n_rounds(self.options);
+        self.of = plans.len() * usize::try_from(n_rounds).context("too many rounds")?;
+        let mut failed = 0;
+        for number in 1..=n_rounds {
+            for (index, plan) in plans.iter().enumerate() {
+                self.options.cancel.check()?;
+                self.say(&format!("round {number} of {n_rounds}: {}", plan.id()));
+                match step(self, *plan) {
+                    Ok(round) => self.finish(index, round)?,
+                    Err(error) => {
+                        self.options.cancel.check()?;
+                        failed += 1;
+                        self.done += 1;
+                        let note = format!("{}, round {number}, failed: {error:#}", plan.id());
+                        self.say(&note);
+                        self.experiment.notes.push(note);
+                        if failed > plans.len() {
+                            return Err(error).context("too many cells failed");
+                        }
+                        self.write()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// [`Self::rounds`] while the host is observed, for cells in which shares are enforced.
+    pub fn observed_rounds(
+        &mut self,
+        plans: &[Plan],
+        mut step: impl FnMut(&mut Self, &Observatory, Plan) -> Result<Round>,
+    ) -> Result<()> {
+        let observatory = Observatory::new(Roots::host());
+        let done = self.rounds(plans, |frame, plan| step(frame, &observatory, plan));
+        observatory.stop();
+        done
+    }
+
+    /// A round of a cell is done.
+    pub fn finish(&mut self, cell: usize, round: Round) -> Result<()> {
+        self.done += 1;
+        let id = self.experiment.cells[cell].id();
+        self.experiment.cells[cell].rounds.push(round.clone());
+        self.tell("done", Some((id, round)));
+        self.write()
+    }
+
+    pub fn write(&self) -> Result<()> {
+        let Some(dir) = &self.options.out_dir else { return Ok(()) };
+        write_json(dir, &self.experiment)
+    }
+
+    /// Sets up, works, and removes what was set up, also when the work fails; the file is written once more at the end.
+    pub fn with_bench(
+        mut self,
+        shares: (u32, u32),
+        shared_journal: Option<Bytes>,
+        work: impl FnOnce(&mut Self, &Bench) -> Result<()>,
+    ) -> Result<Experiment> {
+        let bench = self.set_up(shares, shared_journal)?;
+        let worked = work(&mut self, &bench);
+        with_removal(worked, bench.remove())?;
+        self.write()?;
+        Ok(self.experiment)
+    }
+}
+
+/// Writes `DIR/NAME.json` atomically.
+fn write_json(dir: &Path, experiment: &Experiment) -> Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut text = serde_json::to_vec_pretty(experiment).context("cannot encode the result")?;
+    text.push(b'\n');
+    let path = dir.join(format!("{}.json", experiment.name));
+    bulkhead_sys::file::write_atomic(&path, &text).context("cannot write the result")
+}
+
+/// Puts a figure into a round, if there is one.
+pub fn put(round: &mut Round, name: &str, value: impl Into<Option<f64>>) {
+    if let Some(value) = value.into().filter(|value| value.is_finite()) {
+        round.figures.insert(name.to_owned(), value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        Options::new(Target::Directory("/nonexistent".into()))
+    }
+
+    #[test]
+    fn filters_choose_cells() {
+        let all = fsync_probe::cells(&options());
+        assert_eq!(chosen(&all, &options()).len(), 24);
+        let some = Options {
+            neighbours: vec!["streams".into()],
+            configs: vec!["shared/none".into(), "own+accounting/iocost".into()],
+            ..options()
+        };
+        let ids: Vec<String> = chosen(&all, &some).into_iter().map(Plan::id).collect();
+        assert_eq!(ids, ["shared/none/streams", "own+accounting/iocost/streams"]);
+    }
+
+    #[test]
+    fn rounds_are_interleaved_and_kept_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { rounds: Some(2), out_dir: Some(dir.path().to_owned()), ..options() };
+        let mut said = Vec::new();
+        let mut progress = |p: &Progress| said.push(p.doing.clone());
+        let mut frame = Frame::new("fsync-probe", "", &options, &mut progress);
+        let plans = product(&[(Layout::Shared, Controller::None), (Layout::Own, Controller::Bfq)], &["storm"]);
+        let mut order = Vec::new();
+        let outcome = frame.rounds(&plans, |_, plan| {
+            order.push(plan.layout.as_str());
+            if order.len() == 4 {
+                options.cancel.call_off();
+                bail!("interrupted in the middle");
+            }
+            let mut round = Round::default();
+            put(&mut round, "x_ms", 1.0);
+            put(&mut round, "nothing_ms", f64::NAN);
+            Ok(round)
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "interrupted");
+        assert_eq!(order, ["shared", "own", "shared", "own"]);
+        let text = std::fs::read(dir.path().join("fsync-probe.json")).unwrap();
+        let kept: Experiment = serde_json::from_slice(&text).unwrap();
+        assert_eq!(kept.cells.iter().map(|cell| cell.rounds.len()).collect::<Vec<_>>(), [2, 1]);
+        assert_eq!(kept.cells[0].rounds[0].figures.len(), 1);
+    }
+}

@@ -1,0 +1,22 @@
+//! What the `bulkhead` program measures: loads, calibration, costs of calls, and the experiments of `bulkhead demo` with their reports.
+//!
+//! Owns: the load generators, the layouts that are compared (shared or own journal, with and without accounting and controller), how an
+//! experiment is run and what its result is, the calibration of io.cost, and the reports.
+//! Does not: boot machines (`lab`), decide how a tenant or volume is made (`engine`), or have experiments, judgements and pages that only
+//! the project's own evidence needs (`evidence`).
+
+#![forbid(unsafe_code)]
+
+pub mod calibrate;
+pub mod cgroup_run;
+pub mod cleanup;
+pub mod experiment;
+pub mod isolation;
+pub mod journal_cost;
+pub mod layout;
+pub mod load;
+pub mod mariadb;
+pub mod pair;
+pub mod report;
+pub mod result;
+pub mod sample;

@@ -1,0 +1,442 @@
+//! The load generators: what runs inside a tenant while an experiment measures. Hidden subcommand `bulkhead __load`.
+//!
+//! Owns: the loads, their protocol on standard input and output, and the JSON line that each prints at its end.
+//! Does not: enter cgroups, know about tenants, or compare anything.
+//!
+//! # Protocol
+//! ```text
+//! prepare ─▶ "waiting" ─▶ one byte on stdin ─▶ warm-up ─▶ "ready" ─▶ measured window ─▶ one byte on stdin ─▶ JSON line
+//! ```
+//! The two bytes are only waited for with `--wait-for-start`; the end of stdin counts as a byte. Loads that get the first byte together
+//! measure the same window. A load keeps loading until the second byte, so that the other one's last operation still has
+//! its neighbour. Without `--wait-for-start` a load starts at once and ends with its window.
+
+mod clock;
+mod direct;
+mod files;
+mod fsyncs;
+mod mkdirs;
+mod probe;
+mod sequential;
+pub mod storm;
+mod streams;
+mod tally;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+pub use clock::Timer;
+pub use tally::{Series, Tally};
+
+/// What a load prints when it is prepared and waits for the start.
+pub const WAITING: &str = "waiting";
+/// What a load prints when its measured window begins.
+pub const READY: &str = "ready";
+
+/// The kinds of load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadKind {
+    /// 4 KiB append + fsync every 100 ms.
+    Probe,
+    /// 8 threads, each writing 128 MiB through the page cache and then an fsync, again and again.
+    Streams,
+    /// 8 threads, each 16 KiB write + fsync, closed loop.
+    Fsyncs,
+    /// Creates and removes many small files.
+    Storm,
+    /// Sequential 4 KiB writes, never an fsync.
+    NoFsync,
+    /// Sequential 4 KiB writes, an fsync after each MiB.
+    LowFsync,
+    /// Sequential 4 KiB writes, an fsync after each.
+    HighFsync,
+    /// 4 KiB direct writes at random places, each with fdatasync.
+    RandomSync,
+    /// 128 KiB direct writes, one after the other.
+    SequentialDirect,
+    /// 128 KiB direct reads, one after the other.
+    SequentialRead,
+    /// Makes directories, 2000 in a second.
+    Mkdirs,
+}
+
+impl LoadKind {
+    /// The word on the command line and in results.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Probe => "probe",
+            Self::Streams => "streams",
+            Self::Fsyncs => "fsyncs",
+            Self::Storm => "storm",
+            Self::NoFsync => "no-fsync",
+            Self::LowFsync => "low-fsync",
+            Self::HighFsync => "high-fsync",
+            Self::RandomSync => "random-sync",
+            Self::SequentialDirect => "sequential-direct",
+            Self::SequentialRead => "sequential-read",
+            Self::Mkdirs => "mkdirs",
+        }
+    }
+}
+
+/// One run of a load.
+#[derive(Clone, Debug, PartialEq, clap::Args)]
+pub struct LoadArgs {
+    /// What to do.
+    #[arg(value_enum)]
+    pub kind: LoadKind,
+    /// Directory for the load's files; made if it is not there, emptied of them at the end.
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Length of the measured window in seconds.
+    #[arg(long)]
+    pub seconds: f64,
+    /// Load without measuring before that, in seconds.
+    #[arg(long, default_value_t = 0.0)]
+    pub warm_up_seconds: f64,
+    /// Wait for a byte on standard input before the start and for another one before the end.
+    #[arg(long)]
+    pub wait_for_start: bool,
+    /// Number of threads (default: 1 for probe, mkdirs, direct writes and reads, 8 for streams and fsyncs, 2 for storm, else 4);
+    /// sequential direct writes and reads have one.
+    #[arg(long)]
+    pub threads: Option<usize>,
+    /// Largest size of each file in bytes (default: 128 MiB; probe 64 MiB; storm 4 KiB).
+    #[arg(long)]
+    pub file_bytes: Option<u64>,
+    /// probe, storm, mkdirs: time between two operations or batches in milliseconds (default: 100, as fast as it can, 10).
+    #[arg(long)]
+    pub interval_ms: Option<u64>,
+    /// storm: an fsync of the directory after so many batches of 64 files (default 1; 0: never).
+    #[arg(long)]
+    pub sync_every: Option<u64>,
+    /// random-sync, sequential-direct, sequential-read: this block device instead of a file; its data is lost.
+    #[arg(long)]
+    pub on: Option<PathBuf>,
+}
+
+impl LoadArgs {
+    /// A load with its defaults.
+    #[must_use]
+    pub fn new(kind: LoadKind, dir: &Path, seconds: f64) -> Self {
+        Self {
+            kind,
+            dir: dir.to_owned(),
+            seconds,
+            warm_up_seconds: 0.0,
+            wait_for_start: false,
+            threads: None,
+            file_bytes: None,
+            interval_ms: None,
+            sync_every: None,
+            on: None,
+        }
+    }
+
+    /// The command line behind `__load`.
+    #[must_use]
+    pub fn argv(&self) -> Vec<String> {
+        let mut argv = vec![self.kind.as_str().to_owned()];
+        let mut option = |name: &str, value: Option<String>| {
+            if let Some(value) = value {
+                argv.push(format!("--{name}"));
+                argv.push(value);
+            }
+        };
+        option("dir", Some(self.dir.display().to_string()));
+        option("seconds", Some(self.seconds.to_string()));
+        option("warm-up-seconds", (self.warm_up_seconds > 0.0).then(|| self.warm_up_seconds.to_string()));
+        option("threads", self.threads.map(|n| n.to_string()));
+        option("file-bytes", self.file_bytes.map(|n| n.to_string()));
+        option("interval-ms", self.interval_ms.map(|n| n.to_string()));
+        option("sync-every", self.sync_every.map(|n| n.to_string()));
+        option("on", self.on.as_ref().map(|path| path.display().to_string()));
+        if self.wait_for_start {
+            argv.push("--wait-for-start".to_owned());
+        }
+        argv
+    }
+}
+
+/// What a load measured in its window: the JSON line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// Which load.
+    pub kind: LoadKind,
+    /// Length of the window.
+    pub seconds: f64,
+    /// Operations that ended in the window: appends, fsyncs, files created and removed, blocks written or read,
+    /// directories made.
+    pub ops: u64,
+    /// Bytes given to write(2) in the window.
+    pub written_bytes: u64,
+    /// Bytes made durable by an fsync that ended in the window.
+    pub synced_bytes: u64,
+    /// fsync(2) calls that began in the window: how long each took.
+    pub fsync_ms: Series,
+    /// probe: how long after its scheduled moment each operation ended, which shows what waiting in line adds.
+    pub since_scheduled_ms: Series,
+    /// probe, mkdirs: operations that were due in the window and did not begin in it.
+    pub missed_ops: u64,
+}
+
+/// Begin and end of the measured window, and the moment to stop.
+#[derive(Debug)]
+pub(crate) struct Window {
+    begin: Instant,
+    end: Instant,
+    stop: AtomicBool,
+}
+
+impl Window {
+    fn new(args: &LoadArgs) -> Result<Self> {
+        let seconds = |value: f64, name: &str| {
+            Duration::try_from_secs_f64(value).with_context(|| format!("{value} is not a number of seconds for {name}"))
+        };
+        let begin = Instant::now() + seconds(args.warm_up_seconds, "--warm-up-seconds")?;
+        Ok(Self { begin, end: begin + seconds(args.seconds, "--seconds")?, stop: AtomicBool::new(false) })
+    }
+
+    /// Whether `moment` lies in the measured window.
+    pub(crate) fn holds(&self, moment: Instant) -> bool {
+        (self.begin..self.end).contains(&moment)
+    }
+
+    /// Whether the load is to end.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A prepared load.
+trait Load: Sync {
+    /// Number of worker threads.
+    fn n_threads(&self) -> usize;
+    /// Loads until the window is over. Runs in worker thread `index`.
+    fn work(&self, index: usize, window: &Window) -> Result<Tally>;
+    /// Called when the window is over: lets workers end soon, for example by dropping what they wait for.
+    fn cut_short(&self) {}
+    /// Removes the load's files.
+    fn clean_up(&self);
+}
+
+/// Runs a load with the protocol on standard input and output.
+///
+/// # Errors
+/// When a file operation fails, or the arguments make no sense.
+pub fn main(args: &LoadArgs) -> Result<()> {
+    let mut say = |line: &str| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
+    };
+    let hear = || {
+        // The end of stdin means that nobody is left to tell us: go on to the end.
+        std::io::stdin().read(&mut [0u8; 1]).map(drop).context("cannot read standard input")
+    };
+    let wait = args.wait_for_start;
+    let result = run(args, &mut say, &|| if wait { hear() } else { Ok(()) })?;
+    say(&serde_json::to_string(&result).context("cannot encode the result")?)
+}
+
+/// Runs a load; `say` gets the protocol's words, `barrier` is called before the start and before the end.
+///
+/// # Errors
+/// As [`main`].
+pub fn run(
+    args: &LoadArgs,
+    say: &mut dyn FnMut(&str) -> Result<()>,
+    barrier: &dyn Fn() -> Result<()>,
+) -> Result<LoadResult> {
+    if args.threads == Some(0) {
+        bail!("a load needs at least one thread");
+    }
+    fs::create_dir_all(&args.dir).with_context(|| format!("cannot create {}", args.dir.display()))?;
+    let load: Box<dyn Load> = match args.kind {
+        LoadKind::Probe => Box::new(probe::Probe::prepare(args)?),
+        LoadKind::Streams => Box::new(streams::Streams::prepare(args)?),
+        LoadKind::Fsyncs => Box::new(fsyncs::Fsyncs::prepare(args)?),
+        LoadKind::Storm => Box::new(storm::Storm::prepare(args)?),
+        LoadKind::NoFsync | LoadKind::LowFsync | LoadKind::HighFsync => {
+            Box::new(sequential::Sequential::prepare(args)?)
+        }
+        LoadKind::Mkdirs => Box::new(mkdirs::Mkdirs::prepare(args)?),
+        LoadKind::RandomSync | LoadKind::SequentialDirect | LoadKind::SequentialRead => {
+            Box::new(direct::Direct::prepare(args)?)
+        }
+    };
+    say(WAITING)?;
+    barrier()?;
+    let window = Window::new(args)?;
+    let timer = Timer::new()?;
+    let outcome = std::thread::scope(|scope| {
+        let (load, window) = (load.as_ref(), &window);
+        let workers: Vec<_> =
+            (0..load.n_threads()).map(|index| scope.spawn(move || load.work(index, window))).collect();
+        let conducted = conduct(window, &timer, say, barrier);
+        window.stop.store(true, Ordering::Relaxed);
+        load.cut_short();
+        let mut tally = Tally::default();
+        for worker in workers {
+            match worker.join() {
+                Ok(part) => tally.add(part?),
+                Err(_) => bail!("a thread of the load panicked"),
+            }
+        }
+        conducted.map(|()| tally)
+    });
+    load.clean_up();
+    let tally = outcome.with_context(|| format!("load {} in {}", args.kind.as_str(), args.dir.display()))?;
+    Ok(LoadResult {
+        kind: args.kind,
+        seconds: args.seconds,
+        ops: tally.ops,
+        written_bytes: tally.written_bytes,
+        synced_bytes: tally.synced_bytes,
+        fsync_ms: tally.fsync_ms,
+        since_scheduled_ms: tally.since_scheduled_ms,
+        missed_ops: tally.missed_ops,
+    })
+}
+
+fn conduct(
+    window: &Window,
+    timer: &Timer,
+    say: &mut dyn FnMut(&str) -> Result<()>,
+    barrier: &dyn Fn() -> Result<()>,
+) -> Result<()> {
+    timer.wait_until(window.begin)?;
+    say(READY)?;
+    timer.wait_until(window.end)?;
+    barrier()
+}
+
+/// Milliseconds between two moments.
+pub(crate) fn ms_between(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64() * 1e3
+}
+
+/// A buffer that no file system can squeeze: each 512-byte sector differs.
+pub fn noise(n_bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut bytes: Vec<u8> = std::iter::repeat_with(|| next().to_le_bytes()).flatten().take(n_bytes).collect();
+    bytes.truncate(n_bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: LoadArgs,
+    }
+
+    fn short(kind: LoadKind) -> LoadResult {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("load");
+        let args = LoadArgs {
+            threads: (kind != LoadKind::Probe).then_some(2),
+            file_bytes: Some(1 << 20),
+            interval_ms: Some(10),
+            warm_up_seconds: 0.05,
+            ..LoadArgs::new(kind, &dir, 0.5)
+        };
+        let mut said = Vec::new();
+        let result = run(
+            &args,
+            &mut |word| {
+                said.push(word.to_owned());
+                Ok(())
+            },
+            &|| Ok(()),
+        )
+        .unwrap();
+        assert_eq!(said, [WAITING, READY]);
+        let left: Vec<_> = fs::read_dir(&dir).unwrap().collect();
+        assert!(left.is_empty(), "{left:?}");
+        let line = serde_json::to_string(&result).unwrap();
+        // Floating-point numbers come back within a rounding of the last digit.
+        let back: LoadResult = serde_json::from_str(&line).unwrap();
+        assert_eq!((back.kind, back.ops, back.fsync_ms.n()), (result.kind, result.ops, result.fsync_ms.n()));
+        result
+    }
+
+    #[test]
+    fn the_command_line_is_read_back() {
+        let args = LoadArgs {
+            warm_up_seconds: 2.5,
+            wait_for_start: true,
+            threads: Some(3),
+            file_bytes: Some(1 << 20),
+            interval_ms: Some(50),
+            sync_every: Some(0),
+            on: Some("/dev/x".into()),
+            ..LoadArgs::new(LoadKind::HighFsync, Path::new("/mnt/a b"), 10.0)
+        };
+        let argv = std::iter::once("x".to_owned()).chain(args.argv());
+        assert_eq!(Line::try_parse_from(argv).unwrap().args, args);
+    }
+
+    #[test]
+    fn every_load_counts_what_it_did_and_leaves_nothing() {
+        for kind in [LoadKind::Streams, LoadKind::Fsyncs, LoadKind::LowFsync, LoadKind::HighFsync, LoadKind::RandomSync]
+        {
+            let result = short(kind);
+            assert!(result.ops > 0 && result.written_bytes > 0, "{result:?}");
+            assert!(result.fsync_ms.n() > 0, "{kind:?}");
+        }
+        let storm = short(LoadKind::Storm);
+        assert!(storm.ops > 0 && storm.written_bytes > 0, "{storm:?}");
+        let direct = short(LoadKind::SequentialDirect);
+        assert!(direct.ops > 0 && direct.synced_bytes == 0, "{direct:?}");
+        let reads = short(LoadKind::SequentialRead);
+        assert!(reads.ops > 0 && reads.written_bytes == 0, "{reads:?}");
+        let mkdirs = short(LoadKind::Mkdirs);
+        // Each thread 20 in 10 ms; a busy machine may do fewer.
+        assert!((1..=2400).contains(&mkdirs.ops) && mkdirs.missed_ops <= 2400, "{mkdirs:?}");
+        let none = short(LoadKind::NoFsync);
+        assert!(none.written_bytes > 0 && none.fsync_ms.n() == 0 && none.synced_bytes == 0, "{none:?}");
+    }
+
+    #[test]
+    fn the_probe_keeps_its_schedule() {
+        let result = short(LoadKind::Probe);
+        // 50 are due in half a second; a busy machine may do fewer, and a few that were due in the warm-up, never more.
+        let n = result.fsync_ms.n();
+        assert!((1..=56).contains(&n), "{n}");
+        assert_eq!(result.since_scheduled_ms.n(), n);
+        assert!(result.missed_ops <= 56 - n, "{result:?}");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let base = tempfile::tempdir().unwrap();
+        let refused = |args: LoadArgs| run(&args, &mut |_| Ok(()), &|| Ok(())).unwrap_err().to_string();
+        let bad = LoadArgs::new(LoadKind::Fsyncs, base.path(), -1.0);
+        assert_eq!(refused(bad.clone()), "-1 is not a number of seconds for --seconds");
+        assert_eq!(refused(LoadArgs { threads: Some(0), ..bad }), "a load needs at least one thread");
+    }
+
+    #[test]
+    fn noise_has_the_size_asked_for() {
+        assert_eq!(noise(4099, 3).len(), 4099);
+        assert_ne!(noise(512, 1), noise(512, 2));
+    }
+}

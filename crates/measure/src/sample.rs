@@ -1,0 +1,203 @@
+//! What the disk and the cgroups did in a window: two snapshots and their difference.
+//!
+//! Owns: which counters say what. `io.stat` and `diskstat` of the *physical* device only, because stacked devices count the same
+//! bytes once more. What no tenant was charged for is the root's: device total less the top-level cgroups.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use bulkhead_core::units::DevNo;
+use bulkhead_sys::block::{self, Diskstat};
+use bulkhead_sys::cgroup::{self, CgroupPath, IoStat};
+use bulkhead_sys::roots::Roots;
+
+/// Counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    at: Instant,
+    disk: Diskstat,
+    leaves: [IoStat; 4],
+    others: u64,
+}
+
+/// What is watched: one physical device and the two tenants' leaves.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    roots: Roots,
+    dev: DevNo,
+    /// payload of A, journal of A, payload of B, journal of B.
+    leaves: [CgroupPath; 4],
+}
+
+/// What happened between two snapshots.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Activity {
+    /// Length.
+    pub seconds: f64,
+    /// Part of the time with at least one request under way, percent.
+    pub device_busy_pct: f64,
+    /// Bytes read and written on the device.
+    pub device_bytes: u64,
+    /// Writes completed on the device.
+    pub device_writes: u64,
+    /// Mean time of a write on the device, its queue included, milliseconds; 0 without writes.
+    pub device_write_ms: f64,
+    /// Flushes completed on the device.
+    pub device_flushes: u64,
+    /// Bytes charged to A's processes.
+    pub a_payload_bytes: u64,
+    /// Bytes charged to A's journal threads.
+    pub a_journal_bytes: u64,
+    /// Bytes charged to B's processes.
+    pub b_payload_bytes: u64,
+    /// Bytes charged to B's journal threads.
+    pub b_journal_bytes: u64,
+    /// Bytes charged to no cgroup but the root, where journal threads are that nobody moved.
+    pub root_bytes: u64,
+}
+
+impl Watch {
+    /// Watches a device and the leaves of two tenants, in the order payload A, journal A, payload B, journal B.
+    #[must_use]
+    pub fn new(roots: Roots, dev: DevNo, leaves: [CgroupPath; 4]) -> Self {
+        Self { roots, dev, leaves }
+    }
+
+    /// The counters now.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let mut leaves = [IoStat::default(); 4];
+        for (slot, path) in leaves.iter_mut().zip(&self.leaves) {
+            *slot = io_of(&self.roots, self.dev, path)?;
+        }
+        // The cgroups first and the device last: bytes are charged when a bio is issued and counted when it is done.
+        let others = charged_below_root(&self.roots, self.dev)?;
+        let disk = block::diskstat(&self.roots, self.dev).context("the device's counters")?;
+        Ok(Snapshot { at: Instant::now(), disk, leaves, others })
+    }
+
+    /// Requests under way on the device now.
+    ///
+    /// # Errors
+    /// When the counters cannot be read.
+    pub fn in_flight(&self) -> Result<u64> {
+        Ok(block::diskstat(&self.roots, self.dev).context("the device's counters")?.in_flight)
+    }
+}
+
+/// What the kernel charged to a cgroup, and to those below it, on a device.
+pub fn io_of(roots: &Roots, dev: DevNo, path: &CgroupPath) -> Result<IoStat> {
+    let all = cgroup::io_stat(roots, path).with_context(|| format!("I/O of cgroup {path}"))?;
+    Ok(all.get(&dev).copied().unwrap_or_default())
+}
+
+/// Bytes on a device that were charged to any cgroup but the root.
+pub fn charged_below_root(roots: &Roots, dev: DevNo) -> Result<u64> {
+    let tops = cgroup::children(roots, &CgroupPath::root()).context("the top-level cgroups")?;
+    // A cgroup may go away between the two calls, or lack the io controller; then it has no bytes of its own.
+    Ok(tops.iter().map(|top| io_of(roots, dev, top).map_or(0, |io| bytes(&io))).sum())
+}
+
+pub fn bytes(io: &IoStat) -> u64 {
+    io.rbytes + io.wbytes
+}
+
+impl Snapshot {
+    /// What happened from this snapshot to a later one.
+    #[must_use]
+    pub fn until(&self, later: &Snapshot) -> Activity {
+        let seconds = later.at.saturating_duration_since(self.at).as_secs_f64();
+        let grew = |of: fn(&Diskstat) -> u64| of(&later.disk).saturating_sub(of(&self.disk));
+        let leaf = |index: usize| bytes(&later.leaves[index]).saturating_sub(bytes(&self.leaves[index]));
+        let device_bytes = 512 * grew(|disk| disk.read_sectors + disk.write_sectors);
+        let busy_ms = grew(|disk| disk.io_ms) as f64;
+        let device_writes = grew(|disk| disk.writes);
+        Activity {
+            seconds,
+            device_busy_pct: if seconds > 0.0 { (busy_ms / seconds / 10.0).min(100.0) } else { 0.0 },
+            device_bytes,
+            device_writes,
+            device_write_ms: grew(|disk| disk.write_ms) as f64 / device_writes.max(1) as f64,
+            device_flushes: grew(|disk| disk.flushes),
+            a_payload_bytes: leaf(0),
+            a_journal_bytes: leaf(1),
+            b_payload_bytes: leaf(2),
+            b_journal_bytes: leaf(3),
+            root_bytes: device_bytes.saturating_sub(later.others.saturating_sub(self.others)),
+        }
+    }
+}
+
+impl Activity {
+    /// Bytes charged to tenant A's slice.
+    #[must_use]
+    pub fn a_bytes(&self) -> u64 {
+        self.a_payload_bytes + self.a_journal_bytes
+    }
+
+    /// Bytes charged to tenant B's slice.
+    #[must_use]
+    pub fn b_bytes(&self) -> u64 {
+        self.b_payload_bytes + self.b_journal_bytes
+    }
+
+    /// An amount per second of the window.
+    #[must_use]
+    pub fn per_s(&self, amount: u64) -> f64 {
+        if self.seconds > 0.0 { amount as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// An amount as percent of the device's bytes.
+    #[must_use]
+    pub fn pct_of_device(&self, amount: u64) -> f64 {
+        if self.device_bytes > 0 { amount as f64 / self.device_bytes as f64 * 100.0 } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::time::Duration;
+
+    #[test]
+    fn a_window_is_the_difference_of_two_snapshots() {
+        let base = tempfile::tempdir().unwrap();
+        let roots = Roots::under(base.path());
+        let leaves = ["a/payload", "a/journal", "b/payload", "b/journal"];
+        let write = |payload: u64, journal: u64, sectors: u64, busy_ms: u64| {
+            for (leaf, bytes) in leaves.iter().zip([payload, journal, 0, 0]) {
+                let dir = roots.cgroup.join(leaf);
+                fs::create_dir_all(&dir).unwrap();
+                fs::write(dir.join("io.stat"), format!("8:0 rbytes=0 wbytes={bytes} rios=0 wios=1 dbytes=0 dios=0\n"))
+                    .unwrap();
+            }
+            for (top, bytes) in [("a", payload + journal), ("b", 0)] {
+                fs::write(
+                    roots.cgroup.join(top).join("io.stat"),
+                    format!("8:0 rbytes=0 wbytes={bytes} rios=0 wios=1\n"),
+                )
+                .unwrap();
+            }
+            let dir = roots.sys.join("dev/block/8:0");
+            fs::create_dir_all(&dir).unwrap();
+            let stat = format!("0 0 0 0 {payload} 0 {sectors} 0 0 {busy_ms} 0 0 0 0 0 3 0\n");
+            fs::write(dir.join("stat"), stat).unwrap();
+        };
+        let watch = Watch::new(roots.clone(), DevNo::new(8, 0), leaves.map(|leaf| leaf.parse().unwrap()));
+        write(0, 0, 0, 0);
+        let mut before = watch.snapshot().unwrap();
+        write(4096, 8192, 32, 500);
+        let after = watch.snapshot().unwrap();
+        before.at = after.at - Duration::from_secs(2);
+        let found = before.until(&after);
+        assert_eq!((found.a_payload_bytes, found.a_journal_bytes, found.b_bytes()), (4096, 8192, 0));
+        assert_eq!((found.device_bytes, found.root_bytes), (16384, 4096));
+        assert!(
+            (found.device_busy_pct - 25.0).abs() < 0.01 && (found.pct_of_device(found.a_bytes()) - 75.0).abs() < 0.01
+        );
+        assert!((found.per_s(found.device_bytes) - 8192.0).abs() < 1.0);
+    }
+}
