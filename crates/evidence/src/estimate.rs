@@ -19,11 +19,11 @@ pub(crate) struct Counts {
 impl Counts {
     /// Of a probe, each of whose appends is synced, or of a storm that syncs nothing and makes a batch for each commit.
     pub(crate) fn of(result: &LoadResult) -> Self {
-        let blocks = result.written_bytes as f64 / BLOCK_BYTES as f64;
+        let blocks = result.tally.written_bytes as f64 / BLOCK_BYTES as f64;
         if result.kind != LoadKind::Storm {
             return Self { calls: [(Call::AppendFsync, blocks)].into(), n_commits: 0.0 };
         }
-        let (created, removed) = (blocks, result.ops as f64 - blocks);
+        let (created, removed) = (blocks, result.tally.ops as f64 - blocks);
         let batches = |files: f64| files / BATCH as f64;
         let calls = [
             (Call::Mkdir, batches(created)),
@@ -58,19 +58,11 @@ mod tests {
     use bulkhead_core::observe::cost::CostRun;
 
     use super::*;
-    use bulkhead_measure::load::Series;
+    use bulkhead_measure::load::Tally;
 
     fn result(kind: LoadKind, ops: u64, blocks: u64) -> LoadResult {
-        LoadResult {
-            kind,
-            seconds: 1.0,
-            ops,
-            written_bytes: blocks * BLOCK_BYTES,
-            synced_bytes: 0,
-            fsync_ms: Series::default(),
-            since_scheduled_ms: Series::default(),
-            missed_ops: 0,
-        }
+        let tally = Tally { ops, written_bytes: blocks * BLOCK_BYTES, ..Tally::default() };
+        LoadResult { kind, seconds: 1.0, tally }
     }
 
     /// Each call costs 100 bytes, each commit 1000.

@@ -230,7 +230,7 @@ impl Session<'_> {
     fn alone(&mut self) -> Result<(f64, f64)> {
         self.step("the small load alone")?;
         let measured = measure(&self.starter, &self.scratch.pair, Some(&self.probe()), None, IDLE)?;
-        let mean_ms = measured.a.and_then(|load| load.fsync_ms.mean()).context("the small load did nothing")?;
+        let mean_ms = measured.a.and_then(|load| load.tally.fsync_ms.mean()).context("the small load did nothing")?;
         let busy_pct = measured.activity.device_busy_pct;
         self.figure(format!("small load alone: fsync {mean_ms:.1} ms, device busy {busy_pct:.0} %"));
         Ok((mean_ms, (busy_pct / 100.0).min(0.9)))
@@ -258,12 +258,12 @@ impl Session<'_> {
         let both = measure(&self.starter, &self.scratch.pair, Some(&probe), Some(&streams), LOADED)?;
         let load = both.a.context("the small load did nothing")?;
         // When none even began in the window, the one before it took that long.
-        let mean_ms = load.fsync_ms.mean().unwrap_or(1000.0 * LOADED.1);
+        let mean_ms = load.tally.fsync_ms.mean().unwrap_or(1000.0 * LOADED.1);
         let activity = &both.activity;
         let trial = Trial {
             candidate,
             mean_ms,
-            p99_ms: load.fsync_ms.percentile(99.0).unwrap_or(mean_ms),
+            p99_ms: load.tally.fsync_ms.percentile(99.0).unwrap_or(mean_ms),
             bytes_per_s: activity.per_s(activity.device_bytes.saturating_sub(activity.a_bytes())),
             device_ms: activity.device_write_ms,
         };

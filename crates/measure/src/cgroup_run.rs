@@ -227,7 +227,7 @@ mod tests {
         load.await_prepared().unwrap();
         load.begin().unwrap();
         load.await_window(Duration::ZERO).unwrap();
-        assert_eq!(load.finish().unwrap().ops, 7);
+        assert_eq!(load.finish().unwrap().tally.ops, 7);
     }
 
     #[test]

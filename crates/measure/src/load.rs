@@ -173,19 +173,9 @@ pub struct LoadResult {
     pub kind: LoadKind,
     /// Length of the window.
     pub seconds: f64,
-    /// Operations that ended in the window: appends, fsyncs, files created and removed, blocks written or read,
-    /// directories made.
-    pub ops: u64,
-    /// Bytes given to write(2) in the window.
-    pub written_bytes: u64,
-    /// Bytes made durable by an fsync that ended in the window.
-    pub synced_bytes: u64,
-    /// fsync(2) calls that began in the window: how long each took.
-    pub fsync_ms: Series,
-    /// probe: how long after its scheduled moment each operation ended, which shows what waiting in line adds.
-    pub since_scheduled_ms: Series,
-    /// probe, mkdirs: operations that were due in the window and did not begin in it.
-    pub missed_ops: u64,
+    /// What it did.
+    #[serde(flatten)]
+    pub tally: Tally,
 }
 
 /// Begin and end of the measured window, and the moment to stop.
@@ -294,16 +284,7 @@ pub fn run(
     });
     load.clean_up();
     let tally = outcome.with_context(|| format!("load {} in {}", args.kind.as_str(), args.dir.display()))?;
-    Ok(LoadResult {
-        kind: args.kind,
-        seconds: args.seconds,
-        ops: tally.ops,
-        written_bytes: tally.written_bytes,
-        synced_bytes: tally.synced_bytes,
-        fsync_ms: tally.fsync_ms,
-        since_scheduled_ms: tally.since_scheduled_ms,
-        missed_ops: tally.missed_ops,
-    })
+    Ok(LoadResult { kind: args.kind, seconds: args.seconds, tally })
 }
 
 fn conduct(
@@ -374,7 +355,7 @@ mod tests {
         let line = serde_json::to_string(&result).unwrap();
         // Floating-point numbers come back within a rounding of the last digit.
         let back: LoadResult = serde_json::from_str(&line).unwrap();
-        assert_eq!((back.kind, back.ops, back.fsync_ms.n()), (result.kind, result.ops, result.fsync_ms.n()));
+        assert_eq!((back.kind, back.tally.ops, back.tally.fsync_ms.n()), (result.kind, result.tally.ops, result.tally.fsync_ms.n()));
         result
     }
 
@@ -399,30 +380,30 @@ mod tests {
         for kind in [LoadKind::Streams, LoadKind::Fsyncs, LoadKind::LowFsync, LoadKind::HighFsync, LoadKind::RandomSync]
         {
             let result = short(kind);
-            assert!(result.ops > 0 && result.written_bytes > 0, "{result:?}");
-            assert!(result.fsync_ms.n() > 0, "{kind:?}");
+            assert!(result.tally.ops > 0 && result.tally.written_bytes > 0, "{result:?}");
+            assert!(result.tally.fsync_ms.n() > 0, "{kind:?}");
         }
         let storm = short(LoadKind::Storm);
-        assert!(storm.ops > 0 && storm.written_bytes > 0, "{storm:?}");
+        assert!(storm.tally.ops > 0 && storm.tally.written_bytes > 0, "{storm:?}");
         let direct = short(LoadKind::SequentialDirect);
-        assert!(direct.ops > 0 && direct.synced_bytes == 0, "{direct:?}");
+        assert!(direct.tally.ops > 0 && direct.tally.synced_bytes == 0, "{direct:?}");
         let reads = short(LoadKind::SequentialRead);
-        assert!(reads.ops > 0 && reads.written_bytes == 0, "{reads:?}");
+        assert!(reads.tally.ops > 0 && reads.tally.written_bytes == 0, "{reads:?}");
         let mkdirs = short(LoadKind::Mkdirs);
         // Each thread 20 in 10 ms; a busy machine may do fewer.
-        assert!((1..=2400).contains(&mkdirs.ops) && mkdirs.missed_ops <= 2400, "{mkdirs:?}");
+        assert!((1..=2400).contains(&mkdirs.tally.ops) && mkdirs.tally.missed_ops <= 2400, "{mkdirs:?}");
         let none = short(LoadKind::NoFsync);
-        assert!(none.written_bytes > 0 && none.fsync_ms.n() == 0 && none.synced_bytes == 0, "{none:?}");
+        assert!(none.tally.written_bytes > 0 && none.tally.fsync_ms.n() == 0 && none.tally.synced_bytes == 0, "{none:?}");
     }
 
     #[test]
     fn the_probe_keeps_its_schedule() {
         let result = short(LoadKind::Probe);
         // 50 are due in half a second; a busy machine may do fewer, and a few that were due in the warm-up, never more.
-        let n = result.fsync_ms.n();
+        let n = result.tally.fsync_ms.n();
         assert!((1..=56).contains(&n), "{n}");
-        assert_eq!(result.since_scheduled_ms.n(), n);
-        assert!(result.missed_ops <= 56 - n, "{result:?}");
+        assert_eq!(result.tally.since_scheduled_ms.n(), n);
+        assert!(result.tally.missed_ops <= 56 - n, "{result:?}");
     }
 
     #[test]

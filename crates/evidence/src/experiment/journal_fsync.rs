@@ -91,11 +91,11 @@ fn round(
     };
     let (a, b) = (measured.a.context("A has no result")?, measured.b.context("B has no result")?);
     for (name, load) in [("a", &a), ("b", &b)] {
-        put(&mut round, &format!("fsync_{name}_mean_ms"), load.fsync_ms.mean());
-        put(&mut round, &format!("fsync_{name}_p99_ms"), load.fsync_ms.percentile(99.0));
-        put(&mut round, &format!("fsyncs_{name}_per_s"), load.fsync_ms.n() as f64 / load.seconds);
+        put(&mut round, &format!("fsync_{name}_mean_ms"), load.tally.fsync_ms.mean());
+        put(&mut round, &format!("fsync_{name}_p99_ms"), load.tally.fsync_ms.percentile(99.0));
+        put(&mut round, &format!("fsyncs_{name}_per_s"), load.tally.fsync_ms.n() as f64 / load.seconds);
     }
-    if let (Some(a), Some(b)) = (a.fsync_ms.mean(), b.fsync_ms.mean()) {
+    if let (Some(a), Some(b)) = (a.tally.fsync_ms.mean(), b.tally.fsync_ms.mean()) {
         put(&mut round, "latency_b_to_a_ratio", b / a);
     }
     shares(&mut round, &measured.activity);

@@ -261,7 +261,7 @@ fn course(
     loads.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
     for load in loads.into_iter().filter_map(|(_, load)| load) {
         let result = load.finish()?;
-        directories += if result.kind == LoadKind::Mkdirs { result.ops as f64 / result.seconds } else { 0.0 };
+        directories += if result.kind == LoadKind::Mkdirs { result.tally.ops as f64 / result.seconds } else { 0.0 };
     }
     for load in leaving {
         load.join().ok().context("the thread of a load that went ended by itself")??;

@@ -141,7 +141,7 @@ fn rounds(frame: &mut Frame<'_, '_>, bench: &Bench, rows: &[Row]) -> Result<()> 
     let raw = rows.first().context("there is no raw volume")?;
     let (trial, pair) = (load(raw, LoadKind::RandomSync), bench.pair()?);
     let trial = measure(&frame.starter(), &pair, Some(&trial), None, TRIAL)?.a.context("the load has no result")?;
-    let times = times_at(trial.ops as f64 / trial.seconds, if options.quick { QUICK } else { FULL });
+    let times = times_at(trial.tally.ops as f64 / trial.seconds, if options.quick { QUICK } else { FULL });
     frame.experiment.commands.push(format!(
         "random-sync, with 1 thread and with {N_DEEP}, and sequential-direct on {} MiB, warm-up {:.1} s, window {:.1} s",
         FILE_BYTES >> 20,
@@ -200,11 +200,11 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     let random = measure_with(&starter, &pair, Some(&args(LoadKind::RandomSync)), None, times, || Counters::of(row))?;
     let load = random.measured.a.context("the load has no result")?;
     let (before, after) = random.around;
-    let ops = load.ops.max(1) as f64;
-    put(&mut round, f::RANDOM_IOPS, load.ops as f64 / load.seconds);
+    let ops = load.tally.ops.max(1) as f64;
+    put(&mut round, f::RANDOM_IOPS, load.tally.ops as f64 / load.seconds);
     put(&mut round, f::RANDOM_SECONDS, load.seconds);
-    put(&mut round, "random_write_mean_ms", load.fsync_ms.mean());
-    put(&mut round, "random_write_p99_ms", load.fsync_ms.percentile(99.0));
+    put(&mut round, "random_write_mean_ms", load.tally.fsync_ms.mean());
+    put(&mut round, "random_write_p99_ms", load.tally.fsync_ms.percentile(99.0));
     put(&mut round, f::CPU_US_PER_IO, after.busy_us.saturating_sub(before.busy_us) as f64 / ops);
     let commits = after.commits.saturating_sub(before.commits);
     put(&mut round, f::HOST_COMMITS_PER_FSYNC, commits as f64 / ops);
@@ -216,10 +216,10 @@ fn round(frame: &Frame<'_, '_>, bench: &Bench, row: &Row, times: (f64, f64)) -> 
     put(&mut round, "device_busy_random_pct", activity.device_busy_pct);
     let deep = LoadArgs { threads: Some(N_DEEP), ..args(LoadKind::RandomSync) };
     let load = measure(&starter, &pair, Some(&deep), None, times)?.a.context("the load has no result")?;
-    put(&mut round, f::DEEP_IOPS, load.ops as f64 / load.seconds);
+    put(&mut round, f::DEEP_IOPS, load.tally.ops as f64 / load.seconds);
     let sequential = measure(&starter, &pair, Some(&args(LoadKind::SequentialDirect)), None, times)?;
     let load = sequential.a.context("the load has no result")?;
-    put(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.written_bytes as f64 / load.seconds);
+    put(&mut round, f::SEQUENTIAL_BYTES_PER_S, load.tally.written_bytes as f64 / load.seconds);
     put(&mut round, f::DEVICE_BUSY_PCT, sequential.activity.device_busy_pct);
     Ok(round)
 }

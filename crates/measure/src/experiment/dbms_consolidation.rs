@@ -222,8 +222,8 @@ fn figures(round: &mut Round, seen: Seen, seconds: RangeInclusive<u32>) -> Resul
     fsyncs(round, &calls, activity.seconds);
     if let Some(load) = &neighbour {
         put(round, f::NEIGHBOUR_BYTES_PER_S, activity.per_s(activity.b_payload_bytes));
-        put(round, f::NEIGHBOUR_OPS_PER_S, load.ops as f64 / load.seconds);
-        put(round, "neighbour_fsync_mean_ms", load.fsync_ms.mean());
+        put(round, f::NEIGHBOUR_OPS_PER_S, load.tally.ops as f64 / load.seconds);
+        put(round, "neighbour_fsync_mean_ms", load.tally.fsync_ms.mean());
     }
     shares(round, &activity);
     Ok(())

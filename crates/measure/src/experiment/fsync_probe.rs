@@ -127,7 +127,7 @@ fn round(frame: &mut Frame<'_, '_>, bench: &Bench, observatory: &Observatory, pl
     let windows = Windows::new(&starter, &pair, &places, volume, kind, frame.options.quick);
     let (idle, alone) = (windows.idle()?, windows.alone()?);
     let p99_ms =
-        idle.a.as_ref().and_then(|probe| probe.fsync_ms.percentile(99.0)).context("A alone called no fsync")?;
+        idle.a.as_ref().and_then(|probe| probe.tally.fsync_ms.percentile(99.0)).context("A alone called no fsync")?;
     let promised = Duration::from_secs_f64(PROMISE * p99_ms / 1000.0);
     let holding = Holding { shares: SHARES, unit: Unit::Time, mode, fsync_p99: Some(promised) };
     let mut held = Round::default();
@@ -192,15 +192,15 @@ fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured)
     let mut round = Round::default();
     for (when, measured) in [("idle", idle), ("loaded", loaded)] {
         let Some(probe) = &measured.a else { continue };
-        put(&mut round, &format!("fsync_{when}_mean_ms"), probe.fsync_ms.mean());
-        put(&mut round, &format!("fsync_{when}_p50_ms"), probe.fsync_ms.percentile(50.0));
-        put(&mut round, &format!("fsync_{when}_p99_ms"), probe.fsync_ms.percentile(99.0));
-        put(&mut round, &format!("fsync_{when}_max_ms"), probe.fsync_ms.max());
-        put(&mut round, &format!("since_scheduled_{when}_mean_ms"), probe.since_scheduled_ms.mean());
-        put(&mut round, &format!("since_scheduled_{when}_p99_ms"), probe.since_scheduled_ms.percentile(99.0));
-        put(&mut round, &format!("fsyncs_{when}_total"), probe.fsync_ms.n() as f64);
-        put(&mut round, &format!("missed_{when}_total"), probe.missed_ops as f64);
-        round.series.insert(format!("fsync_{when}_ms"), probe.fsync_ms.values().to_vec());
+        put(&mut round, &format!("fsync_{when}_mean_ms"), probe.tally.fsync_ms.mean());
+        put(&mut round, &format!("fsync_{when}_p50_ms"), probe.tally.fsync_ms.percentile(50.0));
+        put(&mut round, &format!("fsync_{when}_p99_ms"), probe.tally.fsync_ms.percentile(99.0));
+        put(&mut round, &format!("fsync_{when}_max_ms"), probe.tally.fsync_ms.max());
+        put(&mut round, &format!("since_scheduled_{when}_mean_ms"), probe.tally.since_scheduled_ms.mean());
+        put(&mut round, &format!("since_scheduled_{when}_p99_ms"), probe.tally.since_scheduled_ms.percentile(99.0));
+        put(&mut round, &format!("fsyncs_{when}_total"), probe.tally.fsync_ms.n() as f64);
+        put(&mut round, &format!("missed_{when}_total"), probe.tally.missed_ops as f64);
+        round.series.insert(format!("fsync_{when}_ms"), probe.tally.fsync_ms.values().to_vec());
     }
     for (bytes, ops, measured) in [
         (f::NEIGHBOUR_ALONE_BYTES_PER_S, f::NEIGHBOUR_ALONE_OPS_PER_S, alone),
@@ -214,11 +214,11 @@ fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured)
             ),
             // A storm is counted in files: what of them reaches the device depends on how soon they are removed again.
             LoadKind::Storm => None,
-            _ => Some(load.synced_bytes as f64 / load.seconds),
+            _ => Some(load.tally.synced_bytes as f64 / load.seconds),
         };
         put(&mut round, bytes, durable);
         if kind != LoadKind::Streams {
-            put(&mut round, ops, load.ops as f64 / load.seconds);
+            put(&mut round, ops, load.tally.ops as f64 / load.seconds);
         }
     }
     put(&mut round, f::A_DEVICE_SHARE, idle.activity.device_busy_pct / 100.0);
@@ -238,22 +238,21 @@ fn figures(kind: LoadKind, idle: &Measured, alone: &Measured, loaded: &Measured)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::{LoadResult, Series};
+    use crate::load::{LoadResult, Series, Tally};
     use crate::sample::Activity;
 
     fn load(kind: LoadKind, latencies: &[f64]) -> LoadResult {
         let mut fsync_ms = Series::default();
         latencies.iter().for_each(|latency| fsync_ms.push(*latency));
-        LoadResult {
-            kind,
-            seconds: 2.0,
+        let tally = Tally {
             ops: 20,
             written_bytes: 8000,
             synced_bytes: 4000,
             since_scheduled_ms: fsync_ms.clone(),
             fsync_ms,
             missed_ops: 1,
-        }
+        };
+        LoadResult { kind, seconds: 2.0, tally }
     }
 
     #[test]

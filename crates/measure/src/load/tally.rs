@@ -79,20 +79,20 @@ impl Series {
     }
 }
 
-/// What one worker thread did in the window.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What one worker thread, or a whole load, did in the window.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Operations ended.
+    /// Operations that ended: appends, fsyncs, files created and removed, blocks written or read, directories made.
     pub ops: u64,
     /// Bytes given to write(2).
     pub written_bytes: u64,
-    /// Bytes covered by an fsync that ended.
+    /// Bytes made durable by an fsync that ended.
     pub synced_bytes: u64,
-    /// How long each fsync took.
+    /// fsync(2) calls that began: how long each took.
     pub fsync_ms: Series,
-    /// From the scheduled moment to the end.
+    /// probe: how long after its scheduled moment each operation ended, which shows what waiting in line adds.
     pub since_scheduled_ms: Series,
-    /// Operations that were due and did not begin.
+    /// probe, mkdirs: operations that were due and did not begin.
     pub missed_ops: u64,
 }
 
