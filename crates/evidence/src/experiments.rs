@@ -14,7 +14,7 @@ use crate::experiment::{
     attribution, churn, clone_read, disk_models, journal_cost, journal_fsync, launch_storm, share_correction,
     volume_overhead,
 };
-use crate::judge::{self, Case};
+use crate::judge::{Case, charges, clones, isolation, volumes};
 use crate::report::about;
 use crate::served;
 
@@ -50,61 +50,61 @@ pub const ALL: &[Entry] = &[
         method: fsync_probe::METHOD,
         // What a flush costs decides here.
         disks: &["hdd", "hdd-nocache", "ssd", "nvme-slow"],
-        judge: judge::fsync_probe,
+        judge: isolation::fsync_probe,
         about: FSYNC_PROBE,
     },
     Entry {
         method: dbms_consolidation::METHOD,
         // On nvme their loads are bound by 10^9 instructions a second, and not by the disk: here and in the next one.
         disks: &["hdd", "ssd", "nvme-slow"],
-        judge: judge::dbms,
+        judge: isolation::dbms,
         about: DBMS_CONSOLIDATION,
     },
     Entry {
         method: journal_fsync::METHOD,
         disks: &["hdd", "ssd", "nvme-slow"],
-        judge: judge::journal_fsync,
+        judge: isolation::journal_fsync,
         about: about::JOURNAL_FSYNC,
     },
     Entry {
         method: volume_overhead::METHOD,
         disks: &["hdd", "ssd", "nvme"],
-        judge: judge::volume_overhead,
+        judge: volumes::volume_overhead,
         about: about::VOLUME_OVERHEAD,
     },
     Entry {
         method: journal_cost::METHOD,
         // It works in memory, as the next two do.
         disks: &["fast"],
-        judge: judge::journal_cost,
+        judge: charges::journal_cost,
         about: about::JOURNAL_COST,
     },
-    Entry { method: attribution::METHOD, disks: &["fast"], judge: judge::attribution, about: about::ATTRIBUTION },
-    Entry { method: churn::METHOD, disks: &["fast"], judge: judge::churn, about: about::CHURN },
+    Entry { method: attribution::METHOD, disks: &["fast"], judge: charges::attribution, about: about::ATTRIBUTION },
+    Entry { method: churn::METHOD, disks: &["fast"], judge: charges::churn, about: about::CHURN },
     Entry {
         method: share_correction::METHOD,
         // It computes as much as it reads: on a disk as fast as it is, 10^9 instructions a second would be the limit.
         disks: &["hdd-slow", "ssd-slow"],
-        judge: judge::share_correction,
+        judge: isolation::share_correction,
         about: about::SHARE_CORRECTION,
     },
     Entry {
         method: clone_read::METHOD,
         // For the same reason.
         disks: &["hdd-slow", "ssd"],
-        judge: judge::clone_read,
+        judge: clones::clone_read,
         about: about::CLONE_READ,
     },
     Entry {
         method: launch_storm::METHOD,
         disks: &["hdd-slow"],
-        judge: judge::launch_storm,
+        judge: clones::launch_storm,
         about: about::LAUNCH_STORM,
     },
     Entry {
         method: disk_models::METHOD,
         disks: &disk_models::DISKS,
-        judge: judge::disk_models,
+        judge: volumes::disk_models,
         about: about::DISK_MODELS,
     },
 ];

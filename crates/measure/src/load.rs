@@ -355,7 +355,10 @@ mod tests {
         let line = serde_json::to_string(&result).unwrap();
         // Floating-point numbers come back within a rounding of the last digit.
         let back: LoadResult = serde_json::from_str(&line).unwrap();
-        assert_eq!((back.kind, back.tally.ops, back.tally.fsync_ms.n()), (result.kind, result.tally.ops, result.tally.fsync_ms.n()));
+        assert_eq!(
+            (back.kind, back.tally.ops, back.tally.fsync_ms.n()),
+            (result.kind, result.tally.ops, result.tally.fsync_ms.n())
+        );
         result
     }
 
@@ -393,7 +396,10 @@ mod tests {
         // Each thread 20 in 10 ms; a busy machine may do fewer.
         assert!((1..=2400).contains(&mkdirs.tally.ops) && mkdirs.tally.missed_ops <= 2400, "{mkdirs:?}");
         let none = short(LoadKind::NoFsync);
-        assert!(none.tally.written_bytes > 0 && none.tally.fsync_ms.n() == 0 && none.tally.synced_bytes == 0, "{none:?}");
+        assert!(
+            none.tally.written_bytes > 0 && none.tally.fsync_ms.n() == 0 && none.tally.synced_bytes == 0,
+            "{none:?}"
+        );
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! SYNTHETIC experiments for the tests of judge and reports. Nothing here was measured in this form: the middles are those of
 //! the hand-made tables of the project's notes, the spreads and series are invented, and every experiment says so.
-#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::BTreeMap;
 
