@@ -285,7 +285,7 @@ mod tests {
     fn the_page_of_all_evidence_says_what_is_stored() {
         let (path, fresh) = page_of_all().unwrap();
         let found = std::fs::read_to_string(&path).unwrap();
-        assert!(found == fresh, "{} is stale: cargo xtask evidence NAME --render writes it anew", path.display());
+        assert!(found == fresh, "{} is stale: cargo xtask evidence NAME --render writes it again", path.display());
     }
 
     #[test]

@@ -48,7 +48,7 @@ pub(crate) async fn run(args: CalibrateArgs, client: &Client, output: &Output) -
     }
 }
 
-/// Shows how far a job is, to its end, which comes soon once it is called off.
+/// Shows how far a job is, to its end, which comes soon once it is cancelled.
 async fn follow(client: &Client, job: u64, cancel: &Cancel, output: &Output) -> Result<JobResult, Fault> {
     let mut steps = Steps::new("calibrate", "{prefix} {bar:24} {pos}/{len} {elapsed} {msg}", output);
     let (mut shown, mut is_cancelled) = (0, false);

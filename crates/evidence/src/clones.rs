@@ -41,7 +41,7 @@ const BASE_NAME: &str = "base";
 /// How long the daemon may take to answer and to end, and a copy of files: emulated CPUs are slow.
 const DAEMON_LIMIT: Duration = Duration::from_secs(120);
 const COPY_LIMIT: Duration = Duration::from_secs(300);
-const LOOK: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(200);
 
 /// Everything that is set up. Removed when it is dropped; [`Clones::remove`] does the same and tells what failed.
 pub(crate) struct Clones {
@@ -100,8 +100,8 @@ impl Clones {
             client: Client::new(socket),
             runtime: runtime.context("cannot start a runtime")?,
             daemon: Some(spawn(&spec).context("cannot start a daemon")?),
-            has_modes: says(program, "volume clone --help", "--read-from"),
-            has_images: says(program, "image import --help", "POOL/VOLUME"),
+            has_modes: has_word(program, "volume clone --help", "--read-from"),
+            has_images: has_word(program, "image import --help", "POOL/VOLUME"),
             removed: false,
             _lock: lock,
         };
@@ -116,7 +116,7 @@ impl Clones {
         let erase = erase.then(|| device.display().to_string());
         let source = NewPoolSource::Device { path: device.to_owned(), thin: false, erase };
         let pool = PoolCreate { name: name(POOL)?, source };
-        let pool = self.ask(async |client| client.pool_create(&pool, false).await)?;
+        let pool = self.request(async |client| client.pool_create(&pool, false).await)?;
         let pool = pool.object.context("the pool is not there after it was made")?;
         let [physical] = &pool.physical_devices[..] else { bail!("{} is not one physical device", device.display()) };
         self.device.clone_from(physical);
@@ -127,13 +127,13 @@ impl Clones {
         self.host_dir = self.inspect(&host)?.mounted_at.context("the volume of the pool is not mounted")?;
         let source = NewPoolSource::Directory { path: self.host_dir.join("pool"), server: Server::Auto };
         let pool = PoolCreate { name: name(CLONE_POOL)?, source };
-        self.ask(async |client| client.pool_create(&pool, false).await)?;
+        self.request(async |client| client.pool_create(&pool, false).await)?;
         self.create_tenant(TENANT, Vec::new())
     }
 
     fn await_daemon(&mut self, cancel: &Cancel) -> Result<()> {
         let deadline = Instant::now() + DAEMON_LIMIT;
-        while self.ask(async |client| client.healthz().await).is_err() {
+        while self.request(async |client| client.healthz().await).is_err() {
             let daemon = self.daemon.as_mut().context("there is no daemon")?;
             if let Some(code) = daemon.wait(Duration::ZERO)? {
                 bail!("the daemon ended with code {code}: {}", daemon.stderr());
@@ -141,7 +141,7 @@ impl Clones {
             if Instant::now() >= deadline {
                 bail!("the daemon does not answer after {} s: {}", DAEMON_LIMIT.as_secs(), daemon.stderr());
             }
-            wait_until(Instant::now() + LOOK, cancel)?;
+            wait_until(Instant::now() + POLL, cancel)?;
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Clones {
         copy.run().context("cannot fill the base")?;
         self.detach(&origin)?;
         let request = VolumeCopy { name: base.name.clone(), read_only: true, read_from: None, domain: None };
-        self.ask(async |client| client.volume_copy(&origin, &request, false).await)?;
+        self.request(async |client| client.volume_copy(&origin, &request, false).await)?;
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Clones {
         for clone in clones {
             self.detach(&clone.volume)?;
             let how = Removal { force: true, dry_run: false };
-            self.ask(async |client| client.volume_remove(&clone.volume, how).await)?;
+            self.request(async |client| client.volume_remove(&clone.volume, how).await)?;
         }
         Ok(())
     }
@@ -249,10 +249,10 @@ impl Clones {
     pub(crate) fn index_bytes(&self) -> Result<(u64, u64)> {
         let (mut size, mut cached) = (0, 0);
         for path in self.indexes()? {
-            let all = fs::metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?.len();
-            let told = Tool::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(&path).run();
+            let all = fs::metadata(&path).with_context(|| format!("cannot inspect {}", path.display()))?.len();
+            let output = Tool::new("fincore").args(["--bytes", "--noheadings", "--output", "RES"]).arg(&path).run();
             size += all;
-            cached += told.ok().and_then(|told| told.stdout.trim().parse().ok()).unwrap_or(all);
+            cached += output.ok().and_then(|output| output.stdout.trim().parse().ok()).unwrap_or(all);
         }
         Ok((size, cached))
     }
@@ -260,32 +260,32 @@ impl Clones {
     fn create(&self, volume: &VolumeRef, size_bytes: Bytes, provision: Option<Provision>) -> Result<()> {
         let (fs, fast_commit) = (FsKind::Ext4, false);
         let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
-        self.ask(async |client| client.volume_create(&request, false).await).map(drop)
+        self.request(async |client| client.volume_create(&request, false).await).map(drop)
     }
 
     fn create_tenant(&self, tenant: &str, volumes: Vec<VolumeRef>) -> Result<()> {
         let request = TenantCreate { name: name(tenant)?, share: Share::DEFAULT, limits: Vec::new(), volumes };
-        self.ask(async |client| client.tenant_create(&request, false).await).map(drop)
+        self.request(async |client| client.tenant_create(&request, false).await).map(drop)
     }
 
     fn attach(&self, volume: &VolumeRef) -> Result<VolumeView> {
         let request = TenantSet { attach: vec![volume.clone()], ..TenantSet::default() };
         let tenant = name(TENANT)?;
-        self.ask(async |client| client.tenant_set(&tenant, &request, false).await)?;
+        self.request(async |client| client.tenant_set(&tenant, &request, false).await)?;
         self.inspect(volume)
     }
 
     fn detach(&self, volume: &VolumeRef) -> Result<()> {
         let request = TenantSet { detach: vec![volume.clone()], ..TenantSet::default() };
         let tenant = name(TENANT)?;
-        self.ask(async |client| client.tenant_set(&tenant, &request, false).await).map(drop)
+        self.request(async |client| client.tenant_set(&tenant, &request, false).await).map(drop)
     }
 
     fn inspect(&self, volume: &VolumeRef) -> Result<VolumeView> {
-        self.ask(async |client| client.volume_inspect(volume).await)
+        self.request(async |client| client.volume_inspect(volume).await)
     }
 
-    fn ask<T, F: Future<Output = Result<T, Fault>>>(&self, question: impl FnOnce(Client) -> F) -> Result<T> {
+    fn request<T, F: Future<Output = Result<T, Fault>>>(&self, question: impl FnOnce(Client) -> F) -> Result<T> {
         Ok(self.runtime.block_on(question(self.client.clone()))?)
     }
 
@@ -301,10 +301,10 @@ impl Clones {
     /// # Errors
     /// The first thing that could not be removed; the next run tries again.
     pub(crate) fn remove(mut self) -> Result<()> {
-        self.take_away()
+        self.remove_all()
     }
 
-    fn take_away(&mut self) -> Result<()> {
+    fn remove_all(&mut self) -> Result<()> {
         self.removed = true;
         if let Some(mut daemon) = self.daemon.take() {
             daemon.terminate()?;
@@ -317,7 +317,7 @@ impl Clones {
 impl Drop for Clones {
     fn drop(&mut self) {
         if !self.removed
-            && let Err(error) = self.take_away()
+            && let Err(error) = self.remove_all()
         {
             tracing::error!(error = format!("{error:#}"), "not everything could be removed; the next run tries again");
         }
@@ -344,13 +344,13 @@ fn parse_cached(text: &str) -> Option<u64> {
     Some(1024 * line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?)
 }
 
-/// Whether a program knows a command whose help says something.
-fn says(program: &Path, words: &str, what: &str) -> bool {
-    Tool::bulkhead(program).args(words.split(' ')).run().is_ok_and(|told| told.stdout.contains(what))
+/// Whether the help of a command has a word.
+fn has_word(program: &Path, words: &str, what: &str) -> bool {
+    Tool::bulkhead(program).args(words.split(' ')).run().is_ok_and(|output| output.stdout.contains(what))
 }
 
 fn name(text: &str) -> Result<Name> {
-    text.parse().with_context(|| format!("{text:?} is no name"))
+    text.parse().with_context(|| format!("{text:?} is not a valid name"))
 }
 
 fn reference(volume: &str) -> Result<VolumeRef> {

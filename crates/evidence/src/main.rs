@@ -67,7 +67,7 @@ fn run(cli: Cli) -> Result<()> {
         neighbours: cli.neighbours,
         out_dir: Some(cli.out),
         model: cli.iocost.calibration(),
-        program: bulkhead_beside_us()?,
+        program: bulkhead_path()?,
         simulated: cli.simulated,
         ..Options::new(Target::Device { path: cli.device, erase: true })
     };
@@ -86,7 +86,7 @@ fn run(cli: Cli) -> Result<()> {
 }
 
 /// The program that is measured.
-fn bulkhead_beside_us() -> Result<PathBuf> {
+fn bulkhead_path() -> Result<PathBuf> {
     let path = std::env::current_exe().context("cannot find the folder of this program")?.with_file_name("bulkhead");
     if !path.is_file() {
         bail!("{} is missing: the experiments measure the bulkhead program that is beside this one", path.display());

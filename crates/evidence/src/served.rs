@@ -27,8 +27,8 @@ use serde::{Deserialize, Serialize};
 const START_LIMIT: Duration = Duration::from_secs(60);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// How often it is looked for.
-const LOOK: Duration = Duration::from_millis(100);
-/// Devices that the driver for NBD has unless it is told otherwise.
+const POLL: Duration = Duration::from_millis(100);
+/// Devices that the driver for NBD has by default.
 const NBD_DEVICES: u32 = 16;
 /// Devices that are tried for rublk.
 const UBLK_DEVICES: u32 = 64;
@@ -83,7 +83,7 @@ impl Server {
             Self::QemuNbd => &["qemu-nbd"],
             Self::Rublk => &["rublk"],
         };
-        names.iter().map(|name| find_program(name).or_else(|| beside_us(name)).ok_or(*name)).collect()
+        names.iter().map(|name| find_program(name).or_else(|| next_to_us(name)).ok_or(*name)).collect()
     }
 
     /// What its program says that its version is.
@@ -150,7 +150,7 @@ impl Server {
 }
 
 /// A program in the folder of this one: the lab puts programs there that the guest's distribution does not have.
-fn beside_us(name: &str) -> Option<PathBuf> {
+fn next_to_us(name: &str) -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?.with_file_name(name);
     path.is_file().then_some(path)
 }
@@ -295,7 +295,7 @@ fn await_or_bail(process: &mut Running, cancel: &Cancel, what: &str, is_so: impl
         if Instant::now() >= deadline {
             bail!("it was waited for {} s in vain until {what}: {}", START_LIMIT.as_secs(), process.stderr());
         }
-        wait_until(Instant::now() + LOOK, cancel)?;
+        wait_until(Instant::now() + POLL, cancel)?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! the device: fio measures the six coefficients; then a small append + fsync every 100 ms runs beside greedy buffered writers,
 //! under one candidate after the other. What is fair for the writers is the most that was ever seen of them, less the part of
 //! the device's time that the small load needs.
-//! [`verify`] shows what a stored calibration does. Does not: store the result (the daemon does), or put it in force.
+//! [`verify`] shows what a stored calibration does. Does not: store the result (the daemon does), or enable it.
 
 pub mod fio;
 mod queue;
@@ -46,7 +46,7 @@ const N_FINALISTS: usize = 2;
 /// Halvings of the gap between the fastest vrate that does not saturate the device and the slowest that does.
 const N_HALVINGS: usize = 3;
 
-/// io.cost settings of a device.
+/// Parameters of io.cost for a device.
 #[derive(Clone, Debug, clap::Args)]
 pub struct IocostLines {
     /// Line for io.cost.model, without the device number, as shown by `device inspect`
@@ -67,7 +67,7 @@ impl IocostLines {
     }
 }
 
-/// What is to be calibrated.
+/// A calibration to perform.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Kernel name or path of the physical device.
@@ -76,27 +76,27 @@ pub struct Request {
     pub pool: Option<Name>,
     /// The `bulkhead` program, for the loads.
     pub program: PathBuf,
-    /// Calls it off.
+    /// Cancels it.
     pub cancel: Cancel,
 }
 
-/// What a calibration tells while it runs.
+/// Progress of a calibration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum Event<'a> {
     /// A step begins: steps done, steps in all, and what it is.
     Step(usize, usize, &'a str),
     /// What was measured.
     Figure(&'a str),
 }
 
-/// Told what happens.
-pub type OnStep<'a> = &'a mut dyn FnMut(Told<'_>);
+/// Called with each event.
+pub type OnStep<'a> = &'a mut dyn FnMut(Event<'_>);
 
 /// Measures, with a running daemon. Takes minutes; everything made on the way is removed, also when it fails. The caller's
 /// thread must live as long, because children end with the thread that started them.
 ///
 /// # Errors
-/// Those of the daemon as [`bulkhead_core::error::Fault`]; when there is no room, no fio, no io.cost, or it is called off.
+/// Those of the daemon as [`bulkhead_core::error::Fault`]; when there is no room, no fio, no io.cost, or it is cancelled.
 pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Calibration> {
     if find_program("fio").is_none() {
         return Err(Fault::new(Code::Unsupported, "fio", "it is not installed, and measures the device")
@@ -104,7 +104,7 @@ pub fn run(client: Client, request: &Request, on_step: OnStep<'_>) -> Result<Cal
             .into());
     }
     supported(&request.device)?;
-    on_step(Told::Step(0, 1, "setting up volumes and tenants"));
+    on_step(Event::Step(0, 1, "setting up volumes and tenants"));
     let scratch = Scratch::set_up(client, &request.device, request.pool.as_ref())?;
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
     let mut session = Session {
@@ -146,13 +146,13 @@ struct Session<'a> {
 impl Session<'_> {
     fn step(&mut self, doing: &str) -> Result<()> {
         self.starter.cancel.check()?;
-        (self.on_step)(Told::Step(self.done, self.of, doing));
+        (self.on_step)(Event::Step(self.done, self.of, doing));
         self.done += 1;
         Ok(())
     }
 
     fn figure(&mut self, line: String) {
-        (self.on_step)(Told::Figure(&line));
+        (self.on_step)(Event::Figure(&line));
         self.lines.push(line);
     }
 

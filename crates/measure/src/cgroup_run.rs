@@ -1,6 +1,6 @@
 //! Loads as child processes in a tenant's cgroup: started together, heard, ended and reaped always.
 //!
-//! Owns: the other side of the protocol of [`crate::load`], and the way an experiment is called off.
+//! Owns: the other side of the protocol of [`crate::load`], and the way an experiment is cancelled.
 //! Does not: start processes itself (`bulkhead_sys::spawn`), or know what a load does.
 
 use std::future::poll_fn;
@@ -17,31 +17,31 @@ use bulkhead_sys::spawn::{Heard, Running, SpawnSpec, spawn};
 
 use crate::load::{LoadArgs, LoadResult, READY, WAITING};
 
-/// How often a wait looks whether the experiment was called off.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often a wait looks whether the experiment was cancelled.
+const POLL: Duration = Duration::from_millis(200);
 /// How long a load may take to prepare its files, and to end after its last operation: emulated disks are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Calls an experiment off: everything that waits ends with an error, and what was set up is removed.
+/// Cancels an experiment: everything that waits ends with an error, and what was set up is removed.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// One that nothing calls off yet.
+    /// One that is not cancelled.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Calls off.
-    pub fn call_off(&self) {
+    /// Cancels.
+    pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// An error once it is called off.
+    /// An error once it is cancelled.
     ///
     /// # Errors
-    /// When it was called off.
+    /// When it was cancelled.
     pub fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             bail!("interrupted");
@@ -49,7 +49,7 @@ impl Cancel {
         Ok(())
     }
 
-    /// Calls off when SIGINT, SIGTERM, SIGHUP or SIGQUIT comes, from now to the end of the process; one that is ignored
+    /// Cancels when SIGINT, SIGTERM, SIGHUP or SIGQUIT comes, from now to the end of the process; one that is ignored
     /// (`nohup`) stays so. A child in a process group of its own does not get the terminal's Ctrl-C, so that the
     /// experiment can end it in order.
     ///
@@ -72,18 +72,18 @@ impl Cancel {
                 let comes = signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready());
                 if comes { Poll::Ready(()) } else { Poll::Pending }
             }));
-            cancel.call_off();
+            cancel.cancel();
         });
         Ok(())
     }
 }
 
-/// How children are started: with which program, and what calls them off.
+/// How children are started: with which program, and what cancels them.
 #[derive(Clone, Debug)]
 pub struct Starter {
     /// The `bulkhead` program, whose `__load` is used.
     pub program: PathBuf,
-    /// What calls the experiment off.
+    /// What cancels the experiment.
     pub cancel: Cancel,
 }
 
@@ -118,7 +118,7 @@ impl Load {
     /// Waits until its files are prepared.
     ///
     /// # Errors
-    /// When it fails, takes too long, or the experiment is called off.
+    /// When it fails, takes too long, or the experiment is cancelled.
     pub fn await_prepared(&self) -> Result<()> {
         self.expect(WAITING, PATIENCE)
     }
@@ -175,7 +175,7 @@ impl Load {
         let deadline = Instant::now() + limit;
         loop {
             self.cancel.check()?;
-            match self.child.hear(LOOK) {
+            match self.child.hear(POLL) {
                 Heard::Line(line) => return Ok(line),
                 Heard::End => bail!("{} ended early: {}", self.what, self.child.stderr()),
                 Heard::Nothing if Instant::now() >= deadline => {
@@ -187,15 +187,15 @@ impl Load {
     }
 }
 
-/// Waits until a moment, or until the experiment is called off.
+/// Waits until a moment, or until the experiment is cancelled.
 ///
 /// # Errors
-/// When it is called off, or the kernel gives no timer.
+/// When it is cancelled, or the kernel gives no timer.
 pub fn wait_until(moment: Instant, cancel: &Cancel) -> Result<()> {
     let timer = crate::load::Timer::new()?;
     while Instant::now() < moment {
         cancel.check()?;
-        timer.wait_until(moment.min(Instant::now() + LOOK))?;
+        timer.wait_until(moment.min(Instant::now() + POLL))?;
     }
     cancel.check()
 }
@@ -240,11 +240,11 @@ mod tests {
     }
 
     #[test]
-    fn calling_off_ends_the_wait() {
+    fn cancelling_ends_the_wait() {
         let dir = tempfile::tempdir().unwrap();
         let starter = starter(dir.path(), "exec sleep 60");
         let load = starter.load(&LoadArgs::new(LoadKind::Probe, dir.path(), 1.0), dir.path()).unwrap();
-        starter.cancel.call_off();
+        starter.cancel.cancel();
         assert_eq!(load.await_prepared().unwrap_err().to_string(), "interrupted");
         assert!(wait_until(Instant::now() + Duration::from_secs(60), &starter.cancel).is_err());
     }

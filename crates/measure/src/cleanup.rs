@@ -57,7 +57,7 @@ pub fn forget(path: &Path) -> Result<()> {
     file::remove_durable(path).map(drop).context("the record of what was to be restored")
 }
 
-/// The outcome of some work and that of removing what it had set up, as one: of two errors both are told.
+/// The outcome of some work and that of removing what it had set up, as one: of two errors both are kept.
 pub fn with_removal<T>(worked: Result<T>, removed: Result<()>) -> Result<T> {
     match (worked, removed) {
         (Ok(value), removed) => removed.map(|()| value),

@@ -39,7 +39,7 @@ pub struct Options {
     pub neighbours: Vec<String>,
     /// Only these configurations, as `shared/none`; all when it is empty.
     pub configs: Vec<String>,
-    /// What io.cost is told about the device; configurations with io.cost fail without.
+    /// Parameters of io.cost for the device; configurations with io.cost fail without.
     pub model: Option<Calibration>,
     /// Where the JSON goes, as `NAME.json`; nowhere when it is `None`.
     pub out_dir: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub struct Options {
     pub program: PathBuf,
     /// What is simulated of the machine.
     pub simulated: Simulated,
-    /// Calls the experiment off.
+    /// Cancels the experiment.
     pub cancel: Cancel,
 }
 
@@ -85,7 +85,7 @@ pub struct Progress {
     pub completed: Option<(String, Round)>,
 }
 
-/// Told what happens.
+/// Called with each step.
 pub type OnProgress<'a> = &'a mut dyn FnMut(&Progress);
 
 /// A configuration and a neighbour that options can choose; either is empty where there is none to choose.
@@ -318,10 +318,10 @@ impl<'a, 'p> Frame<'a, 'p> {
     }
 
     pub fn say(&mut self, doing: &str) {
-        self.tell(doing, None);
+        self.report(doing, None);
     }
 
-    fn tell(&mut self, doing: &str, completed: Option<(String, Round)>) {
+    fn report(&mut self, doing: &str, completed: Option<(String, Round)>) {
         let (done, of, elapsed) = (self.done, self.of, self.started.elapsed());
         (self.progress)(&Progress { doing: doing.to_owned(), done, of, elapsed, completed });
     }
@@ -354,7 +354,7 @@ impl<'a, 'p> Frame<'a, 'p> {
     }
 
     /// Runs all rounds of all cells, writing the file after each round. A cell that fails is noted and the others go on,
-    /// unless the experiment is called off.
+    /// unless the experiment is cancelled.
     pub fn rounds(&mut self, plans: &[Plan], mut step: impl FnMut(&mut Self, Plan) -> Result<Round>) -> Result<()> {
         if plans.is_empty() {
             bail!("no cell is left to run: check the neighbours and configurations asked for");
@@ -404,7 +404,7 @@ impl<'a, 'p> Frame<'a, 'p> {
         self.done += 1;
         let id = self.experiment.cells[cell].id();
         self.experiment.cells[cell].rounds.push(round.clone());
-        self.tell("done", Some((id, round)));
+        self.report("done", Some((id, round)));
         self.write()
     }
 
@@ -477,7 +477,7 @@ mod tests {
         let outcome = frame.rounds(&plans, |_, plan| {
             order.push(plan.layout.as_str());
             if order.len() == 4 {
-                options.cancel.call_off();
+                options.cancel.cancel();
                 bail!("interrupted in the middle");
             }
             let mut round = Round::default();

@@ -126,7 +126,7 @@ pub fn n_steps(request: &Request) -> usize {
 /// shows in the costs of appending.
 ///
 /// # Errors
-/// When the scratch file system cannot be made or used, or when it is called off.
+/// When the scratch file system cannot be made or used, or when it is cancelled.
 pub fn measure(roots: &Roots, request: &Request, on_run: &mut dyn FnMut(Measured) -> Result<()>) -> Result<()> {
     for _ in 0..request.n_runs {
         for &features in &request.features {

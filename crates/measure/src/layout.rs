@@ -230,16 +230,16 @@ impl Bench {
         self.make_tenants(target, shares)
     }
 
-    /// Remembers the scheduler for the end, loads BFQ so that its weights can be set, and leaves `none` in force.
+    /// Remembers the scheduler for the end, loads BFQ so that its weights can be set, and selects `none`.
     fn take_queue(&mut self, leftover: &mut Leftover) -> Result<()> {
         let before = block::inspect(&self.roots, self.dev).context("the physical device")?.scheduler;
         leftover.device.clone_from(&self.device);
         leftover.scheduler = before.map(|scheduler| scheduler.active);
         keep(&leftover_path(), leftover)?;
         if let Err(error) = block::set_scheduler(&self.roots, self.dev, "bfq") {
-            self.notes.push(format!("bfq cannot be had: {error}"));
+            self.notes.push(format!("bfq is not available: {error}"));
         }
-        block::set_scheduler(&self.roots, self.dev, "none").context("cannot take the scheduler away")?;
+        block::set_scheduler(&self.roots, self.dev, "none").context("cannot select scheduler none")?;
         Ok(())
     }
 
@@ -304,7 +304,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether the kernel has the weights that the shares stand for: a share that is not in force would void every figure.
+    /// Whether the kernel has the weights that the shares stand for: an ineffective share would void every figure.
     fn check_weights(&self, shares: (Share, Share)) -> Result<()> {
         for (tenant_name, share) in [(TENANTS[0], shares.0), (TENANTS[1], shares.1)] {
             let slice: CgroupPath = slices::tenant(&name(tenant_name)?).parse()?;
@@ -321,7 +321,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Puts a layout and a controller in force; the tenants' directories in it.
+    /// Selects a layout and a controller; returns the tenants' directories.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -335,7 +335,7 @@ impl Bench {
         }
         self.share_cpu(layout != Layout::OwnAccountedWithoutCpu)?;
         // Off in between, so that debts and vrate of the cell before do not reach into this one.
-        iocost::disable(&self.roots, self.dev).context("cannot switch io.cost off")?;
+        iocost::disable(&self.roots, self.dev).context("cannot disable io.cost")?;
         let policy = match controller {
             Controller::None => Policy::None,
             Controller::Bfq | Controller::BfqStrict => Policy::Bfq,
@@ -415,11 +415,11 @@ impl Bench {
     /// Number of the device that tenant A's file system is on, in a layout.
     ///
     /// # Errors
-    /// When the directory cannot be looked at.
+    /// When the directory cannot be inspected.
     pub fn dev_of_a(&self, layout: Layout) -> Result<DevNo> {
         use std::os::unix::fs::MetadataExt;
         let dir = &self.places(layout).a;
-        let dev = fs::metadata(dir).with_context(|| format!("cannot look at {}", dir.display()))?.dev();
+        let dev = fs::metadata(dir).with_context(|| format!("cannot inspect {}", dir.display()))?.dev();
         Ok(DevNo::new(rustix::fs::major(dev), rustix::fs::minor(dev)))
     }
 
@@ -542,7 +542,7 @@ pub fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
     let Some(leftover) = kept::<Leftover>(&path)? else { return Ok(()) };
     if let Ok(dev) = block::devno_of(&roots.dev.join(&leftover.device)) {
         if !leftover.device.is_empty() {
-            iocost::disable(roots, dev).context("cannot switch io.cost off")?;
+            iocost::disable(roots, dev).context("cannot disable io.cost")?;
             engine.device_control(&leftover.device, &DeviceControl { policy: None }, false)?;
         }
         if let Some(scheduler) = &leftover.scheduler {
@@ -589,9 +589,9 @@ fn leftover_path() -> PathBuf {
 /// A name of what is set up.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not a valid name.
 pub fn name(text: &str) -> Result<Name> {
-    text.parse().with_context(|| format!("{text:?} is no name"))
+    text.parse().with_context(|| format!("{text:?} is not a valid name"))
 }
 
 fn reference(volume: &str) -> Result<VolumeRef> {

@@ -228,7 +228,7 @@ pub fn main(args: &LoadArgs) -> Result<()> {
         writeln!(out, "{line}").and_then(|()| out.flush()).context("cannot write to standard output")
     };
     let hear = || {
-        // The end of stdin means that nobody is left to tell us: go on to the end.
+        // The end of stdin means that the parent is gone: go on to the end.
         std::io::stdin().read(&mut [0u8; 1]).map(drop).context("cannot read standard input")
     };
     let wait = args.wait_for_start;

@@ -192,7 +192,7 @@ impl Clients {
     /// Waits until all clients are connected and insert.
     ///
     /// # Errors
-    /// When sysbench fails, or the experiment is called off.
+    /// When sysbench fails, or the experiment is cancelled.
     pub fn await_start(&mut self, cancel: &Cancel) -> Result<()> {
         self.listen(cancel, Duration::from_secs(120), |line| line.starts_with("Threads started"))
     }

@@ -18,7 +18,7 @@ use crate::sample::{Activity, Watch};
 /// How long the device is waited for to become calm, and how long calm lasts to count.
 const CALM_LIMIT: Duration = Duration::from_secs(30);
 const CALM: Duration = Duration::from_millis(500);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Two tenants on one physical device, as a measurement needs them.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ pub fn calm(starter: &Starter, pair: &Pair) -> Result<()> {
         if since.is_some_and(|since: Instant| since.elapsed() >= CALM) {
             break;
         }
-        wait_until(Instant::now() + LOOK, &starter.cancel)?;
+        wait_until(Instant::now() + POLL, &starter.cancel)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Reports of experiments: a table for the terminal, pictures, and a page of HTML.
 //!
-//! Owns: what a reader is told and how it looks, and the [`Guide`] to what the demo measures. All words about success or failure are
+//! Owns: what a reader learns and how it looks, and the [`Guide`] to what the demo measures. All words about success or failure are
 //! computed from the figures. Does not: measure, run anything, write files, or judge.
 
 pub mod about;

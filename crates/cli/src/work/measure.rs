@@ -3,7 +3,7 @@
 use bulkhead_api::client::Client;
 use bulkhead_core::error::Fault;
 use bulkhead_core::work::{JobSteps, MeasureTask, Outcome, Report};
-use bulkhead_measure::calibrate::{self, Request, Told};
+use bulkhead_measure::calibrate::{self, Event, Request};
 use bulkhead_measure::cgroup_run::Cancel;
 
 use super::Daemon;
@@ -18,12 +18,12 @@ pub(super) fn run(task: MeasureTask, daemon: &Daemon) -> Result<Outcome, Fault> 
     request.cancel.on_signals().map_err(fault)?;
     daemon.say(&Report::Ready)?;
     // Who does not listen any more has this process ended.
-    let mut on_step = |told: Told<'_>| {
-        drop(daemon.say(&match told {
-            Told::Step(done, of, doing) => {
+    let mut on_step = |event: Event<'_>| {
+        drop(daemon.say(&match event {
+            Event::Step(done, of, doing) => {
                 Report::Step(JobSteps { done: done as u64, of: of as u64 }, doing.to_owned())
             }
-            Told::Figure(figure) => Report::Figure(figure.to_owned()),
+            Event::Figure(figure) => Report::Figure(figure.to_owned()),
         }));
     };
     let client = Client::new(socket);

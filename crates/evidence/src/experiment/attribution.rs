@@ -72,8 +72,8 @@ const BATCH: Duration = Duration::from_millis(100);
 const JOURNAL: Bytes = Bytes::mib(256);
 /// The cgroup of all containers.
 const SLICE: &str = "bulkhead-bench.slice";
-/// How often the tracer is looked at, as the daemon does.
-const LOOK: Duration = Duration::from_millis(200);
+/// How often the tracer is polled, as the daemon does.
+const POLL: Duration = Duration::from_millis(200);
 
 /// Number of cells without those of programs: the combinations and the kinds of calls.
 const N_CELLS: usize = ALL + Batch::ALL.len();
@@ -230,7 +230,7 @@ fn combination(
     loads.iter().try_for_each(|load| load.await_window(Duration::ZERO))?;
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     while Instant::now() < end {
-        wait_until(end.min(Instant::now() + LOOK), &frame.options.cancel)?;
+        wait_until(end.min(Instant::now() + POLL), &frame.options.cancel)?;
         let done = observer.step(tracer.look()?);
         tracer.forget_shares(&done)?;
     }

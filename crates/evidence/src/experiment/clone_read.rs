@@ -1,4 +1,4 @@
-//! `clone-read`: what a clone reads first that its siblings have read before, as in Zhao et al. 2016.
+//! `clone-read`: the first read of what other clones of the base have read before, as in Zhao et al. 2016.
 //!
 //! A base with one large file and some ordinary ones; three clones for each way of sharing. The first clone reads the large file from
 //! the disk, the second one after it, and then again from its own cache; the third one reads it by `md5sum`. Then the first one reads it
@@ -162,7 +162,7 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     let context = || format!("cannot list {}", dir.display());
     for entry in fs::read_dir(dir).with_context(context)? {
         let path = entry.with_context(context)?.path();
-        let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot look at {}", path.display()))?;
+        let kind = fs::symlink_metadata(&path).with_context(|| format!("cannot inspect {}", path.display()))?;
         if kind.is_dir() {
             walk(&path, files)?;
         } else if kind.is_file() {
@@ -185,8 +185,8 @@ fn read(path: &Path) -> Result<f64> {
 /// How long `md5sum` takes for a file, and what it finds.
 fn md5(path: &Path) -> Result<(f64, String)> {
     let begin = Instant::now();
-    let told = Tool::new("md5sum").arg(path).limit(READ_LIMIT).run()?;
-    let digest = told.stdout.split(' ').next().unwrap_or_default().to_owned();
+    let output = Tool::new("md5sum").arg(path).limit(READ_LIMIT).run()?;
+    let digest = output.stdout.split(' ').next().unwrap_or_default().to_owned();
     Ok((begin.elapsed().as_secs_f64(), digest))
 }
 

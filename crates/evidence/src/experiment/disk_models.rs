@@ -275,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn what_fio_is_told() {
-        let told = |operation, depth, has_arm| Plan { operation, depth }.options(has_arm).join(" ");
-        assert_eq!(told(RANDOM_READ, 16, true), "--rw=randread --bs=4k --iodepth=16");
-        assert_eq!(told(SEQUENTIAL_WRITE, 8, true), "--rw=write --bs=128k --iodepth=8 --size=1G");
-        assert_eq!(told(SMALL_SEQUENTIAL_READ, 32, false), "--rw=read --bs=4k --iodepth=32");
-        assert_eq!(told(OUTER_FLUSH, 1, true), "--rw=randwrite --bs=4k --iodepth=1 --size=53% --fsync=1");
+    fn what_fio_is_options() {
+        let options = |operation, depth, has_arm| Plan { operation, depth }.options(has_arm).join(" ");
+        assert_eq!(options(RANDOM_READ, 16, true), "--rw=randread --bs=4k --iodepth=16");
+        assert_eq!(options(SEQUENTIAL_WRITE, 8, true), "--rw=write --bs=128k --iodepth=8 --size=1G");
+        assert_eq!(options(SMALL_SEQUENTIAL_READ, 32, false), "--rw=read --bs=4k --iodepth=32");
+        assert_eq!(options(OUTER_FLUSH, 1, true), "--rw=randwrite --bs=4k --iodepth=1 --size=53% --fsync=1");
     }
 
     #[test]

@@ -61,7 +61,7 @@ const PROCESSES: Bytes = Bytes::mib(160);
 /// How long a service may need to start, and to end.
 const START_LIMIT: Duration = Duration::from_secs(300);
 const END_LIMIT: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 
 /// Modules that the service has; those that this host lacks are done without.
 const IMPORTS: &str = r#"import importlib, os, sys
@@ -170,7 +170,7 @@ fn await_ready(service: &Running, cancel: &Cancel) -> Result<()> {
     let (deadline, wanted) = (Instant::now() + START_LIMIT, format!("ready {MODEL_BYTES}"));
     loop {
         cancel.check()?;
-        match service.hear(LOOK) {
+        match service.hear(POLL) {
             Heard::Line(line) if line == wanted => return Ok(()),
             Heard::Line(line) => bail!("a service said {line:?}, where {wanted:?} was expected"),
             Heard::End => bail!("a service ended early: {}", service.stderr()),
@@ -203,9 +203,9 @@ fn parse_pss(text: &str) -> Option<u64> {
 fn make_tree(tree: &Path) -> Result<u64> {
     let python = fs::canonicalize(PYTHON[0]).context("python3 is not installed (Debian package python3-minimal)")?;
     let version = python.file_name().and_then(|name| name.to_str()).context("python3 has no name")?;
-    let told = Tool::new("python3").args(&PYTHON[1..]).arg("-c").arg(format!("{IMPORTS}{TELL}")).run();
-    let told = told.context("the modules of python3")?.stdout;
-    let mut files: Vec<PathBuf> = told.lines().map(PathBuf::from).chain([python.clone()]).collect();
+    let output = Tool::new("python3").args(&PYTHON[1..]).arg("-c").arg(format!("{IMPORTS}{TELL}")).run();
+    let output = output.context("the modules of python3")?.stdout;
+    let mut files: Vec<PathBuf> = output.lines().map(PathBuf::from).chain([python.clone()]).collect();
     let binaries: Vec<PathBuf> = files
         .iter()
         .filter(|path| **path == python || path.extension().is_some_and(|end| end == "so"))

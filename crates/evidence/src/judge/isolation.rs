@@ -95,7 +95,7 @@ pub(crate) fn dbms(case: &mut Case<'_>, experiments: &[&Experiment]) {
             let gain = part(held, cell(shared, neighbour), f::INSERTS_PER_S);
             let steps = [words::like(experiment, "own", ours), Some(unheld), Some(ours)];
             let gains = steps.map(|step| part(cell(step, neighbour), cell(shared, neighbour), f::INSERTS_PER_S));
-            // A step that was not measured is none that was not worse.
+            // A step that was not measured may be worse.
             let worst = gains.into_iter().collect::<Option<Vec<_>>>();
             let worst = worst.and_then(|all| all.into_iter().min_by(|a, b| a.median.total_cmp(&b.median)));
             let share = held.and_then(f::share_a).map(|(share, _)| share);

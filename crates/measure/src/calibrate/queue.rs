@@ -1,8 +1,8 @@
 //! A device's scheduler and io.cost lines while it is calibrated: switched off, and put back exactly.
 //!
 //! They are set here and not through the daemon, whose record of the device stays as it is: the policy that the operator
-//! chose (also `none`), or that nobody chose one. What was in force is kept in a file until it is put back. The file is
-//! gone after a reboot, as is what it would undo: the daemon then puts the recorded policy in force.
+//! chose (also `none`), or that nobody chose one. The previous settings are kept in a file until they are restored. The file is
+//! gone after a reboot, as is what it would undo: the daemon then enables the recorded policy.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cleanup::{forget, keep, kept};
 
-/// What was in force on a device.
+/// Settings of a device.
 #[derive(Debug, Serialize, Deserialize)]
 struct Before {
     device: String,
@@ -25,7 +25,7 @@ struct Before {
     settings: QueueSettings,
 }
 
-/// Switches the controllers of a device off; what is in force is kept in `file` first.
+/// Switches the controllers of a device off; its settings are kept in `file` first.
 ///
 /// # Errors
 /// When the file cannot be written, or the kernel refuses.
@@ -47,7 +47,7 @@ pub(super) fn switch_off(roots: &Roots, file: &Path, device: &DeviceView) -> Res
     Ok(())
 }
 
-/// Puts back what `file` says was in force, and removes it. Does nothing when there is no such file; a device that is gone
+/// Restores the settings in `file`, and removes it. Does nothing when there is no such file; a device that is gone
 /// has taken its settings with it.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ pub(super) fn put_back(roots: &Roots, file: &Path) -> Result<()> {
     forget(file)
 }
 
-/// Puts settings in force, with io.cost off in between; an empty scheduler stays what it is.
+/// Applies settings, with io.cost off in between; an empty scheduler stays what it is.
 ///
 /// # Errors
 /// When a line cannot be read, or the kernel refuses.

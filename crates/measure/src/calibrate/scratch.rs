@@ -104,7 +104,7 @@ impl Scratch {
         view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))
     }
 
-    /// Removes everything, and puts the controller back that was in force.
+    /// Removes everything, and restores the previous controller.
     ///
     /// # Errors
     /// What could not be put back or removed; the next calibration tries again.
@@ -129,7 +129,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Where the device's settings are kept while others are in force.
+/// Where the device's settings are kept while others are active.
 fn kept_queue() -> PathBuf {
     Path::new(RUN_DIR).join("calibrate.json")
 }

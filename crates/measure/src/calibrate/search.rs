@@ -20,7 +20,7 @@ const KEPT_MIN: f64 = 0.95;
 /// it is fills the device's queue, and nothing slows it down.
 const RANGE_WORTH: f64 = 1.25;
 
-/// What io.cost is told.
+/// Parameters of io.cost to try.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
     /// Percent of the four measured IOPS coefficients: below 100, an operation costs more against its bytes.

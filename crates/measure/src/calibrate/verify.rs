@@ -7,7 +7,7 @@ use bulkhead_core::model::{Calibration, QueueSettings};
 use bulkhead_sys::block;
 
 use super::scratch::Scratch;
-use super::{OnStep, Request, Told, queue, supported};
+use super::{Event, OnStep, Request, queue, supported};
 use crate::cgroup_run::Starter;
 use crate::cleanup::with_removal;
 use crate::experiment::fsync_probe::{NEIGHBOURS, beside};
@@ -16,8 +16,8 @@ use crate::report::figure as f;
 use crate::report::words;
 use crate::result::Cell;
 
-/// Puts a calibration in force on scratch volumes, and measures; takes three minutes. Everything made on the way is removed, and what
-/// was in force is put back.
+/// Enables a calibration and measures on scratch volumes; takes three minutes. Everything that was created is removed, and the previous
+/// settings are restored.
 ///
 /// # Errors
 /// As [`super::run`].
@@ -28,7 +28,7 @@ pub fn verify(
     on_step: OnStep<'_>,
 ) -> Result<Vec<Verified>> {
     supported(&request.device)?;
-    on_step(Told::Step(0, NEIGHBOURS.len() + 1, "setting up volumes and tenants"));
+    on_step(Event::Step(0, NEIGHBOURS.len() + 1, "setting up volumes and tenants"));
     let scratch = Scratch::set_up(client, &request.device, request.pool.as_ref())?;
     let verified = measure(&scratch, request, calibration, on_step);
     with_removal(verified, scratch.remove())
@@ -46,13 +46,13 @@ fn measure(
         cost_qos: Some(calibration.qos.clone()),
     };
     let starter = Starter { program: request.program.clone(), cancel: request.cancel.clone() };
-    let has_arm = block::inspect(&scratch.roots, scratch.dev).context("cannot look at the device")?.rotational;
+    let has_arm = block::inspect(&scratch.roots, scratch.dev).context("cannot inspect the device")?.rotational;
     let mut all = Vec::new();
     for (index, (neighbour, kind)) in NEIGHBOURS.into_iter().enumerate() {
         starter.cancel.check()?;
-        on_step(Told::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", words::neighbour(neighbour))));
-        // Anew each time, so that debts and vrate of the neighbour before do not reach into this one.
-        queue::set(&scratch.roots, scratch.dev, &settings).context("cannot put the calibration in force")?;
+        on_step(Event::Step(index + 1, NEIGHBOURS.len() + 1, &format!("beside {}", words::neighbour(neighbour))));
+        // Again each time, so that debts and vrate of the neighbour before do not reach into this one.
+        queue::set(&scratch.roots, scratch.dev, &settings).context("cannot enable the calibration")?;
         let round = beside(&starter, &scratch.pair, &scratch.places, scratch.volume, kind, false)?;
         let cell = Cell {
             layout: String::new(),

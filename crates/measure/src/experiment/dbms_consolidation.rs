@@ -1,6 +1,6 @@
 //! `dbms-consolidation`: a database with 70 % beside the paper's neighbours with 30 % (Mardan & Kono 2021, figures 7-10, table 1).
 //!
-//! One data directory for each layout, filled once; the server is started anew for each round of a cell, so that no cell inherits
+//! One data directory for each layout, filled once; the server is restarted for each round of a cell, so that no cell inherits
 //! the other's buffer pool. Alone, the database is measured without CPU weights too: what they are worth to it. Full form: 22 cells
 //! x 3 rounds, about 45 s each and 40 s more with shares held, an hour with set-up; short form: only the neighbours `none` and
 //! `high-fsync`, 12 cells of about 35 s or 75 s, 10 minutes.

@@ -68,7 +68,7 @@ impl Load for Probe {
             if size_bytes >= self.limit_bytes {
                 file.set_len(0).and_then(|()| file.sync_all()).with_context(context)?;
                 size_bytes = 0;
-                // What that took is not the fault of the file system: the schedule starts anew.
+                // What that took is not the fault of the file system: the schedule starts again.
                 due = due.max(Instant::now());
             }
         }

@@ -90,7 +90,7 @@ fn probe(experiment: &Experiment) -> Headline {
         "none" => String::new(),
         controller => format!(" (under {controller})"),
     };
-    let told = if before.ratio.median < NO_SLOWDOWN {
+    let shown = if before.ratio.median < NO_SLOWDOWN {
         format!(
             "On a shared file system{controlled}, a 4 KiB fsync took {} alone and {} beside {beside}: no slowdown to speak of here.",
             spoken_ms(before.idle_ms),
@@ -105,11 +105,11 @@ fn probe(experiment: &Experiment) -> Headline {
         )
     };
     let Some(ours) = ours else {
-        return Headline { before: told, after: "Bulkhead's own configuration was not measured.".into() };
+        return Headline { before: shown, after: "Bulkhead's own configuration was not measured.".into() };
     };
     let Some(after) = probed(experiment, ours, &before.cell.neighbour) else {
         let after = format!("Bulkhead's own configuration ({}) was not measured beside {beside}.", ours.id());
-        return Headline { before: told, after };
+        return Headline { before: shown, after };
     };
     let mut sentence = format!(
         "With Bulkhead: {}, {}{}",
@@ -127,13 +127,13 @@ fn probe(experiment: &Experiment) -> Headline {
     if let Some(hardest) = hardest(experiment, ours, &before.cell.neighbour) {
         sentence += &hardest;
     }
-    Headline { before: told, after: sentence }
+    Headline { before: shown, after: sentence }
 }
 
 /// Says so when Bulkhead fares clearly worse beside another neighbour than the one that the headline is about.
-fn hardest(experiment: &Experiment, ours: Config<'_>, told: &str) -> Option<String> {
-    let hardest = worst(experiment, ours).filter(|probe| probe.cell.neighbour != told)?;
-    if hardest.ratio.median * CLEARLY <= probed(experiment, ours, told)?.ratio.median {
+fn hardest(experiment: &Experiment, ours: Config<'_>, shown: &str) -> Option<String> {
+    let hardest = worst(experiment, ours).filter(|probe| probe.cell.neighbour != shown)?;
+    if hardest.ratio.median * CLEARLY <= probed(experiment, ours, shown)?.ratio.median {
         return None;
     }
     let before = words::unprotected(experiment).and_then(|config| probed(experiment, config, &hardest.cell.neighbour));
@@ -227,7 +227,7 @@ fn gained(before: &Cell, after: &Cell) -> String {
 }
 
 /// Says beside which other neighbour the database gains least, when that is clearly less.
-fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], told: &str) -> Option<String> {
+fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], shown: &str) -> Option<String> {
     let cells = |neighbour: &str| {
         let [before, after] = configs.map(|config| experiment.cell(config.layout, config.controller, neighbour));
         Some((before?, after?))
@@ -236,9 +236,9 @@ fn least_gain(experiment: &Experiment, configs: [Config<'_>; 2], told: &str) -> 
         let (before, after) = cells(neighbour)?;
         quotient(f::INSERTS_PER_S, before, after)
     };
-    let others = words::neighbours(&experiment.cells).into_iter().filter(|other| *other != told && *other != ALONE);
+    let others = words::neighbours(&experiment.cells).into_iter().filter(|other| *other != shown && *other != ALONE);
     let (least, other) = others.filter_map(|other| Some((gain(other)?, other))).min_by(|a, b| a.0.total_cmp(&b.0))?;
-    if least > gain(told)? * CLEARLY {
+    if least > gain(shown)? * CLEARLY {
         return None;
     }
     let (before, after) = cells(other)?;
