@@ -8,6 +8,7 @@ use bulkhead_api::client::Client;
 use bulkhead_api::wire::Observation;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_engine::observe::{Observatory, Observe as _};
+use bulkhead_measure::report::text::three_digits;
 use bulkhead_sys::roots::Roots;
 
 use crate::block_on;
@@ -127,16 +128,6 @@ pub(crate) fn latency(us: Option<u64>) -> String {
 /// Waiting time in seconds, formatted.
 pub(crate) fn waited(seconds: f64) -> String {
     if seconds < 0.0005 { "-".to_owned() } else { format!("{seconds:.3} s") }
-}
-
-fn three_digits(value: f64) -> String {
-    if value < 9.995 {
-        format!("{value:.2}")
-    } else if value < 99.95 {
-        format!("{value:.1}")
-    } else {
-        format!("{value:.0}")
-    }
 }
 
 #[cfg(test)]

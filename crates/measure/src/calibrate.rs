@@ -29,6 +29,7 @@ use crate::cgroup_run::{Cancel, Starter};
 use crate::cleanup::with_removal;
 use crate::load::{LoadArgs, LoadKind};
 use crate::pair::measure;
+use crate::report::text::rate;
 pub use verify::verify;
 
 use scratch::Scratch;
@@ -166,7 +167,7 @@ impl Session<'_> {
         }
         let most = trials.iter().map(|trial| trial.bytes_per_s).fold(greedy, f64::max);
         let fair_bytes_per_s = (1.0 - busy) * most;
-        self.figure(format!("fair for the writers: {:.1} MB/s", fair_bytes_per_s / 1e6));
+        self.figure(format!("fair for the writers: {}", rate(fair_bytes_per_s)));
         let finalists = self.finalists(&measured, trials, fair_bytes_per_s)?;
         let best = choose(&finalists, fair_bytes_per_s).context("nothing was tried")?;
         self.figure(format!(
@@ -242,7 +243,7 @@ impl Session<'_> {
         iocost::disable(&self.scratch.roots, self.scratch.dev).context("cannot switch io.cost off")?;
         let measured = measure(&self.starter, &self.scratch.pair, None, Some(&self.streams()), LOADED)?;
         let bytes_per_s = measured.activity.per_s(measured.activity.device_bytes);
-        self.figure(format!("writers alone, no controller: {:.1} MB/s", bytes_per_s / 1e6));
+        self.figure(format!("writers alone, no controller: {}", rate(bytes_per_s)));
         Ok(bytes_per_s)
     }
 
@@ -268,9 +269,9 @@ impl Session<'_> {
             device_ms: activity.device_write_ms,
         };
         self.figure(format!(
-            "{candidate}: fsync {mean_ms:.1} ms (p99 {:.0}), writers {:.1} MB/s, a write {:.1} ms in the device",
+            "{candidate}: fsync {mean_ms:.1} ms (p99 {:.0}), writers {}, a write {:.1} ms in the device",
             trial.p99_ms,
-            trial.bytes_per_s / 1e6,
+            rate(trial.bytes_per_s),
             trial.device_ms
         ));
         Ok(trial)

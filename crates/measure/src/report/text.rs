@@ -15,25 +15,27 @@ pub fn number(value: f64) -> String {
         "0".to_owned()
     } else if !(0.001..1e7).contains(&size) {
         format!("{value:.1e}")
-    } else if size >= 99.95 {
-        format!("{value:.0}")
-    } else if size >= 9.995 {
-        trimmed(&format!("{value:.1}"))
     } else if size >= 0.0995 {
-        trimmed(&format!("{value:.2}"))
+        trimmed(&three_digits(value))
     } else {
         trimmed(&format!("{value:.4}"))
+    }
+}
+
+/// Three digits, or all of those before the point; below 0.1 fewer.
+#[must_use]
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
     }
 }
 
 /// Like [`number`], with all its digits, so that columns line up.
 #[must_use]
 pub fn digits(value: f64) -> String {
-    match value.abs() {
-        size if (9.995..99.95).contains(&size) => format!("{value:.1}"),
-        size if (0.0995..9.995).contains(&size) => format!("{value:.2}"),
-        _ => number(value),
-    }
+    if (0.0995..99.95).contains(&value.abs()) { three_digits(value) } else { number(value) }
 }
 
 /// Like [`number`], and at most one digit behind the point when the whole is one or more: for factors and percent.
