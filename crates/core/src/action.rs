@@ -1,7 +1,7 @@
-//! The vocabulary of everything that Bulkhead does to a host.
+//! Actions: everything that Bulkhead does to a host.
 //!
 //! Invariant 1: a write to the kernel or to the state is one `Action`; `--dry-run` prints these and nothing else happens.
-//! Each action is idempotent: applied to a host where it is already done, it changes nothing and succeeds.
+//! Each action is idempotent: applied a second time, it changes nothing and succeeds.
 
 mod cgroup;
 mod fs;
@@ -33,7 +33,7 @@ pub use self::state::StateAction;
 use crate::model::{DeviceRecord, Hold, Lease, Mapping, Pool, Tenant, Volume};
 use crate::units::Bytes;
 
-/// A block device, named by what it is made of, so that a plan can be written before the device exists.
+/// A block device, identified by its source, so that a plan can name it before it exists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceRef {
@@ -41,7 +41,7 @@ pub enum DeviceRef {
     Image {
         /// The image.
         image: PathBuf,
-        /// The volume that it is of.
+        /// The volume that it belongs to.
         volume: Uuid,
     },
     /// A logical volume.
@@ -74,7 +74,7 @@ pub enum Record {
     Tenant(Tenant),
     /// `leases/ID` under the runtime directory.
     Lease(Lease),
-    /// `devices/NAME`: a device's calibration, and what was in force before Bulkhead changed it.
+    /// `devices/NAME`: a device's calibration, and its configuration from before Bulkhead's changes.
     Device(DeviceRecord),
     /// `holds/DEVICE` under the runtime directory.
     Hold(Hold),
@@ -141,19 +141,19 @@ impl fmt::Display for Action {
     }
 }
 
-/// An action that was applied, or with `--dry-run` would be.
+/// An action that was applied, or in a dry run would be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Applied {
     /// The step.
     #[cfg_attr(feature = "schema", schema(value_type = Object))]
     pub action: Action,
-    /// What was there before, where that is a value (a weight, a scheduler, a thread's cgroup).
+    /// The previous value, where there is one (a weight, a scheduler, a thread's cgroup).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub old: Option<String>,
-    /// Whether anything changed; `false` when it was done already, or in a dry run.
+    /// Whether anything changed; `false` when it had been done before, and in a dry run.
     pub changed: bool,
-    /// How much was discarded, by an action that discards.
+    /// The number of bytes discarded, for actions that discard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub discarded_bytes: Option<Bytes>,
 }

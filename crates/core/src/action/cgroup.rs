@@ -12,9 +12,9 @@ use crate::model::{FsKind, IoMax};
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum CgroupAction {
-    /// Makes a cgroup, and makes controllers io and memory available to it.
+    /// Makes a cgroup with controllers io and memory.
     CreateCgroup { cgroup: String },
-    /// Moves the processes of a cgroup, not of those below it, into another one, which is made first.
+    /// Moves the processes of a cgroup, not of those below it, into another one, which is created if needed.
     MoveProcesses { from: String, to: String },
     /// Enables a controller for the cgroups below one; `/` is the root.
     EnableController { cgroup: String, controller: String },
@@ -22,16 +22,16 @@ pub enum CgroupAction {
     WriteCgroup { cgroup: String, file: String, value: String },
     /// Sets a cgroup's weight on one device; the file is one of [`crate::tenant::WEIGHT_FILES`].
     SetWeight { cgroup: String, file: String, device: String, weight: u32 },
-    /// Takes a cgroup's own weight on a device back, if the cgroup is there and has one.
+    /// Resets a cgroup's own weight on a device, if the cgroup exists and has one.
     ResetWeight { cgroup: String, file: String, device: String },
-    /// Sets what a cgroup is allowed on a device, if both are there.
+    /// Sets a cgroup's limits on a device, if both exist.
     #[serde(alias = "limit_iops")]
     LimitIo { cgroup: String, device: String, limit: IoMax },
-    /// Removes a cgroup, if it is there.
+    /// Removes a cgroup, if it exists.
     RemoveCgroup { cgroup: String },
     /// Moves the journal thread of a mounted file system into a cgroup.
     PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: String },
-    /// Moves the journal thread of an ext4, by the kernel name of its device, into a cgroup, if there is one.
+    /// Moves the journal thread, if there is one, of an ext4 on the device with this kernel name into a cgroup.
     MoveJournal { device: String, cgroup: String },
 }
 

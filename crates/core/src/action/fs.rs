@@ -15,22 +15,22 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum FsAction {
-    /// Makes a file system on a device that carries none.
+    /// Makes a file system on a device without one.
     Mkfs { device: DeviceRef, fs: FsKind, uuid: Uuid, label: String, fast_commit: bool },
-    /// Checks an unmounted file system, and repairs it as far as asked.
+    /// Checks an unmounted file system, and repairs it as requested.
     CheckFs { device: DeviceRef, fs: FsKind, repair: Repair },
-    /// Gives a cloned file system its own UUID.
+    /// Sets a new UUID on a cloned file system.
     NewFsUuid { device: DeviceRef, fs: FsKind, uuid: Uuid },
-    /// Gives the ext4 in an image on layers, which nobody serves, a UUID by writing its superblock; where that alone does not do it,
-    /// `otherwise` is done.
+    /// Sets the UUID of the ext4 in an image on layers without a server, by writing its superblock; where that is not enough,
+    /// carries out `otherwise`.
     StampFsUuid { image: PathBuf, uuid: Uuid, otherwise: Vec<Action> },
     /// Grows the file system to the device's size, mounted at `mounted_at` or not mounted.
     GrowFs { device: DeviceRef, fs: FsKind, mounted_at: Option<PathBuf> },
     /// Shrinks an unmounted ext4.
     ShrinkFs { device: DeviceRef, size_bytes: Bytes },
-    /// Removes the journal of an unmounted ext4 that was checked, unless it has that size; refuses where there is no room for one of it.
+    /// Removes the journal of an unmounted ext4 that was checked, unless it has that size; refuses where a journal of that size does not fit.
     RemoveJournal { device: DeviceRef, wanted_bytes: Bytes },
-    /// Makes a journal in an unmounted ext4 that has none; a smaller one where there is no room for that.
+    /// Makes a journal in an unmounted ext4 without one; a smaller one where that size does not fit.
     MakeJournal { device: DeviceRef, size_bytes: Bytes },
 }
 

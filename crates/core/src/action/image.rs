@@ -14,20 +14,20 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum ImageAction {
-    /// Makes an image file; refuses to touch one that is there with another size.
+    /// Makes an image file; refuses if one of another size exists.
     CreateImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
-    /// Makes an image file as large as this, if it is smaller.
+    /// Grows an image file to this size, if it is smaller.
     GrowImage { path: PathBuf, size_bytes: Bytes, provision: Provision },
-    /// Cuts an image file off, if it is larger than this.
+    /// Truncates an image file to this size, if it is larger.
     ShrinkImage { path: PathBuf, size_bytes: Bytes },
     /// Removes an image file.
     RemoveImage { path: PathBuf },
-    /// Makes a layer of what an image holds, if it holds anything of its own: the image lies on it then, empty. A server of its is
-    /// replaced by another.
+    /// Makes a layer from an image's content, if it has any of its own: the image is then empty, on top of that layer. Its server, if
+    /// it has one, is replaced.
     FreezeImage { image: PathBuf, volume: Uuid, layer: Uuid },
-    /// Makes an empty image on the layer that another one lies on.
+    /// Makes an empty image on the layer below another one.
     CopyImage { path: PathBuf, of: PathBuf },
-    /// Puts an image in the place of another, which is lost.
+    /// Replaces an image with another one.
     ReplaceImage { path: PathBuf, by: PathBuf },
 }
 

@@ -13,19 +13,19 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum LayerAction {
-    /// Makes an empty part, into which a snapshot is received, on the layer that it is based on; keeps one that is there.
+    /// Makes an empty staging file for receiving a snapshot, on the layer of its base; keeps an existing one.
     CreatePart { path: PathBuf, content: Uuid, base: Option<Uuid>, size_bytes: Bytes },
-    /// Makes a layer of a part that is whole, and an empty image on it. The part stays.
+    /// Makes a layer from a complete staging file, and an empty image on it. The staging file stays.
     PublishPart { path: PathBuf, image: PathBuf },
-    /// Removes a part, unless something is being received into it.
+    /// Removes a staging file that is not in use.
     RemovePart { path: PathBuf },
-    /// Removes the layers in a directory that no image lies on.
+    /// Removes the layers in a directory that no image depends on.
     SweepLayers { directory: PathBuf },
-    /// Gives all layers of a run but the newest other names, which nobody knows. Both lists have the newest first.
+    /// Renames all layers of a run but the newest to unused names. Both lists have the newest first.
     SetLayersApart { directory: PathBuf, layers: Vec<Uuid>, names: Vec<Uuid> },
-    /// Copies what layers of a run have that was set apart, the newest first, into one of them. What copies joins the cgroup.
+    /// Copies the content of a run's layers that were set aside, newest first, into one of them. The copying process joins the cgroup.
     MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<String> },
-    /// Puts the layer into which others of a run were merged in the place of the newest, on what the oldest lay on.
+    /// Replaces a run with the layer that it was merged into: that takes the place of the newest, on top of the layer below the oldest.
     ReplaceLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, below: Option<Uuid> },
 }
 

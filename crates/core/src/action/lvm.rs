@@ -11,33 +11,33 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum LvmAction {
-    /// Makes a volume group with its tags on a device; `erase` says that the data on it was given up explicitly.
+    /// Makes a volume group with its tags on a device; `erase` says that the operator confirmed the loss of the data on it.
     CreateVg { vg: String, device: String, tags: Vec<String>, erase: bool },
-    /// Makes a thin pool that takes all but a reserve of the volume group.
+    /// Makes a thin pool of all but a reserve of the volume group.
     CreateThinPool { vg: String, lv: String },
     /// Adds and removes tags of a volume group in one metadata change.
     TagVg { vg: String, add: Vec<String>, remove: Vec<String> },
-    /// Removes a volume group that has this tag, with its thin pool and its physical volume label. Any other volume in it is a
-    /// reason to refuse.
+    /// Removes a volume group that has this tag, with its thin pool and its physical volume label. Refuses if it has any other
+    /// volume.
     RemoveVg { vg: String, owner_tag: String, thin_pool: Option<String>, device: String },
     /// Makes a logical volume with its tags in one metadata change.
     CreateLv { vg: String, lv: String, thin_pool: Option<String>, size_bytes: Bytes, tags: Vec<String> },
-    /// Writes every block of a thin logical volume once, from an offset on or from where its file system ends, if that is later: so that
+    /// Writes every block of a thin logical volume once, from an offset or the end of its file system, whichever is later, so that
     /// later writes need no thin-pool metadata.
     FillLv { vg: String, lv: String, from_bytes: Bytes },
     /// Makes a thin snapshot with its tags in one metadata change.
     SnapshotLv { vg: String, origin: String, lv: String, tags: Vec<String> },
-    /// Makes a logical volume read-only, for good.
+    /// Makes a logical volume read-only permanently.
     ProtectLv { vg: String, lv: String },
-    /// Makes a logical volume active, so that it has a device node.
+    /// Activates a logical volume, so that it has a device node.
     ActivateLv { vg: String, lv: String },
     /// Adds and removes tags of a logical volume in one metadata change.
     TagLv { vg: String, lv: String, add: Vec<String>, remove: Vec<String> },
-    /// Makes a logical volume as large as this, if it is smaller.
+    /// Grows a logical volume to this size, if it is smaller.
     GrowLv { vg: String, lv: String, size_bytes: Bytes },
-    /// Makes a logical volume as small as this, if it is larger.
+    /// Shrinks a logical volume to this size, if it is larger.
     ShrinkLv { vg: String, lv: String, size_bytes: Bytes },
-    /// Removes a logical volume, if there is one of that name with that tag.
+    /// Removes a logical volume, if one of that name has that tag.
     RemoveLv { vg: String, lv: String, owner_tag: String },
 }
 

@@ -21,11 +21,11 @@ pub enum MountAction {
     Unmount { target: PathBuf },
     /// Writes everything that a mounted file system has cached.
     SyncFs { target: PathBuf },
-    /// Discards what a mounted file system has free in a part of its range (FITRIM). What does so joins the cgroup.
+    /// Discards the free blocks of a mounted file system in part of its range (FITRIM). The process that does so joins the cgroup.
     TrimFs { target: PathBuf, cgroup: String, start_bytes: Bytes, length_bytes: Bytes },
-    /// Lets siblings in the same sharing domain read what a mounted volume has in its page cache.
+    /// Lets peers in the same domain read a mounted volume's page cache.
     AttachSibling { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
-    /// Keeps siblings from it, which would keep it from being unmounted.
+    /// Stops that, since open files of the peer reader would prevent the unmount.
     DetachSibling { volume: Uuid },
 }
 

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 pub enum QueueAction {
     /// Sets a device's I/O scheduler.
     SetScheduler { device: String, scheduler: String },
-    /// Sets a tunable of the I/O scheduler in force; nothing is to be done where that has none of the name.
+    /// Sets a tunable of the active I/O scheduler; does nothing if that has none of the name.
     SetTunable { device: String, tunable: String, value: String },
     /// Sets `io.cost.model` of a device.
     SetCostModel { device: String, line: String },
     /// Sets `io.cost.qos` of a device.
     SetCostQos { device: String, line: String },
-    /// Switches io.cost of a device off.
+    /// Disables io.cost on a device.
     DisableCost { device: String },
 }
 

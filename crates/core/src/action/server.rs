@@ -15,20 +15,19 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum ServerAction {
-    /// Makes a block device of an image with direct I/O, and has its server, where it has one, in a cgroup, or where it is. The image
-    /// can be a thin volume's device, of which what it has in common with the volume `below` is read from there. An image
-    /// that has a device keeps it; its server is replaced by another when it is to begin or end flattening, or
-    /// to share in another way.
+    /// Makes a block device of an image with direct I/O, and moves its server, if it has one, into a cgroup, if one is given. The image
+    /// can be a thin volume's device; blocks that it shares with the volume `below` are read from there. An image with a device
+    /// keeps it; its server is replaced when flattening begins or ends, or when it shares in another way.
     AttachImage {
         server: Server,
         #[serde(flatten)]
         spec: ServeSpec,
     },
-    /// Makes an image's device as large as this, if it is smaller.
+    /// Grows an image's device to this size, if it is smaller.
     RefreshImage { image: PathBuf, volume: Uuid, size_bytes: Bytes },
     /// Removes an image's device, if there is one.
     DetachImage { image: PathBuf, volume: Uuid },
-    /// Has another server serve an image, if the one that it has holds layers that were replaced or removed.
+    /// Replaces the server of an image, if it has layers open that were replaced or removed.
     RenewServer { image: PathBuf, volume: Uuid },
 }
 

@@ -1,7 +1,7 @@
 //! Actions that wait for a tenant's I/O, each in a process of its own: a thread of the daemon that hangs in one could not be ended, and
-//! would keep the daemon from ending.
+//! would prevent the daemon from stopping.
 //!
-//! Owns: which actions these are, and when they are given up. What was given up goes on in the kernel, and does no harm there.
+//! Owns: which actions these are, and when they are abandoned. An abandoned one continues in the kernel, and does no harm there.
 
 use std::io::Write;
 
@@ -16,10 +16,10 @@ use super::faults::Classify;
 use crate::host::Mounts as _;
 use crate::jobs::Job;
 
-/// The hidden command that carries out one action, which is its argument, and prints what came of it.
+/// The hidden command that carries out one action, its argument, and prints the outcome.
 pub const COMMAND: &str = "__act";
 
-/// Whether an action may wait for as long as a tenant's limits and its dirty data make it.
+/// Whether an action may wait for a tenant's dirty data to be written within its limits.
 fn may_wait(action: &Action) -> bool {
     matches!(
         action,
@@ -41,8 +41,8 @@ impl Kernel {
         if let Action::Mount(MountAction::Unmount { target }) = action
             && self.is_mounted(target)?
         {
-            // Unmounting cannot be given up half-way, and writing can: what is dirty is written before. What cannot be written, for
-            // example to a full disk, does not keep a volume from being unmounted.
+            // Unmounting cannot be abandoned half-way, but writing can: dirty data is written first. Data that cannot be written, for
+            // example to a full disk, does not prevent the unmount.
             let written = apart(&Action::Mount(MountAction::SyncFs { target: target.clone() }), job)?;
             if let Err(fault) = written {
                 tracing::warn!(target = %target.display(), %fault, "not all dirty data could be written");
@@ -52,16 +52,16 @@ impl Kernel {
     }
 }
 
-/// Has another process carry out an action.
+/// Carries out an action in another process.
 ///
 /// # Errors
-/// The job's, when it does not wait any longer; within it, the action's.
+/// The job's, when it stops waiting; inside, the action's.
 fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
     let internal = |cause: &dyn std::fmt::Display| Fault::new(Code::Internal, action, cause);
     let text = serde_json::to_string(action).map_err(|error| internal(&error))?;
     let mut tool = Tool::this_program().arg(COMMAND).arg(text);
     if matches!(action, Action::Layer(LayerAction::MergeLayers { .. }) | Action::Mount(MountAction::TrimFs { .. })) {
-        // Nobody would complete what it copies, or count what it discards.
+        // After the daemon's end nothing would complete the copy, or count the discarded bytes.
         tool = tool.ends_with_us();
     }
     let outcome = tool.run_while(|| job.keep_waiting())?;
@@ -73,7 +73,7 @@ fn apart(action: &Action, job: &Job) -> Result<Result<Applied, Fault>, Fault> {
 /// Carries out the action that a daemon gave this process.
 ///
 /// # Errors
-/// `InvalidArgument` for what is no action; `Internal` when nobody hears what came of it.
+/// `InvalidArgument` for an invalid action; `Internal` when the outcome cannot be written.
 pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
     let action: Action = serde_json::from_str(text)
         .map_err(|error| Fault::new(Code::InvalidArgument, "action", format!("it cannot be read ({error})")))?;
@@ -86,14 +86,14 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
             }
             kernel.act(&action)
         }
-        // Nobody else is to pay for that: it can as well be done at another time.
+        // Without the tenant's cgroup it is not done at all: trimming can wait.
         Action::Mount(MountAction::TrimFs { cgroup, .. }) => join(&kernel, cgroup).and_then(|()| kernel.act(&action)),
         _ => kernel.act(&action),
     };
     serde_json::to_writer(&mut out, &outcome).map_err(|error| Fault::new(Code::Internal, "action", error))
 }
 
-/// Moves this process into a cgroup, which pays for what it does from then on.
+/// Moves this process into a cgroup, which pays for its further I/O.
 fn join(kernel: &Kernel, cgroup: &str) -> Result<(), Fault> {
     cgroup::move_pid(&kernel.roots, std::process::id(), &cgroup_path(cgroup)?)
         .map_err(|error| error.fault(format!("cgroup {cgroup}")))

@@ -1,5 +1,5 @@
-//! Actions on cgroups. Where systemd is process 1, those whose path is that of a slice unit are units as well: it is asked to start and
-//! stop them, and is told their weights and limits, or it would set its own the next time that somebody changes the unit.
+//! Cgroups and the journal threads in them. Where systemd is process 1, a cgroup with the path of a slice is a unit as well: systemd starts and
+//! stops it, and gets its weights and limits, or it would set its own the next time that the unit is changed.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,21 +31,21 @@ use crate::observe::containers;
 /// Controller cpu is enabled by actions of its own, each of which may be refused.
 pub(super) const CONTROLLERS: [&str; 2] = ["io", "memory"];
 
-/// How often the processes of a cgroup are moved, of which new ones may come meanwhile.
+/// How often moving the processes of a cgroup is repeated, since new ones may appear meanwhile.
 const MAX_MOVES: usize = 100;
 
-/// The slice above all tenants, which goes with the last one. Nobody makes anything in it meanwhile: between the look and the removal
-/// somebody's first cgroup would come to be in it, which would then be in the way, and systemd stops with a slice all that is in it.
+/// The slice above all tenants, which is removed with the last one. Nothing is created in it meanwhile: a cgroup created between the check and
+/// the removal would prevent the removal, and systemd stops everything in a slice together with it.
 #[derive(Debug, Default)]
 pub(super) struct RootSlice(RwLock<()>);
 
 impl RootSlice {
-    /// It stays until what is returned is dropped, if it is there.
+    /// Keeps it, if it exists, until the guard is dropped.
     fn stays(&self) -> impl Drop + '_ {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes it, if nothing is in it.
+    /// Removes it, if it is empty.
     fn remove_if_empty<T>(&self, is_empty: impl FnOnce() -> bool, remove: impl FnOnce() -> T) -> Option<T> {
         let _alone = self.0.write().unwrap_or_else(PoisonError::into_inner);
         is_empty().then(remove)
@@ -77,7 +77,7 @@ impl Kernel {
                 Ok(Outcome { changed: true, old: Some(old.to_string()), ..Outcome::DONE })
             }
             A::ResetWeight { cgroup, file, device } => {
-                // With a device go the weights on it.
+                // The weights on a device vanish with it.
                 let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
                 match self.weights(cgroup, file)? {
                     Some(before) if before.has_own(dev) => {
@@ -99,7 +99,7 @@ impl Kernel {
             }
             A::RemoveCgroup { cgroup } => self.remove_cgroup(cgroup),
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
-            // With the file system goes its thread.
+            // The thread ends with its file system.
             A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, &cgroup_path(cgroup)?) {
                 Ok(placed) => {
                     Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
@@ -170,7 +170,7 @@ impl Kernel {
         if !cgroup::exists(&self.roots, path) {
             return Ok(Outcome::UNCHANGED);
         }
-        // systemd would end what runs in it.
+        // systemd would end the processes in it.
         if self.processes(cgroup).is_empty()
             && let Some((systemd, unit)) =
                 self.unit_of(path).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(path)))
@@ -192,7 +192,7 @@ impl Kernel {
             if pids.is_empty() {
                 break;
             }
-            // Without controllers below what is above it: there are processes in that.
+            // Without controllers below its parent, which has processes.
             cgroup::create(&self.roots, &target, &[]).map_err(|e| e.fault(format!("cgroup {to}")))?;
             for pid in pids {
                 match cgroup::move_pid(&self.roots, pid, &target) {
@@ -213,7 +213,7 @@ impl Kernel {
         if let Some(((systemd, unit), property)) = self.unit_of(&path).zip(property(file, value)) {
             let fault = |error: systemd::SystemdError| error.fault(format!("unit {unit}"));
             if !is_so {
-                // Perhaps the unit was stopped, and started without what it had.
+                // The unit may have been stopped, and started without its properties.
                 systemd.forget(unit);
                 systemd.start(unit).map_err(fault)?;
             }
@@ -231,7 +231,7 @@ impl Kernel {
         self.systemd.as_ref().zip(systemd::slice_of(path))
     }
 
-    /// What a weight file says; `None` when the cgroup is gone or does not have it.
+    /// The content of a weight file; `None` if the cgroup is gone or does not have it.
     pub(super) fn weights(&self, cgroup: &str, file: &str) -> Result<Option<Weights>, Fault> {
         let text = match cgroup::read(&self.roots, &cgroup_path(cgroup)?, file) {
             Ok(text) => text,
@@ -342,8 +342,8 @@ impl Cgroups for Kernel {
     }
 }
 
-/// The property of a unit for what is written to a file of its cgroup; `None` for what systemd has none for (`io.bfq.weight`, to which it
-/// gives a value of its own), and for what changes all the time (weights on single devices).
+/// The property of a unit that corresponds to a write to a cgroup file; `None` where systemd has none (`io.bfq.weight`, which it sets to
+/// a value of its own), and for values that change all the time (weights on single devices).
 fn property(file: &str, value: &str) -> Option<Property> {
     match file {
         "io.weight" => value.strip_prefix("default ")?.parse().ok().map(Property::IoWeight),

@@ -27,7 +27,7 @@ impl Kernel {
                 Ok(Outcome { changed: old != *scheduler, old: Some(old), ..Outcome::DONE })
             }
             A::SetTunable { device, tunable, value } => {
-                // With a device, or another scheduler in force, go its tunables.
+                // A tunable vanishes with the device, or when another scheduler is set.
                 let Some(dev) = block::devno_of_name(&self.roots, device) else { return Ok(Outcome::UNCHANGED) };
                 match iosched::set(&self.roots, dev, tunable, value) {
                     Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),

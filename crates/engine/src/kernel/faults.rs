@@ -307,7 +307,7 @@ impl Classify for ToolError {
     }
 }
 
-/// What a path is called in a fault.
+/// The name of a path's object in an error.
 pub(crate) fn file(path: &Path) -> String {
     format!("file {}", path.display())
 }

@@ -61,7 +61,7 @@ impl Kernel {
             }
             A::ShrinkFs { device, size_bytes } => {
                 match fsutil::shrink(&self.node(device)?, *size_bytes) {
-                    // Cut off after it was done: nothing is left to do.
+                    // An earlier attempt was interrupted after it was done: nothing is left to do.
                     Err(FsError::NotSmaller { .. }) => return Ok(Outcome::UNCHANGED),
                     other => other.map_err(|e| e.fault(device))?,
                 };
@@ -80,7 +80,7 @@ impl Kernel {
     }
 }
 
-/// Whether a device that was just made reads as zeroes: images and thin volumes do, a thick volume shows old data.
+/// Whether a new device reads as zeroes: images and thin volumes do, a thick volume shows old data.
 fn reads_zero(device: &DeviceRef) -> Result<bool, Fault> {
     match device {
         DeviceRef::Image { .. } => Ok(true),

@@ -1,4 +1,4 @@
-//! Image files: their actions, and what is known of them and of the layers that they lie on.
+//! Image files: their actions, and look-ups of them, of their layers and of staging files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -66,7 +66,7 @@ impl Images for Kernel {
 
     fn layers(&self, device: &DeviceRef) -> Result<Option<LayersView>, Fault> {
         match device {
-            // A thin volume lies on no layers: its pool has what it shares. One that is not active has no node.
+            // A thin volume has no layers: its pool shares blocks by itself. One that is not active has no node.
             DeviceRef::Image { image, .. }
                 if image.starts_with("/dev") && (!image.exists() || block::devno_of(image).is_ok()) =>
             {

@@ -1,4 +1,4 @@
-//! Layers and staging files: their actions, and that no layer is removed while an image comes to lie on one.
+//! Layers and staging files: their actions, and the lock that keeps layers from being removed while an image is put on one.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -18,7 +18,7 @@ use super::Kernel;
 use super::act::Outcome;
 use super::faults::{Classify, file as file_object};
 
-/// How long it is waited for that nobody makes layers, and how often it is tried.
+/// How long to wait until no layers are being made, and the interval of attempts.
 const ALONE_LIMIT: Duration = Duration::from_secs(60);
 const ALONE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -51,8 +51,8 @@ impl Kernel {
         }
     }
 
-    /// Does something by which an image comes to lie on a layer. Nobody removes layers meanwhile: a look at the directory that falls
-    /// into it could find a layer, and not the image that lies on it.
+    /// Does work that puts an image on a layer. No layers are removed meanwhile: a scan of the directory could otherwise find the layer
+    /// and miss the image.
     pub(super) fn making_layers<T>(&self, work: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let done = {
             let _making = self.layers.read().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl Kernel {
         done
     }
 
-    /// Looks where others could not look while layers were being made.
+    /// Sweeps the directories that could not be swept while layers were being made.
     fn sweep_what_was_left(&self) {
         // Not held in the loop, which takes it again.
         let left = mem::take(&mut *self.unswept());
@@ -71,8 +71,8 @@ impl Kernel {
         }
     }
 
-    /// Notes of an image that is being made to take the place of another: nobody serves it at times, and it is no leftover. Until it
-    /// has that place, or is removed.
+    /// Marks an image that is being made as the replacement of another one, so that it is no leftover while it has no server: until it is
+    /// in place, or removed.
     pub(super) fn note_new(&self, path: &Path) {
         if path.extension().is_some_and(|extension| extension == NEW_SUFFIX) {
             self.being_made().insert(path.to_owned());
@@ -87,8 +87,8 @@ impl Kernel {
         self.being_made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes layers that are of no use any more; while others are made, who makes them does that afterwards. Where it fails they
-    /// are a matter of space, and the next removal tries again.
+    /// Removes unused layers. While others are being made, that is postponed until they are. A failure only costs space, and
+    /// the next sweep tries again.
     pub(super) fn sweep_layers(&self, directory: &Path) -> Outcome {
         let swept = {
             let _alone = match self.layers.try_write() {
@@ -101,7 +101,7 @@ impl Kernel {
             };
             self.sweep(directory)
         };
-        // Another one wanted to look meanwhile, and what it looked for may have come after this one had looked.
+        // Another sweep was postponed meanwhile, perhaps for layers that became unused after this one's scan.
         if self.unswept().remove(directory) {
             self.sweep_layers(directory);
         }
@@ -110,7 +110,7 @@ impl Kernel {
 
     fn sweep(&self, directory: &Path) -> Outcome {
         let object = format!("directory {}", directory.display());
-        // One whose server is gone gets another.
+        // Including images whose server is gone: they get another one.
         let making = self.being_made().clone();
         let served =
             service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
@@ -130,7 +130,7 @@ impl Kernel {
         }
     }
 
-    /// Does something to layers while nobody makes any.
+    /// Changes layers while none are being made.
     pub(super) fn alone_with_layers(
         &self,
         directory: &Path,
@@ -138,7 +138,7 @@ impl Kernel {
     ) -> Result<Outcome, Fault> {
         let give_up = Instant::now() + ALONE_LIMIT;
         let done = loop {
-            // Not waited for in the lock: those who want to make layers meanwhile would wait as well.
+            // Polled, not waited for in the lock: that would block the making of layers meanwhile.
             let _alone = match self.layers.try_write() {
                 Ok(alone) => alone,
                 Err(TryLockError::Poisoned(alone)) => alone.into_inner(),
@@ -153,7 +153,7 @@ impl Kernel {
             };
             break work();
         };
-        // Who wanted to look for what is of no use was sent away.
+        // Sweeps were postponed meanwhile.
         self.sweep_what_was_left();
         done.map(|()| Outcome::DONE).map_err(|e| e.fault(file_object(directory)))
     }

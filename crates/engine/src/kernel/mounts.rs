@@ -74,7 +74,7 @@ impl Kernel {
         let Some(dev) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? else {
             return Ok(Outcome::UNCHANGED);
         };
-        // What is on no block device has no such thread.
+        // A file system without a block device has no such thread.
         let (source, thread) = match block::name_of(&self.roots, dev) {
             Ok(name) => {
                 let thread = LogThread::find(&self.roots, &name).map_err(|e| e.fault(&name))?;
@@ -123,7 +123,7 @@ impl Mounts for Kernel {
     }
 }
 
-/// Where nothing is mounted, the directory belongs to another file system, which is not ours to trim.
+/// Without a mount, the directory belongs to another file system, which is not to be trimmed.
 fn trim_fs(roots: &Roots, target: &Path, start: Bytes, length: Bytes) -> Result<Bytes, Fault> {
     let object = || format!("mount point {}", target.display());
     if mount::mounted_at(roots, target).map_err(|e| e.fault(object()))?.is_none() {

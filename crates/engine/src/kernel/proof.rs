@@ -1,8 +1,8 @@
-//! That a mounted volume is still kept as it was: where its journal thread and its block server are, and that its siblings can read from it.
-//! And that a tenant's cgroups are as they were left: their controllers, weights and limits.
+//! Proofs that a mounted volume is unchanged: its journal thread and block server are where they were, and its peers can read from it.
+//! And that a tenant's cgroups are: their controllers, weights and limits.
 //!
-//! All other things that keep a volume cannot be lost while it is mounted: its device, its partition and its logical volume are in use. What a
-//! server told of it can, and is seen only when the volume is looked at in full.
+//! The rest cannot be lost while a volume is mounted: its device, partition and logical volume are in use. A server's registration can, which
+//! only a full check notices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use super::cgroups::CONTROLLERS;
 use super::servers::{Attached, server_of};
 use crate::host::Proof;
 
-/// What has to hold. Each of it is of the process that was found: one that takes its place is another, and to be looked at.
+/// What has to hold. Each item is about the process that was found: a successor is another one, and needs a full check.
 #[derive(Debug, Default)]
 struct Kept {
     members: Vec<Membership>,
-    /// Who reads from the volume for its siblings: a later one knows nothing of it.
+    /// The reader that serves the volume's peers: a later one does not know the volume.
     reader: Option<Handle>,
     files: Vec<Said>,
 }
@@ -66,7 +66,7 @@ impl Kernel {
                     }
                 }
                 Action::Lvm(LvmAction::ActivateLv { .. }) => {}
-                // A cgroup that is there has those above it, and has no controller that they do not have.
+                // An existing cgroup has its parents, and no controller that they lack.
                 Action::Cgroup(
                     CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. },
                 ) if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
@@ -92,7 +92,7 @@ impl Kernel {
     }
 }
 
-/// Whether an action does below a cgroup what another one does to it.
+/// Whether an action does the same as another one, below the cgroup of that.
 fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
     let below = match (action, other) {
         (

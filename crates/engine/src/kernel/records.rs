@@ -1,7 +1,7 @@
-//! State files that have not changed since they were read: a periodic check would read and decode all of them each time.
+//! A cache of state files that have not changed: without it, a periodic check would read and decode all of them each time.
 //!
-//! A file is believed to hold what it held only while its number, size and time of change are the same ([`Stamp`]); so this never gives
-//! anything else than reading it would.
+//! An entry is valid only while the file's inode number, size and change time are the same ([`Stamp`]); so the result is always that of
+//! reading the file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use bulkhead_sys::file::Stamp;
 
 use crate::host::Records;
 
-/// The records of one kind in a directory as they were listed last, and what told then of each whether it would change.
+/// The records of one kind in a directory, as last listed, with their stamps.
 #[derive(Debug, Default)]
 struct Known {
-    /// `None` where a change would not be seen: the record is read again.
+    /// `None` where a change might not be noticed: the record is read again.
     stamps: Vec<Option<Stamp>>,
     all: Records,
 }
 
-/// What was read before, by directory and by how the names of the files end.
+/// Cached records, by directory and file suffix.
 #[derive(Debug, Default)]
 pub(super) struct KnownRecords(Mutex<BTreeMap<(PathBuf, String), Arc<Known>>>);
 
@@ -37,9 +37,9 @@ impl KnownRecords {
         read: impl Fn(&Path) -> Option<Result<Record, Fault>>,
     ) -> Records {
         let key = (dir.to_owned(), suffix.to_owned());
-        // Not locked meanwhile: who lists the same at the same time does so by itself.
+        // Not locked meanwhile: concurrent listings work independently.
         let before = self.known().get(&key).cloned().unwrap_or_default();
-        // Before they are read: what changes then is seen the next time.
+        // Before they are read: a later change is noticed the next time.
         let stamped = |path: PathBuf| {
             let stamp = Stamp::of(&path);
             (path, stamp)

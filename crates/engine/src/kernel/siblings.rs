@@ -1,5 +1,5 @@
-//! The daemon's part in reading from siblings: it gives the sibling reader the root directories of mounted volumes, and takes them
-//! back before it unmounts them. The reader is a process that it starts when the first volume is there, and that ends after the last.
+//! The daemon's part in reading from peers: it passes the root directories of mounted volumes to the peer reader, and withdraws them
+//! before unmounting. The reader is a process that it starts for the first volume, and that exits after the last one.
 
 use std::fs::File;
 use std::io;
@@ -22,13 +22,13 @@ use super::act::Outcome;
 use super::faults::Classify as _;
 use super::servers::Attached;
 
-/// How long the reader may need to answer: it waits for reads of a volume that is to be unmounted.
+/// How long the reader may need to answer: it waits for reads in progress of a volume that is to be unmounted.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a reader that was killed may need to end.
+/// How long a killed reader may need to exit.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// Who did not answer, or refused.
+/// A reader that did not answer, or refused.
 struct Silent {
     reader: Option<Handle>,
     why: String,
@@ -67,7 +67,7 @@ impl Kernel {
     pub(super) fn detach_sibling(&self, volume: Uuid) -> Result<Outcome, Fault> {
         match self.tell_reader(&Hello::Detach { volume }, None) {
             Ok(changed) => Ok(Outcome::changed(changed.unwrap_or(false))),
-            // It reads from what hangs. All that it knows it is told again.
+            // Its read hangs. Its successor gets all volumes again.
             Err(silent) => self.end_reader(&silent).map(|()| Outcome::DONE).map_err(|error| {
                 let cause = format!("the peer reader keeps it open ({}) and does not exit: {error}", silent.why);
                 Fault::new(Code::InUse, format!("volume {volume}"), cause)
@@ -76,14 +76,14 @@ impl Kernel {
         }
     }
 
-    /// Tells the sibling reader, and whether that changed anything; `None` when there is none.
+    /// Sends a message to the peer reader and returns whether it changed anything; `None` if there is no reader.
     fn tell_reader(&self, hello: &Hello, root: Option<&File>) -> Result<Option<bool>, Silent> {
         let socket = match packet::connect_to(&service::siblings_socket(&self.roots)) {
             Ok(socket) => socket,
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
-            // It is there, and does not accept: whoever it is cannot be told.
+            // It exists, and does not accept: it cannot be reached.
             Err(error) => {
                 tracing::warn!(%error, "the peer reader does not accept connections");
                 return Ok(None);
@@ -95,7 +95,7 @@ impl Kernel {
             packet::send(&socket, &serde_json::to_vec(hello)?, root.map(|root| root.as_fd()))?;
             let mut buffer = vec![0; MAX_PACKET_BYTES];
             let (answer, _) = packet::receive(&socket, &mut buffer)?;
-            // It ended meanwhile, with all that it had.
+            // It has exited meanwhile, and released everything.
             if answer.is_empty() { Ok(None) } else { serde_json::from_slice(answer).map(Some) }.map_err(io::Error::from)
         };
         match asked() {

@@ -1,4 +1,4 @@
-//! Directories and state files: their actions, and what is read from them.
+//! Directories and state files: their actions and look-ups.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
@@ -80,14 +80,14 @@ fn make_dir(path: &Path) -> Result<Outcome, Fault> {
 }
 
 fn remove_dir(path: &Path) -> Result<Outcome, Fault> {
-    // Asked first: on a read-only file system, removing what is not there fails for another reason.
+    // Checked first: on a read-only file system, removing a missing directory fails for another reason.
     if !path.exists() {
         return Ok(Outcome::UNCHANGED);
     }
     match fs::remove_dir(path) {
         Ok(()) => Ok(Outcome::DONE),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Outcome::UNCHANGED),
-        // Whatever somebody put there stays. Nothing will be mounted over it.
+        // Files in it are kept. Nothing will be mounted over them.
         Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
             tracing::warn!(directory = %path.display(), "files are in it, so it stays");
             Ok(Outcome::UNCHANGED)

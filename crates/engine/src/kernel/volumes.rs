@@ -1,4 +1,4 @@
-//! The block devices of volumes: their nodes, who uses them, and how their journals are charged.
+//! The block devices of volumes: their nodes, users, and the charging of their journals.
 
 use std::path::PathBuf;
 
