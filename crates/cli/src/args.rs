@@ -429,7 +429,7 @@ pub(crate) struct PoolPlace {
     /// Existing LVM volume group
     #[arg(long, value_name = "VG")]
     pub(crate) vg: Option<String>,
-    /// Whole block device, to be made a volume group
+    /// Whole block device to create a volume group on
     #[arg(long, value_name = "DEV")]
     pub(crate) device: Option<PathBuf>,
 }
@@ -483,7 +483,7 @@ pub(crate) enum VolumeCommand {
     Rm {
         /// POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
         volume: String,
-        /// Remove it even if it is attached to a tenant: detach it first
+        /// Remove it even if it is attached to a tenant, after detaching it
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -761,13 +761,13 @@ pub(crate) enum TenantCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 30)]
         timeout: u64,
     },
-    /// Change a tenant; settings that are not given stay unchanged
+    /// Change a tenant; unspecified settings stay unchanged
     Set(TenantSetArgs),
     /// Remove a tenant; its volumes are kept
     Rm {
         /// Name of the tenant
         name: String,
-        /// Remove it even if processes run in it: kill them
+        /// Remove it even if processes run in it, after killing them
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -803,7 +803,7 @@ pub(crate) struct RunArgs {
     /// Tenant to run the command in
     #[arg(long, short)]
     pub(crate) tenant: String,
-    /// Volume, and the directory where the command sees it; can be repeated
+    /// Volume, and its mount point for the command; can be repeated
     #[arg(long = "volume", short, value_name = "REF:/PATH[:ro]")]
     pub(crate) volumes: Vec<String>,
     /// Command and its arguments; processes that it leaves running in the background are killed when it ends

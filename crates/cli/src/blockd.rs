@@ -15,7 +15,7 @@ use crate::output::Output;
 /// When the volume cannot be served; `InvalidArgument` for a malformed specification.
 pub(crate) fn run(args: &BlockdArgs, output: &Output) -> Result<(), Fault> {
     let spec = spec(&args.spec)?;
-    match start(&Roots::host(), &spec, args.requests, args.successor, begin_log) {
+    match start(&Roots::host(), &spec, args.requests, args.successor, try_start_log) {
         Ok(Some(node)) => output.lines(&[node.display().to_string()]),
         Ok(None) => Ok(()),
         Err(error) => Err(Fault::new(Code::Internal, format!("image {}", spec.image.display()), chain(&error))),
@@ -33,11 +33,12 @@ fn spec(text: &str) -> Result<ServeSpec, Fault> {
 /// # Errors
 /// When it cannot be started.
 pub(crate) fn siblings() -> Result<(), Fault> {
-    siblings::start(&Roots::host(), begin_log).map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
+    siblings::start(&Roots::host(), try_start_log)
+        .map_err(|error| Fault::new(Code::Internal, "peer reader", chain(&error)))
 }
 
 /// A server works without a log if none can be written.
-fn begin_log() {
+fn try_start_log() {
     let _ = start_log(LogFormat::Text);
 }
 

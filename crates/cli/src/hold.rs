@@ -54,7 +54,7 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
     }
     // Before the hold starts: otherwise an interruption during the request would leave the hold active until its lease expires.
     let mut signals = Signals::subscribe()?;
-    let (done, continues) = begin(&request, &mut signals, client, output).await?;
+    let (done, continues) = request_hold(&request, &mut signals, client, output).await?;
     let Some(view) = done.object else {
         return Err(Fault::new(Code::Internal, "hold", "the daemon's answer lacks the hold"));
     };
@@ -71,7 +71,7 @@ async fn start(args: HoldStartArgs, client: &Client, output: &Output) -> Result<
 }
 
 /// Requests a hold; returns the answer, and `false` if a signal arrived in the meantime.
-async fn begin(
+async fn request_hold(
     request: &HoldStart,
     signals: &mut Signals,
     client: &Client,
