@@ -3,7 +3,11 @@
 //! Owns: their names and descriptions. Does not: validate names and sizes, which are plain text here and checked in `parse.rs`, so
 //! that errors about them have the same form everywhere and control characters in them are escaped.
 
-use std::ffi::OsString;
+mod image;
+mod observe;
+mod pool;
+mod tenant;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -16,7 +20,10 @@ use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::parse;
+pub(crate) use self::image::{ImageCommand, ImageImportArgs};
+pub(crate) use self::observe::{BlameArgs, HeatmapArgs, SortKey, TopArgs};
+pub(crate) use self::pool::{PoolCommand, PoolCreateArgs, Server};
+pub(crate) use self::tenant::{EnterArgs, RunArgs, TenantCommand, TenantSetArgs};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -248,61 +255,6 @@ impl From<HoldMode> for Mode {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct TopArgs {
-    /// Print one table and exit
-    #[arg(long)]
-    pub(crate) once: bool,
-    /// Print totals since the observation began, and exit (requires `--output json`)
-    #[arg(long, conflicts_with_all = ["once", "interval"])]
-    pub(crate) total: bool,
-    /// Seconds between updates, 0.2 to 86400
-    #[arg(long, short, default_value_t = 2.0, value_name = "SECONDS", value_parser = parse::seconds, allow_negative_numbers = true)]
-    pub(crate) interval: f64,
-    /// Initial sort column
-    #[arg(long, short, value_enum, default_value_t = SortKey::Journal)]
-    pub(crate) sort: SortKey,
-}
-
-/// Columns to sort by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SortKey {
-    /// Journal bytes
-    Journal,
-    /// Data read and written
-    Data,
-    /// Device time
-    Device,
-    /// 99th percentile of fsync latency
-    Fsync,
-    /// Time waited in fsync because of other containers
-    Waited,
-    /// Name
-    Name,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BlameArgs {
-    /// Seconds to observe, 0.2 to 86400
-    #[arg(long = "for", default_value_t = 10.0, value_name = "SECONDS", value_parser = parse::seconds, conflicts_with = "total", allow_negative_numbers = true)]
-    pub(crate) watch: f64,
-    /// Repeat until interrupted: print a table after each interval
-    #[arg(long, conflicts_with = "total")]
-    pub(crate) follow: bool,
-    /// Show all past waits since the daemon began observing; with --waits, those of the last 5 minutes
-    #[arg(long)]
-    pub(crate) total: bool,
-    /// With --waits, list the past waits of the last SECONDS (at most 300)
-    #[arg(long, value_name = "SECONDS", value_parser = parse::past_seconds, requires = "waits", conflicts_with_all = ["watch", "follow", "total"], allow_negative_numbers = true)]
-    pub(crate) last: Option<f64>,
-    /// List the longest waits individually, with the commits that each waited for, and the containers whose blocks, data and requests delayed it
-    #[arg(long)]
-    pub(crate) waits: bool,
-    /// Show only the waits of this container: its name, or the first 12 or more digits of its ID
-    #[arg(value_name = "VICTIM")]
-    pub(crate) victim: Option<String>,
-}
-
-#[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
     /// Directory to run in; files created there (at most 6 GiB) are removed afterwards
     #[arg(long, value_name = "DIR", conflicts_with = "device", required_unless_present = "device")]
@@ -358,87 +310,6 @@ pub(crate) struct Write {
     /// Show what would be done, without changing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum PoolCommand {
-    /// Create a pool, or adopt an existing one
-    Create(PoolCreateArgs),
-    /// List pools
-    Ls,
-    /// Show a pool
-    Inspect {
-        /// Name of the pool
-        name: String,
-    },
-    /// Record the new location of a directory pool whose file system is now mounted elsewhere
-    Move {
-        /// Name of the pool
-        name: String,
-        /// Directory that now contains its volumes
-        #[arg(long, value_name = "PATH")]
-        dir: PathBuf,
-        #[command(flatten)]
-        write: Write,
-    },
-    /// Remove an empty pool
-    Rm {
-        /// Name of the pool
-        name: String,
-        #[command(flatten)]
-        write: Write,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PoolCreateArgs {
-    /// Name of the pool
-    pub(crate) name: String,
-    #[command(flatten)]
-    pub(crate) place: PoolPlace,
-    /// Create thin volumes, snapshots and clones in this thin pool of the volume group
-    #[arg(long, value_name = "LV", requires = "vg", conflicts_with_all = ["dir", "device"])]
-    pub(crate) thin_pool: Option<String>,
-    /// Create a thin pool on the device, for thin volumes, snapshots and clones
-    #[arg(long, requires = "device", conflicts_with_all = ["dir", "vg"])]
-    pub(crate) thin: bool,
-    /// Repeat the device, to confirm that everything on it may be erased
-    #[arg(long, value_name = "DEV", requires = "device", conflicts_with_all = ["dir", "vg"])]
-    pub(crate) erase: Option<String>,
-    /// How image files in the directory are provided as block devices
-    #[arg(long, value_enum, default_value_t = Server::Auto, requires = "dir", conflicts_with_all = ["vg", "device"])]
-    pub(crate) server: Server,
-    #[command(flatten)]
-    pub(crate) write: Write,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Server {
-    /// One block server per volume (ublk), or a loop device if the kernel has no ublk
-    Auto,
-    /// One loop device per volume; each flush commits the journal of the file system that contains the directory
-    Loop,
-}
-
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct PoolPlace {
-    /// Directory on a host file system; created if it does not exist
-    #[arg(long, value_name = "PATH")]
-    pub(crate) dir: Option<PathBuf>,
-    /// Existing LVM volume group
-    #[arg(long, value_name = "VG")]
-    pub(crate) vg: Option<String>,
-    /// Whole block device to create a volume group on
-    #[arg(long, value_name = "DEV")]
-    pub(crate) device: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct HeatmapArgs {
-    /// Also write the heat map to this file, as an SVG image
-    #[arg(long, value_name = "FILE")]
-    pub(crate) svg: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -607,42 +478,6 @@ pub(crate) enum VolumeCommand {
     },
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum ImageCommand {
-    /// Import a directory, a tar archive or an OCI image as a base snapshot to clone (directory pools)
-    ///
-    /// Identical sources result in identical bases.
-    Import(ImageImportArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ImageImportArgs {
-    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; the last two as a directory or a tar archive
-    pub(crate) source: PathBuf,
-    /// Snapshot to create: POOL/VOLUME
-    pub(crate) volume: String,
-    /// Size of the snapshot, for example 10G [default: about twice the size of its content]. Clones can be made larger
-    #[arg(long, allow_hyphen_values = true)]
-    pub(crate) size: Option<String>,
-    /// Select one of several images: OS/ARCHITECTURE[/VARIANT] [default: this host's]
-    #[arg(long)]
-    pub(crate) platform: Option<String>,
-    /// Select one of several images by name, tag or digest, for example alpine:3.20
-    #[arg(long, value_name = "NAME")]
-    pub(crate) reference: Option<String>,
-    /// Refuse a source with extended attributes that cannot be kept; otherwise these are omitted and listed
-    #[arg(long)]
-    pub(crate) strict: bool,
-    /// Temporary directory for unpacking archives
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
-    pub(crate) staging: PathBuf,
-    /// Tenant to charge for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
-    #[arg(long, value_name = "NAME")]
-    pub(crate) tenant: Option<String>,
-    #[command(flatten)]
-    pub(crate) write: Write,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
     /// Snapshot to send: POOL/VOLUME, or just VOLUME if only one pool has a volume of that name
@@ -723,105 +558,6 @@ impl From<Blocks> for Provision {
             Blocks::OnDemand => Self::OnDemand,
         }
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum TenantCommand {
-    /// Create a tenant: its cgroups, share, limits and volumes
-    Create {
-        /// Name of the tenant
-        name: String,
-        /// I/O weight under contention, 1 to 10000
-        #[arg(long, value_name = "N", default_value = "100", allow_hyphen_values = true)]
-        share: String,
-        /// Hard limit, for example vda:wbps=50M,riops=100 (rbps, wbps, riops, wiops); can be repeated
-        #[arg(long = "limit", value_name = "DEV:KEY=N,…")]
-        limits: Vec<String>,
-        /// Volume to attach, which is then kept mounted for the tenant; can be repeated
-        #[arg(long = "volume", value_name = "REF")]
-        volumes: Vec<String>,
-        #[command(flatten)]
-        write: Write,
-    },
-    /// List tenants
-    Ls,
-    /// Show a tenant
-    Inspect {
-        /// Name of the tenant
-        name: String,
-    },
-    /// Wait until all volumes of a tenant are mounted
-    ///
-    /// If it fails, the error names a volume that is not mounted, and the cause. The unit bulkhead-tenant@NAME.service runs this command; units that need the
-    /// volumes declare Requires= and After= on it.
-    Ready {
-        /// Name of the tenant
-        name: String,
-        /// Seconds to wait
-        #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-        timeout: u64,
-    },
-    /// Change a tenant; unspecified settings stay unchanged
-    Set(TenantSetArgs),
-    /// Remove a tenant; its volumes are kept
-    Rm {
-        /// Name of the tenant
-        name: String,
-        /// Remove it even if processes run in it, after killing them
-        #[arg(long)]
-        force: bool,
-        #[command(flatten)]
-        write: Write,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TenantSetArgs {
-    /// Name of the tenant
-    pub(crate) name: String,
-    /// New I/O weight, 1 to 10000
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    pub(crate) share: Option<String>,
-    /// Hard limit, for example vda:wbps=50M,riops=100; replaces all existing limits; can be repeated
-    #[arg(long = "limit", value_name = "DEV:KEY=N,…", conflicts_with = "no_limits")]
-    pub(crate) limits: Vec<String>,
-    /// Remove all hard limits
-    #[arg(long)]
-    pub(crate) no_limits: bool,
-    /// Volume to attach, which is then kept mounted for the tenant; can be repeated
-    #[arg(long, value_name = "REF")]
-    pub(crate) attach: Vec<String>,
-    /// Volume to detach and unmount; can be repeated
-    #[arg(long, value_name = "REF")]
-    pub(crate) detach: Vec<String>,
-    #[command(flatten)]
-    pub(crate) write: Write,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Tenant to run the command in
-    #[arg(long, short)]
-    pub(crate) tenant: String,
-    /// Volume, and its mount point for the command; can be repeated
-    #[arg(long = "volume", short, value_name = "REF:/PATH[:ro]")]
-    pub(crate) volumes: Vec<String>,
-    /// Command and its arguments; processes that it leaves running in the background are killed when it ends
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
-    pub(crate) command: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct EnterArgs {
-    #[arg(long)]
-    pub(crate) tenant: String,
-    /// Process that waits for the command
-    #[arg(long)]
-    pub(crate) run: u32,
-    #[arg(long, num_args = 3, allow_hyphen_values = true, value_names = ["SOURCE", "TARGET", "MODE"])]
-    pub(crate) bind: Vec<OsString>,
-    #[arg(required = true, last = true)]
-    pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]

@@ -1,0 +1,43 @@
+//! Arguments of `bulkhead image`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::Write;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Import a directory, a tar archive or an OCI image as a base snapshot to clone (directory pools)
+    ///
+    /// Identical sources result in identical bases.
+    Import(ImageImportArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageImportArgs {
+    /// Directory, tar archive (plain, gzip or zstd), OCI image layout, or output of `docker save`; the last two as a directory or a tar archive
+    pub(crate) source: PathBuf,
+    /// Snapshot to create: POOL/VOLUME
+    pub(crate) volume: String,
+    /// Size of the snapshot, for example 10G [default: about twice the size of its content]. Clones can be made larger
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: Option<String>,
+    /// Select one of several images: OS/ARCHITECTURE[/VARIANT] [default: this host's]
+    #[arg(long)]
+    pub(crate) platform: Option<String>,
+    /// Select one of several images by name, tag or digest, for example alpine:3.20
+    #[arg(long, value_name = "NAME")]
+    pub(crate) reference: Option<String>,
+    /// Refuse a source with extended attributes that cannot be kept; otherwise these are omitted and listed
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Temporary directory for unpacking archives
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    pub(crate) staging: PathBuf,
+    /// Tenant to charge for the daemon's part of the work [default: none, at the lowest priority]; the snapshot is not attached to it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tenant: Option<String>,
+    #[command(flatten)]
+    pub(crate) write: Write,
+}
