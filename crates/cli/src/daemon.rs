@@ -54,7 +54,7 @@ pub(crate) fn run(args: DaemonArgs, socket: PathBuf) -> Result<(), Fault> {
     // Comes first, because later steps may wait for a volume whose server is gone.
     let kernel = Arc::new(Kernel::host().with_requests(args.volume_requests).with_processes());
     facts.findings.into_iter().chain(missing_bus()).for_each(|finding| kernel.conditions().set(finding));
-    servers::look_after(Arc::clone(&kernel))?;
+    servers::watch_servers(Arc::clone(&kernel))?;
     let observe = Arc::new(Observatory::new(Roots::host()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| internal(&error))?;
     let ended = runtime.block_on(daemon::run(options, kernel, observe, host_facts));

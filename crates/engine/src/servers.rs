@@ -43,7 +43,7 @@ const MAX_STARTING: usize = 16;
 ///
 /// # Errors
 /// `Internal` when the servers cannot be watched.
-pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
+pub fn watch_servers(kernel: Arc<Kernel>) -> Result<(), Fault> {
     let failed =
         |error: io::Error| Fault::new(Code::Internal, "block servers", format!("they cannot be watched: {error}"));
     let watch = Arc::new(Watch::new(&Roots::host()).map_err(failed)?);
@@ -57,7 +57,7 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
         queue: BTreeSet::new(),
         tries: BTreeMap::new(),
     };
-    let (settled, hears) = channel();
+    let (settled, is_settled) = channel();
     let look = move || {
         if let Err(error) = background::become_flusher() {
             let evidence = format!(
@@ -80,7 +80,7 @@ pub fn look_after(kernel: Arc<Kernel>) -> Result<(), Fault> {
         }
     };
     thread::Builder::new().name("servers".to_owned()).spawn(look).map_err(failed)?;
-    if hears.recv_timeout(FIRST_LIMIT).is_err() {
+    if is_settled.recv_timeout(FIRST_LIMIT).is_err() {
         tracing::warn!("a block server that is gone has no successor yet: I/O on its volume waits");
     }
     Ok(())
@@ -160,16 +160,16 @@ impl Servers {
         let now = Instant::now();
         let tried: Vec<(Uuid, Result<(), String>)> = self.ended.try_iter().collect();
         for (volume, outcome) in tried {
-            self.has_tried(volume, outcome, now);
+            self.record_try(volume, outcome, now);
         }
-        match self.told(happened, now) {
-            Ok(told) => {
+        match self.recorded(happened, now) {
+            Ok(recorded) => {
                 let mut control = None;
-                for (id, spec) in told {
+                for (id, spec) in recorded {
                     self.due.remove(&id);
                     self.queue.remove(&id);
                     match spec {
-                        Some(spec) => self.look_at(&mut control, id, spec, now),
+                        Some(spec) => self.check_device(&mut control, id, spec, now),
                         None => self.forget(id),
                     }
                 }
@@ -181,19 +181,19 @@ impl Servers {
             }
         }
         self.starter.kernel.conditions().clear(FindingId::ServersUnlisted, HOST);
-        self.tell_gone();
+        self.report_gone();
         let again = self.due.values().min().map(|due| due.saturating_duration_since(now));
         Found { again, settled: self.n_starting() == 0 && self.queue.is_empty(), is_unknown: false }
     }
 
     /// The registrations of the devices to check now; `None` for those that are no longer registered.
-    fn told(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
+    fn recorded(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
         let roots = &self.starter.roots;
         if happened.missed {
             let all: BTreeMap<u32, ServeSpec> = service::all(roots)?.into_iter().collect();
             let gone: Vec<u32> = self.devices.keys().filter(|id| !all.contains_key(id)).copied().collect();
-            let told = all.into_iter().map(|(id, spec)| (id, Some(spec)));
-            return Ok(told.chain(gone.into_iter().map(|id| (id, None))).collect());
+            let recorded = all.into_iter().map(|(id, spec)| (id, Some(spec)));
+            return Ok(recorded.chain(gone.into_iter().map(|id| (id, None))).collect());
         }
         let mut ids = happened.at;
         ids.extend(self.due.iter().filter(|(_, due)| **due <= now).map(|(id, _)| *id));
@@ -206,7 +206,7 @@ impl Servers {
     }
 
     /// Records the outcome of an attempt to start a successor.
-    fn has_tried(&mut self, volume: Uuid, outcome: Result<(), String>, now: Instant) {
+    fn record_try(&mut self, volume: Uuid, outcome: Result<(), String>, now: Instant) {
         let of_volume = self.devices.iter().filter(|(_, device)| device.volume == volume);
         let ids: Vec<u32> = of_volume.map(|(id, _)| *id).collect();
         if ids.is_empty() {
@@ -230,7 +230,7 @@ impl Servers {
         }
     }
 
-    fn look_at(&mut self, control: &mut Option<Control>, id: u32, spec: ServeSpec, now: Instant) {
+    fn check_device(&mut self, control: &mut Option<Control>, id: u32, spec: ServeSpec, now: Instant) {
         let volume = spec.volume;
         // Also asked before the look: what was ended on purpose may be forgotten by the time that this has been looked at.
         let was_replacing = self.starter.kernel.is_replacing(volume);
@@ -255,13 +255,13 @@ impl Servers {
             Err(_) if was_replacing || self.starter.kernel.is_replacing(volume) => {
                 self.due.insert(id, now + AGAIN.0);
             }
-            Err(gone) => self.succeed(id, spec, &gone, now),
+            Err(gone) => self.replace(id, spec, &gone, now),
         }
         self.devices.insert(id, device);
     }
 
     /// Replaces a server that is gone, now or later.
-    fn succeed(&mut self, id: u32, spec: ServeSpec, gone: &str, now: Instant) {
+    fn replace(&mut self, id: u32, spec: ServeSpec, gone: &str, now: Instant) {
         let (volume, n_starting) = (spec.volume, self.n_starting());
         // What served before it ended has a successor at once.
         if self.tries.get(&volume).is_some_and(|tried| tried.started.is_some() && !tried.is_new(now)) {
@@ -287,7 +287,7 @@ impl Servers {
     }
 
     /// Reports images without a server whose successors do not start, or exit at once.
-    fn tell_gone(&self) {
+    fn report_gone(&self) {
         // In most cases there are none, and none of a thousand devices is looked at.
         let failed = self.tries.iter().filter(|(_, tried)| tried.failed > 0);
         let devices = failed.flat_map(|(volume, tried)| {
