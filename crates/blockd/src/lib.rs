@@ -33,11 +33,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
+use bulkhead_core::cgroup::CgroupPathError;
 use bulkhead_core::error::chain;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
 use bulkhead_sys::background::{self, BackgroundError, Report, Side};
-use bulkhead_sys::cgroup::{self, CgroupError, CgroupPathError};
+use bulkhead_sys::cgroup::{self, CgroupError};
 use bulkhead_sys::file::{FileError, LockFile};
 use bulkhead_sys::image::Filler;
 use bulkhead_sys::process;

@@ -13,6 +13,7 @@
 pub mod action;
 pub mod backend;
 pub mod base;
+pub mod cgroup;
 pub mod control;
 pub mod cow;
 pub mod error;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::Accounting;
 pub(crate) use bulkhead_core::model::ReadFrom;
@@ -23,7 +24,7 @@ use bulkhead_measure::cgroup_run::{Cancel, wait_until};
 use bulkhead_measure::cleanup::{RUN_DIR, lock, with_removal};
 use bulkhead_measure::layout::{HOLDER, POOL, STATE_DIR, Target, private_engine, remove_leftovers};
 use bulkhead_sys::block::{self, Diskstat};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::file::{LockFile, read_limited};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::spawn::{Running, SpawnSpec, spawn};
@@ -226,7 +227,7 @@ impl Clones {
 
     /// Directory of the cgroup in which processes of the clones' tenant run.
     pub(crate) fn payload(&self) -> Result<PathBuf> {
-        Ok(slices::payload(&name(TENANT)?).parse::<CgroupPath>()?.dir(&self.roots))
+        Ok(self.roots.cgroup_dir(&slices::payload(&name(TENANT)?).parse::<CgroupPath>()?))
     }
 
     /// Bounds the memory of everything that belongs to the clones: processes, block servers, what they have in caches.

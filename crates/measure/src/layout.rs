@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bulkhead_api::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control::strictness::STRICT;
 use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
@@ -23,7 +24,7 @@ use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::kernel::Kernel;
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
@@ -309,7 +310,7 @@ impl Bench {
         for (tenant_name, share) in [(TENANTS[0], shares.0), (TENANTS[1], shares.1)] {
             let slice: CgroupPath = slices::tenant(&name(tenant_name)?).parse()?;
             for (file, wanted) in [("io.weight", share.weight()), ("io.bfq.weight", share.bfq_weight())] {
-                if !slice.dir(&self.roots).join(file).exists() {
+                if !self.roots.cgroup_dir(&slice).join(file).exists() {
                     continue;
                 }
                 let found = cgroup::read(&self.roots, &slice, file).context("a tenant's weight")?;

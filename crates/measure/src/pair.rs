@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
-use bulkhead_sys::cgroup::CgroupPath;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
 
@@ -43,8 +43,8 @@ impl Pair {
         let [payload_a, journal_a, payload_b, journal_b] = leaves.map(|path| path.parse::<CgroupPath>());
         let (payload_a, payload_b) = (payload_a?, payload_b?);
         Ok(Self {
-            payload_a: payload_a.dir(roots),
-            payload_b: payload_b.dir(roots),
+            payload_a: roots.cgroup_dir(&payload_a),
+            payload_b: roots.cgroup_dir(&payload_b),
             watch: Watch::new(roots.clone(), dev, [payload_a, journal_a?, payload_b, journal_b?]),
             file_systems,
         })

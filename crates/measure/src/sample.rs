@@ -6,9 +6,10 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::block::{self, Diskstat};
-use bulkhead_sys::cgroup::{self, CgroupPath, IoStat};
+use bulkhead_sys::cgroup::{self, IoStat};
 use bulkhead_sys::roots::Roots;
 
 /// Counters at one moment.

@@ -13,9 +13,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::units::DevNo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -36,9 +36,6 @@ const PROC_CGROUP_BYTES: usize = 4096;
 
 /// As much of a cgroup's file as [`Said`] looks at.
 const SAID_BYTES: usize = 1024;
-
-/// Longest name of one cgroup in bytes (kernel `NAME_MAX`).
-const NAME_MAX_BYTES: usize = 255;
 
 /// That a process is in a cgroup, to be asked again and again: one system call each time. It is the process that it was asked of, never a
 /// later one of the same pid.
@@ -152,106 +149,6 @@ impl fmt::Display for Mode {
             Mode::V1 => "v1",
             Mode::None => "none",
         })
-    }
-}
-
-/// The path of a cgroup below the cgroup root, for example `bulkhead.slice/bulkhead-db.slice/bulkhead-db-payload.slice`.
-///
-/// Has no empty, `.` or `..` part and no line break, so that joining it to the root never leaves the hierarchy. The root
-/// itself is [`CgroupPath::root`], written `/`. A leading slash, as in `/proc/PID/cgroup`, is accepted and dropped.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CgroupPath(String);
-
-/// A text that is not the path of a cgroup.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path:?} is not the path of a cgroup: {reason}")]
-pub struct CgroupPathError {
-    /// The text as given.
-    pub path: String,
-    /// Which rule it breaks.
-    pub reason: &'static str,
-}
-
-impl CgroupPath {
-    /// The root of the hierarchy.
-    #[must_use]
-    pub fn root() -> Self {
-        Self(String::new())
-    }
-
-    /// Whether this is the root of the hierarchy.
-    #[must_use]
-    pub fn is_root(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The cgroup `name` (one or more parts) below this one.
-    ///
-    /// # Errors
-    /// [`CgroupPathError`] when `name` is empty or has a part that is not allowed.
-    pub fn join(&self, name: &str) -> Result<Self, CgroupPathError> {
-        if name.is_empty() || name.starts_with('/') {
-            return Err(CgroupPathError { path: name.to_owned(), reason: "it has an empty part" });
-        }
-        let below: Self = name.parse()?;
-        Ok(if self.is_root() { below } else { Self(format!("{}/{}", self.0, below.0)) })
-    }
-
-    /// The cgroup above; `None` for the root.
-    #[must_use]
-    pub fn parent(&self) -> Option<Self> {
-        if self.is_root() {
-            return None;
-        }
-        Some(self.0.rsplit_once('/').map_or_else(Self::root, |(above, _)| Self(above.to_owned())))
-    }
-
-    /// The last part; empty for the root.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        self.0.rsplit('/').next().unwrap_or_default()
-    }
-
-    /// The directory of the cgroup.
-    #[must_use]
-    pub fn dir(&self, roots: &Roots) -> PathBuf {
-        roots.cgroup.join(&self.0)
-    }
-
-    /// The cgroups above, from the root down, without this one.
-    fn ancestors(&self) -> Vec<Self> {
-        let mut above: Vec<Self> = std::iter::successors(self.parent(), Self::parent).collect();
-        above.reverse();
-        above
-    }
-}
-
-impl FromStr for CgroupPath {
-    type Err = CgroupPathError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |reason| Err(CgroupPathError { path: text.to_owned(), reason });
-        if text == "/" {
-            return Ok(Self::root());
-        }
-        let path = text.strip_prefix('/').unwrap_or(text);
-        for part in path.split('/') {
-            match part {
-                "" => return error("it has an empty part"),
-                "." | ".." => return error("'.' and '..' are not allowed"),
-                part if part.len() > NAME_MAX_BYTES => return error("a part is longer than 255 bytes"),
-                // The kernel refuses '\n' (cgroup_mkdir): the name must fit in one line of /proc/PID/cgroup.
-                part if part.contains(['\n', '\0']) => return error("it contains a line break or a NUL"),
-                _ => {}
-            }
-        }
-        Ok(Self(path.to_owned()))
-    }
-}
-
-impl fmt::Display for CgroupPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(if self.is_root() { "/" } else { &self.0 })
     }
 }
 
@@ -384,7 +281,7 @@ pub fn enable(roots: &Roots, path: &CgroupPath, controllers: &[&str]) -> Result<
 /// Whether the cgroup exists.
 #[must_use]
 pub fn exists(roots: &Roots, path: &CgroupPath) -> bool {
-    path.dir(roots).is_dir()
+    roots.cgroup_dir(path).is_dir()
 }
 
 /// The cgroups directly below, sorted. Names that are not UTF-8 are left out.
@@ -397,7 +294,7 @@ pub fn children(roots: &Roots, path: &CgroupPath) -> Result<Vec<CgroupPath>, Cgr
         _ => CgroupError::Read { cgroup: path.clone(), file: "the list of children".to_owned(), source },
     };
     let mut found = Vec::new();
-    for entry in fs::read_dir(path.dir(roots)).map_err(error)? {
+    for entry in fs::read_dir(roots.cgroup_dir(path)).map_err(error)? {
         let entry = entry.map_err(error)?;
         if entry.file_type().is_ok_and(|kind| kind.is_dir())
             && let Some(child) = entry.file_name().to_str().and_then(|name| path.join(name).ok())
@@ -414,7 +311,7 @@ pub fn children(roots: &Roots, path: &CgroupPath) -> Result<Vec<CgroupPath>, Cgr
 /// # Errors
 /// [`CgroupError::Busy`] with the processes, or [`CgroupError::Remove`].
 pub fn remove(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
-    match fs::remove_dir(path.dir(roots)) {
+    match fs::remove_dir(roots.cgroup_dir(path)) {
         Ok(()) => Ok(true),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(source) if is(&source, Errno::BUSY) => {
@@ -715,7 +612,7 @@ fn file_of(roots: &Roots, path: &CgroupPath, file: &str) -> Result<PathBuf, Cgro
     if file.is_empty() || file.contains(['/', '\0']) || file.starts_with("..") || file == "." {
         return Err(CgroupError::BadFile { file: file.to_owned() });
     }
-    Ok(path.dir(roots).join(file))
+    Ok(roots.cgroup_dir(path).join(file))
 }
 
 /// Truncation means nothing to the kernel's files; it keeps a fake kernel's files right.
@@ -724,7 +621,7 @@ fn write_once(name: &PathBuf, value: &str) -> io::Result<()> {
 }
 
 fn make_dir(roots: &Roots, path: &CgroupPath) -> Result<bool, CgroupError> {
-    match fs::create_dir(path.dir(roots)) {
+    match fs::create_dir(roots.cgroup_dir(path)) {
         Ok(()) => Ok(true),
         Err(source) if source.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(source) => Err(CgroupError::Create { cgroup: path.clone(), source }),

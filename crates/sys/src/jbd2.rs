@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 
-use crate::cgroup::{self, CgroupError, CgroupPath};
+use crate::cgroup::{self, CgroupError};
 use crate::roots::Roots;
+use bulkhead_core::cgroup::CgroupPath;
 
 /// Flag of a kernel thread in field 9 of `/proc/PID/stat` (kernel `PF_KTHREAD`, `include/linux/sched.h`).
 const PF_KTHREAD: u64 = 0x0020_0000;

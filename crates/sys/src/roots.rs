@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use bulkhead_core::cgroup::CgroupPath;
+
 /// The roots of the file systems that this crate reads and writes.
 #[derive(Clone, Debug)]
 pub struct Roots {
@@ -34,5 +36,11 @@ impl Roots {
             sys: base.join("sys"),
             dev: base.join("dev"),
         }
+    }
+
+    /// The directory of a cgroup.
+    #[must_use]
+    pub fn cgroup_dir(&self, path: &CgroupPath) -> PathBuf {
+        self.cgroup.join(path.relative())
     }
 }

@@ -13,9 +13,9 @@ use zbus::blocking::Connection;
 use zbus::blocking::connection::Builder;
 use zbus::zvariant::{self, OwnedObjectPath, OwnedValue, Value};
 
-use crate::cgroup::CgroupPath;
 use crate::process;
 use crate::roots::Roots;
+use bulkhead_core::cgroup::CgroupPath;
 
 /// How long systemd may take to answer: while it reloads itself it answers nobody.
 const ANSWER_LIMIT: Duration = Duration::from_secs(25);

@@ -1,9 +1,9 @@
 //! Carries out an action, in the file of its facet. Idempotent: an action that has been carried out before is detected, and reported as unchanged.
 
 use bulkhead_core::action::{Action, Applied};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::cgroup::CgroupPath;
 
 use super::Kernel;
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::{CgroupAction, DeviceRef};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::Identity;
 use bulkhead_core::model::{FsKind, IoMax, RateLimit};
@@ -15,7 +16,7 @@ use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::slices;
 use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::DevNo;
-use bulkhead_sys::cgroup::{self, CgroupError, CgroupPath, IoLimits};
+use bulkhead_sys::cgroup::{self, CgroupError, IoLimits};
 use bulkhead_sys::jbd2::{self, Jbd2Error};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::systemd::{self, Manager, Property};
@@ -264,7 +265,7 @@ impl Cgroups for Kernel {
         let slice: Result<CgroupPath, Fault> = cgroup_path(slices::ROOT);
         let Ok(slice) = slice else { return Vec::new() };
         // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
-        let dir = slice.dir(&self.roots);
+        let dir = self.roots.cgroup_dir(&slice);
         let has = |file: &&str| {
             dir.join(file).exists()
                 || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use bulkhead_core::action::QueueAction;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::DevNo;
 use bulkhead_sys::block::{self, BlockDevice};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::iocost::{self, ModelLine, QosLine};
 use bulkhead_sys::{iosched, lvm};
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Fault;
 use bulkhead_core::slices;
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::process;
 
 use super::Kernel;

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::observe::Observer;
 use bulkhead_core::observe::cost::CallCost;
 use bulkhead_core::observe::record::Kind;
@@ -24,7 +25,7 @@ use bulkhead_measure::journal_cost::{Features, MAX_CALLS, Request, costs, measur
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 use bulkhead_sys::bpf::{self, Program, Tracer};
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
 
@@ -217,7 +218,7 @@ fn combination(
     let (starter, mut loads) = (frame.starter(), Vec::new());
     for &player in &members {
         let args = load(player, root.join(PLAYERS[player]), seconds);
-        loads.push(starter.load(&args, &cgroups[player].dir(roots))?);
+        loads.push(starter.load(&args, &roots.cgroup_dir(&cgroups[player]))?);
     }
     loads.iter().try_for_each(Load::await_prepared)?;
     scratch.settle().context("cannot write the scratch file system out")?;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_api::wire::Observation;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::observe::activity::FileSystemView;
 use bulkhead_core::observe::record::Kind;
 use bulkhead_core::units::Bytes;
@@ -21,7 +22,7 @@ use bulkhead_measure::experiment::{Extent, Frame, Method, OnProgress, Options, n
 use bulkhead_measure::load::{LoadArgs, LoadKind};
 use bulkhead_measure::result::{Cell, Experiment, Round};
 use bulkhead_sys::block;
-use bulkhead_sys::cgroup::{self, CgroupPath};
+use bulkhead_sys::cgroup;
 use bulkhead_sys::file::read_limited;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::scratch::Scratch;
@@ -190,7 +191,7 @@ fn start(frame: &Frame<'_, '_>, roots: &Roots, cgroup: CgroupPath, kind: LoadKin
         file_bytes: (kind != LoadKind::Storm).then_some(FILE_BYTES),
         ..LoadArgs::new(kind, &root.join(kind.as_str()), LIFE)
     };
-    let mut load = frame.starter().load(&args, &cgroup.dir(roots))?;
+    let mut load = frame.starter().load(&args, &roots.cgroup_dir(&cgroup))?;
     load.await_prepared()?;
     load.begin()?;
     load.await_window(Duration::ZERO)?;

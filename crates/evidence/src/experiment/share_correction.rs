@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bulkhead_api::wire::{HoldStart, HoldTenant, Observation};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::model::{Calibration, Mode, Unit};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
@@ -25,7 +26,6 @@ use bulkhead_measure::result::{Experiment, Round};
 use bulkhead_measure::sample::{bytes, charged_below_root, io_of};
 use bulkhead_sys::block;
 use bulkhead_sys::bpf;
-use bulkhead_sys::cgroup::CgroupPath;
 use bulkhead_sys::iocost::ModelLine;
 use bulkhead_sys::roots::Roots;
 
@@ -216,7 +216,7 @@ fn course(
             // A load goes on to the end of its window.
             let seconds = one.comes.map_or(n_seconds, |(from, to)| to - from);
             let args = load(*kind, &one.dir, one.mkdirs_ms, seconds as f64);
-            let load = frame.starter().load(&args, &payload.dir(&counters.roots))?;
+            let load = frame.starter().load(&args, &counters.roots.cgroup_dir(&payload))?;
             load.await_prepared()?;
             loads.push((index, Some(load)));
         }

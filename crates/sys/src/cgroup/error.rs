@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{CgroupPath, CgroupPathError};
+use bulkhead_core::cgroup::{CgroupPath, CgroupPathError};
 
 /// A failed operation on a cgroup.
 #[derive(Debug, thiserror::Error)]

@@ -18,7 +18,7 @@ fn fake(cgroups: &[&str]) -> (TempDir, Roots) {
     let roots = Roots::under(base.path());
     fs::create_dir_all(&roots.proc).unwrap();
     for cgroup in ["/"].iter().chain(cgroups) {
-        let dir = path(cgroup).dir(&roots);
+        let dir = roots.cgroup_dir(&path(cgroup));
         fs::create_dir_all(&dir).unwrap();
         for (file, text) in [
             ("cgroup.controllers", "cpu io memory pids\n"),
@@ -35,7 +35,7 @@ fn fake(cgroups: &[&str]) -> (TempDir, Roots) {
 }
 
 fn put(roots: &Roots, cgroup: &str, file: &str, text: &str) {
-    fs::write(path(cgroup).dir(roots).join(file), text).unwrap();
+    fs::write(roots.cgroup_dir(&path(cgroup)).join(file), text).unwrap();
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn create_enables_controllers_in_the_parents_only() {
     create(&roots, &leaf, &["io", "memory"]).unwrap();
     assert_eq!(read(&roots, &path("b.slice"), "cgroup.subtree_control").unwrap(), "memory io\n");
     assert_eq!(read(&roots, &path("b.slice/db.slice"), "cgroup.subtree_control").unwrap(), "+io +memory");
-    assert!(fs::read_dir(leaf.dir(&roots)).unwrap().next().is_none());
+    assert!(fs::read_dir(roots.cgroup_dir(&leaf)).unwrap().next().is_none());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn waiting_sees_a_change() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| kill_all(&roots, &path("t"), Duration::from_secs(20)));
         // Whichever comes first, the change or the first look, the waiter ends well before its limit.
-        let file = OpenOptions::new().write(true).open(path("t").dir(&roots).join("cgroup.events")).unwrap();
+        let file = OpenOptions::new().write(true).open(roots.cgroup_dir(&path("t")).join("cgroup.events")).unwrap();
         file.write_all_at(b"0", "populated ".len() as u64).unwrap();
         waiter.join().unwrap().unwrap();
     });
@@ -293,7 +293,7 @@ fn limits_are_those_of_the_device() {
 #[test]
 fn a_cgroup_is_created_while_somebody_removes_the_empty_one_above() {
     let (_base, roots) = fake(&[]);
-    let above = path("t").dir(&roots);
+    let above = roots.cgroup_dir(&path("t"));
     for n in 0..100 {
         let done = AtomicBool::new(false);
         let outcome = std::thread::scope(|scope| {
