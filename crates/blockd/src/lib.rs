@@ -33,7 +33,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
-use bulkhead_core::cgroup::CgroupPathError;
 use bulkhead_core::error::chain;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
@@ -86,9 +85,6 @@ pub enum BlockdError {
     /// This process cannot become a server.
     #[error(transparent)]
     Background(#[from] BackgroundError),
-    /// Its cgroup is none.
-    #[error(transparent)]
-    CgroupPath(#[from] CgroupPathError),
     /// Its cgroup cannot be joined.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -190,7 +186,7 @@ fn serve(
     report: &mut Option<Report>,
 ) -> Result<(), BlockdError> {
     if let Some(cgroup) = &spec.cgroup {
-        cgroup::move_pid(roots, std::process::id(), &cgroup.parse()?)?;
+        cgroup::move_pid(roots, std::process::id(), cgroup)?;
     }
     background::become_server(roots)?;
     // Until the volume is served, nobody else starts a server of it, or removes its device.

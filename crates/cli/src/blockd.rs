@@ -64,7 +64,7 @@ mod tests {
             flatten: true,
             read_from: ReadFrom::Both,
             domain: "--d".to_owned(),
-            cgroup: Some("a b/server".to_owned()),
+            cgroup: Some("a b/server".parse().unwrap()),
         };
         let text = serde_json::to_string(&wanted).unwrap();
         let line = ["bulkhead", serve::COMMAND, &text, "--requests", "3", "--successor"];

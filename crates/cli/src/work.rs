@@ -13,6 +13,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{JobProgress, MAX_MESSAGE_BYTES, Order, Outcome, Report, Task, WorkSpec};
@@ -54,11 +55,10 @@ fn carry_out(task: Task, daemon: &mut Daemon) -> Result<Outcome, Fault> {
 }
 
 /// Enters the cgroup that is charged. Called before any I/O.
-fn join(cgroup: &str) {
-    let joined = cgroup.parse().map(|path| cgroup::move_pid(&Roots::host(), std::process::id(), &path));
-    if !matches!(joined, Ok(Ok(()))) {
+fn join(cgroup: &CgroupPath) {
+    if cgroup::move_pid(&Roots::host(), std::process::id(), cgroup).is_err() {
         // The tenant may be gone; then the daemon's cgroup is charged.
-        tracing::info!(cgroup, "the work is not charged to it");
+        tracing::info!(%cgroup, "the work is not charged to it");
     }
 }
 

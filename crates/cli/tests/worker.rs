@@ -29,7 +29,7 @@ impl Worker {
         let (control, theirs) = packet::pair().unwrap();
         packet::limit(&control, Duration::from_secs(60)).unwrap();
         // This cgroup does not exist, which does not keep the worker from working.
-        let spec = serde_json::to_string(&WorkSpec { cgroup: "none.slice/none".to_owned(), task }).unwrap();
+        let spec = serde_json::to_string(&WorkSpec { cgroup: "none.slice/none".parse().unwrap(), task }).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
         command.args([COMMAND, &spec]).stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap();

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::action::{
     Action, DeviceRef, FsAction, ImageAction, LayerAction, LvmAction, Record, ServerAction, StateAction,
 };
+use crate::cgroup::CgroupPath;
 use crate::error::{Code, Fault};
 use crate::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
 use crate::name::Name;
@@ -26,7 +27,7 @@ pub trait Backend {
     /// Records a change from `old` to `new`.
     fn record(&self, old: &Volume, new: &Volume) -> Action;
     /// Makes the device node exist; a process that serves it runs in this cgroup, or where it is.
-    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action>;
+    fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action>;
     /// Lets go of the device node where it costs something to keep.
     fn close(&self, volume: &Volume) -> Vec<Action>;
     /// Makes the device larger, never smaller; it may be open.
@@ -171,13 +172,13 @@ impl Backend for FileBackend {
         self.write_record(new)
     }
 
-    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
+    fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action> {
         let spec = ServeSpec {
             // In an image that is written in advance a hole would cost a commit of the host's journal at the next write.
             discards: volume.provision == Provision::OnDemand,
             layered: volume.layered,
             flatten: volume.flatten,
-            cgroup: server_cgroup.map(str::to_owned),
+            cgroup: server_cgroup.cloned(),
             ..ServeSpec::new(volume, self.image(volume))
         };
         vec![Action::Server(ServerAction::AttachImage { server: self.server, spec })]
@@ -340,14 +341,14 @@ impl Backend for LvmBackend {
         Action::Lvm(LvmAction::TagLv { vg, lv, add: only_in(&after, &before), remove: only_in(&before, &after) })
     }
 
-    fn open(&self, volume: &Volume, server_cgroup: Option<&str>) -> Vec<Action> {
+    fn open(&self, volume: &Volume, server_cgroup: Option<&CgroupPath>) -> Vec<Action> {
         let (vg, lv) = self.lv(volume);
         let attach = self.below(volume).map(|below| {
             Action::Server(ServerAction::AttachImage {
                 server: Server::Auto,
                 spec: ServeSpec {
                     below: Some(below),
-                    cgroup: server_cgroup.map(str::to_owned),
+                    cgroup: server_cgroup.cloned(),
                     ..ServeSpec::new(volume, self.node(&volume.name))
                 },
             })

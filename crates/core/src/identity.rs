@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::{CgroupPath, CgroupPathError};
 use crate::slices;
 
 /// What kind of thing runs in a cgroup.
@@ -117,12 +118,11 @@ const JOURNAL_BESIDE: &str = "bulkhead-journal:";
 
 /// The cgroup for the journal thread of a container that has its processes in this one: beside it, because a kernel thread in the
 /// container's own makes freeze and rmdir fail. What is charged to it is the container's ([`identify`]).
-#[must_use]
-pub fn journal_beside(cgroup: &str) -> String {
-    match cgroup.rsplit_once('/') {
-        Some((parent, name)) => format!("{parent}/{JOURNAL_BESIDE}{name}"),
-        None => format!("{JOURNAL_BESIDE}{cgroup}"),
-    }
+///
+/// # Errors
+/// When the name of the container's cgroup leaves no room for the prefix.
+pub fn journal_beside(cgroup: &CgroupPath) -> Result<CgroupPath, CgroupPathError> {
+    cgroup.parent().unwrap_or_else(CgroupPath::root).join(&format!("{JOURNAL_BESIDE}{}", cgroup.name()))
 }
 
 fn owner_of_journal(path: &str) -> Option<String> {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_journal_thread_beside_a_container_is_the_containers() {
         for path in ["/system.slice/db.service", "/system.slice/docker-0123.scope", "/db"] {
-            let beside = journal_beside(path.trim_start_matches('/'));
+            let beside = journal_beside(&path.parse().unwrap()).unwrap();
             assert_eq!(identify(&format!("/{beside}")), identify(path), "{beside}");
         }
         assert_eq!(identify("/bulkhead-journal:").kind, ContainerKind::Cgroup);

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, LayerAction};
 use crate::base::is_base;
+use crate::cgroup::CgroupPath;
 use crate::cow::{MANY_LAYERS, MAX_LAYERS};
 use crate::units::Bytes;
 
@@ -134,7 +135,7 @@ impl Run {
     /// The steps that merge it; of another run of the same names they do nothing but fail. Cut off after any of them, or within one, all
     /// that lies on the run holds what it held. `apart` is [`Run::renamed`]; what copies joins `cgroup`.
     #[must_use]
-    pub fn merge(&self, apart: &Run, directory: &Path, cgroup: Option<String>) -> Vec<Action> {
+    pub fn merge(&self, apart: &Run, directory: &Path, cgroup: Option<CgroupPath>) -> Vec<Action> {
         let directory = directory.to_owned();
         let layers = apart.layers.clone();
         vec![

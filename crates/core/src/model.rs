@@ -10,6 +10,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::cgroup::CgroupPath;
 use crate::identity::Identity;
 use crate::name::{Name, NameError};
 use crate::units::{Bytes, Share};
@@ -572,7 +573,8 @@ pub struct HeldTenant {
     /// Who it is.
     pub identity: Identity,
     /// The cgroup that its weight is set on: its own.
-    pub cgroup: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub cgroup: CgroupPath,
     /// How many operations it was allowed on the device before.
     #[serde(default)]
     pub iops_before: RateLimit,
@@ -602,7 +604,8 @@ pub struct HeldJournal {
     /// Kernel name of the file system's device.
     pub device: String,
     /// The cgroup beside the container's; before that it was in the root.
-    pub cgroup: String,
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub cgroup: CgroupPath,
 }
 
 /// Operations or bytes per second that a cgroup is allowed on a device; absent means as many as it likes.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::cgroup::CgroupPath;
 use crate::model::{ReadFrom, Volume};
 
 /// The hidden command of the program `bulkhead` that starts a block server. Its argument is a [`ServeSpec`] as JSON, so `ps` shows the
@@ -43,7 +44,7 @@ pub struct ServeSpec {
     pub domain: String,
     /// The cgroup to serve in, from the root of the hierarchy; `None` stays where it is started.
     #[serde(default)]
-    pub cgroup: Option<String>,
+    pub cgroup: Option<CgroupPath>,
 }
 
 impl ServeSpec {
@@ -80,7 +81,7 @@ mod tests {
             flatten: true,
             read_from: ReadFrom::Peers,
             domain: "file/".to_owned(),
-            cgroup: Some("bulkhead.slice/server".to_owned()),
+            cgroup: Some("bulkhead.slice/server".parse().unwrap()),
         }
     }
 

@@ -12,10 +12,27 @@
 //!
 //! Owns: the names, and what a name says. Does not: plan what is done to a cgroup ([`crate::tenant`]).
 
+use crate::cgroup::CgroupPath;
 use crate::name::Name;
 
 /// The cgroup above all tenants.
 pub const ROOT: &str = "bulkhead.slice";
+
+/// Its path.
+#[must_use]
+pub fn root() -> CgroupPath {
+    path(ROOT.to_owned())
+}
+
+/// The slice of work that no tenant pays for. No tenant's slice has its name: a tenant's name does not begin with a dot.
+#[must_use]
+pub fn work() -> CgroupPath {
+    path(format!("{ROOT}/{PREFIX}.work{SUFFIX}"))
+}
+
+fn path(text: String) -> CgroupPath {
+    CgroupPath::try_from(text).expect("names of tenants have neither slashes nor line breaks, and at most 63 bytes")
+}
 
 /// What the names of all slices of tenants begin with.
 const PREFIX: &str = "bulkhead-";
@@ -34,8 +51,8 @@ pub fn unit(tenant: &Name) -> String {
 
 /// The tenant's slice.
 #[must_use]
-pub fn tenant(tenant: &Name) -> String {
-    format!("{ROOT}/{}", unit(tenant))
+pub fn tenant(tenant: &Name) -> CgroupPath {
+    path(format!("{ROOT}/{}", unit(tenant)))
 }
 
 /// The name of the tenant that has this cgroup, the one right below [`ROOT`].
@@ -50,13 +67,13 @@ fn escaped(tenant: &Name) -> String {
     tenant.as_str().replace('-', ESCAPED_DASH)
 }
 
-fn part(tenant: &Name, what: &str) -> String {
-    format!("{}/{PREFIX}{}-{what}{SUFFIX}", self::tenant(tenant), escaped(tenant))
+fn part(tenant: &Name, what: &str) -> CgroupPath {
+    path(format!("{ROOT}/{}/{PREFIX}{}-{what}{SUFFIX}", unit(tenant), escaped(tenant)))
 }
 
 /// Where `bulkhead run` runs the tenant's processes.
 #[must_use]
-pub fn payload(tenant: &Name) -> String {
+pub fn payload(tenant: &Name) -> CgroupPath {
     part(tenant, "payload")
 }
 
@@ -65,6 +82,11 @@ pub fn payload(tenant: &Name) -> String {
 #[must_use]
 pub fn run(pid: u32, by_systemd: bool) -> String {
     if by_systemd { format!("bulkhead-run-{pid}.scope") } else { format!("run-{pid}") }
+}
+
+/// The cgroup of this name below another one.
+pub(crate) fn below(cgroup: &CgroupPath, name: &str) -> CgroupPath {
+    cgroup.join(name).expect("runs have short names without slashes")
 }
 
 /// The run that a cgroup is called by, in either way.
@@ -76,22 +98,22 @@ pub fn run_of(cgroup: &str) -> Option<u32> {
 
 /// Where the journal threads of the tenant's volumes run.
 #[must_use]
-pub fn journal(tenant: &Name) -> String {
+pub fn journal(tenant: &Name) -> CgroupPath {
     part(tenant, "journal")
 }
 
 /// Where the block servers of the tenant's volumes run.
 #[must_use]
-pub fn server(tenant: &Name) -> String {
+pub fn server(tenant: &Name) -> CgroupPath {
     part(tenant, "server")
 }
 
 /// The slice that version 0.1 made for a tenant, and where its processes run. `None` where that is another tenant's slice today.
 #[must_use]
-pub fn version_0_1(tenant: &Name) -> Option<(String, String)> {
+pub fn version_0_1(tenant: &Name) -> Option<(CgroupPath, CgroupPath)> {
     let slice = format!("{ROOT}/{tenant}{SUFFIX}");
     let payload = format!("{slice}/payload");
-    (!tenant.as_str().starts_with(PREFIX)).then_some((slice, payload))
+    (!tenant.as_str().starts_with(PREFIX)).then(|| (path(slice), path(payload)))
 }
 
 #[cfg(test)]
@@ -115,7 +137,7 @@ mod tests {
             assert_eq!(tenant_of(&unit(&tenant)).as_deref(), Some(name));
             // systemd makes the parent of a slice of its name: each dash is a level.
             assert_eq!(unit(&tenant).matches('-').count(), 1);
-            assert!(payload(&tenant).starts_with(&format!("{}/", super::tenant(&tenant))));
+            assert_eq!(payload(&tenant).parent(), Some(super::tenant(&tenant)));
         }
         assert_eq!(tenant_of("old.slice").as_deref(), Some("old"));
         assert_eq!(tenant_of("docker-1.scope"), None);

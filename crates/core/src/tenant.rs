@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use crate::action::{Action, CgroupAction, Record, StateAction};
+use crate::cgroup::CgroupPath;
 use crate::model::{IoLimit, Tenant};
 use crate::name::Name;
 use crate::slices::{self, journal, payload, server};
@@ -30,13 +31,13 @@ pub const SERVING_CPU_WEIGHT: u32 = 10_000;
 /// Takes over the processes that version 0.1 started for a tenant, those of `runs` among them. Containers of other programs in its slice
 /// stay there, with the weights that it has.
 #[must_use]
-pub fn take_over(tenant: &Name, payload_of_0_1: &str, runs: &[u32]) -> Vec<Action> {
+pub fn take_over(tenant: &Name, payload_of_0_1: &CgroupPath, runs: &[u32]) -> Vec<Action> {
     // Without units: systemd has no way to learn of them.
     let of_run = |pid: &u32| {
         let name = slices::run(*pid, false);
-        (format!("{payload_of_0_1}/{name}"), format!("{}/{name}", payload(tenant)))
+        (slices::below(payload_of_0_1, &name), slices::below(&payload(tenant), &name))
     };
-    let all = std::iter::once((payload_of_0_1.to_owned(), payload(tenant))).chain(runs.iter().map(of_run));
+    let all = std::iter::once((payload_of_0_1.clone(), payload(tenant))).chain(runs.iter().map(of_run));
     all.map(|(from, to)| Action::Cgroup(CgroupAction::MoveProcesses { from, to })).collect()
 }
 
@@ -68,7 +69,7 @@ pub fn cgroups(tenant: &Tenant, weight_files: &[&str], limits: &ResolvedLimits) 
 /// For a tenant whose cgroups are there. Applied again, it repairs what somebody disabled.
 #[must_use]
 pub fn serve_first(tenant: &Name) -> Vec<Action> {
-    let above = ["/".to_owned(), slices::ROOT.to_owned(), slices::tenant(tenant)];
+    let above = [CgroupPath::root(), slices::root(), slices::tenant(tenant)];
     let enabled =
         above.map(|cgroup| Action::Cgroup(CgroupAction::EnableController { cgroup, controller: CPU.to_owned() }));
     let weighted = [journal(tenant), server(tenant)].map(|cgroup| {
@@ -135,7 +136,7 @@ pub fn io_max_line(dev: DevNo, limit: &IoLimit) -> String {
 pub fn remove(record_path: PathBuf, tenant: &Tenant, last: bool) -> Vec<Action> {
     let mut cgroups = [payload, journal, server, slices::tenant].map(|cgroup| cgroup(&tenant.name)).to_vec();
     if last {
-        cgroups.push(slices::ROOT.to_owned());
+        cgroups.push(slices::root());
     }
     let mut steps: Vec<Action> =
         cgroups.into_iter().map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup })).collect();

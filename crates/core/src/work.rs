@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::action::{Action, CgroupAction};
 use crate::base::LeftOut;
+use crate::cgroup::CgroupPath;
 use crate::error::Fault;
 use crate::isolation::Verified;
 use crate::model::{Calibration, VolumeRef};
@@ -34,10 +35,7 @@ pub const COMMAND: &str = "work";
 /// The largest message, in bytes, and the most of a stream that comes in one packet.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// The cgroup of workers for which no tenant pays. No tenant's slice has its name: a tenant's name does not begin with a dot.
-pub const CGROUP: &str = "bulkhead.slice/bulkhead-.work.slice";
-
-/// The weight of [`CGROUP`] in `io.weight` and `io.bfq.weight`, 1 to 1000: a tenth of what a tenant has by default. What nobody
+/// The weight of [`slices::work`] in `io.weight` and `io.bfq.weight`, 1 to 1000: a tenth of what a tenant has by default. What nobody
 /// pays for comes after what somebody pays for.
 const WEIGHT: u32 = 10;
 
@@ -48,7 +46,7 @@ pub const MIN_BASE_BYTES: Bytes = Bytes::mib(256);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkSpec {
     /// The cgroup to work in, from the root of the hierarchy. When it is gone, the daemon's pays.
-    pub cgroup: String,
+    pub cgroup: CgroupPath,
     /// The work.
     pub task: Task,
 }
@@ -230,10 +228,10 @@ pub enum Order {
 /// Makes the cgroup of workers for which no tenant pays. `weight_files` are those that the kernel has.
 #[must_use]
 pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
-    let create = Action::Cgroup(CgroupAction::CreateCgroup { cgroup: CGROUP.to_owned() });
+    let create = Action::Cgroup(CgroupAction::CreateCgroup { cgroup: slices::work() });
     let weigh = |file: &&str| {
         Action::Cgroup(CgroupAction::WriteCgroup {
-            cgroup: CGROUP.to_owned(),
+            cgroup: slices::work(),
             file: (*file).to_owned(),
             value: format!("default {WEIGHT}"),
         })
@@ -244,8 +242,8 @@ pub fn make_cgroup(weight_files: &[&str]) -> Vec<Action> {
 /// Removes that cgroup. `last`: there is no tenant either.
 #[must_use]
 pub fn remove_cgroup(last: bool) -> Vec<Action> {
-    let cgroups = std::iter::once(CGROUP).chain(last.then_some(slices::ROOT));
-    cgroups.map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup: cgroup.to_owned() })).collect()
+    let cgroups = std::iter::once(slices::work()).chain(last.then(slices::root));
+    cgroups.map(|cgroup| Action::Cgroup(CgroupAction::RemoveCgroup { cgroup })).collect()
 }
 
 #[cfg(test)]
@@ -256,13 +254,14 @@ mod tests {
 
     #[test]
     fn work_that_no_tenant_pays_for_has_a_cgroup_that_none_can_have() {
-        let (parent, name) = CGROUP.split_once('/').expect("it is below another");
-        assert_eq!(parent, slices::ROOT);
+        let work = slices::work();
+        assert_eq!(work.parent(), Some(slices::root()));
+        let name = work.name();
         // Whatever tenant it would be, that is no name.
         let tenant = slices::tenant_of(name).expect("it has the form of a slice");
         assert!(tenant.parse::<crate::name::Name>().is_err(), "{tenant}");
         let other = "work".parse().expect("a valid name");
-        assert!(slices::tenant(&other) != CGROUP && slices::unit(&other) != name);
+        assert!(slices::tenant(&other) != work && slices::unit(&other) != name);
         let steps: Vec<String> =
             [make_cgroup(&WEIGHT_FILES), remove_cgroup(true)].concat().iter().map(ToString::to_string).collect();
         expect![[r#"

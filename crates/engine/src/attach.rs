@@ -3,6 +3,7 @@
 use bulkhead_api::wire::{LeaseCreate, LeaseReply, LeaseView, RunStart, RunView};
 use bulkhead_core::action::{Action, Applied, CgroupAction, Record, StateAction};
 use bulkhead_core::backend::Backend;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::{Lease, Tenant, Volume, VolumeRef};
 use bulkhead_core::name::Name;
@@ -74,7 +75,7 @@ impl Engine {
         let tenant = self.tenant(tenant)?;
         self.restore_cgroups(&tenant)?;
         let cgroup = self.host().start_run(&slices::payload(&tenant.name), request.pid, request.command_pid)?;
-        Ok(RunView { cgroup })
+        Ok(RunView { cgroup: cgroup.to_string() })
     }
 
     /// Ends the remaining processes of a command, and the leases of the process that waited for it. Idempotent.
@@ -101,7 +102,7 @@ impl Engine {
     }
 
     /// The same in one cgroup.
-    pub(crate) fn kill_left(&self, tenant: &Name, pid: u32, cgroup: String) -> Result<Action, Fault> {
+    pub(crate) fn kill_left(&self, tenant: &Name, pid: u32, cgroup: CgroupPath) -> Result<Action, Fault> {
         let processes = self.host().processes(&cgroup);
         if !processes.is_empty() {
             tracing::info!(%tenant, pid, n = processes.len(), "killing the processes that a run left behind");

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use bulkhead_api::wire::{Done, HoldStart, HoldTenant};
 use bulkhead_core::action::{Action, CgroupAction, Record, StateAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control;
 use bulkhead_core::control::actions::{move_journal, set_cap, set_tunable, set_weight};
 use bulkhead_core::control::holding::{PPM, largest_weight};
@@ -237,9 +238,8 @@ impl Engine {
                 journal,
             });
         }
-        let parent = |cgroup: &str| cgroup.rsplit_once('/').map_or(String::new(), |(parent, _)| parent.to_owned());
         if let [first, others @ ..] = &tenants[..]
-            && let Some(other) = others.iter().find(|other| parent(&other.cgroup) != parent(&first.cgroup))
+            && let Some(other) = others.iter().find(|other| other.cgroup.parent() != first.cgroup.parent())
         {
             let cause = format!(
                 "weights arbitrate between sibling cgroups, and {} is not a sibling of {}",
@@ -252,7 +252,7 @@ impl Engine {
     }
 
     /// The journal whose thread moves to a cgroup next to the container's. The thread is in the root cgroup, or there already.
-    fn held_journal(&self, path: &Path, cgroup: &str, facts: &BlockFacts) -> Result<HeldJournal, Fault> {
+    fn held_journal(&self, path: &Path, cgroup: &CgroupPath, facts: &BlockFacts) -> Result<HeldJournal, Fault> {
         let object = || format!("file system of {}", path.display());
         if !path.is_absolute() {
             return Err(
@@ -265,8 +265,9 @@ impl Engine {
             return Err(Fault::new(Code::InvalidArgument, object(), cause)
                 .reason(Reason::HoldOnPhysical { physical: found.physical }));
         }
-        let cgroup_beside = journal_beside(cgroup);
-        if !found.cgroup.is_empty() && found.cgroup != cgroup_beside {
+        let cgroup_beside =
+            journal_beside(cgroup).map_err(|error| Fault::new(Code::Unsupported, format!("cgroup {cgroup}"), error))?;
+        if !found.cgroup.is_root() && found.cgroup != cgroup_beside {
             let cause = format!("its journal thread is already in {}, which is charged for it", found.cgroup);
             return Err(Fault::new(Code::InUse, object(), cause).hint("enforce the share of that cgroup instead"));
         }
@@ -323,7 +324,7 @@ fn restore_steps(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
         vec![Action::Cgroup(CgroupAction::ResetWeight { cgroup, file, device }), set_cap(hold, tenant, None)];
     if let Some(HeldJournal { device, cgroup }) = tenant.journal.clone() {
         steps.extend([
-            Action::Cgroup(CgroupAction::MoveJournal { device, cgroup: "/".to_owned() }),
+            Action::Cgroup(CgroupAction::MoveJournal { device, cgroup: CgroupPath::root() }),
             Action::Cgroup(CgroupAction::RemoveCgroup { cgroup }),
         ]);
     }
@@ -331,15 +332,16 @@ fn restore_steps(hold: &Hold, tenant: &HeldTenant) -> Vec<Action> {
 }
 
 /// The cgroup with this path, or of the container with this name or id.
-fn find_container(containers: &[(String, Identity)], name: &str) -> Result<(String, Identity), Fault> {
+fn find_container(containers: &[(CgroupPath, Identity)], name: &str) -> Result<(CgroupPath, Identity), Fault> {
     let path = name.trim_matches('/');
     let object = format!("tenant {name}");
-    let mut found: Vec<&(String, Identity)> = containers.iter().filter(|(cgroup, _)| cgroup == path).collect();
+    let mut found: Vec<&(CgroupPath, Identity)> =
+        containers.iter().filter(|(cgroup, _)| cgroup.relative() == path).collect();
     if found.is_empty() {
         found = containers.iter().filter(|(_, identity)| identity.is_called(name)).collect();
         // A container has cgroups below its own.
-        found.sort_by_key(|(cgroup, _)| cgroup.len());
-        let mut kept: Vec<&(String, Identity)> = Vec::new();
+        found.sort_by_key(|(cgroup, _)| cgroup.relative().len());
+        let mut kept: Vec<&(CgroupPath, Identity)> = Vec::new();
         for one in found {
             if !kept.iter().any(|other| other.1 == one.1) {
                 kept.push(one);
@@ -350,13 +352,13 @@ fn find_container(containers: &[(String, Identity)], name: &str) -> Result<(Stri
     match &found[..] {
         [] => Err(Fault::new(Code::NotFound, object, "no container, unit, tenant or cgroup has that name")
             .reason(Reason::NoSuchContainer { name: name.to_owned() })),
-        [(cgroup, _)] if cgroup.is_empty() => {
+        [(cgroup, _)] if cgroup.is_root() => {
             Err(Fault::new(Code::InvalidArgument, object, "the root cgroup has no weight")
                 .hint("use the cgroups below it"))
         }
         [one] => Ok((*one).clone()),
         several => {
-            let paths: Vec<&str> = several.iter().map(|(cgroup, _)| cgroup.as_str()).collect();
+            let paths: Vec<&str> = several.iter().map(|(cgroup, _)| cgroup.relative()).collect();
             Err(Fault::new(Code::InvalidArgument, object, format!("several have that name: {}", paths.join(", ")))
                 .hint("give the path of one of the cgroups"))
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::{Action, Applied, DeviceRef, Record};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::health::{Backing, Space};
@@ -106,8 +107,8 @@ pub struct JournalFacts {
     pub device: String,
     /// Kernel names of the devices at the bottom of its stack.
     pub physical: Vec<String>,
-    /// The cgroup that its journal thread is in, without the leading slash; empty for the root.
-    pub cgroup: String,
+    /// The cgroup that its journal thread is in.
+    pub cgroup: CgroupPath,
 }
 
 /// A process that does work for the daemon (`bulkhead_core::work`). It ends when this is dropped.
@@ -329,35 +330,35 @@ pub trait Cgroups {
     /// The controllers that the cgroup v2 hierarchy offers at its root; none when they cannot be read.
     fn controllers(&self) -> BTreeSet<String>;
 
-    /// All cgroups by their paths from the root, without a slash at either end, with their identities.
+    /// All cgroups, with their identities.
     ///
     /// # Errors
     /// When the hierarchy cannot be read.
-    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault>;
+    fn containers(&self) -> Result<Vec<(CgroupPath, Identity)>, Fault>;
 
     /// A cgroup's weight on a device; `None` when the cgroup is gone or has no such file.
     ///
     /// # Errors
     /// When the file says something that is not understood.
-    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
+    fn weight(&self, cgroup: &CgroupPath, file: &str, dev: DevNo) -> Result<Option<u32>, Fault>;
 
     /// A cgroup's limits on a device; `None` if it is gone, or the kernel has no limits.
     ///
     /// # Errors
     /// When the file cannot be read.
-    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault>;
+    fn io_max(&self, cgroup: &CgroupPath, dev: DevNo) -> Result<Option<IoMax>, Fault>;
 
     /// Bytes that a cgroup read and wrote on physical devices.
-    fn io_bytes(&self, cgroup: &str) -> IoBytes;
+    fn io_bytes(&self, cgroup: &CgroupPath) -> IoBytes;
 
     /// Bytes that a cgroup, and what is below it, has read and written on a device.
-    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64;
+    fn moved_bytes(&self, cgroup: &CgroupPath, dev: DevNo) -> u64;
 
     /// How many operations a cgroup, and what is below it, has done on a device.
-    fn operations(&self, cgroup: &str, dev: DevNo) -> u64;
+    fn operations(&self, cgroup: &CgroupPath, dev: DevNo) -> u64;
 
     /// For how long some task of a cgroup has waited for I/O (`io.pressure`); `None` where the kernel does not report it.
-    fn io_waited(&self, cgroup: &str) -> Option<Duration>;
+    fn io_waited(&self, cgroup: &CgroupPath) -> Option<Duration>;
 
     /// The ext4 that a path is in, or that is on the device which it names.
     ///
@@ -369,25 +370,25 @@ pub trait Cgroups {
 /// Processes, and the runs of commands in tenants.
 pub trait Processes {
     /// The runs that have a cgroup below this `payload`, by the processes that wait for their commands, with their cgroups.
-    fn runs(&self, payload: &str) -> Vec<(u32, String)>;
+    fn runs(&self, payload: &CgroupPath) -> Vec<(u32, CgroupPath)>;
 
     /// Moves a command's first process into a new cgroup below this `payload`, and returns that; `pid` waits for the command.
     ///
     /// # Errors
     /// `NotFound` when there is no such process, `InvalidArgument` when it is not a child of `pid`, and those of cgroups or systemd.
-    fn start_run(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault>;
+    fn start_run(&self, payload: &CgroupPath, pid: u32, command_pid: u32) -> Result<CgroupPath, Fault>;
 
     /// Processes in a cgroup and below it.
-    fn processes(&self, cgroup: &str) -> Vec<u32>;
+    fn processes(&self, cgroup: &CgroupPath) -> Vec<u32>;
 
     /// Ends all processes in a cgroup and waits until they are gone.
     ///
     /// # Errors
     /// When they do not go.
-    fn kill_all(&self, cgroup: &str) -> Result<(), Fault>;
+    fn kill_all(&self, cgroup: &CgroupPath) -> Result<(), Fault>;
 
     /// Asks all processes in a cgroup, and below it, to end (`SIGTERM`).
-    fn terminate(&self, cgroup: &str);
+    fn terminate(&self, cgroup: &CgroupPath);
 
     /// Start time of a process, `None` when there is none of that id.
     fn start_time(&self, pid: u32) -> Option<u64>;

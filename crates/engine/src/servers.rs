@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::backend::device_owner;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::{self, HOST};
@@ -340,7 +341,7 @@ impl Starter {
 
     fn start(&self, spec: &ServeSpec) -> Result<(), String> {
         // The tenant may be gone with its cgroups; whoever has the volume now puts the server into its own.
-        let is_there = |cgroup: &String| self.roots.cgroup.join(cgroup).is_dir();
+        let is_there = |cgroup: &CgroupPath| self.roots.cgroup_dir(cgroup).is_dir();
         let spec = ServeSpec { cgroup: spec.cgroup.clone().filter(is_there), ..spec.clone() };
         self.kernel.succeed(&spec).map_err(|fault| fault.cause)
     }

@@ -19,11 +19,13 @@ mod state;
 pub(crate) mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, Applied, DeviceRef, ImageAction, LvmAction, MountAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
 use bulkhead_core::model::{FsKind, Provision};
@@ -72,20 +74,20 @@ struct World {
     /// Which image is served as the device of which volume.
     owners: BTreeMap<Uuid, PathBuf>,
     /// Images that have a block device, with the cgroup of what serves them.
-    attached: BTreeMap<PathBuf, Option<String>>,
+    attached: BTreeMap<PathBuf, Option<CgroupPath>>,
     groups: BTreeMap<String, BTreeSet<String>>,
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
-    cgroups: BTreeMap<String, BTreeMap<String, String>>,
+    cgroups: BTreeMap<CgroupPath, BTreeMap<String, String>>,
     /// Below which cgroups, `/` among them, the cpu controller is enabled.
-    cpu_below: BTreeSet<String>,
+    cpu_below: BTreeSet<CgroupPath>,
     /// The kernel has no cpu controller.
     lacks_cpu: bool,
     /// Below which cgroup the kernel refuses to enable it.
-    refuses_cpu: Option<String>,
-    journals: BTreeMap<PathBuf, String>,
+    refuses_cpu: Option<CgroupPath>,
+    journals: BTreeMap<PathBuf, CgroupPath>,
     /// Journal threads of file systems that are not ours, by their devices: where they are.
-    adopted: BTreeMap<String, String>,
+    adopted: BTreeMap<String, CgroupPath>,
     processes: BTreeMap<u32, u64>,
     busy: BTreeSet<PathBuf>,
     /// Images and nodes whose blocks were all written in advance.
@@ -142,6 +144,11 @@ pub(crate) struct Leftovers {
     pub(crate) parts: Vec<PathBuf>,
 }
 
+/// A cgroup as tests write it.
+fn path_of(text: impl fmt::Display) -> CgroupPath {
+    text.to_string().parse().expect("tests name cgroups by their paths")
+}
+
 impl Sim {
     pub(crate) fn with_group(self, vg: &str, lvs: &[&str]) -> Self {
         let mut world = self.world();
@@ -179,7 +186,7 @@ impl Sim {
     pub(crate) fn put_run(&self, tenant: &str, name: &str) {
         self.world()
             .cgroups
-            .entry(format!("bulkhead.slice/bulkhead-{tenant}.slice/bulkhead-{tenant}-payload.slice/{name}"))
+            .entry(path_of(format!("bulkhead.slice/bulkhead-{tenant}.slice/bulkhead-{tenant}-payload.slice/{name}")))
             .or_default();
     }
 
@@ -288,7 +295,7 @@ impl Sim {
         self.world().journals.clear();
     }
 
-    pub(crate) fn journal_of(&self, target: &Path) -> Option<String> {
+    pub(crate) fn journal_of(&self, target: &Path) -> Option<CgroupPath> {
         self.world().journals.get(target).cloned()
     }
 
@@ -299,29 +306,29 @@ impl Sim {
 
     /// The kernel refuses to enable the cpu controller below a cgroup, or does so again.
     pub(crate) fn refuse_cpu(&self, cgroup: Option<&str>) {
-        self.world().refuses_cpu = cgroup.map(str::to_owned);
+        self.world().refuses_cpu = cgroup.map(|path| path.parse().unwrap());
     }
 
     /// Somebody disables the cpu controller below a cgroup and, as the kernel demands, below those in it before.
-    pub(crate) fn disable_cpu(&self, cgroup: &str) {
+    pub(crate) fn disable_cpu(&self, cgroup: impl fmt::Display) {
+        let cgroup = path_of(cgroup);
         let mut world = self.world();
-        let prefix = format!("{cgroup}/");
-        world.cpu_below.retain(|path| path != cgroup && !path.starts_with(&prefix));
+        world.cpu_below.retain(|path| !path.starts_with(&cgroup));
         for (path, files) in &mut world.cgroups {
-            if path.starts_with(&prefix) {
+            if *path != cgroup && path.starts_with(&cgroup) {
                 files.remove("cpu.weight");
             }
         }
     }
 
-    pub(crate) fn cgroup_file(&self, cgroup: &str, file: &str) -> Option<String> {
-        self.world().cgroups.get(cgroup)?.get(file).cloned()
+    pub(crate) fn cgroup_file(&self, cgroup: impl fmt::Display, file: &str) -> Option<String> {
+        self.world().cgroups.get(&path_of(cgroup))?.get(file).cloned()
     }
 
     /// Another program writes to a file of a cgroup.
-    pub(crate) fn set_cgroup_file(&self, cgroup: &str, file: &str, value: &str) {
+    pub(crate) fn set_cgroup_file(&self, cgroup: impl fmt::Display, file: &str, value: &str) {
         let mut world = self.world();
-        world.cgroups.get_mut(cgroup).expect("the cgroup is there").insert(file.to_owned(), value.to_owned());
+        world.cgroups.get_mut(&path_of(cgroup)).expect("the cgroup is there").insert(file.to_owned(), value.to_owned());
     }
 
     pub(crate) fn corrupt(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
@@ -388,7 +395,7 @@ impl Sim {
             volumes: world.volumes.iter().filter(ours).map(|((vg, lv), _)| format!("{vg}/{lv}")).collect(),
             attached: world.attached.keys().cloned().collect(),
             mounts: world.mounts.keys().cloned().collect(),
-            cgroups: world.cgroups.keys().cloned().collect(),
+            cgroups: world.cgroups.keys().map(ToString::to_string).collect(),
             unused_layers: world.unused_layers(),
             parts: world
                 .parts

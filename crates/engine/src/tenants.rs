@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_api::wire::{Done, TenantCreate, TenantSet, TenantView};
 use bulkhead_core::action::{Action, Applied, CgroupAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, TenantFacts};
@@ -238,10 +239,9 @@ impl Engine {
 
     /// Kills them.
     fn kill_processes_of(&self, name: &Name) -> Result<(), Fault> {
-        let (above, serving) = (format!("{}/", slices::tenant(name)), [slices::journal(name), slices::server(name)]);
+        let (above, serving) = (slices::tenant(name), [slices::journal(name), slices::server(name)]);
         for (cgroup, _) in self.host().containers()? {
-            let is_directly_below = cgroup.strip_prefix(&above).is_some_and(|rest| !rest.contains('/'));
-            if is_directly_below && !serving.contains(&cgroup) {
+            if cgroup.parent().as_ref() == Some(&above) && !serving.contains(&cgroup) {
                 self.host().kill_all(&cgroup)?;
             }
         }
@@ -289,14 +289,14 @@ impl Engine {
             findings.push(lookup_failed(fault));
             tenant.volumes.clone()
         });
-        let io = |cgroup: String| self.host().io_bytes(&cgroup);
+        let io = |cgroup: CgroupPath| self.host().io_bytes(&cgroup);
         let (journal_io, server_io) = (io(slices::journal(&tenant.name)), io(slices::server(&tenant.name)));
         TenantView {
             name: tenant.name.clone(),
             share: tenant.share,
             limits: tenant.limits.clone(),
             volumes,
-            slice: slices::tenant(&tenant.name),
+            slice: slices::tenant(&tenant.name).to_string(),
             n_processes: self.processes_of(&tenant.name).len(),
             payload_io: io(slices::tenant(&tenant.name)).without(journal_io).without(server_io),
             journal_io,

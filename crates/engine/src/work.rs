@@ -9,12 +9,13 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use bulkhead_api::wire::JobResult;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{
-    CGROUP, MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec, make_cgroup, remove_cgroup,
+    MAX_MESSAGE_BYTES, Order, Outcome, Report, Staged, Task, WorkSpec, make_cgroup, remove_cgroup,
 };
 use bulkhead_sys::{packet, worker};
 
@@ -102,7 +103,7 @@ pub(crate) struct Stream {
 /// The payer of a worker, until this is dropped.
 struct Payer {
     engine: Engine,
-    cgroup: String,
+    cgroup: CgroupPath,
     /// Whether the cgroup is that of workers without a paying tenant.
     is_shared: bool,
 }
@@ -132,7 +133,7 @@ impl Engine {
             engine.executor.run_steps(make_cgroup(&self.host().weight_files()), false)?;
         }
         *unpaid += 1;
-        Ok(Payer { engine, cgroup: CGROUP.to_owned(), is_shared: true })
+        Ok(Payer { engine, cgroup: slices::work(), is_shared: true })
     }
 
     /// Removes the cgroup of workers without a paying tenant, which a killed daemon leaves behind.

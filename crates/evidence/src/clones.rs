@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate, VolumeView};
-use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::Accounting;
 pub(crate) use bulkhead_core::model::ReadFrom;
@@ -227,12 +226,12 @@ impl Clones {
 
     /// Directory of the cgroup in which processes of the clones' tenant run.
     pub(crate) fn payload(&self) -> Result<PathBuf> {
-        Ok(self.roots.cgroup_dir(&slices::payload(&name(TENANT)?).parse::<CgroupPath>()?))
+        Ok(self.roots.cgroup_dir(&slices::payload(&name(TENANT)?)))
     }
 
     /// Bounds the memory of everything that belongs to the clones: processes, block servers, what they have in caches.
     pub(crate) fn limit_memory(&self, limit: Option<Bytes>) -> Result<()> {
-        let slice: CgroupPath = slices::tenant(&name(TENANT)?).parse()?;
+        let slice = slices::tenant(&name(TENANT)?);
         let value = limit.map_or_else(|| "max".to_owned(), |limit| limit.0.to_string());
         cgroup::write(&self.roots, &slice, "memory.max", &value).context("the tenant's memory limit")?;
         Ok(())

@@ -292,7 +292,7 @@ impl Bench {
             let view = self.engine.volume_inspect(&reference(volume)?)?;
             let device = view.device.with_context(|| format!("volume {volume} has no device"))?;
             let found = block::by_path(&self.roots, Path::new(&device)).context("the volume's device")?;
-            self.journals.push((found.name, slices::journal(&tenant_name).parse()?));
+            self.journals.push((found.name, slices::journal(&tenant_name)));
             places.push(view.mounted_at.with_context(|| format!("volume {volume} is not mounted"))?);
         }
         let [a, b, shared] = &places[..] else { bail!("three places were expected") };
@@ -308,7 +308,7 @@ impl Bench {
     /// Whether the kernel has the weights that the shares stand for: an ineffective share would void every figure.
     fn check_weights(&self, shares: (Share, Share)) -> Result<()> {
         for (tenant_name, share) in [(TENANTS[0], shares.0), (TENANTS[1], shares.1)] {
-            let slice: CgroupPath = slices::tenant(&name(tenant_name)?).parse()?;
+            let slice = slices::tenant(&name(tenant_name)?);
             for (file, wanted) in [("io.weight", share.weight()), ("io.bfq.weight", share.bfq_weight())] {
                 if !self.roots.cgroup_dir(&slice).join(file).exists() {
                     continue;
@@ -361,7 +361,7 @@ impl Bench {
     /// Disables the cpu controller below the two tenants' slices, or has the engine enable it again, with its weights.
     fn share_cpu(&self, wanted: bool) -> Result<()> {
         for tenant_name in self.tenants()? {
-            let slice: CgroupPath = slices::tenant(&tenant_name).parse()?;
+            let slice = slices::tenant(&tenant_name);
             let file = "cgroup.subtree_control";
             let enabled = cgroup::read(&self.roots, &slice, file).context("a tenant's controllers")?;
             if enabled.split_ascii_whitespace().any(|controller| controller == tenant::CPU) == wanted {
@@ -398,7 +398,7 @@ impl Bench {
     pub fn pair(&self) -> Result<Pair> {
         let [a, b] = self.tenants()?;
         let file_systems = vec![self.shared.a.clone(), self.own.a.clone(), self.own.b.clone()];
-        Pair::new(&self.roots, self.dev, (&a, &b), file_systems)
+        Ok(Pair::new(&self.roots, self.dev, (&a, &b), file_systems))
     }
 
     /// Kernel name of the physical device.
@@ -561,7 +561,7 @@ pub fn remove_all(engine: &Engine, roots: &Roots) -> Result<()> {
 
 /// Our tenants share `bulkhead.slice` with the daemon's: their I/O would be measured, and ours would disturb them.
 fn refuse_foreign_tenants(roots: &Roots) -> Result<()> {
-    let slice: CgroupPath = slices::ROOT.parse()?;
+    let slice = slices::root();
     if !cgroup::exists(roots, &slice) {
         return Ok(());
     }

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::DevNo;
@@ -35,19 +34,14 @@ pub struct Pair {
 
 impl Pair {
     /// Two tenants, whose slices are there.
-    ///
-    /// # Errors
-    /// Never with names that tenants have.
-    pub fn new(roots: &Roots, dev: DevNo, (a, b): (&Name, &Name), file_systems: Vec<PathBuf>) -> Result<Self> {
-        let leaves = [slices::payload(a), slices::journal(a), slices::payload(b), slices::journal(b)];
-        let [payload_a, journal_a, payload_b, journal_b] = leaves.map(|path| path.parse::<CgroupPath>());
-        let (payload_a, payload_b) = (payload_a?, payload_b?);
-        Ok(Self {
+    pub fn new(roots: &Roots, dev: DevNo, (a, b): (&Name, &Name), file_systems: Vec<PathBuf>) -> Self {
+        let (payload_a, payload_b) = (slices::payload(a), slices::payload(b));
+        Self {
             payload_a: roots.cgroup_dir(&payload_a),
             payload_b: roots.cgroup_dir(&payload_b),
-            watch: Watch::new(roots.clone(), dev, [payload_a, journal_a?, payload_b, journal_b?]),
+            watch: Watch::new(roots.clone(), dev, [payload_a, slices::journal(a), payload_b, slices::journal(b)]),
             file_systems,
-        })
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::DeviceRef;
+use crate::cgroup::CgroupPath;
 use crate::model::{FsKind, IoMax};
 
 /// Actions on cgroups: their processes and journal threads, controllers, weights and limits.
@@ -13,26 +14,26 @@ use crate::model::{FsKind, IoMax};
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum CgroupAction {
     /// Makes a cgroup with controllers io and memory.
-    CreateCgroup { cgroup: String },
+    CreateCgroup { cgroup: CgroupPath },
     /// Moves the processes of a cgroup, not of those below it, into another one, which is created if needed.
-    MoveProcesses { from: String, to: String },
+    MoveProcesses { from: CgroupPath, to: CgroupPath },
     /// Enables a controller for the cgroups below one; `/` is the root.
-    EnableController { cgroup: String, controller: String },
+    EnableController { cgroup: CgroupPath, controller: String },
     /// Writes a cgroup file.
-    WriteCgroup { cgroup: String, file: String, value: String },
+    WriteCgroup { cgroup: CgroupPath, file: String, value: String },
     /// Sets a cgroup's weight on one device; the file is one of [`crate::tenant::WEIGHT_FILES`].
-    SetWeight { cgroup: String, file: String, device: String, weight: u32 },
+    SetWeight { cgroup: CgroupPath, file: String, device: String, weight: u32 },
     /// Resets a cgroup's own weight on a device, if the cgroup exists and has one.
-    ResetWeight { cgroup: String, file: String, device: String },
+    ResetWeight { cgroup: CgroupPath, file: String, device: String },
     /// Sets a cgroup's limits on a device, if both exist.
     #[serde(alias = "limit_iops")]
-    LimitIo { cgroup: String, device: String, limit: IoMax },
+    LimitIo { cgroup: CgroupPath, device: String, limit: IoMax },
     /// Removes a cgroup, if it exists.
-    RemoveCgroup { cgroup: String },
+    RemoveCgroup { cgroup: CgroupPath },
     /// Moves the journal thread of a mounted file system into a cgroup.
-    PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: String },
+    PlaceJournal { device: DeviceRef, fs: FsKind, cgroup: CgroupPath },
     /// Moves the journal thread, if there is one, of an ext4 on the device with this kernel name into a cgroup.
-    MoveJournal { device: String, cgroup: String },
+    MoveJournal { device: String, cgroup: CgroupPath },
 }
 
 impl fmt::Display for CgroupAction {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::cgroup::CgroupPath;
 use crate::units::Bytes;
 
 /// Actions on layers, and on the staging files that become layers.
@@ -24,7 +25,7 @@ pub enum LayerAction {
     /// Renames all layers of a run but the newest to unused names. Both lists have the newest first.
     SetLayersApart { directory: PathBuf, layers: Vec<Uuid>, names: Vec<Uuid> },
     /// Copies the content of a run's layers that were set aside, newest first, into one of them. The copying process joins the cgroup.
-    MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<String> },
+    MergeLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, cgroup: Option<CgroupPath> },
     /// Replaces a run with the layer that it was merged into: that takes the place of the newest, on top of the layer below the oldest.
     ReplaceLayers { directory: PathBuf, layers: Vec<Uuid>, into: Uuid, below: Option<Uuid> },
 }

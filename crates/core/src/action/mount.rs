@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::DeviceRef;
+use crate::cgroup::CgroupPath;
 use crate::model::FsKind;
 use crate::units::Bytes;
 
@@ -22,7 +23,7 @@ pub enum MountAction {
     /// Writes everything that a mounted file system has cached.
     SyncFs { target: PathBuf },
     /// Discards the free blocks of a mounted file system in part of its range (FITRIM). The process that does so joins the cgroup.
-    TrimFs { target: PathBuf, cgroup: String, start_bytes: Bytes, length_bytes: Bytes },
+    TrimFs { target: PathBuf, cgroup: CgroupPath, start_bytes: Bytes, length_bytes: Bytes },
     /// Lets peers in the same domain read a mounted volume's page cache.
     AttachSibling { device: DeviceRef, volume: Uuid, target: PathBuf, domain: String },
     /// Stops that, since open files of the peer reader would prevent the unmount.

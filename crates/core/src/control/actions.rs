@@ -4,14 +4,15 @@ use super::Cap;
 use super::own_caps::limit;
 use super::splitting::split;
 use crate::action::{Action, CgroupAction, QueueAction};
+use crate::cgroup::CgroupPath;
 use crate::model::{HeldJournal, HeldTenant, Hold};
 
 /// Sets a tenant's weight; where its journal thread runs beside it, `journal` of 1 of it is the thread's.
 #[must_use]
 pub fn set_weight(hold: &Hold, tenant: &HeldTenant, weight: u32, journal: f64) -> Vec<Action> {
-    let set = |cgroup: &str, weight: u32| {
+    let set = |cgroup: &CgroupPath, weight: u32| {
         Action::Cgroup(CgroupAction::SetWeight {
-            cgroup: cgroup.to_owned(),
+            cgroup: cgroup.clone(),
             file: hold.weight_file.clone(),
             device: hold.device.clone(),
             weight,

@@ -67,7 +67,7 @@ fn a_volume_that_is_as_it_was_costs_no_step() {
     let name: Name = "b".parse().unwrap();
     let of_a_tenant = tenant::cgroups(&engine.tenant(&name).unwrap(), &["io.weight"], &Vec::new()).len()
         + tenant::serve_first(&name).len()
-        + tenant::take_over(&name, "", &[]).len()
+        + tenant::take_over(&name, &slices::payload(&name), &[]).len()
         + 2;
     assert!(costs[1] <= costs[0] + of_a_tenant, "{costs:?}: it grows with the number of volumes");
     // A proof of what was is none of what is: each time that they are lost.
@@ -221,10 +221,10 @@ fn many_tenants_take_turns_in_the_periodic_check() {
     let names: Vec<Name> = (0..40).map(|n| format!("t{n}").parse().unwrap()).collect();
     names.iter().for_each(|name| drop(with_volumes(&engine, name.as_str(), 0)));
     for name in &names {
-        sim.disable_cpu(&slices::tenant(name));
+        sim.disable_cpu(slices::tenant(name));
     }
     let n_whole = || {
-        let is_whole = |name: &&Name| sim.cgroup_file(&slices::journal(name), "cpu.weight").is_some();
+        let is_whole = |name: &&Name| sim.cgroup_file(slices::journal(name), "cpu.weight").is_some();
         names.iter().filter(is_whole).count()
     };
     assert_eq!(n_whole(), 0);

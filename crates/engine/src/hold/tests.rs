@@ -44,7 +44,7 @@ fn request(tenants: &[(&str, f64)]) -> HoldStart {
 }
 
 fn weight(sim: &Sim, tenant: &str) -> Option<String> {
-    sim.cgroup_file(&format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.bfq.weight sda")
+    sim.cgroup_file(format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.bfq.weight sda")
 }
 
 /// What was observed after so many seconds: both do the same of their own, and `a` has as much journal I/O on top.
@@ -175,7 +175,7 @@ fn another_program_that_sets_a_weight_is_reported_and_left_alone() {
     let mut holder = holder(&engine);
     steps(&mut holder, &engine, 1..4);
     let theirs = Action::Cgroup(CgroupAction::SetWeight {
-        cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
+        cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
         file: "io.bfq.weight".to_owned(),
         device: "sda".to_owned(),
         weight: 777,
@@ -221,14 +221,14 @@ fn what_goes_away_meanwhile_does_no_harm() {
 }
 
 fn io_max(sim: &Sim, tenant: &str) -> Option<String> {
-    sim.cgroup_file(&format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.max sda")
+    sim.cgroup_file(format!("bulkhead.slice/bulkhead-{tenant}.slice"), "io.max sda")
 }
 
 #[test]
 fn who_is_held_back_by_no_weight_is_capped_and_freed_again() {
     let (sim, engine) = host();
     let limited = Action::Cgroup(CgroupAction::LimitIo {
-        cgroup: "bulkhead.slice/bulkhead-b.slice".to_owned(),
+        cgroup: "bulkhead.slice/bulkhead-b.slice".parse().unwrap(),
         device: "sda".to_owned(),
         limit: IoMax { ops: RateLimit { read: Some(50), write: None }, bytes: Some(RateLimit::default()) },
     });
@@ -292,7 +292,11 @@ fn bfq_does_not_wait_for_those_who_wait_for_their_journal() {
 /// Where the journal thread of `sda1` is, and the weights of `a` and of the thread beside it.
 fn journal_placement(sim: &Sim, engine: &Engine) -> (String, Option<String>, Option<String>) {
     let thread = engine.host().journal_at(Path::new("/dev/sda1")).unwrap().cgroup;
-    (thread, weight(sim, "a"), sim.cgroup_file("bulkhead.slice/bulkhead-journal:bulkhead-a.slice", "io.bfq.weight sda"))
+    (
+        thread.relative().to_owned(),
+        weight(sim, "a"),
+        sim.cgroup_file("bulkhead.slice/bulkhead-journal:bulkhead-a.slice", "io.bfq.weight sda"),
+    )
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! Carries out an action, in the file of its facet. Idempotent: an action that has been carried out before is detected, and reported as unchanged.
 
 use bulkhead_core::action::{Action, Applied};
-use bulkhead_core::cgroup::CgroupPath;
-use bulkhead_core::error::{Code, Fault};
+use bulkhead_core::error::Fault;
 use bulkhead_core::units::Bytes;
 
 use super::Kernel;
@@ -43,8 +42,4 @@ impl Kernel {
         }?;
         Ok(Applied { action: action.clone(), old, changed, discarded_bytes })
     }
-}
-
-pub(super) fn cgroup_path(text: &str) -> Result<CgroupPath, Fault> {
-    text.parse().map_err(|error| Fault::new(Code::InvalidArgument, format!("cgroup {text}"), error))
 }

@@ -6,12 +6,12 @@
 use std::io::Write;
 
 use bulkhead_core::action::{Action, Applied, LayerAction, MountAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_sys::cgroup;
 use bulkhead_sys::tool::Tool;
 
 use super::Kernel;
-use super::act::cgroup_path;
 use super::faults::Classify;
 use crate::host::Mounts as _;
 use crate::jobs::Job;
@@ -94,7 +94,6 @@ pub fn act(text: &str, mut out: impl Write) -> Result<(), Fault> {
 }
 
 /// Moves this process into a cgroup, which pays for its further I/O.
-fn join(kernel: &Kernel, cgroup: &str) -> Result<(), Fault> {
-    cgroup::move_pid(&kernel.roots, std::process::id(), &cgroup_path(cgroup)?)
-        .map_err(|error| error.fault(format!("cgroup {cgroup}")))
+fn join(kernel: &Kernel, cgroup: &CgroupPath) -> Result<(), Fault> {
+    cgroup::move_pid(&kernel.roots, std::process::id(), cgroup).map_err(|error| error.fault(format!("cgroup {cgroup}")))
 }

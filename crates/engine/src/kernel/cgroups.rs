@@ -23,7 +23,7 @@ use bulkhead_sys::systemd::{self, Manager, Property};
 use bulkhead_sys::{block, process};
 
 use super::Kernel;
-use super::act::{Outcome, cgroup_path};
+use super::act::Outcome;
 use super::faults::Classify;
 use crate::host::{Cgroups, JournalFacts, Processes as _};
 use crate::observe::containers;
@@ -60,7 +60,7 @@ impl Kernel {
             A::CreateCgroup { cgroup } => self.create_cgroup(cgroup),
             A::MoveProcesses { from, to } => self.move_processes(from, to),
             A::EnableController { cgroup, controller } => {
-                let old = cgroup::enable(&self.roots, &cgroup_path(cgroup)?, &[controller])
+                let old = cgroup::enable(&self.roots, cgroup, &[controller])
                     .map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
                 Ok(Outcome { changed: old.is_some(), old, ..Outcome::DONE })
             }
@@ -101,7 +101,7 @@ impl Kernel {
             A::RemoveCgroup { cgroup } => self.remove_cgroup(cgroup),
             A::PlaceJournal { device, fs, cgroup } => self.place_journal(device, *fs, cgroup),
             // The thread ends with its file system.
-            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, &cgroup_path(cgroup)?) {
+            A::MoveJournal { device, cgroup } => match jbd2::place(&self.roots, device, cgroup) {
                 Ok(placed) => {
                     Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
                 }
@@ -111,24 +111,23 @@ impl Kernel {
         }
     }
 
-    pub(super) fn create_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
-        let path = cgroup_path(cgroup)?;
+    pub(super) fn create_cgroup(&self, cgroup: &CgroupPath) -> Result<Outcome, Fault> {
         let _stays = self.root_slice.stays();
         let mut started = false;
-        if let Some((systemd, unit)) = self.unit_of(&path) {
-            if !cgroup::exists(&self.roots, &path) {
+        if let Some((systemd, unit)) = self.unit_of(cgroup) {
+            if !cgroup::exists(&self.roots, cgroup) {
                 systemd.forget(unit);
                 started = true;
             }
             systemd.start(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
         }
         let created =
-            cgroup::create(&self.roots, &path, &CONTROLLERS).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+            cgroup::create(&self.roots, cgroup, &CONTROLLERS).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome::changed(created || started))
     }
 
     /// See [`Host::start_run`](crate::host::Host::start_run).
-    pub(super) fn start_run_in(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault> {
+    pub(super) fn start_run_in(&self, payload: &CgroupPath, pid: u32, command_pid: u32) -> Result<CgroupPath, Fault> {
         let object = || format!("process {command_pid}");
         match process::parent(&self.roots, command_pid) {
             None => return Err(Fault::new(Code::NotFound, object(), "there is no such process")),
@@ -138,55 +137,51 @@ impl Kernel {
             }
             Some(_) => {}
         }
-        let above = cgroup_path(payload)?;
-        if let Some((systemd, slice)) = self.unit_of(&above) {
+        let below = |name: &str| payload.join(name).map_err(|error| Fault::new(Code::Internal, object(), error));
+        if let Some((systemd, slice)) = self.unit_of(payload) {
             let unit = slices::run(pid, true);
             systemd.start_scope(&unit, slice, command_pid).map_err(|e| e.fault(format!("unit {unit}")))?;
-            return Ok(format!("{payload}/{unit}"));
+            return below(&unit);
         }
-        let cgroup = format!("{payload}/{}", slices::run(pid, false));
-        let path = cgroup_path(&cgroup)?;
-        cgroup::create(&self.roots, &path, &[]).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
-        cgroup::move_pid(&self.roots, command_pid, &path).map_err(|e| e.fault(object()))?;
+        let cgroup = below(&slices::run(pid, false))?;
+        cgroup::create(&self.roots, &cgroup, &[]).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        cgroup::move_pid(&self.roots, command_pid, &cgroup).map_err(|e| e.fault(object()))?;
         Ok(cgroup)
     }
 
-    pub(super) fn remove_cgroup(&self, cgroup: &str) -> Result<Outcome, Fault> {
-        let path = cgroup_path(cgroup)?;
-        if cgroup == slices::ROOT {
+    pub(super) fn remove_cgroup(&self, cgroup: &CgroupPath) -> Result<Outcome, Fault> {
+        if *cgroup == slices::root() {
             // It may hold the cgroups of another daemon.
-            let is_empty = || cgroup::children(&self.roots, &path).unwrap_or_default().is_empty();
-            let removed = self.root_slice.remove_if_empty(is_empty, || self.remove(cgroup, &path, cgroup::remove));
+            let is_empty = || cgroup::children(&self.roots, cgroup).unwrap_or_default().is_empty();
+            let removed = self.root_slice.remove_if_empty(is_empty, || self.remove(cgroup, cgroup::remove));
             return removed.unwrap_or(Ok(Outcome::UNCHANGED));
         }
-        self.remove(cgroup, &path, cgroup::remove_tree)
+        self.remove(cgroup, cgroup::remove_tree)
     }
 
     fn remove(
         &self,
-        cgroup: &str,
-        path: &CgroupPath,
+        cgroup: &CgroupPath,
         remove: impl FnOnce(&Roots, &CgroupPath) -> Result<bool, CgroupError>,
     ) -> Result<Outcome, Fault> {
-        if !cgroup::exists(&self.roots, path) {
+        if !cgroup::exists(&self.roots, cgroup) {
             return Ok(Outcome::UNCHANGED);
         }
         // systemd would end the processes in it.
         if self.processes(cgroup).is_empty()
             && let Some((systemd, unit)) =
-                self.unit_of(path).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(path)))
+                self.unit_of(cgroup).or_else(|| self.systemd.as_ref().zip(systemd::scope_of(cgroup)))
         {
             systemd.stop(unit).map_err(|e| e.fault(format!("unit {unit}")))?;
         }
-        remove(&self.roots, path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        remove(&self.roots, cgroup).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome::DONE)
     }
 
-    pub(super) fn move_processes(&self, from: &str, to: &str) -> Result<Outcome, Fault> {
-        let (source, target) = (cgroup_path(from)?, cgroup_path(to)?);
+    pub(super) fn move_processes(&self, from: &CgroupPath, to: &CgroupPath) -> Result<Outcome, Fault> {
         let mut moved = false;
         for _ in 0..MAX_MOVES {
-            let pids = match cgroup::procs(&self.roots, &source) {
+            let pids = match cgroup::procs(&self.roots, from) {
                 Err(CgroupError::NotFound { .. }) => break,
                 pids => pids.map_err(|e| e.fault(format!("cgroup {from}")))?,
             };
@@ -194,9 +189,9 @@ impl Kernel {
                 break;
             }
             // Without controllers below its parent, which has processes.
-            cgroup::create(&self.roots, &target, &[]).map_err(|e| e.fault(format!("cgroup {to}")))?;
+            cgroup::create(&self.roots, to, &[]).map_err(|e| e.fault(format!("cgroup {to}")))?;
             for pid in pids {
-                match cgroup::move_pid(&self.roots, pid, &target) {
+                match cgroup::move_pid(&self.roots, pid, to) {
                     Ok(()) => moved = true,
                     Err(CgroupError::NoProcess { .. }) => {}
                     Err(error) => return Err(error.fault(format!("process {pid}"))),
@@ -206,12 +201,11 @@ impl Kernel {
         Ok(Outcome::changed(moved))
     }
 
-    pub(super) fn write_cgroup(&self, cgroup: &str, file: &str, value: &str) -> Result<Outcome, Fault> {
+    pub(super) fn write_cgroup(&self, cgroup: &CgroupPath, file: &str, value: &str) -> Result<Outcome, Fault> {
         let object = || format!("cgroup {cgroup}");
-        let path = cgroup_path(cgroup)?;
-        let now = cgroup::read(&self.roots, &path, file).map_err(|e| e.fault(object()))?;
+        let now = cgroup::read(&self.roots, cgroup, file).map_err(|e| e.fault(object()))?;
         let is_so = now.lines().any(|line| line.trim() == value);
-        if let Some(((systemd, unit), property)) = self.unit_of(&path).zip(property(file, value)) {
+        if let Some(((systemd, unit), property)) = self.unit_of(cgroup).zip(property(file, value)) {
             let fault = |error: systemd::SystemdError| error.fault(format!("unit {unit}"));
             if !is_so {
                 // The unit may have been stopped, and started without its properties.
@@ -223,7 +217,7 @@ impl Kernel {
         if is_so {
             return Ok(Outcome::UNCHANGED);
         }
-        let old = cgroup::write(&self.roots, &path, file, value).map_err(|e| e.fault(object()))?;
+        let old = cgroup::write(&self.roots, cgroup, file, value).map_err(|e| e.fault(object()))?;
         Ok(Outcome { old: Some(old.trim().to_owned()), changed: true, ..Outcome::DONE })
     }
 
@@ -233,8 +227,8 @@ impl Kernel {
     }
 
     /// The content of a weight file; `None` if the cgroup is gone or does not have it.
-    pub(super) fn weights(&self, cgroup: &str, file: &str) -> Result<Option<Weights>, Fault> {
-        let text = match cgroup::read(&self.roots, &cgroup_path(cgroup)?, file) {
+    pub(super) fn weights(&self, cgroup: &CgroupPath, file: &str) -> Result<Option<Weights>, Fault> {
+        let text = match cgroup::read(&self.roots, cgroup, file) {
             Ok(text) => text,
             Err(CgroupError::NotFound { .. } | CgroupError::NoFile { .. }) => return Ok(None),
             Err(error) => return Err(error.fault(format!("cgroup {cgroup}"))),
@@ -244,28 +238,25 @@ impl Kernel {
         })
     }
 
-    fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &str) -> Result<Outcome, Fault> {
-        let path = cgroup_path(cgroup)?;
+    fn place_journal(&self, device: &DeviceRef, fs: FsKind, cgroup: &CgroupPath) -> Result<Outcome, Fault> {
         let (_, name) = self.kernel_name(device)?;
         let placed = match fs {
-            FsKind::Ext4 => jbd2::place(&self.roots, &name, &path),
-            FsKind::Xfs => jbd2::place_kthread(&self.roots, "xfsaild", &name, &path),
+            FsKind::Ext4 => jbd2::place(&self.roots, &name, cgroup),
+            FsKind::Xfs => jbd2::place_kthread(&self.roots, "xfsaild", &name, cgroup),
         }
         .map_err(|e| e.fault(device))?;
         Ok(Outcome { old: Some(placed.from.to_string()), changed: placed.moved, ..Outcome::DONE })
     }
 
-    fn io_of(&self, cgroup: &str, dev: DevNo) -> Option<cgroup::IoStat> {
-        cgroup::io_stat(&self.roots, &cgroup_path(cgroup).ok()?).ok()?.remove(&dev)
+    fn io_of(&self, cgroup: &CgroupPath, dev: DevNo) -> Option<cgroup::IoStat> {
+        cgroup::io_stat(&self.roots, cgroup).ok()?.remove(&dev)
     }
 }
 
 impl Cgroups for Kernel {
     fn weight_files(&self) -> Vec<&'static str> {
-        let slice: Result<CgroupPath, Fault> = cgroup_path(slices::ROOT);
-        let Ok(slice) = slice else { return Vec::new() };
         // Before the first tenant there is no slice yet: io.cost.qos in the root stands for io.weight below it.
-        let dir = self.roots.cgroup_dir(&slice);
+        let dir = self.roots.cgroup_dir(&slices::root());
         let has = |file: &&str| {
             dir.join(file).exists()
                 || (!dir.exists() && *file == "io.weight" && self.roots.cgroup.join("io.cost.qos").exists())
@@ -277,17 +268,17 @@ impl Cgroups for Kernel {
         cgroup::controllers(&self.roots).unwrap_or_default()
     }
 
-    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
+    fn containers(&self) -> Result<Vec<(CgroupPath, Identity)>, Fault> {
         let found = containers(&self.roots);
         found.map_err(|error| Fault::new(Code::Internal, "cgroups", format!("they cannot be listed ({error})")))
     }
 
-    fn weight(&self, cgroup: &str, file: &str, dev: DevNo) -> Result<Option<u32>, Fault> {
+    fn weight(&self, cgroup: &CgroupPath, file: &str, dev: DevNo) -> Result<Option<u32>, Fault> {
         Ok(self.weights(cgroup, file)?.and_then(|weights| u32::try_from(weights.on(dev)).ok()))
     }
 
-    fn io_max(&self, cgroup: &str, dev: DevNo) -> Result<Option<IoMax>, Fault> {
-        match cgroup::io_limits(&self.roots, &cgroup_path(cgroup)?, dev) {
+    fn io_max(&self, cgroup: &CgroupPath, dev: DevNo) -> Result<Option<IoMax>, Fault> {
+        match cgroup::io_limits(&self.roots, cgroup, dev) {
             Ok(IoLimits { rbps, wbps, riops, wiops }) => Ok(Some(IoMax {
                 ops: RateLimit { read: riops, write: wiops },
                 bytes: Some(RateLimit { read: rbps, write: wbps }),
@@ -297,9 +288,8 @@ impl Cgroups for Kernel {
         }
     }
 
-    fn io_bytes(&self, cgroup: &str) -> IoBytes {
-        let Ok(path) = cgroup_path(cgroup) else { return IoBytes::default() };
-        let stat = cgroup::io_stat(&self.roots, &path).unwrap_or_default();
+    fn io_bytes(&self, cgroup: &CgroupPath) -> IoBytes {
+        let stat = cgroup::io_stat(&self.roots, cgroup).unwrap_or_default();
         // A stacked device counts once for each of its layers: only physical ones are added up.
         let physical = stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev));
         physical.fold(IoBytes::default(), |sum, (_, io)| IoBytes {
@@ -308,16 +298,16 @@ impl Cgroups for Kernel {
         })
     }
 
-    fn moved_bytes(&self, cgroup: &str, dev: DevNo) -> u64 {
+    fn moved_bytes(&self, cgroup: &CgroupPath, dev: DevNo) -> u64 {
         self.io_of(cgroup, dev).map_or(0, |io| io.rbytes.saturating_add(io.wbytes))
     }
 
-    fn operations(&self, cgroup: &str, dev: DevNo) -> u64 {
+    fn operations(&self, cgroup: &CgroupPath, dev: DevNo) -> u64 {
         self.io_of(cgroup, dev).map_or(0, |io| io.rios.saturating_add(io.wios))
     }
 
-    fn io_waited(&self, cgroup: &str) -> Option<Duration> {
-        cgroup::io_waited(&self.roots, &cgroup_path(cgroup).ok()?)
+    fn io_waited(&self, cgroup: &CgroupPath) -> Option<Duration> {
+        cgroup::io_waited(&self.roots, cgroup)
     }
 
     fn journal_at(&self, path: &Path) -> Result<JournalFacts, Fault> {
@@ -335,11 +325,7 @@ impl Cgroups for Kernel {
         let thread = jbd2::find_thread(&self.roots, &name).map_err(|e| e.fault(object()))?;
         let pid = thread.ok_or_else(|| none("it has no journal thread"))?;
         let cgroup = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
-        Ok(JournalFacts {
-            physical: self.physical(dev).0,
-            device: name,
-            cgroup: cgroup.to_string().trim_start_matches('/').to_owned(),
-        })
+        Ok(JournalFacts { physical: self.physical(dev).0, device: name, cgroup })
     }
 }
 
@@ -363,7 +349,7 @@ fn property(file: &str, value: &str) -> Option<Property> {
     }
 }
 
-fn no_weight(cgroup: &str, file: &str) -> Fault {
+fn no_weight(cgroup: &CgroupPath, file: &str) -> Fault {
     Fault::new(Code::NotFound, format!("cgroup {cgroup}"), format!("it is gone, or has no {file}"))
 }
 
@@ -426,7 +412,8 @@ mod tests {
 
     #[test]
     fn what_is_gone_has_no_processes_to_move() {
-        let moved = Kernel::host().move_processes("bulkhead-test.slice/none", "bulkhead-test.slice/other").unwrap();
+        let [from, to] = ["none", "other"].map(|name| format!("bulkhead-test.slice/{name}").parse().unwrap());
+        let moved = Kernel::host().move_processes(&from, &to).unwrap();
         assert!(!moved.changed);
     }
 }

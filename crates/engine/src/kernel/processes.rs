@@ -9,7 +9,6 @@ use bulkhead_sys::cgroup;
 use bulkhead_sys::process;
 
 use super::Kernel;
-use super::act::cgroup_path;
 use super::faults::Classify;
 use crate::host::Processes;
 
@@ -17,31 +16,28 @@ use crate::host::Processes;
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 
 impl Processes for Kernel {
-    fn runs(&self, payload: &str) -> Vec<(u32, String)> {
-        let children = cgroup_path(payload).ok().and_then(|path| cgroup::children(&self.roots, &path).ok());
-        let run = |path: &CgroupPath| Some((slices::run_of(path.name())?, path.to_string()));
-        children.unwrap_or_default().iter().filter_map(run).collect()
+    fn runs(&self, payload: &CgroupPath) -> Vec<(u32, CgroupPath)> {
+        let children = cgroup::children(&self.roots, payload).unwrap_or_default();
+        children.into_iter().filter_map(|path| Some((slices::run_of(path.name())?, path))).collect()
     }
 
-    fn start_run(&self, payload: &str, pid: u32, command_pid: u32) -> Result<String, Fault> {
+    fn start_run(&self, payload: &CgroupPath, pid: u32, command_pid: u32) -> Result<CgroupPath, Fault> {
         self.start_run_in(payload, pid, command_pid)
     }
 
-    fn processes(&self, cgroup: &str) -> Vec<u32> {
-        let Ok(path) = cgroup_path(cgroup) else { return Vec::new() };
-        let mut pids = cgroup::procs(&self.roots, &path).unwrap_or_default();
-        for child in cgroup::children(&self.roots, &path).unwrap_or_default() {
-            pids.extend(self.processes(&child.to_string()));
+    fn processes(&self, cgroup: &CgroupPath) -> Vec<u32> {
+        let mut pids = cgroup::procs(&self.roots, cgroup).unwrap_or_default();
+        for child in cgroup::children(&self.roots, cgroup).unwrap_or_default() {
+            pids.extend(self.processes(&child));
         }
         pids
     }
 
-    fn kill_all(&self, cgroup: &str) -> Result<(), Fault> {
-        let path = cgroup_path(cgroup)?;
-        cgroup::kill_all(&self.roots, &path, KILL_LIMIT).map_err(|e| e.fault(format!("cgroup {cgroup}")))
+    fn kill_all(&self, cgroup: &CgroupPath) -> Result<(), Fault> {
+        cgroup::kill_all(&self.roots, cgroup, KILL_LIMIT).map_err(|e| e.fault(format!("cgroup {cgroup}")))
     }
 
-    fn terminate(&self, cgroup: &str) {
+    fn terminate(&self, cgroup: &CgroupPath) {
         for pid in self.processes(cgroup) {
             // One that is gone has ended.
             let _ = process::terminate(pid);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_core::action::{Action, CgroupAction, DeviceRef, LvmAction, MountAction, ServerAction};
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::model::FsKind;
 use bulkhead_sys::cgroup::{Membership, Said};
 use bulkhead_sys::process::Handle;
@@ -15,7 +16,6 @@ use bulkhead_sys::ublk::service;
 use bulkhead_sys::{jbd2, packet};
 
 use super::Kernel;
-use super::act::cgroup_path;
 use super::cgroups::CONTROLLERS;
 use super::servers::{Attached, server_of};
 use crate::host::Proof;
@@ -46,7 +46,7 @@ impl Kernel {
                 Action::Server(ServerAction::AttachImage { spec, .. }) => {
                     // A loop device serves itself.
                     if let Attached::Served(device) = self.attached(&spec.image, spec.volume).ok()?? {
-                        proof.members.push(self.member(server_of(&device)?, spec.cgroup.as_deref()?)?);
+                        proof.members.push(self.member(server_of(&device)?, spec.cgroup.as_ref()?)?);
                     }
                 }
                 Action::Cgroup(CgroupAction::PlaceJournal { device, fs, cgroup }) => {
@@ -71,15 +71,13 @@ impl Kernel {
                     CgroupAction::CreateCgroup { cgroup } | CgroupAction::EnableController { cgroup, .. },
                 ) if kept.iter().any(|other| is_below(other, action, cgroup)) => {}
                 Action::Cgroup(CgroupAction::CreateCgroup { cgroup }) => {
-                    let path = cgroup_path(cgroup).ok()?;
-                    proof.files.push(Said::words(&self.roots, &path, "cgroup.controllers", &CONTROLLERS).ok()?);
+                    proof.files.push(Said::words(&self.roots, cgroup, "cgroup.controllers", &CONTROLLERS).ok()?);
                 }
                 Action::Cgroup(CgroupAction::EnableController { cgroup, controller }) => {
-                    let path = cgroup_path(cgroup).ok()?;
-                    proof.files.push(Said::words(&self.roots, &path, "cgroup.subtree_control", &[controller]).ok()?);
+                    proof.files.push(Said::words(&self.roots, cgroup, "cgroup.subtree_control", &[controller]).ok()?);
                 }
                 Action::Cgroup(CgroupAction::WriteCgroup { cgroup, file, value }) => {
-                    proof.files.push(Said::line(&self.roots, &cgroup_path(cgroup).ok()?, file, value).ok()?);
+                    proof.files.push(Said::line(&self.roots, cgroup, file, value).ok()?);
                 }
                 _ => return None,
             }
@@ -87,13 +85,13 @@ impl Kernel {
         proof.holds().then(|| Arc::new(proof) as Arc<dyn Proof>)
     }
 
-    fn member(&self, pid: u32, cgroup: &str) -> Option<Membership> {
-        Membership::of(&self.roots, pid, &cgroup_path(cgroup).ok()?).ok()
+    fn member(&self, pid: u32, cgroup: &CgroupPath) -> Option<Membership> {
+        Membership::of(&self.roots, pid, cgroup).ok()
     }
 }
 
 /// Whether an action does the same as another one, below the cgroup of that.
-fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
+fn is_below(action: &Action, other: &Action, cgroup: &CgroupPath) -> bool {
     let below = match (action, other) {
         (
             Action::Cgroup(CgroupAction::CreateCgroup { cgroup: below }),
@@ -105,7 +103,7 @@ fn is_below(action: &Action, other: &Action, cgroup: &str) -> bool {
         ) if controller == same => below,
         _ => return false,
     };
-    below != cgroup && (cgroup == "/" || below.strip_prefix(cgroup).is_some_and(|rest| rest.starts_with('/')))
+    below != cgroup && below.starts_with(cgroup)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::ServerAction;
 use bulkhead_core::backend::device_owner;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::health::Backing;
@@ -27,7 +28,7 @@ use bulkhead_sys::{block, cgroup, file, image, lvm, process};
 use uuid::Uuid;
 
 use super::Kernel;
-use super::act::{Outcome, cgroup_path};
+use super::act::Outcome;
 use super::faults::{Classify, file as file_object};
 use crate::host::OpenDevice;
 
@@ -232,7 +233,7 @@ impl Kernel {
     }
 
     /// How what an image's block server writes is charged; `None` when it has none.
-    pub(super) fn server_accounting(&self, image: &Path, volume: Uuid, wanted: &str) -> Option<Accounting> {
+    pub(super) fn server_accounting(&self, image: &Path, volume: Uuid, wanted: &CgroupPath) -> Option<Accounting> {
         let none = |reason: String| Some(Accounting::None { reason });
         let device = match self.served(image, volume) {
             Ok(Some((_, device))) => device,
@@ -242,9 +243,7 @@ impl Kernel {
         let Some(pid) = server_of(&device) else { return none("its block server is gone".to_owned()) };
         match cgroup::cgroup_of(&self.roots, pid) {
             Err(error) => none(error.to_string()),
-            Ok(found) if found.to_string().trim_start_matches('/') == wanted => {
-                Some(Accounting::Server { pid, cgroup: wanted.to_owned() })
-            }
+            Ok(found) if found == *wanted => Some(Accounting::Server { pid, cgroup: wanted.to_string() }),
             Ok(found) => none(format!("its block server (pid {pid}) is in cgroup {found}, not in {wanted}")),
         }
     }
@@ -369,12 +368,11 @@ impl Kernel {
         if told.as_ref() != Some(spec) {
             service::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
         }
-        let path = cgroup_path(cgroup)?;
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
-        if found == path {
+        if found == *cgroup {
             return Ok(Outcome::UNCHANGED);
         }
-        cgroup::move_pid(&self.roots, pid, &path).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
+        cgroup::move_pid(&self.roots, pid, cgroup).map_err(|e| e.fault(format!("cgroup {cgroup}")))?;
         Ok(Outcome { old: Some(found.to_string()), changed: true, ..Outcome::DONE })
     }
 }

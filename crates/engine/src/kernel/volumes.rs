@@ -92,15 +92,15 @@ impl Volumes for Kernel {
             Err(fault) => return Accounting::None { reason: fault.to_string() },
         };
         let found = match cgroup::cgroup_of(&self.roots, pid) {
-            Ok(found) => found.to_string(),
+            Ok(found) => found,
             Err(error) => return Accounting::None { reason: error.to_string() },
         };
-        if found.trim_start_matches('/') != journal_cgroup {
+        if found != journal_cgroup {
             let reason = format!("its journal thread (pid {pid}) is in cgroup {found}, not in {journal_cgroup}");
             return Accounting::None { reason };
         }
         match fs {
-            FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup },
+            FsKind::Ext4 => Accounting::JournalThread { pid, cgroup: journal_cgroup.to_string() },
             FsKind::Xfs => Accounting::Partial {
                 limit: "XFS: log writes under fsync are charged to the caller and xfsaild to the journal cgroup; background \
                         log writes are made by kworkers, which cannot be moved, and are charged to the root cgroup"

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::identity::{ContainerKind, Identity, identify, printable};
 use bulkhead_core::observe::activity::REMOVED;
@@ -63,14 +64,14 @@ pub(super) struct Changes {
     pub(super) disks: HashMap<DevNo, Vec<DevNo>>,
 }
 
-/// All cgroups by their paths from the root, without a slash at either end, with their identities.
-pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(String, Identity)>> {
+/// All cgroups, with their identities.
+pub(crate) fn containers(roots: &Roots) -> std::io::Result<Vec<(CgroupPath, Identity)>> {
     let mut namer = Namer::new(roots.clone());
     let all = cgroup::all_ids(roots)?;
     namer.cgroups = all.iter().map(|(id, path)| (*id, Known { identity: identify(path), gone_since: None })).collect();
     namer.name_containers(Instant::now());
     let identity = |id: &CgroupId| Some(namer.cgroups.get(id)?.identity.clone());
-    Ok(all.iter().filter_map(|(id, path)| Some((path.trim_matches('/').to_owned(), identity(id)?))).collect())
+    Ok(all.iter().filter_map(|(id, path)| Some((path.parse().ok()?, identity(id)?))).collect())
 }
 
 impl Namer {

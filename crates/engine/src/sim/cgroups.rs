@@ -1,11 +1,12 @@
 //! Cgroups of the simulated host, and the journal threads in them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use bulkhead_api::wire::IoBytes;
 use bulkhead_core::action::CgroupAction;
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::identity::{Identity, identify};
 use bulkhead_core::model::{IoMax, RateLimit};
@@ -21,10 +22,8 @@ impl World {
         Ok(match action {
             A::CreateCgroup { cgroup } => {
                 let is_new = !self.cgroups.contains_key(cgroup);
-                let mut path = PathBuf::new();
-                for part in Path::new(cgroup) {
-                    path.push(part);
-                    self.cgroups.entry(path.display().to_string()).or_default();
+                for path in cgroup.ancestors().into_iter().skip(1).chain([cgroup.clone()]) {
+                    self.cgroups.entry(path).or_default();
                 }
                 is_new
             }
@@ -32,8 +31,8 @@ impl World {
             A::MoveProcesses { .. } => false,
             A::EnableController { cgroup, controller } => {
                 assert_eq!(controller, "cpu", "io and memory come with a cgroup");
-                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
-                if self.lacks_cpu || (cgroup != "/" && !self.cpu_below.contains(above)) {
+                let is_above_enabled = cgroup.parent().is_none_or(|above| self.cpu_below.contains(&above));
+                if self.lacks_cpu || !is_above_enabled {
                     return Err(Fault::new(Code::Unsupported, format!("cgroup {cgroup}"), "cpu is not available"));
                 }
                 if self.refuses_cpu.as_ref() == Some(cgroup) {
@@ -43,12 +42,15 @@ impl World {
                         "a realtime process is below it",
                     ));
                 }
-                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "cpu was enabled below a missing cgroup");
+                assert!(
+                    cgroup.is_root() || self.cgroups.contains_key(cgroup),
+                    "cpu was enabled below a missing cgroup"
+                );
                 self.cpu_below.insert(cgroup.clone())
             }
             A::WriteCgroup { cgroup, file, value } => {
-                let above = cgroup.rsplit_once('/').map_or("/", |(above, _)| above);
-                assert!(file != "cpu.weight" || self.cpu_below.contains(above), "there is no cpu.weight in {cgroup}");
+                let is_above_enabled = cgroup.parent().is_none_or(|above| self.cpu_below.contains(&above));
+                assert!(file != "cpu.weight" || is_above_enabled, "there is no cpu.weight in {cgroup}");
                 let files = self.cgroups.get_mut(cgroup).expect("the cgroup is there");
                 files.insert(file.clone(), value.clone()).as_ref() != Some(value)
             }
@@ -69,9 +71,8 @@ impl World {
                 None => false,
             },
             A::RemoveCgroup { cgroup } => {
-                let below = format!("{cgroup}/");
                 assert!(
-                    !self.cgroups.keys().any(|path| path.starts_with(&below)),
+                    !self.cgroups.keys().any(|path| path.parent().as_ref() == Some(cgroup)),
                     "a cgroup with children was removed"
                 );
                 let threads = self.journals.values().chain(self.adopted.values());
@@ -88,7 +89,10 @@ impl World {
                 self.journals.insert(target, cgroup.clone()).as_ref() != Some(cgroup)
             }
             A::MoveJournal { device, cgroup } => {
-                assert!(cgroup == "/" || self.cgroups.contains_key(cgroup), "a journal was put into a missing cgroup");
+                assert!(
+                    cgroup.is_root() || self.cgroups.contains_key(cgroup),
+                    "a journal was put into a missing cgroup"
+                );
                 self.adopted.insert(device.clone(), cgroup.clone()).as_ref() != Some(cgroup)
             }
         })
@@ -105,11 +109,11 @@ impl Cgroups for Sim {
         all.map(str::to_owned).collect()
     }
 
-    fn containers(&self) -> Result<Vec<(String, Identity)>, Fault> {
-        Ok(self.world().cgroups.keys().map(|path| (path.clone(), identify(path))).collect())
+    fn containers(&self) -> Result<Vec<(CgroupPath, Identity)>, Fault> {
+        Ok(self.world().cgroups.keys().map(|path| (path.clone(), identify(path.relative()))).collect())
     }
 
-    fn weight(&self, cgroup: &str, file: &str, _dev: DevNo) -> Result<Option<u32>, Fault> {
+    fn weight(&self, cgroup: &CgroupPath, file: &str, _dev: DevNo) -> Result<Option<u32>, Fault> {
         let world = self.world();
         let weight = |files: &BTreeMap<String, String>| {
             let own = files.get(&format!("{file} sda")).map(String::as_str);
@@ -118,7 +122,7 @@ impl Cgroups for Sim {
         Ok(world.cgroups.get(cgroup).map(weight))
     }
 
-    fn io_max(&self, cgroup: &str, _dev: DevNo) -> Result<Option<IoMax>, Fault> {
+    fn io_max(&self, cgroup: &CgroupPath, _dev: DevNo) -> Result<Option<IoMax>, Fault> {
         let limit = |files: &BTreeMap<String, String>| {
             let line = files.get("io.max sda").map_or("", String::as_str);
             let of = |key: &str| line.split(' ').find_map(|word| word.strip_prefix(key)?.parse().ok());
@@ -130,22 +134,22 @@ impl Cgroups for Sim {
         Ok(self.world().cgroups.get(cgroup).map(limit))
     }
 
-    fn io_bytes(&self, _cgroup: &str) -> IoBytes {
+    fn io_bytes(&self, _cgroup: &CgroupPath) -> IoBytes {
         IoBytes::default()
     }
 
-    fn moved_bytes(&self, cgroup: &str, _dev: DevNo) -> u64 {
+    fn moved_bytes(&self, cgroup: &CgroupPath, _dev: DevNo) -> u64 {
         // A quarter is journal.
         let ms = u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX);
-        if cgroup.contains("journal:") { ms } else { 3 * ms }
+        if cgroup.name().contains("journal:") { ms } else { 3 * ms }
     }
 
-    fn operations(&self, _cgroup: &str, _dev: DevNo) -> u64 {
+    fn operations(&self, _cgroup: &CgroupPath, _dev: DevNo) -> u64 {
         // One in a millisecond.
         u64::try_from(self.world().busy_for.as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn io_waited(&self, _cgroup: &str) -> Option<Duration> {
+    fn io_waited(&self, _cgroup: &CgroupPath) -> Option<Duration> {
         Some(self.world().busy_for)
     }
 
@@ -154,7 +158,7 @@ impl Cgroups for Sim {
         if !device.starts_with("sda") {
             return Err(Fault::new(Code::Unsupported, device, "it has no journal thread"));
         }
-        let cgroup = self.world().adopted.get(&device).cloned().unwrap_or_default();
-        Ok(JournalFacts { physical: vec!["sda".to_owned()], device, cgroup: cgroup.trim_start_matches('/').to_owned() })
+        let cgroup = self.world().adopted.get(&device).cloned().unwrap_or_else(CgroupPath::root);
+        Ok(JournalFacts { physical: vec!["sda".to_owned()], device, cgroup })
     }
 }

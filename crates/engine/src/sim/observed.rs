@@ -24,7 +24,7 @@ pub(crate) fn held() -> HoldView {
         name: "db".to_owned(),
         share_ppm: 700_000,
         identity: identify("/bulkhead.slice/bulkhead-db.slice"),
-        cgroup: "bulkhead.slice/bulkhead-db.slice".to_owned(),
+        cgroup: "bulkhead.slice/bulkhead-db.slice".parse().unwrap(),
         iops_before: RateLimit::default(),
         bytes_before: Some(RateLimit::default()),
         fsync_p99_us: Some(20_000),

@@ -1,5 +1,6 @@
 //! Processes of the simulated host.
 
+use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::Fault;
 use bulkhead_core::slices;
 
@@ -7,26 +8,27 @@ use super::Sim;
 use crate::host::Processes;
 
 impl Processes for Sim {
-    fn runs(&self, payload: &str) -> Vec<(u32, String)> {
-        let run = |path: &String| Some((slices::run_of(path.strip_prefix(payload)?.strip_prefix('/')?)?, path.clone()));
-        self.world().cgroups.keys().filter_map(run).collect()
+    fn runs(&self, payload: &CgroupPath) -> Vec<(u32, CgroupPath)> {
+        let world = self.world();
+        let below = world.cgroups.keys().filter(|path| path.parent().as_ref() == Some(payload));
+        below.filter_map(|path| Some((slices::run_of(path.name())?, path.clone()))).collect()
     }
 
-    fn start_run(&self, payload: &str, pid: u32, _command_pid: u32) -> Result<String, Fault> {
-        let cgroup = format!("{payload}/{}", slices::run(pid, true));
+    fn start_run(&self, payload: &CgroupPath, pid: u32, _command_pid: u32) -> Result<CgroupPath, Fault> {
+        let cgroup = payload.join(&slices::run(pid, true)).unwrap();
         self.world().cgroups.entry(cgroup.clone()).or_default();
         Ok(cgroup)
     }
 
-    fn processes(&self, _cgroup: &str) -> Vec<u32> {
+    fn processes(&self, _cgroup: &CgroupPath) -> Vec<u32> {
         Vec::new()
     }
 
-    fn kill_all(&self, _cgroup: &str) -> Result<(), Fault> {
+    fn kill_all(&self, _cgroup: &CgroupPath) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn terminate(&self, _cgroup: &str) {}
+    fn terminate(&self, _cgroup: &CgroupPath) {}
 
     fn start_time(&self, pid: u32) -> Option<u64> {
         self.world().processes.get(&pid).copied()

@@ -98,6 +98,6 @@ impl Volumes for Sim {
     }
 
     fn accounting(&self, _device: &DeviceRef, _fs: FsKind, tenant: &Name) -> Accounting {
-        Accounting::JournalThread { pid: 1, cgroup: slices::journal(tenant) }
+        Accounting::JournalThread { pid: 1, cgroup: slices::journal(tenant).to_string() }
     }
 }

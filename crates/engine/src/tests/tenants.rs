@@ -10,6 +10,7 @@ use bulkhead_core::finding::{FindingId, in_order};
 use bulkhead_core::health;
 use bulkhead_core::model::{FsKind, IoLimit, ReadFrom, Server};
 use bulkhead_core::serve::ServeSpec;
+use bulkhead_core::slices;
 use bulkhead_core::units::Share;
 
 use super::{Op, assert_settled, engine, run, volume, with_pools};
@@ -28,7 +29,7 @@ fn a_lease_ends_with_its_process_and_a_busy_volume_is_tried_again() {
     sim.set_process(42, Some(7));
     run(&engine, &Op::Lease("db", "file/v")).unwrap();
     let target = Path::new("/run/bulkhead/mnt/file/v");
-    assert_eq!(sim.journal_of(target).as_deref(), Some("bulkhead.slice/bulkhead-db.slice/bulkhead-db-journal.slice"));
+    assert_eq!(sim.journal_of(target), Some(slices::journal(&"db".parse().unwrap())));
     // The pid is reused by another process while the volume is still busy.
     sim.set_process(42, Some(8));
     sim.set_busy(target, true);

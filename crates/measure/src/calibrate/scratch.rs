@@ -71,7 +71,7 @@ impl Scratch {
         let volume = volume_size(&pool)?;
         let [a, b] = NAMES.map(str::parse::<Name>);
         let names = [a?, b?];
-        let pair = Pair::new(&roots, dev, (&names[0], &names[1]), Vec::new())?;
+        let pair = Pair::new(&roots, dev, (&names[0], &names[1]), Vec::new());
         let places = Places { a: PathBuf::new(), b: PathBuf::new() };
         let mut scratch = Self { daemon, roots, dev, places, pair, volume, removed: false, _lock: lock };
         match scratch.make(&view, &pool.name, &names) {

@@ -49,7 +49,7 @@ fn what_is_told_of_a_disk_is_not_believed_of_the_next_of_its_name() {
         flatten: false,
         read_from: ReadFrom::Peers,
         domain: "pool/".to_owned(),
-        cgroup: Some("a b/server".to_owned()),
+        cgroup: Some("a b/server".parse().unwrap()),
     };
     assert_eq!(service::all(&roots).unwrap(), []);
     service::tell(&roots, &device(3), &spec).unwrap_err();

@@ -36,12 +36,12 @@ fn hold(before: IoMax, has_journal: bool) -> Hold {
         name: name.to_owned(),
         share_ppm,
         identity: identify(&format!("/{name}")),
-        cgroup: name.to_owned(),
+        cgroup: name.parse().unwrap(),
         iops_before: before.ops,
         bytes_before: before.bytes,
         fsync_p99_us: None,
         journal: (has_journal && name == "a")
-            .then(|| HeldJournal { device: "dm-0".to_owned(), cgroup: BESIDE.to_owned() }),
+            .then(|| HeldJournal { device: "dm-0".to_owned(), cgroup: BESIDE.parse().unwrap() }),
     };
     Hold {
         device: "sda".to_owned(),
@@ -65,7 +65,7 @@ impl Host {
             at_ns: 0,
             seconds: 0,
             weights,
-            limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.clone(), tenant.before())).collect(),
+            limits: hold.tenants.iter().map(|tenant| (tenant.cgroup.to_string(), tenant.before())).collect(),
             tunables: hold.tunables.clone(),
             fsyncs: Histogram::default(),
             journal_bytes: hold.tenants[0].journal.is_some().then_some(1 << 20),
@@ -144,10 +144,10 @@ impl Host {
             match action.clone() {
                 Action::Cgroup(CgroupAction::SetWeight { cgroup, file, device, weight }) => {
                     assert_eq!((file.as_str(), device.as_str()), ("io.bfq.weight", "sda"));
-                    self.weights.insert(cgroup, weight);
+                    self.weights.insert(cgroup.to_string(), weight);
                 }
                 Action::Cgroup(CgroupAction::LimitIo { cgroup, limit, .. }) => {
-                    self.limits.insert(cgroup, limit);
+                    self.limits.insert(cgroup.to_string(), limit);
                 }
                 Action::Queue(QueueAction::SetTunable { tunable, value, .. }) => {
                     self.tunables.insert(tunable, value);

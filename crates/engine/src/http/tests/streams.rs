@@ -7,9 +7,8 @@ use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_api::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
 use bulkhead_core::model::Server;
 use bulkhead_core::name::Name;
-use bulkhead_core::slices::server;
+use bulkhead_core::slices::{self, server};
 use bulkhead_core::stream::StreamHeader;
-use bulkhead_core::work::CGROUP;
 
 use uuid::Uuid;
 
@@ -65,7 +64,7 @@ async fn a_snapshot_is_sent_by_a_worker_that_nobody_or_its_tenant_pays() {
     assert_eq!((view.state, view.operation.as_str()), (JobState::Done, "send volume fast/snap"));
     assert_eq!(view.result, Some(JobResult::Sent { read_bytes: Bytes(SENT.len() as u64) }));
     assert_eq!(view.progress.unwrap().of_bytes, Some(Bytes::mib(64)));
-    assert_eq!(sim.started()[0].cgroup, CGROUP);
+    assert_eq!(sim.started()[0].cgroup, slices::work());
     assert!(sim.leftovers().cgroups.is_empty(), "{:?}", sim.leftovers().cgroups);
 
     let (name, volumes) = ("db".parse().unwrap(), vec![volume("fast/snap")]);
