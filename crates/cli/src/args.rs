@@ -405,6 +405,8 @@ pub(crate) enum VolumeCommand {
         #[arg(long, value_name = "NAME")]
         domain: Option<String>,
         #[command(flatten)]
+        mount: MountArgs,
+        #[command(flatten)]
         write: Write,
     },
     /// Revert a detached volume to one of its snapshots (directory pools)
@@ -527,7 +529,24 @@ pub(crate) struct VolumeCreateArgs {
     #[arg(long)]
     pub(crate) fast_commit: bool,
     #[command(flatten)]
+    pub(crate) mount: MountArgs,
+    #[command(flatten)]
     pub(crate) write: Write,
+}
+
+/// How a volume is mounted for its tenant.
+#[derive(Debug, Args)]
+pub(crate) struct MountArgs {
+    /// Mount the volume without `nosuid`, for a container's root file system: set-user-ID programs and file capabilities work
+    #[arg(long)]
+    pub(crate) suid: bool,
+    /// Mount the volume without `nodev`: device nodes in it can be opened
+    #[arg(long)]
+    pub(crate) dev: bool,
+    /// Mount this directory of the volume in place of its root, and create it if need be: databases refuse a directory with `lost+found` [default:
+    /// the origin's, else the root]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subdir: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -9,10 +9,10 @@ use bulkhead_api::wire::{
     VolumeFlatten, VolumeResize, VolumeRollback,
 };
 use bulkhead_core::error::Fault;
-use bulkhead_core::model::{ReadFrom, Server, VolumeRef};
+use bulkhead_core::model::{MountOptions, ReadFrom, Server, VolumeRef};
 
 use crate::args::{
-    self, Command, DeviceCommand, ImageCommand, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,
+    self, Command, DeviceCommand, ImageCommand, MountArgs, PoolCommand, PoolCreateArgs, TenantCommand, TenantSetArgs,
     VolumeCommand,
 };
 use crate::calibrate;
@@ -137,6 +137,7 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
                 fs: args.fs.into(),
                 provision: args.provision.map(Into::into),
                 fast_commit: args.fast_commit,
+                mount_options: mount_options(&args.mount)?,
             };
             let done = client.volume_create(&request, args.write.dry_run).await?;
             show::done(output, &format!("volume {}", request.volume), "created", &done)
@@ -163,12 +164,14 @@ async fn volume(command: VolumeCommand, client: &Client, output: &Output) -> Res
             show::done(output, &format!("volume {volume}"), "resized", &done)
         }
         VolumeCommand::Snapshot { volume, name, write } => {
-            copy(client, output, &volume, Copy { name, read_only: true, read_from: None, domain: None }, write.dry_run)
-                .await
+            let mount_options = MountOptions::default();
+            let snapshot = Copy { name, read_only: true, read_from: None, domain: None, mount_options };
+            copy(client, output, &volume, snapshot, write.dry_run).await
         }
-        VolumeCommand::Clone { volume, name, read_from, domain, write } => {
-            let read_from = read_from.map(Into::into);
-            copy(client, output, &volume, Copy { name, read_only: false, read_from, domain }, write.dry_run).await
+        VolumeCommand::Clone { volume, name, read_from, domain, mount, write } => {
+            let (read_from, mount_options) = (read_from.map(Into::into), mount_options(&mount)?);
+            let clone = Copy { name, read_only: false, read_from, domain, mount_options };
+            copy(client, output, &volume, clone, write.dry_run).await
         }
         VolumeCommand::Rollback { volume, snapshot, lose_changes, write } => {
             let volume = resolved(client, &volume).await?;
@@ -213,6 +216,12 @@ struct Copy {
     read_only: bool,
     read_from: Option<ReadFrom>,
     domain: Option<String>,
+    mount_options: MountOptions,
+}
+
+fn mount_options(args: &MountArgs) -> Result<MountOptions, Fault> {
+    let subdir = args.subdir.as_deref().map(parse::subdir_name).transpose()?;
+    Ok(MountOptions { suid: args.suid, dev: args.dev, subdir })
 }
 
 async fn copy(client: &Client, output: &Output, origin: &str, copy: Copy, dry_run: bool) -> Result<(), Fault> {
@@ -220,7 +229,8 @@ async fn copy(client: &Client, output: &Output, origin: &str, copy: Copy, dry_ru
     let name = parse::copy_name(&origin, &copy.name)?;
     let domain = copy.domain.as_deref().map(parse::domain_name).transpose()?;
     let object = format!("volume {}/{name}", origin.pool);
-    let request = VolumeCopy { name, read_only: copy.read_only, read_from: copy.read_from, domain };
+    let Copy { read_only, read_from, mount_options, .. } = copy;
+    let request = VolumeCopy { name, read_only, read_from, domain, mount_options };
     show::done(output, &object, "created", &client.volume_copy(&origin, &request, dry_run).await?)
 }
 

@@ -34,6 +34,11 @@ pub(crate) fn domain_name(text: &str) -> Result<Name, Fault> {
     checked("sharing domain", text)
 }
 
+/// A directory right below a volume's root.
+pub(crate) fn subdir_name(text: &str) -> Result<Name, Fault> {
+    checked("directory", text)
+}
+
 pub(crate) fn volume_ref(text: &str) -> Result<VolumeRef, Fault> {
     checked("volume", text)
 }

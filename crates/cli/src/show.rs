@@ -246,6 +246,11 @@ impl Show for VolumeView {
             ("reads from", or_dash(read_from(self))),
             ("tenant", or_dash(self.tenant.as_ref())),
             ("mounted at", or_dash(self.mounted_at.as_ref().map(|path| path.display()))),
+            ("mount options", self.mount_options.to_string()),
+            (
+                "mounted directory",
+                self.mount_options.subdir.as_ref().map_or_else(|| "/".to_owned(), ToString::to_string),
+            ),
             ("device", or_dash(self.device.as_ref())),
             ("physical devices", joined(&self.physical_devices)),
             ("journal", accounting),

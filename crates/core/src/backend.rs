@@ -12,7 +12,9 @@ use crate::action::{
 };
 use crate::cgroup::CgroupPath;
 use crate::error::{Code, Fault};
-use crate::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
+use crate::model::{
+    FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState,
+};
 use crate::name::Name;
 use crate::reason::Reason;
 use crate::serve::ServeSpec;
@@ -514,6 +516,10 @@ pub fn tags_of(volume: &Volume) -> Vec<String> {
     if volume.read_from != ReadFrom::Disk {
         tags.push(format!("{TAG_PREFIX}share={}", volume.read_from.tag()));
     }
+    let MountOptions { suid, dev, subdir } = &volume.mount_options;
+    let flags = [(*suid, "suid"), (*dev, "dev")].into_iter().filter(|(is_set, _)| *is_set);
+    tags.extend(flags.map(|(_, flag)| format!("{TAG_PREFIX}{flag}")));
+    tags.extend(subdir.iter().map(|subdir| format!("{TAG_PREFIX}subdir={subdir}")));
     tags
 }
 
@@ -576,6 +582,11 @@ pub fn volume_from_tags(pool: &Name, lv: &str, size_bytes: Bytes, tags: &[String
         unfilled_from_bytes: value("unfilled").map(str::parse).transpose().map_err(|_| corrupt("unfilled"))?.map(Bytes),
         read_from: value("share").map_or(Some(ReadFrom::Disk), ReadFrom::from_tag).ok_or_else(|| corrupt("share"))?,
         domain: None,
+        mount_options: MountOptions {
+            suid: flag("suid"),
+            dev: flag("dev"),
+            subdir: value("subdir").map(str::parse).transpose().map_err(|_| corrupt("subdir"))?,
+        },
         state,
     }))
 }
@@ -617,8 +628,12 @@ mod tests {
         ];
         let unfilled = proptest::option::of((0u64..1 << 50).prop_map(Bytes));
         let origin = proptest::option::of("[a-z][a-z0-9]{0,8}");
-        (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, state).prop_map(
-            |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, state)| Volume {
+        let subdir = proptest::option::of("[a-z][a-z0-9]{0,8}".prop_map(|name| name.parse().expect("a valid name")));
+        let mount =
+            (any::<(bool, bool)>(), subdir).prop_map(|((suid, dev), subdir)| MountOptions { suid, dev, subdir });
+        (any::<u128>(), any::<(bool, bool, bool, bool, bool)>(), origin, unfilled, mount, state).prop_map(
+            |(uuid, (xfs, full, fast_commit, read_only, shared), origin, unfilled, mount_options, state)| Volume {
+                mount_options,
                 pool: "p".parse().expect("a valid name"),
                 name: "v".parse().expect("a valid name"),
                 uuid: Uuid::from_u128(uuid),
@@ -666,10 +681,13 @@ mod tests {
     #[test]
     fn tags_of_version_1_are_read() {
         let text = "bulkhead.volume=00000000-0000-0000-0000-000000000007 bulkhead.fs=xfs bulkhead.provision=on_demand \
-            bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.unfilled=4096 bulkhead.share=base";
+            bulkhead.state=resizing:8192 bulkhead.read_only bulkhead.origin=o bulkhead.unfilled=4096 bulkhead.share=base \
+            bulkhead.suid bulkhead.dev bulkhead.subdir=data";
         let tags: Vec<String> = text.split(' ').map(str::to_owned).collect();
         let volume = volume_from_tags(&"p".parse().unwrap(), "v", Bytes(4096), &tags).unwrap().unwrap();
+        let subdir = Some("data".parse().unwrap());
         let expected = Volume {
+            mount_options: MountOptions { suid: true, dev: true, subdir },
             pool: "p".parse().unwrap(),
             name: "v".parse().unwrap(),
             uuid: Uuid::from_u128(7),
@@ -686,7 +704,10 @@ mod tests {
             domain: None,
             state: VolumeState::Resizing { to_bytes: Bytes(8192) },
         };
-        assert_eq!((&volume, tags_of(&volume)), (&expected, tags));
+        assert_eq!((&volume, tags_of(&volume)), (&expected, tags.clone()));
+        // Earlier versions wrote none of the last three.
+        let earlier = volume_from_tags(&volume.pool, "v", Bytes(4096), &tags[..8]).unwrap().unwrap();
+        assert_eq!(earlier, Volume { mount_options: MountOptions::default(), ..expected });
     }
 
     #[test]

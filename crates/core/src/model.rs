@@ -238,6 +238,43 @@ pub enum VolumeState {
     Removing,
 }
 
+/// How a volume is mounted for its tenant, where that is not as by default: `nosuid,nodev`, with its whole file system.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MountOptions {
+    /// Set-user-ID programs and file capabilities have effect, as a container's root needs it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub suid: bool,
+    /// Device nodes can be opened.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub dev: bool,
+    /// The directory below the file system's root that is mounted in place of the root; it is created if need be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(nullable = false))]
+    pub subdir: Option<Name>,
+}
+
+impl MountOptions {
+    /// Whether it is mounted as by default.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let option = |is_set, set: &'static str, unset: &'static str| if is_set { set } else { unset };
+        write!(f, "{},{}", option(self.suid, "suid", "nosuid"), option(self.dev, "dev", "nodev"))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// A volume as recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Volume {
@@ -278,6 +315,9 @@ pub struct Volume {
     /// Only volumes of the same sharing domain learn from each other's reads; without one it is the pool's.
     #[serde(default)]
     pub domain: Option<Name>,
+    /// How it is mounted for its tenant.
+    #[serde(default, skip_serializing_if = "MountOptions::is_default")]
+    pub mount_options: MountOptions,
     /// Its stage of life.
     pub state: VolumeState,
 }
@@ -669,6 +709,7 @@ impl Volume {
     /// `p/v`, an ext4 of 64 MiB that was written in advance, for tests of what follows from a volume.
     pub(crate) fn sample() -> Self {
         Self {
+            mount_options: MountOptions::default(),
             pool: "p".parse().unwrap(),
             name: "v".parse().unwrap(),
             uuid: Uuid::from_u128(7),

@@ -414,6 +414,7 @@ fn mount_steps(backend: &dyn Backend, volume: &Volume, target: &Path) -> Vec<Act
             target: target.to_owned(),
             read_only: volume.read_only,
             nouuid: volume.fs == FsKind::Xfs && (volume.origin.is_some() || volume.layered),
+            options: volume.mount_options.clone(),
         }),
     ]
 }

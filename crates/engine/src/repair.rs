@@ -4,7 +4,9 @@ use bulkhead_api::wire::{Done, VolumeCheck, VolumeView};
 use bulkhead_core::action::{Action, Applied, Record, StateAction};
 use bulkhead_core::backend::Backend;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Mapping, Pool, PoolSource, Provision, ReadFrom, Repair, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{
+    Mapping, MountOptions, Pool, PoolSource, Provision, ReadFrom, Repair, Volume, VolumeRef, VolumeState,
+};
 use bulkhead_core::name::{Name, NameError};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::volume;
@@ -66,6 +68,7 @@ impl Engine {
             flatten: false,
             unfilled_from_bytes: None,
             read_from: ReadFrom::Disk,
+            mount_options: MountOptions { suid: false, dev: false, ..volume.mount_options.clone() },
             state: VolumeState::Creating,
             ..volume.clone()
         };

@@ -28,7 +28,7 @@ use bulkhead_core::action::{Action, Applied, DeviceRef, ImageAction, LvmAction, 
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
-use bulkhead_core::model::{FsKind, Provision};
+use bulkhead_core::model::{FsKind, MountOptions, Provision};
 use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::WorkSpec;
@@ -78,6 +78,8 @@ struct World {
     groups: BTreeMap<String, BTreeSet<String>>,
     volumes: BTreeMap<(String, String), (LogicalVolume, Option<FileSystem>)>,
     mounts: BTreeMap<PathBuf, DeviceRef>,
+    /// How what is mounted there was mounted.
+    mount_options: BTreeMap<PathBuf, MountOptions>,
     cgroups: BTreeMap<CgroupPath, BTreeMap<String, String>>,
     /// Below which cgroups, `/` among them, the cpu controller is enabled.
     cpu_below: BTreeSet<CgroupPath>,
@@ -200,6 +202,12 @@ impl Sim {
             std::mem::take(&mut world.files).into_iter().map(|(path, content)| (moved(&path), content)).collect();
         world.images =
             std::mem::take(&mut world.images).into_iter().map(|(path, image)| (moved(&path), image)).collect();
+    }
+
+    /// How something is mounted; `None` where nothing is.
+    pub(crate) fn mounted_with(&self, target: &Path) -> Option<MountOptions> {
+        let world = self.world();
+        world.mounts.get(target).and_then(|_| world.mount_options.get(target).cloned())
     }
 
     /// An operator unmounts something by hand.

@@ -17,7 +17,7 @@ use bulkhead_api::wire::{
 };
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::JournalSize;
-use bulkhead_core::model::{FsKind, Provision, ReadFrom, Server, VolumeRef};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, ReadFrom, Server, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::slices;
 use bulkhead_core::stream::StreamHeader;
@@ -89,6 +89,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
     match op {
         Op::Create(name, mib, fs) => {
             let request = VolumeCreate {
+                mount_options: MountOptions::default(),
                 volume: volume(name),
                 size_bytes: Bytes::mib(*mib),
                 fs: *fs,
@@ -107,12 +108,24 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
             engine.volume_resize(&volume(name), &request, false).map(drop)
         }
         Op::Clone(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, read_from: None, domain: None };
+            let request = VolumeCopy {
+                mount_options: MountOptions::default(),
+                name: copy.parse().unwrap(),
+                read_only: false,
+                read_from: None,
+                domain: None,
+            };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Share(name, copy) => {
             let read_from = Some(ReadFrom::HostCache);
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: false, read_from, domain: None };
+            let request = VolumeCopy {
+                mount_options: MountOptions::default(),
+                name: copy.parse().unwrap(),
+                read_only: false,
+                read_from,
+                domain: None,
+            };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Rollback(name, to) => {
@@ -128,7 +141,13 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
         }
         Op::Flatten(name) => engine.volume_flatten(&volume(name), &VolumeFlatten::default(), false).map(drop),
         Op::Snapshot(name, copy) => {
-            let request = VolumeCopy { name: copy.parse().unwrap(), read_only: true, read_from: None, domain: None };
+            let request = VolumeCopy {
+                mount_options: MountOptions::default(),
+                name: copy.parse().unwrap(),
+                read_only: true,
+                read_from: None,
+                domain: None,
+            };
             engine.volume_copy(&volume(name), &request, false).map(drop)
         }
         Op::Tenant(tenant, name) => {
@@ -156,6 +175,7 @@ fn run_on(sim: &Sim, engine: &Engine, op: &Op) -> Result<(), bulkhead_core::erro
                 _ => (Provision::OnDemand, FsKind::Ext4, 64),
             };
             let request = VolumeCreate {
+                mount_options: MountOptions::default(),
                 volume: volume(name),
                 size_bytes: Bytes::mib(mib),
                 fs,

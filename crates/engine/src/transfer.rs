@@ -10,7 +10,7 @@ use bulkhead_core::backend::{self, PART_SUFFIX, not_received, part_path};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Pool, PoolSource, Provision, ReadFrom, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{MountOptions, Pool, PoolSource, Provision, ReadFrom, Volume, VolumeRef, VolumeState};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::{PartLayer, PartState, StreamHeader, differing};
@@ -366,6 +366,7 @@ fn received_volume(pool: &Pool, name: &Name, header: &StreamHeader, uuid: Uuid) 
         unfilled_from_bytes: None,
         read_from: ReadFrom::default(),
         domain: None,
+        mount_options: MountOptions::default(),
         state: VolumeState::Creating,
     }
 }

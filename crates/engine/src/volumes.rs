@@ -7,7 +7,9 @@ use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::finding::{Finding, in_order};
 use bulkhead_core::health::{self, VolumeFacts};
 use bulkhead_core::journal::Accounting;
-use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState};
+use bulkhead_core::model::{
+    FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeRef, VolumeState,
+};
 use bulkhead_core::name::Name;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
@@ -52,13 +54,14 @@ impl Engine {
             unfilled_from_bytes: None,
             read_from: default_read_from(&pool),
             domain: None,
+            mount_options: request.mount_options.clone(),
             state: VolumeState::Creating,
         };
         let size_bytes = volume::checked_size(&wanted, request.size_bytes, space.extent)?;
         let wanted = Volume { size_bytes, ..wanted };
         if let Some(found) = self.named(&pool, &reference.name)? {
             let kind = |volume: &Volume| (volume.size_bytes, volume.fs, volume.provision, volume.fast_commit);
-            let same = kind(&found) == kind(&wanted);
+            let same = kind(&found) == kind(&wanted) && found.mount_options == wanted.mount_options;
             if same && found.state == VolumeState::Ready {
                 return Ok(Done {
                     object: Some(self.volume_view(&pool, backend.as_ref(), &found)),
@@ -210,13 +213,18 @@ impl Engine {
                 PoolSource::Lvm { .. } => default_read_from(&pool),
             }),
             domain: request.domain.clone().or_else(|| origin.domain.clone()),
+            // What a container's root may do is not its copy's; where its data is, is.
+            mount_options: MountOptions {
+                subdir: request.mount_options.subdir.clone().or_else(|| origin.mount_options.subdir.clone()),
+                ..request.mount_options
+            },
             state: VolumeState::Creating,
             ..origin.clone()
         };
         check_sharing(&pool, request, &copy, &origin)?;
         if let Some(found) = self.named(&pool, &request.name)? {
-            let same = (&found.origin, found.read_only, found.read_from, &found.domain)
-                == (&copy.origin, copy.read_only, copy.read_from, &copy.domain);
+            let kind = |copy: &Volume| (copy.origin.clone(), copy.read_only, copy.read_from, copy.domain.clone());
+            let same = kind(&found) == kind(&copy) && found.mount_options == copy.mount_options;
             if same && found.state == VolumeState::Ready {
                 let view = self.volume_view(&pool, backend.as_ref(), &found);
                 return Ok(Done { object: Some(view), steps: Vec::new(), dry_run });
@@ -427,6 +435,7 @@ impl Engine {
             layers,
             read_from: volume.read_from,
             domain: volume.domain.clone(),
+            mount_options: volume.mount_options.clone(),
             tenant,
             mounted_at,
             device: open.map(|open| open.path.display().to_string()),

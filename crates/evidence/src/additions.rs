@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCreate, VolumeView};
 use bulkhead_core::backend::image_path;
-use bulkhead_core::model::{FsKind, Server, VolumeRef};
+use bulkhead_core::model::{FsKind, MountOptions, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
 use bulkhead_measure::cgroup_run::Cancel;
@@ -57,7 +57,10 @@ pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
     let size_bytes = Bytes(bench.volume_bytes().min(Bytes::GIB));
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
     // Made like any other volume, so that it is removed like any other; the file system on it is written over.
-    bench.engine().volume_create(&VolumeCreate { volume: raw, size_bytes, fs, provision, fast_commit }, false)?;
+    bench.engine().volume_create(
+        &VolumeCreate { mount_options: MountOptions::default(), volume: raw, size_bytes, fs, provision, fast_commit },
+        false,
+    )?;
     let vg = format!("bulkhead-{POOL}");
     lvm::activate(&vg, "raw").context("cannot activate the raw volume")?;
     Ok(lvm::node(&vg, "raw"))
@@ -75,7 +78,14 @@ pub(crate) fn add_image(bench: &Bench, server: Server) -> Result<VolumeView> {
     bench.engine().pool_create(&PoolCreate { name: pool.clone(), source }, false)?;
     let volume = VolumeRef { pool: pool.clone(), name: name(IMAGE_VOLUME)? };
     let (fs, provision, fast_commit) = (FsKind::Ext4, None, false);
-    let request = VolumeCreate { volume: volume.clone(), size_bytes: IMAGE, fs, provision, fast_commit };
+    let request = VolumeCreate {
+        mount_options: MountOptions::default(),
+        volume: volume.clone(),
+        size_bytes: IMAGE,
+        fs,
+        provision,
+        fast_commit,
+    };
     bench.engine().volume_create(&request, false)?;
     // A block server would do it in its own time.
     write_out(&image_path(&path, &volume.name)).context("the image")?;

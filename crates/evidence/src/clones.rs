@@ -15,7 +15,7 @@ use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, TenantSet, Vol
 use bulkhead_core::error::Fault;
 use bulkhead_core::journal::Accounting;
 pub(crate) use bulkhead_core::model::ReadFrom;
-use bulkhead_core::model::{FsKind, Provision, Server, VolumeRef};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo, Share};
@@ -161,7 +161,13 @@ impl Clones {
         let copy = Tool::new("cp").arg("-a").arg(tree.join(".")).arg(&dir).limit(COPY_LIMIT);
         copy.run().context("cannot fill the base")?;
         self.detach(&origin)?;
-        let request = VolumeCopy { name: base.name.clone(), read_only: true, read_from: None, domain: None };
+        let request = VolumeCopy {
+            mount_options: MountOptions::default(),
+            name: base.name.clone(),
+            read_only: true,
+            read_from: None,
+            domain: None,
+        };
         self.request(async |client| client.volume_copy(&origin, &request, false).await)?;
         Ok(())
     }
@@ -259,7 +265,14 @@ impl Clones {
 
     fn create(&self, volume: &VolumeRef, size_bytes: Bytes, provision: Option<Provision>) -> Result<()> {
         let (fs, fast_commit) = (FsKind::Ext4, false);
-        let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
+        let request = VolumeCreate {
+            mount_options: MountOptions::default(),
+            volume: volume.clone(),
+            size_bytes,
+            fs,
+            provision,
+            fast_commit,
+        };
         self.request(async |client| client.volume_create(&request, false).await).map(drop)
     }
 

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use bulkhead_api::wire::{DeviceControl, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::control::strictness::STRICT;
-use bulkhead_core::model::{Calibration, FsKind, Policy, Server, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, MountOptions, Policy, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
@@ -259,6 +259,7 @@ impl Bench {
         }
         for (volume, size_bytes) in volumes {
             let request = VolumeCreate {
+                mount_options: MountOptions::default(),
                 volume: reference(volume)?,
                 size_bytes,
                 fs: FsKind::Ext4,

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use bulkhead_core::units::DevNo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, open, statx, syncfs};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, StatxAttributes, StatxFlags, fstat, mkdirat, open, openat, statx, syncfs,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
@@ -399,6 +401,34 @@ pub fn bind(from: &Path, target: &Path, readonly: bool) -> Result<(), MountError
     attach(tree.as_fd(), place.as_fd()).map_err(|errno| error("move_mount", errno.into()))
 }
 
+/// Has the mount at `target` show a directory of its file system in place of the root: `name` right below it, which is created if it is
+/// missing, and is no symbolic link. The directory may be anybody's: nothing in it is followed. Nobody may use the mount yet.
+///
+/// # Errors
+/// [`MountError::Bind`], [`MountError::Busy`], [`MountError::Symlink`] or [`MountError::Open`].
+pub fn narrow(target: &Path, name: &str) -> Result<(), MountError> {
+    let from = target.join(name);
+    let error = |step: &'static str| {
+        let (from, target) = (from.clone(), target.to_owned());
+        move |errno: Errno| MountError::Bind { from, target, step, source: errno.into() }
+    };
+    let tree = {
+        let root = open_target(target)?;
+        match mkdirat(&root, name, Mode::from_raw_mode(0o755)) {
+            // Where nothing can be written, it may be there.
+            Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
+            Err(errno) => return Err(error("mkdir")(errno)),
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = openat(&root, name, flags, Mode::empty()).map_err(error("open"))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        open_tree(&directory, "", flags).map_err(error("open_tree"))?
+    };
+    // The file system stays mounted: as that directory, so far at no place.
+    unmount(target)?;
+    attach(tree.as_fd(), open_target(target)?.as_fd()).map_err(error("move_mount"))
+}
+
 /// Lets the mount at `target` and those below it receive mounts from their peers, and send none (`mount --make-rslave`).
 ///
 /// # Errors
@@ -753,6 +783,22 @@ mod tests {
             assert!(fs::write(view.join("file"), "y").is_err());
             bind(&volume.join("file"), &view.join("file"), false).unwrap();
             assert_eq!(mount_at(&view.join("file")).unwrap().root, Path::new("/file"));
+
+            // In place of its root, a directory of it.
+            let inner = base.join("inner");
+            fs::create_dir(&inner).unwrap();
+            bind(&volume, &inner, false).unwrap();
+            std::os::unix::fs::symlink("/etc", volume.join("link")).unwrap();
+            for wrong in ["link", "file"] {
+                assert!(matches!(narrow(&inner, wrong), Err(MountError::Bind { .. })), "{wrong}");
+            }
+            narrow(&inner, "data").unwrap();
+            fs::write(inner.join("new"), "z").unwrap();
+            let info = mount_at(&inner).unwrap();
+            assert_eq!((info.root.as_path(), info.options.as_str()), (Path::new("/data"), "rw,nosuid,nodev,noatime"));
+            assert_eq!(fs::read(volume.join("data/new")).unwrap(), b"z");
+            unmount(&inner).unwrap();
+            assert_eq!(dev_at(&inner), None);
 
             assert!(matches!(unmount(&view), Err(MountError::Busy { .. })));
             unmount(&view.join("file")).unwrap();

@@ -6,7 +6,7 @@ use bulkhead_core::cow::LayersView;
 use bulkhead_core::finding::Finding;
 use bulkhead_core::heat::HeatSource;
 use bulkhead_core::journal::{Accounting, JournalSize};
-use bulkhead_core::model::{FsKind, Provision, ReadFrom, VolumeRef};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, ReadFrom, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,9 @@ pub struct VolumeCreate {
     /// ext4's fast_commit feature.
     #[serde(default)]
     pub fast_commit: bool,
+    /// How it is mounted for its tenant.
+    #[serde(default, skip_serializing_if = "MountOptions::is_default")]
+    pub mount_options: MountOptions,
 }
 
 /// Changes a volume's size, that of its journal, or both.
@@ -61,6 +64,9 @@ pub struct VolumeCopy {
     /// Only volumes of the same sharing domain learn from each other's reads. Default: the origin's.
     #[serde(default)]
     pub domain: Option<Name>,
+    /// How it is mounted for its tenant. `suid` and `dev` are never the origin's; `subdir` is, by default.
+    #[serde(default, skip_serializing_if = "MountOptions::is_default")]
+    pub mount_options: MountOptions,
 }
 
 /// Has a copied volume copy what it shares, or no longer.
@@ -120,6 +126,8 @@ pub struct VolumeView {
     pub read_from: ReadFrom,
     /// Its sharing domain, where it is not the pool's.
     pub domain: Option<Name>,
+    /// How it is mounted for its tenant.
+    pub mount_options: MountOptions,
     /// The tenant that has it mounted.
     pub tenant: Option<Name>,
     /// Where it is mounted on the host.

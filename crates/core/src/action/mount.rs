@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::DeviceRef;
 use crate::cgroup::CgroupPath;
-use crate::model::FsKind;
+use crate::model::{FsKind, MountOptions};
 use crate::units::Bytes;
 
 /// Actions on mounts and on what is mounted.
@@ -16,8 +16,8 @@ use crate::units::Bytes;
 #[serde(tag = "action", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "each variant's fields say what its Display sentence says")]
 pub enum MountAction {
-    /// Mounts with `nosuid,nodev,noatime`.
-    Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool },
+    /// Mounts with `noatime`, and with `nosuid,nodev` unless the options say otherwise.
+    Mount { device: DeviceRef, fs: FsKind, target: PathBuf, read_only: bool, nouuid: bool, options: MountOptions },
     /// Unmounts what is mounted at the target, if anything.
     Unmount { target: PathBuf },
     /// Writes everything that a mounted file system has cached.
@@ -34,9 +34,13 @@ impl fmt::Display for MountAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         use MountAction as A;
         match self {
-            A::Mount { device, fs, target, read_only, .. } => {
+            A::Mount { device, fs, target, read_only, options, .. } => {
                 let how = if *read_only { ",ro" } else { "" };
-                write!(f, "mount {fs} of {device} at {} (nosuid,nodev,noatime{how})", target.display())
+                match &options.subdir {
+                    None => write!(f, "mount {fs} of {device} at {}", target.display())?,
+                    Some(subdir) => write!(f, "mount directory {subdir} of {fs} of {device} at {}", target.display())?,
+                }
+                write!(f, " ({options},noatime{how})")
             }
             A::Unmount { target } => write!(f, "unmount {}", target.display()),
             A::SyncFs { target } => write!(f, "sync the file system at {}", target.display()),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_api::wire::{LeaseCreate, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCreate};
 use bulkhead_core::finding::FindingId;
-use bulkhead_core::model::{FsKind, Server};
+use bulkhead_core::model::{FsKind, MountOptions, Server};
 use bulkhead_core::slices;
 use bulkhead_core::tenant;
 use bulkhead_core::units::{Bytes, Share};
@@ -30,6 +30,7 @@ fn with_volumes(engine: &Engine, tenant: &str, count: usize) -> Vec<PathBuf> {
     let volumes: Vec<VolumeRef> = (0..count).map(|n| format!("p/{tenant}{n}").parse().unwrap()).collect();
     for volume in &volumes {
         let request = VolumeCreate {
+            mount_options: MountOptions::default(),
             volume: volume.clone(),
             size_bytes: Bytes::mib(64),
             fs: FsKind::Ext4,

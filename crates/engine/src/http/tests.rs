@@ -14,7 +14,7 @@ use bulkhead_api::wire::{
     VolumeCreate, VolumeResize,
 };
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{Calibration, FsKind, Policy, VolumeRef};
+use bulkhead_core::model::{Calibration, FsKind, MountOptions, Policy, VolumeRef};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 use tempfile::TempDir;
@@ -97,6 +97,7 @@ fn volume(text: &str) -> VolumeRef {
 
 fn volume_create(name: &str) -> VolumeCreate {
     VolumeCreate {
+        mount_options: MountOptions::default(),
         volume: volume(name),
         size_bytes: Bytes::mib(64),
         fs: FsKind::Ext4,
@@ -131,7 +132,13 @@ async fn every_operation_goes_through_the_socket() {
     let resize = VolumeResize { size_bytes: Some(Bytes::mib(128)), ..VolumeResize::default() };
     let resized = client.volume_resize(&data, &resize, false).await.unwrap();
     assert_eq!(resized.object.unwrap().size_bytes, Bytes::mib(128));
-    let copy = VolumeCopy { name: "copy".parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let copy = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "copy".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     assert!(client.volume_copy(&data, &copy, false).await.unwrap().object.unwrap().read_only);
     client.volume_check(&data, &VolumeCheck { repair: true, full: false }, false).await.unwrap();
 

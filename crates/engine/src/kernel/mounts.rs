@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bulkhead_core::action::{DeviceRef, MountAction};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::{FsKind, MountOptions};
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_sys::jbd2::LogThread;
 use bulkhead_sys::mount::{self, MountFlags, MountPoints};
@@ -27,7 +27,10 @@ impl Kernel {
     pub(super) fn act_on_mount(&self, action: &MountAction) -> Result<Outcome, Fault> {
         use MountAction as A;
         match action {
-            A::Mount { device, fs, target, read_only, nouuid } => self.mount(device, *fs, target, *read_only, *nouuid),
+            A::Mount { device, fs, target, read_only, nouuid, options } => {
+                let fs_options: &[(&str, Option<&str>)] = if *nouuid { &[("nouuid", None)] } else { &[] };
+                self.mount(device, (*fs, fs_options), target, *read_only, options)
+            }
             A::Unmount { target } => self.unmount(target),
             A::SyncFs { target } => {
                 file::sync_fs(target).map_err(|e| e.fault(format!("mount point {}", target.display())))?;
@@ -44,15 +47,15 @@ impl Kernel {
     fn mount(
         &self,
         device: &DeviceRef,
-        fs: FsKind,
+        (fs, fs_options): (FsKind, &[(&str, Option<&str>)]),
         target: &Path,
         read_only: bool,
-        nouuid: bool,
+        options: &MountOptions,
     ) -> Result<Outcome, Fault> {
         let (dev, _) = self.kernel_name(device)?;
         if let Some(found) = mount::mounted_at(&self.roots, target).map_err(|e| e.fault(target.display()))? {
             if found == dev {
-                return Ok(Outcome::UNCHANGED);
+                return self.narrow(target, options);
             }
             let other = block::name_of(&self.roots, found).unwrap_or_else(|_| found.to_string());
             let cause = format!("something else is mounted there ({other})");
@@ -63,10 +66,22 @@ impl Kernel {
             return Err(Fault::new(Code::HasData, format!("directory {}", target.display()), cause)
                 .hint("move them away: only the volume belongs there"));
         }
-        let flags = MountFlags { nosuid: true, nodev: true, noexec: false, noatime: true, readonly: read_only };
-        let options: &[(&str, Option<&str>)] = if nouuid { &[("nouuid", None)] } else { &[] };
+        let (nosuid, nodev) = (!options.suid, !options.dev);
+        let flags = MountFlags { nosuid, nodev, noexec: false, noatime: true, readonly: read_only };
         let node = self.node(device)?;
-        mount::mount(&node, fs.as_str(), target, flags, options).map_err(|e| e.fault(device))?;
+        mount::mount(&node, fs.as_str(), target, flags, fs_options).map_err(|e| e.fault(device))?;
+        self.narrow(target, options)?;
+        Ok(Outcome::DONE)
+    }
+
+    /// Has a mounted volume show the directory that its options name, unless it does.
+    fn narrow(&self, target: &Path, options: &MountOptions) -> Result<Outcome, Fault> {
+        let Some(subdir) = &options.subdir else { return Ok(Outcome::UNCHANGED) };
+        let mounts = mount::mountinfo(&self.roots).map_err(|e| e.fault(target.display()))?;
+        if mounts.iter().rfind(|mount| mount.mount_point == target).is_none_or(|mount| mount.root != Path::new("/")) {
+            return Ok(Outcome::UNCHANGED);
+        }
+        mount::narrow(target, subdir.as_str()).map_err(|e| e.fault(target.display()))?;
         Ok(Outcome::DONE)
     }
 

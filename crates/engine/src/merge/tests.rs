@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bulkhead_api::wire::{NewPoolSource, PoolCreate, TenantCreate, VolumeCopy, VolumeCreate};
 use bulkhead_core::merge::{MERGE_ALL_FROM, MERGE_FROM};
-use bulkhead_core::model::FsKind;
+use bulkhead_core::model::{FsKind, MountOptions};
 use bulkhead_core::units::{Bytes, Share};
 
 use super::*;
@@ -26,7 +26,8 @@ fn volume(name: &str) -> VolumeRef {
 fn rotate(sim: &Sim, engine: &Engine, snapshots: std::ops::Range<usize>, kept: usize, merge: bool) {
     for n in snapshots {
         let name = format!("s{n}").parse().unwrap();
-        let request = VolumeCopy { name, read_only: true, read_from: None, domain: None };
+        let request =
+            VolumeCopy { mount_options: MountOptions::default(), name, read_only: true, read_from: None, domain: None };
         sim.write("/srv/pool/v.img");
         engine.volume_copy(&volume("v"), &request, false).unwrap();
         if n >= kept {
@@ -45,6 +46,7 @@ fn with_volume() -> (Sim, Engine) {
     let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Default::default() };
     engine.pool_create(&PoolCreate { name: "p".parse().unwrap(), source }, false).unwrap();
     let request = VolumeCreate {
+        mount_options: MountOptions::default(),
         volume: volume("v"),
         size_bytes: Bytes::mib(64),
         fs: FsKind::Ext4,

@@ -5,7 +5,7 @@ use std::thread;
 use bulkhead_api::wire::{
     NewPoolSource, PoolCreate, VolumeCheck, VolumeCopy, VolumeCreate, VolumeFlatten, VolumeResize, VolumeSend,
 };
-use bulkhead_core::model::{FsKind, Provision, Server};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
 
 use super::*;
 use crate::carry_out::Executor;
@@ -30,6 +30,7 @@ fn sim() -> Sim {
 
 fn create(engine: &Engine, name: &str, mib: u64) -> Result<(), Fault> {
     let request = VolumeCreate {
+        mount_options: MountOptions::default(),
         volume: name.parse().unwrap(),
         size_bytes: Bytes::mib(mib),
         fs: FsKind::Ext4,
@@ -165,7 +166,13 @@ fn what_is_promised_and_reserved_counts_once() {
     let engine = with_pools(&sim);
     create(&engine, "file/v", 64).unwrap();
     let volume = "file/v".parse().unwrap();
-    let copy = VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let copy = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "s".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     engine.volume_copy(&volume, &copy, false).unwrap();
     engine.volume_flatten(&volume, &VolumeFlatten::default(), false).unwrap();
     sim.set_free(Bytes::mib(100));
@@ -224,6 +231,12 @@ fn a_copy_adds_to_what_a_flattening_takes() {
 }
 
 fn copy(engine: &Engine, name: &str) -> Result<(), Fault> {
-    let request = VolumeCopy { name: name.parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let request = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: name.parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     engine.volume_copy(&"file/v".parse().unwrap(), &request, false).map(drop)
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use bulkhead_api::wire::{JobState, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate};
 use bulkhead_core::finding::Finding;
-use bulkhead_core::model::{FsKind, Server};
+use bulkhead_core::model::{FsKind, MountOptions, Server};
 use bulkhead_core::units::{Bytes, Share};
 
 use super::*;
@@ -185,8 +185,14 @@ async fn slow_volume(sim: &Sim) -> Service {
     let source = NewPoolSource::Directory { path: "/srv/pool".into(), server: Server::Auto };
     service.pool_create(PoolCreate { name: "p".parse().unwrap(), source }, Terms::default()).await.unwrap();
     let volume = "p/v".parse().unwrap();
-    let request =
-        VolumeCreate { volume, size_bytes: Bytes::mib(64), fs: FsKind::Ext4, provision: None, fast_commit: false };
+    let request = VolumeCreate {
+        mount_options: MountOptions::default(),
+        volume,
+        size_bytes: Bytes::mib(64),
+        fs: FsKind::Ext4,
+        provision: None,
+        fast_commit: false,
+    };
     service.volume_create(request, Terms::default()).await.unwrap();
     let name = "t".parse().unwrap();
     let request =
@@ -197,7 +203,13 @@ async fn slow_volume(sim: &Sim) -> Service {
 }
 
 fn snapshot() -> VolumeCopy {
-    VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None }
+    VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "s".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    }
 }
 
 fn detach() -> TenantSet {
@@ -233,8 +245,14 @@ async fn a_slow_tenant_holds_up_neither_others_nor_the_end() {
         tokio::task::yield_now().await;
     }
     let volume = "p/other".parse().unwrap();
-    let request =
-        VolumeCreate { volume, size_bytes: Bytes::mib(64), fs: FsKind::Ext4, provision: None, fast_commit: false };
+    let request = VolumeCreate {
+        mount_options: MountOptions::default(),
+        volume,
+        size_bytes: Bytes::mib(64),
+        fs: FsKind::Ext4,
+        provision: None,
+        fast_commit: false,
+    };
     service.volume_create(request, at_once()).await.unwrap();
     service.close().await;
     assert_eq!(copying.await.unwrap().map_err(|fault| fault.code), Err(Code::Unavailable));

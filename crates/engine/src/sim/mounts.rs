@@ -17,7 +17,7 @@ impl World {
     pub(super) fn act_on_mount(&mut self, action: &MountAction) -> Result<bool, Fault> {
         use MountAction as A;
         Ok(match action {
-            A::Mount { device, target, read_only, .. } => {
+            A::Mount { device, target, read_only, options, .. } => {
                 if let (false, DeviceRef::Image { image, .. }) = (read_only, device) {
                     self.empty.remove(image);
                 }
@@ -27,6 +27,7 @@ impl World {
                     "a file system without its journal was mounted"
                 );
                 assert!(!self.is_mounted(device), "a volume was mounted twice");
+                self.mount_options.insert(target.clone(), options.clone());
                 self.mounts.insert(target.clone(), device.clone()).is_none()
             }
             A::Unmount { target } => {

@@ -1,6 +1,6 @@
 //! State files, whole and damaged.
 
-use bulkhead_core::model::{FsKind, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState};
+use bulkhead_core::model::{FsKind, MountOptions, Pool, PoolSource, Provision, ReadFrom, Server, Volume, VolumeState};
 use bulkhead_core::units::Bytes;
 use proptest::prelude::{any, prop_assert, prop_assert_eq, proptest};
 use uuid::Uuid;
@@ -32,6 +32,7 @@ fn a_volume_of_version_1_is_read() {
         r#""to_bytes":8192}}"#,
     );
     let expected = Volume {
+        mount_options: MountOptions::default(),
         pool: "p".parse().unwrap(),
         name: "v".parse().unwrap(),
         uuid: Uuid::from_u128(7),
@@ -65,7 +66,10 @@ fn a_volume_of_version_1_is_read() {
         state: VolumeState::Ready,
         ..expected
     };
-    assert_eq!(read("99bea900", least), Ok(Record::Volume(expected)));
+    assert_eq!(read("99bea900", least), Ok(Record::Volume(expected.clone())));
+    let mounted = least.replace(r#""state""#, r#""mount_options":{"suid":true,"subdir":"data"},"state""#);
+    let mount_options = MountOptions { suid: true, dev: false, subdir: Some("data".parse().unwrap()) };
+    assert_eq!(read("48ae236d", &mounted), Ok(Record::Volume(Volume { mount_options, ..expected })));
     assert_eq!(read("00000000", least).unwrap_err().code, Code::Corrupt);
 }
 

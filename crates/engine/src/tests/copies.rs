@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use bulkhead_api::wire::{ResumeToken, VolumeCopy, VolumeFlatten, VolumeSend};
+use bulkhead_api::wire::{ResumeToken, TenantCreate, VolumeCopy, VolumeFlatten, VolumeSend};
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, ReadFrom};
+use bulkhead_core::model::{FsKind, MountOptions, ReadFrom};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
@@ -78,6 +78,7 @@ fn peers_release_a_volume_before_it_is_unmounted() {
     let engine = engine(&sim);
     run(&engine, &Op::Create("file/v", 64, FsKind::Ext4)).unwrap();
     let copy = |name: &str, read_from, domain: Option<&str>| VolumeCopy {
+        mount_options: MountOptions::default(),
         name: name.parse().unwrap(),
         read_only: false,
         read_from: Some(read_from),
@@ -253,4 +254,55 @@ fn what_is_sent_from_a_thin_pool_can_never_change() {
     // It can be used as before.
     run(&engine, &Op::Clone("thin/a", "c")).unwrap();
     run(&engine, &Op::Remove("thin/a")).unwrap();
+}
+
+#[test]
+fn a_clone_is_mounted_as_it_was_created_to_be_and_no_copy_of_it_is() {
+    let sim = with_pools();
+    let first = engine(&sim);
+    for pool in ["file", "thin"] {
+        let original = format!("{pool}/v");
+        run(&first, &Op::Create(if pool == "file" { "file/v" } else { "thin/v" }, 64, FsKind::Ext4)).unwrap();
+        let copy = |name: &str, read_only, mount_options| VolumeCopy {
+            name: name.parse().unwrap(),
+            read_only,
+            read_from: None,
+            domain: None,
+            mount_options,
+        };
+        let subdir = Some("data".parse().unwrap());
+        let asked = MountOptions { suid: true, dev: true, subdir: subdir.clone() };
+        let request = copy("root", false, asked.clone());
+        let view = first.volume_copy(&volume(&original), &request, false).unwrap().object.unwrap();
+        assert_eq!(view.mount_options, asked);
+        assert!(first.volume_copy(&volume(&original), &request, false).unwrap().steps.is_empty());
+        let other = copy("root", false, MountOptions::default());
+        assert_eq!(first.volume_copy(&volume(&original), &other, false).unwrap_err().code, Code::AlreadyExists);
+        // Where the data is, it is in a copy as well; what programs in it may do is not inherited.
+        let root = volume(&format!("{pool}/root"));
+        let inherited = MountOptions { subdir, ..MountOptions::default() };
+        for (name, read_only) in [("snap", true), ("again", false)] {
+            let made = first.volume_copy(&root, &copy(name, read_only, MountOptions::default()), false).unwrap();
+            assert_eq!(made.object.unwrap().mount_options, inherited, "{pool}/{name}");
+        }
+        let tenant =
+            TenantCreate { volumes: vec![root.clone(), volume(&original)], ..super::tenants::without_volumes(pool) };
+        let steps = first.tenant_create(&tenant, false).unwrap().steps;
+        let mounts: Vec<String> = steps.iter().map(|step| step.action.to_string()).collect();
+        assert!(mounts.iter().any(|step| step.contains("(suid,dev,noatime)")), "{mounts:?}");
+        assert!(mounts.iter().any(|step| step.contains("(nosuid,nodev,noatime)")), "{mounts:?}");
+        let at = first.volume_inspect(&root).unwrap().mounted_at.unwrap();
+        let at_original = first.volume_inspect(&volume(&original)).unwrap().mounted_at.unwrap();
+        let check = |when: &str| {
+            assert_eq!(sim.mounted_with(&at), Some(asked.clone()), "{pool}, {when}");
+            assert_eq!(sim.mounted_with(&at_original), Some(MountOptions::default()), "{pool}, {when}");
+        };
+        check("attached");
+        sim.unmount(&at);
+        first.tick();
+        check("after the periodic check");
+        sim.reboot();
+        engine(&sim);
+        check("after a reboot");
+    }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bulkhead_api::wire::{NewPoolSource, VolumeCheck, VolumeCreate, VolumeResize};
 use bulkhead_core::error::Code;
-use bulkhead_core::model::{FsKind, Provision, Server};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 
@@ -16,6 +16,7 @@ fn requests_are_idempotent() {
     let sim = with_pools();
     let engine = engine(&sim);
     let request = VolumeCreate {
+        mount_options: MountOptions::default(),
         volume: volume("file/a"),
         size_bytes: Bytes::mib(64),
         fs: FsKind::Ext4,
@@ -39,6 +40,7 @@ fn a_dry_run_changes_nothing_and_names_the_same_steps() {
     let sim = with_pools();
     let engine = engine(&sim);
     let request = VolumeCreate {
+        mount_options: MountOptions::default(),
         volume: volume("thick/a"),
         size_bytes: Bytes::mib(30),
         fs: FsKind::Ext4,
@@ -61,8 +63,14 @@ fn what_must_be_refused_is_refused() {
     let sim = with_pools();
     let engine = engine(&sim);
     let ask = |name: &str, mib: u64, fs, provision| {
-        let request =
-            VolumeCreate { volume: volume(name), size_bytes: Bytes::mib(mib), fs, provision, fast_commit: false };
+        let request = VolumeCreate {
+            mount_options: MountOptions::default(),
+            volume: volume(name),
+            size_bytes: Bytes::mib(mib),
+            fs,
+            provision,
+            fast_commit: false,
+        };
         engine.volume_create(&request, false).unwrap_err().code
     };
     assert_eq!(ask("file/x", 0, FsKind::Ext4, None), Code::InvalidArgument);

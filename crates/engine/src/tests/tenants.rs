@@ -133,7 +133,7 @@ fn cpu_weights(sim: &Sim) -> [Option<String>; 4] {
     .map(|cgroup| sim.cgroup_file(&cgroup, "cpu.weight"))
 }
 
-fn without_volumes(name: &str) -> TenantCreate {
+pub(super) fn without_volumes(name: &str) -> TenantCreate {
     TenantCreate { name: name.parse().unwrap(), share: Share::DEFAULT, limits: vec![], volumes: vec![] }
 }
 

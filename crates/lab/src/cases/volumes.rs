@@ -45,6 +45,15 @@ pub(super) const CASES: &[Case] = &[
         run: |ctx| Box::pin(volume_copies(ctx, [("thin", "ext4", "64M"), ("file", "xfs", "320M")])),
     },
     Case {
+        name: "volume_mount_options",
+        about: "set-user-ID programs and device nodes of a clone work only with --suid and --dev, --subdir hides lost+found and follows no link, and \
+                all hold after the daemon's restart",
+        kernels: &[Kernel::V6_12],
+        profile: PROFILE,
+        limit: Duration::from_secs(600),
+        run: |ctx| Box::pin(volume_mount_options(ctx)),
+    },
+    Case {
         name: "bad_input",
         about: "invalid names, sizes, devices and operations are refused with object, cause and hint, and change \
                 nothing",
@@ -122,6 +131,64 @@ async fn volume_life(ctx: &mut Ctx, volumes: &[(&str, &str)]) -> Result<Outcome>
         ensure!(left.is_empty(), "a cgroup was left: {left}");
     }
     unmake_pools(ctx, &kinds).await?;
+    daemon.stop().await?;
+    Ok(Outcome::Passed)
+}
+
+async fn volume_mount_options(ctx: &mut Ctx) -> Result<Outcome> {
+    let ctx = &*ctx;
+    let mut daemon = start_daemon(ctx, &[]).await?;
+    make_pools(ctx, &["file", "thin"]).await?;
+    for kind in ["file", "thin"] {
+        ctx.log(kind);
+        let (plain, root) = (format!("{kind}/plain"), format!("{kind}/root"));
+        json(ctx, &["volume", "create", &plain, "--size", "64M"]).await?;
+        json(ctx, &["volume", "clone", &plain, "root", "--suid", "--dev", "--subdir", "data"]).await?;
+        json(ctx, &["volume", "clone", &root, "again"]).await?;
+        let again = format!("{kind}/again");
+        let view = json(ctx, &["volume", "inspect", &again]).await?;
+        ensure!(view["mount_options"] == serde_json::json!({"subdir": "data"}), "{view}");
+        json(ctx, &["tenant", "create", "t", "--volume", &plain, "--volume", &root]).await?;
+        let at = |name: &str| format!("/run/bulkhead/mnt/{kind}/{name}");
+        let check = async |when: &str| {
+            let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {}", at("root"))).await?;
+            ensure!(!options.contains("nosuid") && !options.contains("nodev"), "{when}: {options}");
+            let options = ctx.machine.sh(&format!("findmnt -no OPTIONS {}", at("plain"))).await?;
+            ensure!(options.contains("nosuid") && options.contains("nodev"), "{when}: {options}");
+            let fs_root = ctx.machine.sh(&format!("findmnt -no FSROOT {}", at("root"))).await?;
+            ensure!(fs_root.trim() == "/data", "{when}: {fs_root}");
+            Ok(())
+        };
+        check("attached").await?;
+        let found = ctx.machine.sh(&format!("ls -A {}; ls -A {}", at("root"), at("plain"))).await?;
+        ensure!(found.trim() == "lost+found", "{found}");
+        // A device node can be opened in the one alone.
+        let nodes = format!("mknod {}/null c 1 3; mknod {}/null c 1 3", at("root"), at("plain"));
+        ctx.machine.sh(&nodes).await?;
+        ctx.machine
+            .sh(&format!("echo x > {}/null && ! ( echo x > {}/null ) 2>/dev/null", at("root"), at("plain")))
+            .await?;
+        let grown = json(ctx, &["volume", "resize", &root, "--size", "128M"]).await?;
+        ensure!(grown["object"]["size_bytes"] == 128 << 20, "{grown}");
+        daemon.stop().await?;
+        ctx.machine.sh(&format!("umount {}", at("root"))).await?;
+        daemon = start_daemon(ctx, &[]).await?;
+        check("after a restart").await?;
+        json(ctx, &["tenant", "rm", "t"]).await?;
+        // A link of that name leads nowhere.
+        let link = format!("{kind}/link");
+        json(ctx, &["volume", "create", &link, "--size", "64M"]).await?;
+        json(ctx, &["tenant", "create", "t", "--volume", &link]).await?;
+        ctx.machine.sh(&format!("ln -s /etc {}/data", at("link"))).await?;
+        json(ctx, &["tenant", "rm", "t"]).await?;
+        json(ctx, &["volume", "clone", &link, "behind", "--subdir", "data"]).await?;
+        let behind = format!("{kind}/behind");
+        refused(ctx, 1, &["data", "cannot bind"], &["tenant", "create", "t", "--volume", &behind]).await?;
+        for volume in [behind, link, again, root, plain] {
+            json(ctx, &["volume", "rm", &volume, "--force"]).await?;
+        }
+    }
+    unmake_pools(ctx, &["file", "thin"]).await?;
     daemon.stop().await?;
     Ok(Outcome::Passed)
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use bulkhead_api::client::{Client, Removal};
 use bulkhead_api::wire::{DeviceView, PoolView, TenantCreate, VolumeCreate};
 use bulkhead_core::error::{Code, Fault};
-use bulkhead_core::model::{FsKind, VolumeRef};
+use bulkhead_core::model::{FsKind, MountOptions, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_sys::file::LockFile;
@@ -95,7 +95,14 @@ impl Scratch {
     fn make_volume(&self, pool: &Name, name: &Name) -> Result<PathBuf> {
         let volume = VolumeRef { pool: pool.clone(), name: name.clone() };
         let (size_bytes, fs, provision, fast_commit) = (self.volume, FsKind::Ext4, None, false);
-        let request = VolumeCreate { volume: volume.clone(), size_bytes, fs, provision, fast_commit };
+        let request = VolumeCreate {
+            mount_options: MountOptions::default(),
+            volume: volume.clone(),
+            size_bytes,
+            fs,
+            provision,
+            fast_commit,
+        };
         self.daemon.ask(async |client| client.volume_create(&request, false).await)?;
         let volumes = vec![volume.clone()];
         let request = TenantCreate { name: name.clone(), share: Share::DEFAULT, limits: Vec::new(), volumes };

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use bulkhead_api::client::{Stream, Streamed};
 use bulkhead_api::wire::{DeviceMeasure, ImageImport, JobResult, JobState, JobView, VolumeSend};
-use bulkhead_core::model::Server;
+use bulkhead_core::model::{MountOptions, Server};
 use bulkhead_core::name::Name;
 use bulkhead_core::slices::{self, server};
 use bulkhead_core::stream::StreamHeader;
@@ -22,7 +22,13 @@ async fn with_snapshot(dir: &TempDir, sim: &Sim) -> Daemon {
     let daemon = Daemon::start(dir, sim).await;
     make_pool(&daemon.client).await;
     daemon.client.volume_create(&volume_create("fast/data"), false).await.unwrap();
-    let copy = VolumeCopy { name: "snap".parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let copy = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "snap".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     daemon.client.volume_copy(&volume("fast/data"), &copy, false).await.unwrap();
     daemon
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use bulkhead_api::wire::{
     JobState, JobView, NewPoolSource, PoolCreate, TenantCreate, TenantSet, VolumeCopy, VolumeCreate,
 };
-use bulkhead_core::model::{FsKind, Provision, Server};
+use bulkhead_core::model::{FsKind, MountOptions, Provision, Server};
 use bulkhead_core::reason::Reason;
 use bulkhead_core::units::{Bytes, Share};
 use tokio::task::JoinHandle;
@@ -38,7 +38,14 @@ async fn pool(service: &Service, name: &str, source: NewPoolSource) {
 }
 
 async fn create(service: &Service, name: &str, size_bytes: Bytes, provision: Option<Provision>) {
-    let request = VolumeCreate { volume: volume(name), size_bytes, fs: FsKind::Ext4, provision, fast_commit: false };
+    let request = VolumeCreate {
+        mount_options: MountOptions::default(),
+        volume: volume(name),
+        size_bytes,
+        fs: FsKind::Ext4,
+        provision,
+        fast_commit: false,
+    };
     service.volume_create(request, Terms::default()).await.unwrap();
 }
 
@@ -127,10 +134,22 @@ async fn what_is_not_to_be_trimmed_is_refused_with_the_reason() {
             None => assert!(told.is_ok(), "{told:?}"),
         }
     }
-    let snapshot = VolumeCopy { name: "s".parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let snapshot = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "s".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     service.volume_copy(volume("p/v"), snapshot, Terms::default()).await.unwrap();
     // The copy of one that was written in advance makes a hole of nothing either.
-    let of_full = VolumeCopy { name: "of-full".parse().unwrap(), read_only: true, read_from: None, domain: None };
+    let of_full = VolumeCopy {
+        mount_options: MountOptions::default(),
+        name: "of-full".parse().unwrap(),
+        read_only: true,
+        read_from: None,
+        domain: None,
+    };
     service.volume_copy(volume("p/full"), of_full, Terms::default()).await.unwrap();
     for (name, why) in [("p/s", "read-only"), ("p/full", "refuses discards")] {
         let fault = trim(&service, name).await.unwrap_err();
