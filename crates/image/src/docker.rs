@@ -1,5 +1,5 @@
 //! Archives that `docker save` and `podman save` write: `manifest.json` lists images, each with its layers in order, which are archives
-//! beside it. Newer ones are OCI layouts as well, and read as such.
+//! beside it. Newer ones are OCI layouts as well, and read as such; the oldest ones are in `docker/legacy.rs`.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,11 @@ use crate::platform::Platform;
 use crate::reference;
 use crate::store::{Store, digest, hex_of};
 
+mod legacy;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use legacy::Legacy;
 
 /// Where such an archive says what is in it.
 const MANIFEST: &str = "manifest.json";

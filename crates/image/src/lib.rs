@@ -39,7 +39,7 @@ mod tests;
 mod unpack;
 
 use archive::Archive;
-use docker::Saved;
+use docker::{Legacy, Saved};
 use error::failed;
 pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
 use layer::{Layer, read_layer};
@@ -180,6 +180,13 @@ fn layers(store: Store, wanted: &Wanted) -> Result<Option<(Store, Vec<Layer>)>, 
         Ok(saved) => {
             let layers = saved.layers(wanted)?;
             return Ok(Some((saved.store, layers)));
+        }
+        Err(store) => store,
+    };
+    let store = match Legacy::open(store)? {
+        Ok(legacy) => {
+            let layers = legacy.layers(wanted)?;
+            return Ok(Some((legacy.store, layers)));
         }
         Err(store) => store,
     };
