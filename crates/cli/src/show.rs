@@ -252,6 +252,7 @@ impl Show for VolumeView {
                 self.mount_options.subdir.as_ref().map_or_else(|| "/".to_owned(), ToString::to_string),
             ),
             ("device", or_dash(self.device.as_ref())),
+            ("logical block", or_dash(self.logical_block_bytes.map(|bytes| Bytes(bytes.into())))),
             ("physical devices", joined(&self.physical_devices)),
             ("journal", accounting),
         ]

@@ -58,6 +58,8 @@ pub struct OpenDevice {
     pub dev: DevNo,
     /// What makes it.
     pub backing: Backing,
+    /// The smallest unit in which it can be written; `None` where the kernel does not say.
+    pub logical_block_bytes: Option<u32>,
 }
 
 /// A block device that an operator named.

@@ -438,6 +438,7 @@ impl Engine {
             mount_options: volume.mount_options.clone(),
             tenant,
             mounted_at,
+            logical_block_bytes: open.as_ref().and_then(|open| open.logical_block_bytes),
             device: open.map(|open| open.path.display().to_string()),
             physical_devices,
             accounting,

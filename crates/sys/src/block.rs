@@ -255,6 +255,19 @@ pub fn inspect(roots: &Roots, dev: DevNo) -> Result<BlockDevice, BlockError> {
     })
 }
 
+/// The smallest unit in which a device can be written (`queue/logical_block_size`), which direct I/O has to be a multiple of.
+///
+/// # Errors
+/// Those of [`inspect`].
+pub fn logical_block_bytes(roots: &Roots, dev: DevNo) -> Result<u32, BlockError> {
+    let dir = device_dir(roots, dev)?;
+    let disk = match parent_disk(&dir)? {
+        Some(disk) => device_dir(roots, disk)?,
+        None => dir,
+    };
+    read_number(&disk.join("queue/logical_block_size"))
+}
+
 /// The device behind a path such as `/dev/vg/lv`.
 ///
 /// # Errors

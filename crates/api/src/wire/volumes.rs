@@ -135,6 +135,8 @@ pub struct VolumeView {
     pub mounted_at: Option<PathBuf>,
     /// Its block device while there is one.
     pub device: Option<String>,
+    /// The device's logical block size, of which direct I/O (`O_DIRECT`) has to be a multiple: 4096 in file pools, the disk's (often 512) on LVM.
+    pub logical_block_bytes: Option<u32>,
     /// The device at the bottom of the stack.
     pub physical_devices: Vec<String>,
     /// How its journal is charged.

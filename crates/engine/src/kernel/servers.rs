@@ -229,7 +229,8 @@ impl Kernel {
                 (path, dev, Backing::Served { has_server, lost_base, unprepared })
             }
         };
-        Ok(Some(OpenDevice { path, dev, backing }))
+        let logical_block_bytes = block::logical_block_bytes(&self.roots, dev).ok();
+        Ok(Some(OpenDevice { path, dev, backing, logical_block_bytes }))
     }
 
     /// How what an image's block server writes is charged; `None` when it has none.

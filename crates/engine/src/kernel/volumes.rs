@@ -48,7 +48,8 @@ impl Volumes for Kernel {
                     return Ok(None);
                 }
                 let dev = block::devno_of(&path).map_err(|e| e.fault(device))?;
-                Ok(Some(OpenDevice { path, dev, backing: Backing::LogicalVolume }))
+                let logical_block_bytes = block::logical_block_bytes(&self.roots, dev).ok();
+                Ok(Some(OpenDevice { path, dev, backing: Backing::LogicalVolume, logical_block_bytes }))
             }
         }
     }

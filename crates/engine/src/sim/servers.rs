@@ -67,7 +67,9 @@ impl Volumes for Sim {
     fn open_device(&self, device: &DeviceRef) -> Result<Option<OpenDevice>, Fault> {
         let open = self.world().fs(device).is_ok();
         let path = PathBuf::from("/dev").join(device.to_string().replace(' ', "-"));
-        Ok(open.then(|| OpenDevice { path, dev: DevNo::new(7, 0), backing: Backing::LogicalVolume }))
+        let logical_block_bytes = Some(if matches!(device, DeviceRef::Image { .. }) { 4096 } else { 512 });
+        let (dev, backing) = (DevNo::new(7, 0), Backing::LogicalVolume);
+        Ok(open.then_some(OpenDevice { path, dev, backing, logical_block_bytes }))
     }
 
     fn in_use(&self, device: &DeviceRef) -> Result<Option<String>, Fault> {

@@ -275,6 +275,7 @@ fn a_clone_is_mounted_as_it_was_created_to_be_and_no_copy_of_it_is() {
         let request = copy("root", false, asked.clone());
         let view = first.volume_copy(&volume(&original), &request, false).unwrap().object.unwrap();
         assert_eq!(view.mount_options, asked);
+        assert_eq!(view.logical_block_bytes, None, "it has no device yet");
         assert!(first.volume_copy(&volume(&original), &request, false).unwrap().steps.is_empty());
         let other = copy("root", false, MountOptions::default());
         assert_eq!(first.volume_copy(&volume(&original), &other, false).unwrap_err().code, Code::AlreadyExists);
@@ -291,7 +292,9 @@ fn a_clone_is_mounted_as_it_was_created_to_be_and_no_copy_of_it_is() {
         let mounts: Vec<String> = steps.iter().map(|step| step.action.to_string()).collect();
         assert!(mounts.iter().any(|step| step.contains("(suid,dev,noatime)")), "{mounts:?}");
         assert!(mounts.iter().any(|step| step.contains("(nosuid,nodev,noatime)")), "{mounts:?}");
-        let at = first.volume_inspect(&root).unwrap().mounted_at.unwrap();
+        let view = first.volume_inspect(&root).unwrap();
+        assert_eq!(view.logical_block_bytes, Some(if pool == "file" { 4096 } else { 512 }));
+        let at = view.mounted_at.unwrap();
         let at_original = first.volume_inspect(&volume(&original)).unwrap().mounted_at.unwrap();
         let check = |when: &str| {
             assert_eq!(sim.mounted_with(&at), Some(asked.clone()), "{pool}, {when}");
