@@ -100,6 +100,8 @@ pub(crate) struct Generator {
     pub(crate) disturbed: BTreeSet<Vec<u8>>,
     /// The directories of the layer that no entry names.
     implied: BTreeSet<Vec<u8>>,
+    /// The directories that the layer replaced with something else, for a while at least.
+    replaced: BTreeSet<Vec<u8>>,
     /// For people: the entries, one a line.
     pub(crate) log: Vec<String>,
 }
@@ -116,6 +118,7 @@ impl Generator {
             late: BTreeSet::new(),
             disturbed: BTreeSet::new(),
             implied: BTreeSet::new(),
+            replaced: BTreeSet::new(),
             log: Vec::new(),
         }
     }
@@ -140,6 +143,7 @@ impl Generator {
     /// The next layer of an image: what it removes of those below, and what it adds, in any order.
     pub(crate) fn layer(&mut self) -> Vec<u8> {
         self.implied.clear();
+        self.replaced.clear();
         let mut whiteouts = Vec::new();
         for _ in 0..self.random.below(6) {
             whiteouts.extend(self.whiteout());
@@ -155,7 +159,10 @@ impl Generator {
                 let hidden = join(&parent, name.strip_prefix(b".wh.").unwrap_or_default());
                 let is_opaque = name == b".wh..wh..opq";
                 let is_hidden = |path: &Vec<u8>| *path == hidden || is_opaque && is_below(path, &parent);
-                let is_first = what != What::Directory || written != parent || self.implied.iter().any(is_hidden);
+                let is_first = what != What::Directory
+                    || written != parent
+                    || self.replaced.iter().any(|path| *path == parent || is_below(&parent, path))
+                    || self.implied.iter().any(is_hidden);
                 let at = if is_first { 0 } else { self.random.below(entries.len() + 1) };
                 entries.insert(at, entry);
             }
@@ -290,6 +297,7 @@ impl Generator {
             _ => What::Other,
         };
         if what != What::Directory {
+            self.replaced.insert(path.to_vec());
             self.remove_below(path);
         }
         self.tree.insert(path.to_vec(), what);

@@ -1,6 +1,7 @@
 //! Generated archives and images, unpacked by this crate and by the programs that everybody has: GNU tar, and `umoci` for layers of OCI
 //! layouts. The trees are compared name by name; what may differ is said in [`allowed`], with the reason.
 //!
+//! `BULKHEAD_COMPARE_FILES=A:B` compares real ones: archives, and directories with an OCI layout whose image is tagged `it`.
 //! `BULKHEAD_COMPARE=N` compares N archives and N images instead of a few, `BULKHEAD_COMPARE_SEED=N` begins at another seed.
 
 #![forbid(unsafe_code)]
@@ -215,6 +216,44 @@ fn root_archives_give_the_trees_that_gnu_tar_makes_of_them() {
     }
     println!("seeds {seeds:?}: {n_entries} entries of archives compared with GNU tar");
     assert!(found.is_empty(), "{} differ\n{}", found.len(), found.into_iter().take(3).collect::<Vec<_>>().join("\n"));
+}
+
+/// Compares archives and layouts that somebody names.
+#[test]
+fn root_named_sources_give_the_trees_that_others_make_of_them() {
+    let Ok(sources) = std::env::var("BULKHEAD_COMPARE_FILES") else {
+        return println!("Skipped: BULKHEAD_COMPARE_FILES names no archives and layouts");
+    };
+    if let Some(reason) = lacks("tar", "GNU tar").or_else(|| lacks("umoci", "umoci version")) {
+        return println!("Skipped: {reason}");
+    }
+    for source in sources.split(':').map(Path::new) {
+        let dir = tempfile::tempdir().unwrap();
+        let theirs = dir.path().join("theirs");
+        let (output, archive, by) = if source.is_dir() {
+            let archive = dir.path().join("layout.tar");
+            assert!(
+                run("tar", &[Path::new("-cf"), &archive, Path::new("-C"), source, Path::new(".")]).status.success()
+            );
+            let image = PathBuf::from(format!("{}:it", source.display()));
+            let arguments = ["raw", "unpack", "--image"].map(Path::new);
+            let output = run("umoci", &[&arguments[..], &[&image, &theirs]].concat());
+            (output, archive, Reference::Umoci { disturbed: BTreeSet::new() })
+        } else {
+            (untar(source, &theirs), source.to_owned(), Reference::Tar { late: BTreeSet::new() })
+        };
+        assert!(output.status.success(), "{source:?}: {output:?}");
+        let bytes = fs::read(&archive).unwrap();
+        let begun = std::time::Instant::now();
+        let tree = ours(&bytes, dir.path()).unwrap();
+        let (took, made) = (begun.elapsed(), list(tree.path()));
+        println!("{}: {} entries, {} in {took:.1?}", source.display(), made.len(), tree.bytes());
+        assert_eq!(differences(&made, &list(&theirs), &by), "", "{source:?}");
+        assert_eq!(tree.left_out(), [], "{source:?}");
+        if !source.is_dir() {
+            assert_eq!(packed(dir.path(), tree.path(), &made), "", "{source:?}");
+        }
+    }
 }
 
 /// How a tree differs from what GNU tar makes of it when it is packed here.
