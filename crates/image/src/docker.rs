@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use crate::Wanted;
 use crate::choose::{Candidate, Found};
 use crate::error::{ImageError, ImportError};
-use crate::layer::{Known, Layer};
+use crate::image_layer::{ImageLayer, Known};
 use crate::platform::Platform;
 use crate::reference;
 use crate::store::{Store, digest, hex_of};
@@ -91,7 +91,7 @@ impl Saved {
     }
 
     /// The layers of the image that is wanted, the lowest first.
-    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<Layer>, ImportError> {
+    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<ImageLayer>, ImportError> {
         let mut images = self.images.clone();
         if let Some(name) = &wanted.reference {
             images = reference::pick(images, Image::names, name).map_err(|reason| self.store.wrong(reason))?;
@@ -128,7 +128,7 @@ impl Saved {
         Ok((digest(hasher), self.store.parse(name, &bytes)?))
     }
 
-    fn layers_of(&self, image: &Image, diff_ids: Vec<String>) -> Result<Vec<Layer>, ImportError> {
+    fn layers_of(&self, image: &Image, diff_ids: Vec<String>) -> Result<Vec<ImageLayer>, ImportError> {
         let paths = image.layers.clone().unwrap_or_default();
         self.store.check_number(paths.len())?;
         if !diff_ids.is_empty() && diff_ids.len() != paths.len() {
@@ -136,12 +136,12 @@ impl Saved {
             return Err(self.store.wrong(ImageError::Document { document: image.config.clone(), cause }));
         }
         let mut digests = diff_ids.into_iter().map(Known::Content);
-        let layers = paths.into_iter().map(|path| Layer {
+        let layers = paths.into_iter().map(|path| ImageLayer {
             name: format!("layer {path}"),
             path: PathBuf::from(path),
             digest: digests.next().unwrap_or(Known::Nothing),
         });
-        let layers: Vec<Layer> = layers.collect();
+        let layers: Vec<ImageLayer> = layers.collect();
         // What is missing is said before anything is unpacked.
         layers.iter().try_for_each(|layer| self.store.file(&layer.path, &layer.name).map(drop))?;
         Ok(layers)

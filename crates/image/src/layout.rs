@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::Wanted;
 use crate::choose::{Candidate, Found};
 use crate::error::{ImageError, ImportError, failed, shown};
-use crate::layer::{Known, Layer};
+use crate::image_layer::{ImageLayer, Known};
 use crate::platform::Platform;
 use crate::reference;
 use crate::store::{Store, hex_of};
@@ -115,7 +115,7 @@ impl Layout {
     }
 
     /// The layers of the image that is wanted, the lowest first.
-    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<Layer>, ImportError> {
+    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<ImageLayer>, ImportError> {
         let index: Index =
             self.store.parse(INDEX, &self.store.read(INDEX, &self.store.file(Path::new(INDEX), INDEX)?)?)?;
         let mut tops = index.manifests;
@@ -206,12 +206,12 @@ impl Layout {
     }
 
     /// Refuses layers that cannot be read.
-    fn check_layers(&self, layers: &[Descriptor]) -> Result<Vec<Layer>, ImportError> {
+    fn check_layers(&self, layers: &[Descriptor]) -> Result<Vec<ImageLayer>, ImportError> {
         self.store.check_number(layers.len())?;
         layers.iter().map(|layer| self.layer(layer)).collect()
     }
 
-    fn layer(&self, layer: &Descriptor) -> Result<Layer, ImportError> {
+    fn layer(&self, layer: &Descriptor) -> Result<ImageLayer, ImportError> {
         let (digest, kind) = (shown(layer.digest.as_bytes()), &layer.media_type);
         let wrong = match kind.as_str() {
             kind if kind.contains("encrypted") => ImageError::Encrypted(digest),
@@ -225,7 +225,11 @@ impl Layout {
                 // What is missing is said before anything is unpacked.
                 self.blob(layer)?;
                 let path = blob_path(hex_of(&layer.digest).unwrap_or_default());
-                return Ok(Layer { name: format!("layer {digest}"), path, digest: Known::File(layer.digest.clone()) });
+                return Ok(ImageLayer {
+                    name: format!("layer {digest}"),
+                    path,
+                    digest: Known::File(layer.digest.clone()),
+                });
             }
             kind => ImageError::MediaType { digest, media_type: shown(kind.as_bytes()) },
         };

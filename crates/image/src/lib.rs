@@ -25,7 +25,7 @@ mod count;
 mod decompress;
 mod docker;
 mod error;
-mod layer;
+mod image_layer;
 mod layout;
 mod pack;
 mod platform;
@@ -42,7 +42,7 @@ use archive::Archive;
 use docker::{Legacy, Saved};
 use error::failed;
 pub use error::{ArchiveError, DirectoryError, EntryError, ImageError, ImportError};
-use layer::{Layer, read_layer};
+use image_layer::{ImageLayer, read_image_layer};
 use layout::Layout;
 pub use pack::Source;
 pub use platform::{BadPlatform, Platform};
@@ -161,14 +161,14 @@ fn unpack_image(
     let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
     for layer in &layers {
         // What a layer removes is of the layers below, wherever in the layer that is said.
-        read_layer(&store, layer, |archive, name| unpacked.remove_hidden(archive, name))?;
-        read_layer(&store, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
+        read_image_layer(&store, layer, |archive, name| unpacked.apply_whiteouts(archive, name))?;
+        read_image_layer(&store, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
     }
     unpacked.finish().map(Some)
 }
 
 /// The layers of the image that is wanted; `None` if there are no images. What is a layout for OCI and for Docker is one for OCI.
-fn layers(store: Store, wanted: &Wanted) -> Result<Option<(Store, Vec<Layer>)>, ImportError> {
+fn layers(store: Store, wanted: &Wanted) -> Result<Option<(Store, Vec<ImageLayer>)>, ImportError> {
     let store = match Layout::open(store) {
         Ok(layout) => {
             let layers = layout.layers(wanted)?;

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 use tar::{EntryType, Header};
 
 use crate::error::{ImageError, ImportError};
-use crate::layer::Layer;
+use crate::image_layer::ImageLayer;
 use crate::store::{Store, digest};
 
 /// A tar archive in the making.
@@ -150,13 +150,13 @@ pub(crate) fn complete(layout: &Path, manifests: &[Value]) {
 }
 
 /// What is in each of these layers, which are text.
-pub(crate) fn contents(store: &Store, layers: &[Layer]) -> Vec<String> {
-    let text = |layer: &Layer| std::io::read_to_string(store.file(&layer.path, "it").unwrap()).unwrap();
+pub(crate) fn contents(store: &Store, layers: &[ImageLayer]) -> Vec<String> {
+    let text = |layer: &ImageLayer| std::io::read_to_string(store.file(&layer.path, "it").unwrap()).unwrap();
     layers.iter().map(text).collect()
 }
 
 /// Why there are no layers.
-pub(crate) fn reason(layers: Result<Vec<Layer>, ImportError>) -> ImageError {
+pub(crate) fn reason(layers: Result<Vec<ImageLayer>, ImportError>) -> ImageError {
     match layers {
         Err(ImportError::Image { reason, .. }) => reason,
         other => panic!("{other:?}"),

@@ -23,13 +23,13 @@ use crate::beneath::{self, Directory, Unreachable};
 use crate::error::{EntryError, ImportError, failed, shown};
 
 mod data;
-mod dress;
+mod metadata;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use data::{Meter, whole_blocks};
-pub(crate) use dress::attributes;
-use dress::{at, dress};
+pub(crate) use metadata::attributes;
+use metadata::{at, set_metadata};
 
 /// How the name begins of what removes something of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
@@ -123,7 +123,7 @@ impl Unpacked {
     }
 
     /// Removes what a layer says that it removes of those below; nothing else is done with the layer.
-    pub(crate) fn remove_hidden(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
+    pub(crate) fn apply_whiteouts(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
         self.last = None;
         let mut made = BTreeSet::new();
         while let Some(member) = archive.next()? {
@@ -204,7 +204,7 @@ impl Unpacked {
             return match member.kind {
                 Kind::Directory => {
                     self.times.insert(PathBuf::new(), member.mtime);
-                    dress(entry, &self.root, OsStr::new("."), &mut self.notes)
+                    set_metadata(entry, &self.root, OsStr::new("."), &mut self.notes)
                 }
                 _ => Err(entry.refused(EntryError::Root)),
             };
@@ -238,7 +238,7 @@ impl Unpacked {
         if member.kind == Kind::Directory {
             self.times.insert(path, member.mtime);
         }
-        dress(entry, &directory.fd, &name, &mut self.notes)?;
+        set_metadata(entry, &directory.fd, &name, &mut self.notes)?;
         self.last = Some((parent, directory));
         Ok(())
     }
@@ -257,7 +257,7 @@ impl Unpacked {
         let held = data::copy(entry, archive, &file, meter)?;
         self.note_holes(&file, held, entry.member.content.len).map_err(entry.failed("look at"))?;
         drop(file);
-        dress(entry, &directory.fd, name, &mut self.notes)?;
+        set_metadata(entry, &directory.fd, name, &mut self.notes)?;
         self.last = Some((parent, directory));
         Ok(())
     }

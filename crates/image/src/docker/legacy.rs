@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::Wanted;
 use crate::choose::{Candidate, Found};
 use crate::error::{ImageError, ImportError};
-use crate::layer::{Known, Layer};
+use crate::image_layer::{ImageLayer, Known};
 use crate::platform::Platform;
 use crate::reference;
 use crate::store::Store;
@@ -63,7 +63,7 @@ impl Legacy {
     }
 
     /// The layers of the image that is wanted, the lowest first.
-    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<Layer>, ImportError> {
+    pub(crate) fn layers(&self, wanted: &Wanted) -> Result<Vec<ImageLayer>, ImportError> {
         let mut images = self.images.clone();
         if let Some(name) = &wanted.reference {
             let names = |(name, layer): &(String, String)| vec![name.clone(), layer.clone()];
@@ -89,7 +89,7 @@ impl Legacy {
             let (name, path) = (format!("layer {id}"), PathBuf::from(&id).join("layer.tar"));
             // What is missing is said before anything is unpacked.
             self.store.file(&path, &name)?;
-            layers.push(Layer { name, path, digest: Known::Nothing });
+            layers.push(ImageLayer { name, path, digest: Known::Nothing });
             // A chain that leads back to itself ends here.
             self.store.check_number(layers.len())?;
             next = self.document(&id)?.parent.filter(|parent| !parent.is_empty());

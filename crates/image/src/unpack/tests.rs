@@ -11,7 +11,7 @@ fn unpack_all(dir: &Path, archives: &[Vec<u8>], is_layer: bool) -> Result<PathBu
     let mut unpacked = Unpacked::create(&dir.join("tree"))?;
     for bytes in archives {
         if is_layer {
-            unpacked.remove_hidden(&mut Archive::new(&bytes[..], "it", true), "it")?;
+            unpacked.apply_whiteouts(&mut Archive::new(&bytes[..], "it", true), "it")?;
         }
         unpacked.unpack(&mut Archive::new(&bytes[..], "it", is_layer), "it", is_layer, &mut meter)?;
     }
@@ -299,7 +299,7 @@ fn no_time_is_kept_of_a_directory_that_is_gone() {
     let lower = lower.dir("c/d", 0o755, 1).file("a", "").dir("e", 0o755, 1).dir("e/f", 0o755, 1).end();
     unpacked.unpack(&mut Archive::new(&lower[..], "it", true), "it", true, &mut meter).unwrap();
     let upper = Tar::new().file("c/.wh..wh..opq", "").file(".wh.e", "").end();
-    unpacked.remove_hidden(&mut Archive::new(&upper[..], "it", true), "it").unwrap();
+    unpacked.apply_whiteouts(&mut Archive::new(&upper[..], "it", true), "it").unwrap();
     let left: Vec<_> = unpacked.times.keys().map(|path| path.display().to_string()).collect();
     assert_eq!(left, ["", "ab", "c"]);
 }

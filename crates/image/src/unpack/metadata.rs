@@ -21,7 +21,7 @@ const HAS_ROOM_BYTES: u64 = 1 << 20;
 
 /// Gives an entry that was just made its owner, mode, attributes and time, in the order in which none of these takes another back.
 /// Attributes that it cannot have are noted.
-pub(super) fn dress(
+pub(super) fn set_metadata(
     entry: &Entry<'_>,
     directory: &OwnedFd,
     name: &OsStr,

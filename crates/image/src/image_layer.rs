@@ -12,7 +12,7 @@ use crate::store::Store;
 
 /// A layer of the image that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Layer {
+pub(crate) struct ImageLayer {
     /// What it is called in errors.
     pub(crate) name: String,
     /// Where it is.
@@ -31,9 +31,9 @@ pub(crate) enum Known {
 }
 
 /// Reads a layer to its end, and verifies it.
-pub(crate) fn read_layer(
+pub(crate) fn read_image_layer(
     store: &Store,
-    layer: &Layer,
+    layer: &ImageLayer,
     read: impl FnOnce(&mut Archive<Box<dyn Read + '_>>, &str) -> Result<(), ImportError>,
 ) -> Result<(), ImportError> {
     let name = &layer.name;
