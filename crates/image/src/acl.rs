@@ -1,7 +1,7 @@
-//! POSIX access control lists: as the text that archives carry (`SCHILY.acl.access`, `SCHILY.acl.default`), and as the value of an extended
-//! attribute that the kernel takes (`posix_acl_xattr.h`).
+//! POSIX access control lists, as text in archives (`SCHILY.acl.access`, `SCHILY.acl.default`) and as the value of the kernel's extended
+//! attribute (`posix_acl_xattr.h`).
 //!
-//! Owns: both forms. Does not: resolve names of users; an archive's names mean nothing here.
+//! Owns: both forms. Does not: resolve names of users; an archive's names mean nothing on this host.
 
 /// The version of the kernel's form, and bytes of its head and of each entry.
 const VERSION: u32 = 2;

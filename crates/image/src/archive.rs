@@ -1,6 +1,7 @@
-//! Reads tar archives: ustar, GNU's long names and sparse files, and the extended headers of POSIX. How much memory a header can take is bounded.
+//! Parser of tar archives: v7, ustar, GNU (long names, sparse files, labels, incremental backups) and POSIX extended headers. The input is
+//! untrusted; the memory that a header can take is bounded.
 //!
-//! Owns: what the bytes mean. Does not: believe a name, nor make any file.
+//! Owns: the meaning of the bytes. Does not: trust a name, or create files.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -134,8 +135,8 @@ impl<R: Read> Archive<R> {
                 kind => {
                     // An attribute may well be empty.
                     local.retain(|word, value| !value.is_empty() || word.starts_with(XATTR));
-                    let told = local.remove(&b"path"[..]);
-                    let path = sparse::name(&mut local).or(told).or(long_name);
+                    let stated = local.remove(&b"path"[..]);
+                    let path = sparse::name(&mut local).or(stated).or(long_name);
                     let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
                     let link = local.remove(&b"linkpath"[..]).or(long_link);
                     let link = link.or_else(|| header.link_name_bytes().map(|link| link.into_owned()));
@@ -157,8 +158,8 @@ impl<R: Read> Archive<R> {
     ) -> Result<Member, ImportError> {
         let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(&path), reason };
         let wrong = |what| refused(EntryError::Number(what));
-        let told = |word: &str| records.get(word.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
-        let of = |word: &str, found: Option<u64>, what| match told(word) {
+        let stated = |word: &str| records.get(word.as_bytes()).and_then(|value| std::str::from_utf8(value).ok());
+        let of = |word: &str, found: Option<u64>, what| match stated(word) {
             Some(text) => text.parse::<u64>().map_err(|_| wrong(what)),
             None => found.ok_or_else(|| wrong(what)),
         };
@@ -182,7 +183,7 @@ impl<R: Read> Archive<R> {
             EntryType::Fifo => Kind::Fifo,
             other => return Err(refused(EntryError::Type(char::from(other.as_byte())))),
         };
-        let mtime = match told("mtime") {
+        let mtime = match stated("mtime") {
             Some(text) => seconds(text),
             None => number(&fields.mtime),
         };
@@ -233,8 +234,8 @@ impl<R: Read> Archive<R> {
         let content = if header.entry_type() == EntryType::GNUSparse {
             sparse::of_header(header, stored, &mut self.input)
         } else {
-            let told = sparse::of_records(records, stored, &mut self.data());
-            told.map(|content| content.unwrap_or_else(|| Content::whole(stored)))
+            let stated = sparse::of_records(records, stored, &mut self.data());
+            stated.map(|content| content.unwrap_or_else(|| Content::whole(stored)))
         };
         let refused = |reason| ImportError::Entry { archive: self.name.clone(), entry: shown(path), reason };
         match content {
@@ -281,7 +282,7 @@ impl<R: Read> Archive<R> {
             return Ok(None);
         }
         match number(&header.as_old().cksum) {
-            Some(told) if sums(&header).contains(&told) => Ok(Some(header)),
+            Some(stated) if sums(&header).contains(&stated) => Ok(Some(header)),
             _ if begins => Err(self.wrong(ArchiveError::Unknown)),
             _ => Err(self.damaged("the checksum of a header is wrong")),
         }

@@ -1,6 +1,6 @@
-//! Which extended attributes a file of the image can have, and what is said of those that are left out.
+//! Which extended attributes a file of the image can have, and the notes on those that are left out.
 //!
-//! Owns: what ext4 takes, wherever it is unpacked. Does not: set any.
+//! Owns: the limits of ext4, wherever an image is unpacked. Does not: set attributes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const OTHERS: &str = "(others)";
 /// How the words begin of access lists that are text, as star and GNU tar write them.
 pub(crate) const ACL_TEXT: &[u8] = b"SCHILY.acl.";
 
-/// Bytes of a name that are said: all that is said together fits into one message of a worker.
+/// Bytes of a name in a note: all notes together fit into one message of a worker.
 const MAX_SAID: usize = 80;
 
 /// The namespaces that ext4 has, and the access lists.
@@ -54,8 +54,8 @@ impl Reason {
         match self {
             Self::Foreign => "Linux has no such attribute",
             Self::Kind => "files of that kind cannot have it",
-            Self::TooLarge => "the attributes of a file may fill one block of 4 KiB",
-            Self::AclText => "it is no access list with numbers of users and groups",
+            Self::TooLarge => "the attributes of a file must fit into one block of 4 KiB",
+            Self::AclText => "not an access list with numeric users and groups",
             Self::Staging => "the file system of the staging directory refuses it",
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn sort(member: &Member) -> Sorted<'_> {
     Sorted { kept, left_out }
 }
 
-/// Why no file of a kind can have an attribute, whatever its value is.
+/// Why files of a kind cannot have an attribute, whatever its value.
 fn reason(kind: &Kind, attribute: &[u8]) -> Option<Reason> {
     let is_plain = matches!(kind, Kind::File | Kind::Directory);
     match attribute {
@@ -156,7 +156,7 @@ impl Notes {
         note.entries += 1;
     }
 
-    /// What is said of it: one line for each attribute and reason.
+    /// The notes: one for each attribute and reason.
     pub(crate) fn finish(self) -> Vec<LeftOut> {
         let named = self.named.into_iter().map(|((attribute, reason), note)| (short(&attribute), reason, note));
         let others = self.others.into_iter().map(|(reason, note)| (OTHERS.to_owned(), reason, note));

@@ -1,8 +1,8 @@
-//! Files below one directory, by names that somebody else chose, as if that directory were the root of all: an absolute name or link
-//! begins there, and `..` in a link leads no higher.
+//! Files below one directory, by untrusted names, as if that directory were the root: absolute names and links start there, and `..` in a link
+//! leads no higher.
 //!
-//! The kernel follows no symbolic link here (`RESOLVE_NO_SYMLINKS`). What links lead to is worked out name by name ([`real`]) and
-//! opened by its real path, because directories that are missing behind a link have to be made, and `RESOLVE_IN_ROOT` makes none.
+//! The kernel follows no symbolic link here (`RESOLVE_NO_SYMLINKS`). Links are resolved name by name ([`real`]) and opened by their real path,
+//! because directories that are missing behind a link have to be created, which `RESOLVE_IN_ROOT` cannot do.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;

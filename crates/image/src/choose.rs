@@ -1,4 +1,4 @@
-//! Which of several images is meant: by name, and by what it is for.
+//! Selection of one image among several, by name and platform.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! How much is in a directory tree: from this follows how large a file system of it is made.
+//! The size of a directory tree, from which the size of its file system follows.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What is in a compressed stream. How it is compressed is seen at its first bytes; memory is bounded, whatever it says.
+//! Decompression of gzip and zstd streams, detected by their first bytes. The input is untrusted; memory is bounded.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -8,7 +8,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use crate::error::{ArchiveError, ImportError, reading};
 
-/// Compressions that are told by name, and not read.
+/// Compressions that are named in errors, and not supported.
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4"), (b"LZIP", "lzip")];
 
@@ -82,8 +82,8 @@ impl<R: BufRead> Read for Zstd<R> {
                 return Ok(read);
             }
             if self.decoder.is_finished() {
-                let told = self.decoder.get_checksum_from_data();
-                if told.is_some() && told != self.decoder.get_calculated_checksum() {
+                let stated = self.decoder.get_checksum_from_data();
+                if stated.is_some() && stated != self.decoder.get_calculated_checksum() {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "a checksum of zstd is wrong"));
                 }
                 self.in_frame = false;

@@ -1,4 +1,4 @@
-//! Archives that `docker save` and `podman save` write: `manifest.json` lists images, each with its layers in order, which are archives
+//! Image sources of `docker save` and `podman save`: `manifest.json` lists images, each with its image layers in order, which are archives
 //! beside it. Newer ones are OCI layouts as well, and read as such; the oldest ones are in `docker/legacy.rs`.
 
 use std::path::{Path, PathBuf};
@@ -100,7 +100,7 @@ impl Saved {
         for image in images {
             match self.config(&image) {
                 Ok((id, mut config)) => {
-                    // Before 2014, it was not said.
+                    // Configurations from before 2014 have none.
                     if config.platform.architecture.is_empty() {
                         config.platform = wanted.platform.clone();
                     }
@@ -142,7 +142,7 @@ impl Saved {
             digest: digests.next().unwrap_or(Known::Nothing),
         });
         let layers: Vec<ImageLayer> = layers.collect();
-        // What is missing is said before anything is unpacked.
+        // Missing files are reported before anything is unpacked.
         layers.iter().try_for_each(|layer| self.store.file(&layer.path, &layer.name).map(drop))?;
         Ok(layers)
     }

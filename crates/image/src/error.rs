@@ -1,4 +1,4 @@
-//! What can be wrong with a source, and what to do about it.
+//! Errors of image sources, with hints.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -19,7 +19,7 @@ const SHOWN: usize = 200;
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// Owners and device nodes are root's to set.
-    #[error("only root can set owners and make device nodes as the source has them")]
+    #[error("only root can set the owners of the source and make its device nodes")]
     NotRoot,
     /// A file or directory cannot be used.
     #[error("cannot {operation} {path}", path = path.display())]
@@ -114,7 +114,7 @@ pub enum DirectoryError {
     #[error("it was changed while it was read")]
     Changed,
     /// It has what an archive cannot say.
-    #[error("it has {0}, which no archive can have")]
+    #[error("it has {0}, which cannot be archived")]
     Unpackable(&'static str),
 }
 
@@ -122,10 +122,10 @@ pub enum DirectoryError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
     /// It is something else.
-    #[error("it is no directory, tar archive or OCI image")]
+    #[error("it is not a directory, tar archive or OCI image")]
     Unknown,
     /// It is compressed in a way that is not read.
-    #[error("it is compressed with {0}, which is not read here")]
+    #[error("it is compressed with {0}, which is not supported")]
     Compression(&'static str),
     /// It ends too soon.
     #[error("it is cut off")]
@@ -145,13 +145,13 @@ pub enum EntryError {
     #[error("has a name that {0}")]
     Name(&'static str),
     /// Its name leads through symbolic links without an end.
-    #[error("lies behind the symbolic link \"{0}\", which is one of a loop")]
+    #[error("is behind the symbolic link \"{0}\", which is part of a loop")]
     LinkLoop(String),
     /// Its name leads through what is no directory.
-    #[error("lies in what is no directory")]
+    #[error("is in something that is not a directory")]
     NotInDirectory,
     /// It is a hard link that leads nowhere.
-    #[error("is a hard link to \"{0}\", which is not there")]
+    #[error("is a hard link to \"{0}\", which does not exist")]
     NoTarget(String),
     /// It is a hard link whose target cannot be one.
     #[error("is a hard link to \"{target}\", which {reason}")]
@@ -162,16 +162,16 @@ pub enum EntryError {
         reason: Box<EntryError>,
     },
     /// It is of no kind that a file system has.
-    #[error("is of type '{0}', which is not read here")]
+    #[error("is of type '{0}', which is not supported")]
     Type(char),
     /// It is stored without its holes, and where these are is not to be found out.
-    #[error("is stored as a sparse file, and its map of holes cannot be read")]
+    #[error("is a sparse file whose map cannot be read")]
     Sparse,
     /// A number in it cannot be had.
     #[error("has {0} that no file can have")]
     Number(&'static str),
     /// The root of the tree is to be something else than a directory.
-    #[error("would be the root of the tree, and is no directory")]
+    #[error("is the root of the tree, but not a directory")]
     Root,
 }
 
@@ -234,28 +234,26 @@ impl ImportError {
             | Self::Archive { reason: ArchiveError::Compression(_), .. } => "",
             Self::NotRoot => "run it as root, outside of containers",
             Self::Directory { reason: DirectoryError::OtherMount, .. } => {
-                "unmount it, or import an archive of what is meant"
+                "unmount it, or import an archive of the directory"
             }
-            Self::Directory { reason: DirectoryError::Changed, .. } => "import it when nobody changes it",
-            Self::Directory { reason: DirectoryError::Unpackable(_), .. } => {
-                "rename or remove that, and import it again"
-            }
+            Self::Directory { reason: DirectoryError::Changed, .. } => "import it while it does not change",
+            Self::Directory { reason: DirectoryError::Unpackable(_), .. } => "rename or remove it, and import again",
             Self::Archive { reason: ArchiveError::Unknown, .. } => {
                 "give a directory, a tar archive (plain, gzip or zstd), an OCI layout, or what `docker save` writes"
             }
-            Self::Archive { .. } => "get or make the archive again",
-            Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or make it without `--sparse`",
+            Self::Archive { .. } => "get or create the archive again",
+            Self::Entry { reason: EntryError::Sparse, .. } => "get the archive again, or create it without `--sparse`",
             Self::Entry { reason: EntryError::LinkLoop(_), .. } => {
-                "make the archive again, without the links that lead to each other"
+                "create the archive without links that lead to each other"
             }
-            Self::LeftOut { .. } => "remove them from the source, or import it without them, not strictly",
-            Self::Entry { .. } => "do not trust this archive; make one of which all entries lie within it",
+            Self::LeftOut { .. } => "remove them from the source, or import it without `strict`",
+            Self::Entry { .. } => "do not trust this archive; import one whose entries all stay within it",
             Self::Image { reason, .. } => reason.hint(),
             Self::Io { .. } | Self::Input { .. } | Self::Output(_) | Self::Make { .. } => match self.code() {
                 Code::NotFound => "look for the path",
                 Code::PermissionDenied => "run it as root, outside of containers",
                 Code::NoSpace | Code::Unsupported => "",
-                _ => "look into the kernel's log, and import it again",
+                _ => "check the kernel log, and import again",
             },
         }
     }
@@ -287,7 +285,7 @@ pub(crate) fn reading(archive: &str, error: io::Error) -> ImportError {
         Some(error)
     });
     let kinds = kinds.filter_map(|error| Some(error.downcast_ref::<io::Error>()?.kind()));
-    // What a decoder says of its input lies around what the input said.
+    // A decoder wraps the error of its input.
     let reason = match kinds.last() {
         Some(io::ErrorKind::UnexpectedEof) => ArchiveError::CutOff,
         Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput) => ArchiveError::Damaged(error.to_string()),

@@ -1,4 +1,4 @@
-//! Layers of an image: archives that are read to their ends, and verified.
+//! Layers of an OCI or Docker image (not of copy-on-write): archives that are read to their ends, and verified.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::decompress;
 use crate::error::{ImportError, reading};
 use crate::store::Store;
 
-/// A layer of the image that was chosen.
+/// A layer of the selected image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ImageLayer {
     /// What it is called in errors.
@@ -20,7 +20,7 @@ pub(crate) struct ImageLayer {
     pub(crate) digest: Known,
 }
 
-/// What is known of a layer in advance.
+/// The digest of an image layer that is known in advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// The digest of its file.
@@ -30,7 +30,7 @@ pub(crate) enum Known {
     Nothing,
 }
 
-/// Reads a layer to its end, and verifies it.
+/// Reads an image layer to its end, and verifies it.
 pub(crate) fn read_image_layer(
     store: &Store,
     layer: &ImageLayer,
@@ -43,7 +43,7 @@ pub(crate) fn read_image_layer(
             let mut input = Hashing { input: file, hasher: Sha256::new() };
             let outcome =
                 decompress::open(&mut input, name).and_then(|opened| read(&mut Archive::new(opened, name, true), name));
-            // What is damaged is seen in many ways, and this one tells it best.
+            // Damage has many symptoms; a wrong digest is the clearest.
             store.verify(digest, input.finish(name)?)?;
             outcome
         }

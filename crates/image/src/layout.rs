@@ -1,7 +1,7 @@
-//! OCI image layouts: which image is meant, and what it is made of. Every blob is verified before what it says is believed.
+//! Parser of OCI image layouts: the selected image and its image layers. Every blob is verified before its contents are used.
 //!
-//! Three small documents are all that is read of the specification, and of these a few fields; what else they have is left alone. What
-//! is listed and cannot be meant need not be there: `docker save --platform`, mirrors and kind keep an index that lists more than they have.
+//! Only a few fields of three documents are read. What an index lists and the selection cannot be need not exist: `docker save --platform`,
+//! mirrors and kind keep an index that lists more images than there are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -83,7 +83,7 @@ pub(crate) struct Layout {
 struct Search<'a> {
     wanted: &'a Wanted,
     found: Found<Vec<Descriptor>>,
-    /// What was looked at: digests, and the platforms that were told with them.
+    /// Visited digests, with the platforms of their descriptors.
     seen: BTreeSet<(String, Option<String>)>,
     /// Bytes of documents.
     left: u64,
@@ -95,7 +95,7 @@ impl Descriptor {
         NAMES.iter().filter_map(|name| self.annotations.get(*name).cloned())
     }
 
-    /// What it is for, if that is said, and if it can be an image.
+    /// Its platform, if it has one and can be an image.
     fn platform(&self) -> Option<&Platform> {
         let is_index = self.media_type.contains("image.index") || self.media_type.contains("manifest.list");
         self.platform.as_ref().filter(|platform| !is_index && !platform.architecture.is_empty())
@@ -222,7 +222,7 @@ impl Layout {
             | "application/vnd.docker.image.rootfs.diff.tar"
             | "application/vnd.docker.image.rootfs.diff.tar.gzip"
             | "application/vnd.docker.image.rootfs.diff.tar.zstd" => {
-                // What is missing is said before anything is unpacked.
+                // Missing files are reported before anything is unpacked.
                 self.blob(layer)?;
                 let path = blob_path(hex_of(&layer.digest).unwrap_or_default());
                 return Ok(ImageLayer {

@@ -1,10 +1,10 @@
-//! What an image is imported from: a directory, a tar archive, an OCI image layout, or what `docker save` writes. Who has a directory packs it as an archive
-//! ([`Source`]); who imports it makes a directory tree of an archive ([`stage`]).
+//! Image sources: a directory, a tar archive, an OCI image layout, or an archive of `docker save`. The client packs a directory as an archive
+//! ([`Source`]); the worker makes a directory tree of an archive ([`stage`]).
 //!
-//! Archives are hostile until the opposite is shown: no name leads out of the tree, no symbolic link of an archive is followed,
-//! and what a header claims takes a bounded amount of memory.
+//! These are parsers of untrusted input: no name leads out of the tree, the kernel follows no symbolic link of an archive, and the memory that a
+//! header takes is bounded.
 //!
-//! Owns: archives, layers, and where they are unpacked. Does not: know volumes, nor make file systems.
+//! Owns: archives, image layers, and where they are unpacked. Does not: know volumes, or make file systems.
 
 #![forbid(unsafe_code)]
 
@@ -53,11 +53,11 @@ use unpack::{Finished, Meter, Unpacked};
 /// Which image of several is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// What it is to run on.
+    /// The platform that it runs on.
     pub platform: Platform,
-    /// What it is called where it is: its name, with or without registry and tag, its tag, or its digest.
+    /// Its name, with or without registry and tag, its tag, or its digest.
     pub reference: Option<String>,
-    /// Whether one is refused of which not all attributes can be kept.
+    /// Whether a source with attributes that cannot be kept is refused.
     pub strict: bool,
 }
 
@@ -89,7 +89,7 @@ impl Tree {
         self.size.bytes
     }
 
-    /// The attributes that its files do not have, because no file can, or none where it was unpacked.
+    /// The attributes that were left out.
     #[must_use]
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
@@ -160,7 +160,7 @@ fn unpack_image(
     let Some((store, layers)) = layers(Store::open(directory, name)?, wanted)? else { return Ok(None) };
     let mut unpacked = Unpacked::create(&staging.path().join("tree"))?;
     for layer in &layers {
-        // What a layer removes is of the layers below, wherever in the layer that is said.
+        // Whiteouts of an image layer apply to those below it, wherever in the layer they are.
         read_image_layer(&store, layer, |archive, name| unpacked.apply_whiteouts(archive, name))?;
         read_image_layer(&store, layer, |archive, name| unpacked.unpack(archive, name, true, meter))?;
     }

@@ -1,8 +1,8 @@
-//! Sources as archives: a file is one as it is, and a directory is packed as the rest of this crate reads it (POSIX tar with extended
-//! headers): owners, modes, times in seconds, extended attributes, access lists as text, hard links, devices and holes (GNU's sparse format 1.0). Sockets
-//! are left out. It is read with the rights of whoever runs this.
+//! Image sources as archives: a file is one already, and a directory is packed as POSIX tar with extended headers: owners, modes, times in
+//! seconds, extended attributes, access lists as text, hard links, devices and holes (GNU's sparse format 1.0). Sockets are left out. The
+//! directory is read with the rights of the caller.
 //!
-//! Names are in their order, so that the same directory gives the same archive.
+//! Names are sorted, so that the same directory gives the same archive.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -55,7 +55,7 @@ impl Source {
             return Ok(Self::Archive(source.to_owned(), file));
         }
         let directory = fs::canonicalize(source).map_err(failed("find", source))?;
-        // Where there is none, its absence is told by who unpacks.
+        // If it does not exist, unpacking reports that.
         if fs::canonicalize(staging).is_ok_and(|staging| staging.starts_with(&directory)) {
             return Err(ImportError::Directory { path: directory, reason: DirectoryError::HasStaging });
         }

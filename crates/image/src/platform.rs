@@ -1,4 +1,4 @@
-//! What an image is for: an operating system and an architecture, as Go calls them, compared as containerd compares them.
+//! The platform of an image: operating system and architecture in Go's terms, compared as containerd compares them.
 
 use std::env::consts::ARCH;
 use std::fmt;
@@ -129,7 +129,7 @@ impl fmt::Display for Platform {
 
 /// A text that is no platform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64")]
+#[error("{0:?} is not a platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64")]
 pub struct BadPlatform(String);
 
 impl FromStr for Platform {

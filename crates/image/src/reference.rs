@@ -1,4 +1,4 @@
-//! Names of images, as Docker and containerd write them: with or without a registry and a tag.
+//! Names of images as Docker and containerd write them: with or without a registry and a tag.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! A directory for what is needed on the way. It goes when it is dropped; what a process that was killed left is removed by the next
-//! one: nobody has it locked.
+//! A temporary directory, locked while it is in use and removed when it is dropped. What a killed process left is removed by the next one, which
+//! finds it unlocked.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;

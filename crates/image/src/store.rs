@@ -1,6 +1,6 @@
-//! The files of images in a directory: documents, which are bounded in size, and layers.
+//! The files of an image source in a directory: documents of bounded size, and image layers.
 //!
-//! Owns: where a file is, and whether it is what it is called. Does not: know which files an image has.
+//! Owns: where a file is, and whether it matches its digest. Does not: know which files an image has.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -1,4 +1,4 @@
-//! Archives and layouts for the tests, right ones and wrong ones.
+//! Archives and layouts for tests, valid and invalid.
 
 use std::fs;
 use std::path::Path;

@@ -145,8 +145,8 @@ fn root_all_kinds_of_sources_give_the_same_tree() {
     }
     // And so does the tree itself.
     let (mut heard, unpacked) = (Bytes(0), dir.path().join("unpacked"));
-    let mut tell = |bytes| heard = bytes;
-    unpack_archive(&plain[..], "plain", &unpacked, &mut Meter::new(&mut tell)).unwrap();
+    let mut report = |bytes| heard = bytes;
+    unpack_archive(&plain[..], "plain", &unpacked, &mut Meter::new(&mut report)).unwrap();
     assert!(heard.0 >= 100_004);
     assert_eq!(seen(stage_of(&unpacked, &staging).unwrap().path()), first.unwrap().0);
     assert!(unpacked.join("etc/passwd").exists() && fs::read_dir(&staging).unwrap().count() == 0);
@@ -202,17 +202,17 @@ fn root_what_is_refused_leaves_nothing() {
                 fs::write(layer_of(at), changed).unwrap();
             }),
             Code::Corrupt,
-            "is damaged: what is there is sha256:",
+            "is damaged: its digest is sha256:",
         ),
         (saved("missing", &|at| fs::remove_file(layer_of(at)).unwrap()), Code::Corrupt, "layer.tar is missing"),
         (half, Code::Corrupt, "index.json is missing"),
         (write("cut.tar", &plain[..plain.len() - 20_000]), Code::Corrupt, "it is cut off"),
         (write("cut.tar.gz", &gzip(&plain)[..200]), Code::Corrupt, "it is cut off"),
         (write("out.tar", &Tar::new().file("../x", "").end()), Code::InvalidArgument, "leads out"),
-        (write("text", b"just text"), Code::InvalidArgument, "no directory, tar archive or OCI image"),
+        (write("text", b"just text"), Code::InvalidArgument, "not a directory, tar archive or OCI image"),
         (write("x.tar.xz", b"\xfd7zXZ\0rest"), Code::Unsupported, "compressed with xz"),
-        (write("empty", b""), Code::InvalidArgument, "no directory, tar archive or OCI image"),
-        (layout, Code::Corrupt, "is damaged: what is there is sha256:"),
+        (write("empty", b""), Code::InvalidArgument, "not a directory, tar archive or OCI image"),
+        (layout, Code::Corrupt, "is damaged: its digest is sha256:"),
         (dir.path().join("nowhere"), Code::NotFound, "cannot find"),
         (dir.path().to_owned(), Code::InvalidArgument, "the staging directory lies in it"),
     ];

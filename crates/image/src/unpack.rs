@@ -1,7 +1,7 @@
-//! Unpacks archives into a directory, one over the other, as the layers of an image are: what comes later wins. Names, links and
-//! whiteouts are resolved as if that directory were the root, also through symbolic links of a lower layer.
+//! Unpacks archives into a directory, one over the other, as the layers of an image: the last entry of a name counts. Names, links and
+//! whiteouts are resolved with that directory as the root, also through symbolic links of a lower image layer.
 //!
-//! Owns: what is made of an entry. Does not: decide where it may be (`beneath`).
+//! Owns: the file that an entry becomes. Does not: resolve names (`beneath`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -31,13 +31,13 @@ pub(crate) use data::{Meter, whole_blocks};
 pub(crate) use metadata::attributes;
 use metadata::{at, set_metadata};
 
-/// How the name begins of what removes something of the layers below.
+/// The prefix of a whiteout, which removes a name of the layers below.
 const WHITEOUT: &[u8] = b".wh.";
 
-/// What removes all that a directory has of the layers below.
+/// The whiteout that removes everything in a directory from the layers below.
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
-/// What files with holes hold, by device and inode.
+/// Bytes in the blocks of files with holes, by device and inode.
 pub(crate) type Held = HashMap<(u64, u64), Bytes>;
 
 /// A directory into which archives are unpacked.
@@ -61,7 +61,7 @@ pub(crate) struct Finished {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// An entry on its way.
+/// An entry that is being unpacked.
 struct Entry<'a> {
     archive: &'a str,
     member: &'a Member,
@@ -103,7 +103,7 @@ impl Unpacked {
         Ok(Self { root, path: path.to_owned(), times, last: None, held: Held::new(), notes: Notes::default() })
     }
 
-    /// Unpacks an archive. What only removes something of a layer is left out if it is one.
+    /// Unpacks an archive; whiteouts of an image layer are skipped.
     pub(crate) fn unpack(
         &mut self,
         archive: &mut Archive<impl Read>,
@@ -122,7 +122,7 @@ impl Unpacked {
         Ok(())
     }
 
-    /// Removes what a layer says that it removes of those below; nothing else is done with the layer.
+    /// Removes what the whiteouts of an image layer name from those below; nothing else of the layer is unpacked.
     pub(crate) fn apply_whiteouts(&mut self, archive: &mut Archive<impl Read>, name: &str) -> Result<(), ImportError> {
         self.last = None;
         let mut made = BTreeSet::new();

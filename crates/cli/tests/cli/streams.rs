@@ -48,7 +48,7 @@ fn an_import_is_refused_before_anything_is_unpacked() {
         expect![[r#"
         exit 2
         ----- stderr
-        error: --platform: "amd64" is no platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64
+        error: --platform: "amd64" is not a platform: write OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, for example linux/arm64
     "#]],
     );
     check(

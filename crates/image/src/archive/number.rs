@@ -1,4 +1,4 @@
-//! The numbers of headers, as GNU tar reads them: octal digits among blanks and NULs, or base 256 for what these have no room for.
+//! Numbers in headers, as GNU tar reads them: octal digits among blanks and NULs, or base 256 for what is too large for them.
 
 /// The number in a field, which is zero when nothing is there; `None` for what is no number, or too large.
 pub(super) fn number(field: &[u8]) -> Option<i64> {

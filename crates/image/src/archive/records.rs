@@ -1,4 +1,4 @@
-//! The extended headers of POSIX: records of a word and a value.
+//! POSIX extended headers: records of a keyword and a value.
 
 use std::collections::BTreeMap;
 

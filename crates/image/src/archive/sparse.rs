@@ -1,5 +1,5 @@
-//! Sparse files as GNU tar stores them, without their holes: which parts of a file an archive has. The old format of GNU has them in
-//! headers, extended headers say them in versions 0.0 and 0.1, and version 1.0 has them before the data.
+//! Sparse files of GNU tar, stored without their holes: the map of the stored parts. The old GNU format has it in headers, versions 0.0 and 0.1
+//! in extended headers, and version 1.0 before the data.
 
 use std::io::{self, Read};
 

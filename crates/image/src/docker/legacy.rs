@@ -1,5 +1,5 @@
-//! Archives that `docker save` wrote before version 1.10, without `manifest.json`: `repositories` names the topmost layer of each image, and the
-//! directory of a layer has `json`, which names the layer below, and `layer.tar`. Nothing in them has a digest.
+//! Image sources of `docker save` before version 1.10, without `manifest.json`: `repositories` names the topmost layer of each image, and the
+//! directory of a layer contains `json`, which names the layer below, and `layer.tar`. None has a digest.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Legacy {
         let (mut layers, mut next) = (Vec::new(), Some(top));
         while let Some(id) = next {
             let (name, path) = (format!("layer {id}"), PathBuf::from(&id).join("layer.tar"));
-            // What is missing is said before anything is unpacked.
+            // Missing files are reported before anything is unpacked.
             self.store.file(&path, &name)?;
             layers.push(ImageLayer { name, path, digest: Known::Nothing });
             // A chain that leads back to itself ends here.

@@ -1,4 +1,4 @@
-//! What can be wrong with an image in a layout or archive.
+//! Errors of images in a layout or archive.
 
 use bulkhead_core::error::Code;
 use bulkhead_core::reason::Reason;
@@ -15,10 +15,10 @@ pub enum ImageError {
         cause: String,
     },
     /// A document is larger than any image has.
-    #[error("{0} is too large for what it is")]
+    #[error("{0} is larger than any such document")]
     TooLarge(String),
     /// Documents are larger together than those of any image.
-    #[error("its indexes and manifests are too large together for what they are")]
+    #[error("its indexes and manifests are too large in total")]
     TooMany,
     /// It has more layers than any image.
     #[error("the image has {found} layers, and {most} are imported at most")]
@@ -29,13 +29,13 @@ pub enum ImageError {
         most: usize,
     },
     /// A digest that is none.
-    #[error("\"{0}\" is no sha256 digest")]
+    #[error("\"{0}\" is not a sha256 digest")]
     BadDigest(String),
     /// A blob is not there.
     #[error("{0} is missing")]
     Missing(String),
     /// A blob is not what it is called.
-    #[error("{wanted} is damaged: what is there is {found}")]
+    #[error("{wanted} is damaged: its digest is {found}")]
     WrongDigest {
         /// Its name.
         wanted: String,
@@ -47,13 +47,13 @@ pub enum ImageError {
     WrongSize {
         /// Its name.
         digest: String,
-        /// The size that is told.
+        /// The size in its descriptor.
         wanted: u64,
         /// The size that it has.
         found: u64,
     },
     /// What a layer is cannot be read.
-    #[error("layer {digest} is of type \"{media_type}\", which is not read here")]
+    #[error("layer {digest} is of type \"{media_type}\", which is not supported")]
     MediaType {
         /// The layer.
         digest: String,
@@ -75,7 +75,7 @@ pub enum ImageError {
         found: String,
     },
     /// There is no image of the name.
-    #[error("it has no image called \"{wanted}\", only {found}")]
+    #[error("it has no image named \"{wanted}\", only {found}")]
     NoReference {
         /// What was looked for.
         wanted: String,

@@ -38,13 +38,14 @@ fn the_image_of_the_platform_and_the_name_is_chosen() {
         let of = |platform: &str, name: &str| {
             image(at, platform, &[blob(at, LAYER, name.as_bytes()), blob(at, LAYER, b"top")])
         };
-        let told = |mut image: Value, platform: Value| {
+        let with_platform = |mut image: Value, platform: Value| {
             image["platform"] = platform;
             image
         };
         let attested = json!({"os": "unknown", "architecture": "unknown"});
-        let inner = index(at, &[of("linux/arm64", "old arm"), told(of("linux/amd64", "attested"), attested)]);
-        let seven = told(of("linux/arm", "seven"), json!({"os": "linux", "architecture": "arm", "variant": "v7"}));
+        let inner = index(at, &[of("linux/arm64", "old arm"), with_platform(of("linux/amd64", "attested"), attested)]);
+        let seven =
+            with_platform(of("linux/arm", "seven"), json!({"os": "linux", "architecture": "arm", "variant": "v7"}));
         let signature = blob(at, "application/vnd.oci.image.manifest.v1+json", &signature(at));
         vec![
             named(of("linux/amd64", "old"), "1.0"),

@@ -1,4 +1,4 @@
-//! Which parts of a file are no holes, and how an archive says so (GNU's sparse format 1.0).
+//! The parts of a file that are not holes, and their map in an archive (GNU's sparse format 1.0).
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt as _;

@@ -67,8 +67,8 @@ fn holes_are_packed_as_such() {
 fn the_length_of_a_record_counts_itself() {
     for len in 0..1100 {
         let record = record(b"word", &vec![b'x'; len]);
-        let (told, _) = std::str::from_utf8(&record).unwrap().split_once(' ').unwrap();
-        assert_eq!(told.parse::<usize>().unwrap(), record.len());
+        let (stated, _) = std::str::from_utf8(&record).unwrap().split_once(' ').unwrap();
+        assert_eq!(stated.parse::<usize>().unwrap(), record.len());
     }
 }
 

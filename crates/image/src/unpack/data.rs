@@ -1,4 +1,4 @@
-//! Writes the data of files, and counts what they hold.
+//! Writes the data of files, and counts the blocks that they need.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,20 +16,20 @@ const CHUNK: usize = 1 << 16;
 /// The size of a block of the file system that is made of the tree: it has no blocks of zeroes.
 const BLOCK: u64 = 4096;
 
-/// Counts bytes, and tells of them.
+/// Counts bytes, and reports the sum.
 pub(crate) struct Meter<'a> {
     bytes: u64,
-    tell: &'a mut dyn FnMut(Bytes),
+    report: &'a mut dyn FnMut(Bytes),
 }
 
 impl<'a> Meter<'a> {
-    pub(crate) fn new(tell: &'a mut dyn FnMut(Bytes)) -> Self {
-        Self { bytes: 0, tell }
+    pub(crate) fn new(report: &'a mut dyn FnMut(Bytes)) -> Self {
+        Self { bytes: 0, report }
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        (self.tell)(Bytes(self.bytes));
+        (self.report)(Bytes(self.bytes));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Gives files what they are to have beside their content: owner, mode, attributes, time.
+//! Sets the metadata of files: owner, mode, attributes, times.
 
 use std::ffi::OsStr;
 use std::io;
@@ -118,15 +118,15 @@ mod tests {
             )
             .link(EntryType::Symlink, "link", "file");
         let dir = tempfile::tempdir().unwrap();
-        let (bytes, mut tell) = (archive.end(), |_| ());
+        let (bytes, mut report) = (archive.end(), |_| ());
         let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
-        unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut tell)).unwrap();
+        unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut report)).unwrap();
         let finished = unpacked.finish().unwrap();
         let noted: Vec<String> = finished.left_out.iter().map(ToString::to_string).collect();
         let expected = [
-            r#"SCHILY.acl.access of 1 entry such as "link": it is no access list with numbers of users and groups"#,
+            r#"SCHILY.acl.access of 1 entry such as "link": not an access list with numeric users and groups"#,
             r#"com.apple.quarantine of 2 entries such as "file": Linux has no such attribute"#,
-            r#"user.large of 1 entry such as "file": the attributes of a file may fill one block of 4 KiB"#,
+            r#"user.large of 1 entry such as "file": the attributes of a file must fit into one block of 4 KiB"#,
             r#"user.note of 1 entry such as "link": files of that kind cannot have it"#,
         ];
         // Where this runs, attributes of users may be refused.

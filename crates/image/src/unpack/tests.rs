@@ -6,8 +6,8 @@ use tar::EntryType;
 use tempfile::TempDir;
 
 fn unpack_all(dir: &Path, archives: &[Vec<u8>], is_layer: bool) -> Result<PathBuf, ImportError> {
-    let mut tell = |_| ();
-    let mut meter = Meter::new(&mut tell);
+    let mut report = |_| ();
+    let mut meter = Meter::new(&mut report);
     let mut unpacked = Unpacked::create(&dir.join("tree"))?;
     for bytes in archives {
         if is_layer {
@@ -79,9 +79,9 @@ fn files_of_holes_are_measured_by_what_they_hold() {
     let archive = Tar(sparse.0).file("zeroes", vec![0; 100_000]).file("gone", [&[1][..], &[0; 8191]].concat());
     let archive = archive.file("gone", "text").file("whole", vec![1; 5000]);
     let dir = tempfile::tempdir().unwrap();
-    let (bytes, mut tell) = (archive.end(), |_| ());
+    let (bytes, mut report) = (archive.end(), |_| ());
     let mut unpacked = Unpacked::create(&dir.path().join("tree")).unwrap();
-    unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut tell)).unwrap();
+    unpacked.unpack(&mut Archive::new(&bytes[..], "it", false), "it", false, &mut Meter::new(&mut report)).unwrap();
     let finished = unpacked.finish().unwrap();
     let size = crate::count::count(&finished).unwrap();
     assert_eq!(size.bytes, Bytes((2 + 1) * 4096 + 4096 + 8192));
