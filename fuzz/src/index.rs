@@ -1,7 +1,7 @@
 //! The index of a base (docs/formats/index.md).
 
 use bulkhead_blockd::index::Index;
-use bulkhead_core::index::{Checker, EXTENT_BYTES, FileId, HEAD_BYTES, IndexExtent, IndexHead};
+use bulkhead_formats::index::{Checker, EXTENT_BYTES, FileId, HEAD_BYTES, IndexExtent, IndexHead};
 use uuid::Uuid;
 
 use crate::input::{Input, scratch};

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 
-use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_formats::layer::{self, LayerError};
 use rustix::fs::{XattrFlags, fsetxattr};
 use uuid::Uuid;
 

@@ -2,8 +2,8 @@
 
 use bulkhead_blockd::transfer::{Receiver, Target};
 use bulkhead_core::cow::BLOCK_BYTES;
-use bulkhead_core::stream::{Checksums, Record, encode_head};
-use bulkhead_sys::part;
+use bulkhead_formats::part;
+use bulkhead_formats::stream::{Checksums, Record, encode_head};
 
 use crate::input::{Input, scratch};
 

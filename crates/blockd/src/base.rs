@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt as _;
 use bulkhead_core::base;
 use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::part::Part;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::extents::{self, Kind};
-use bulkhead_sys::part::Part;
 use rustix::fs::{FallocateFlags, fallocate};
 use uuid::Uuid;
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use bulkhead_core::cow::Source;
 use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::layer::{self, LayerError};
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
 use bulkhead_sys::file::FileError;
-use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::process;
 
 use crate::fill::{ALL, Gate};

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use bulkhead_core::cow;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::layer::LayerError;
+use bulkhead_formats::servers;
 use bulkhead_sys::file::{self, FileError};
-use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::ublk::Params;
 use bulkhead_sys::{block, process};
@@ -189,6 +190,6 @@ pub(crate) fn lock(file: &File, path: &Path, how: FlockOperation) -> Result<(), 
 /// Whether an image lies on a rotating disk; not when that cannot be told.
 fn is_rotational(roots: &Roots, path: &Path) -> bool {
     let Ok(block::Holder::Devices(devices)) = block::holder_of(roots, path) else { return false };
-    let physical = devices.iter().filter_map(|dev| block::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);
+    let physical = devices.iter().filter_map(|dev| servers::stack(roots, *dev).ok()).flat_map(|stack| stack.physical);
     physical.filter_map(|dev| block::inspect(roots, dev).ok()).any(|device| device.rotational)
 }

@@ -14,16 +14,16 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bulkhead_core::cow::BLOCK_BYTES;
-use bulkhead_core::index::{
+use bulkhead_core::model::FsKind;
+use bulkhead_formats::index::{
     BlockHasher, CHECKSUM_BYTES, Checker, EXTENT_BYTES, FileId, HASH_BYTES, HEAD_BYTES, IndexError, IndexExtent,
     IndexHead, KEY_BYTES,
 };
-use bulkhead_core::model::FsKind;
+use bulkhead_formats::layer::LayerError;
+use bulkhead_formats::part::open_direct;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
-use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::{self, LoopError};
 use bulkhead_sys::mount::{MountError, MountFlags, mount_nowhere};
-use bulkhead_sys::part::open_direct;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{extents, handle};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};

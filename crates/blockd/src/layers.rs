@@ -12,8 +12,8 @@ use std::time::Duration;
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap};
 use bulkhead_core::error::chain;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::layer::{self, LayerError};
 use bulkhead_sys::extents::{self, Kind};
-use bulkhead_sys::layer::{self, LayerError};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::{block, file, pagecache, thin};
 use rustix::fs::{FlockOperation, Mode, OFlags, open};
@@ -78,7 +78,8 @@ impl Layers {
             let direct = opened.paths.iter().map(|path| file(path, flags | OFlags::DIRECT));
             opened.direct = direct.collect::<Result<_, ImageError>>()?;
         }
-        layer::give_back_unwritten(image.file(), opened.map.end()).map_err(failed(path, "look for data in"))?;
+        bulkhead_sys::image::give_back_unwritten(image.file(), opened.map.end())
+            .map_err(failed(path, "look for data in"))?;
         opened.look_at_image(image, 0..opened.map.end()).map_err(failed(path, "look for data in"))?;
         tracing::info!(layers = opened.files.len(), map = %opened.map.memory(), "the image lies on layers");
         Ok(Some(opened))

@@ -36,6 +36,7 @@ use bulkhead_core::backend::device_owner;
 use bulkhead_core::error::chain;
 use bulkhead_core::serve::ServeSpec;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::servers::{self, RemovalError};
 use bulkhead_sys::background::{self, BackgroundError, Report, Side};
 use bulkhead_sys::cgroup::{self, CgroupError};
 use bulkhead_sys::file::{FileError, LockFile};
@@ -44,7 +45,6 @@ use bulkhead_sys::process;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::thin;
 use bulkhead_sys::ublk::queue::Prepared;
-use bulkhead_sys::ublk::service;
 use bulkhead_sys::ublk::{self, Control, DeviceInfo, Owners, Spec, State, UblkError, sized};
 use fill::Gate;
 use image::Image;
@@ -57,7 +57,7 @@ use volume::Volume;
 /// Queues at most: each has a thread.
 const MAX_QUEUES: u16 = 4;
 
-/// The largest request. With [`service::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what siblings
+/// The largest request. With [`servers::REQUESTS`] it is the memory that a server locks: 8 MiB, and up to as much for what siblings
 /// hand over.
 const MAX_IO_BYTES: u32 = 128 << 10;
 
@@ -114,9 +114,12 @@ pub enum BlockdError {
         /// The other image.
         other: PathBuf,
     },
-    /// It cannot be made sure that nobody else starts it.
+    /// The registry of servers cannot be locked, or written to.
     #[error(transparent)]
-    Lock(#[from] FileError),
+    File(#[from] FileError),
+    /// A device that an earlier server left cannot be removed.
+    #[error(transparent)]
+    Remove(#[from] RemovalError),
     /// A thread or file of the server's own failed.
     #[error("cannot {step}")]
     Step {
@@ -151,8 +154,8 @@ pub fn start(
     successor: bool,
     begin: impl FnOnce(),
 ) -> Result<Option<PathBuf>, BlockdError> {
-    let log = service::log_file(roots, spec.volume);
-    std::fs::create_dir_all(service::dir(roots))
+    let log = servers::log_file(roots, spec.volume);
+    std::fs::create_dir_all(servers::dir(roots))
         .map_err(|source| BlockdError::Step { step: "make the directory of servers", source })?;
     match background::split(roots, &log)? {
         Side::Foreground { said } => match said.strip_prefix(READY) {
@@ -190,15 +193,17 @@ fn serve(
     }
     background::become_server(roots)?;
     // Until the volume is served, nobody else starts a server of it, or removes its device.
-    let starting = service::lock(roots, spec.volume, TAKE_OVER_LIMIT * 2)?;
+    let starting = servers::lock(roots, spec.volume, TAKE_OVER_LIMIT * 2)?;
     let mut control = Control::open(roots)?;
     let features = control.features()?;
     let owner = device_owner(spec.volume);
     // A successor's device exists. Before it starts any other server, the daemon announces the volume's device if it finds one.
-    let found =
-        if successor { control.find(roots, owner, &Owners::default()) } else { control.find_announced(roots, owner) }?;
+    let found = match successor {
+        true => servers::find(&mut control, roots, owner, &Owners::default()),
+        false => servers::find_announced(&mut control, roots, owner),
+    }?;
     if let Some(device) = found.filter(|device| device.state != State::Dead) {
-        if let Some(other) = service::other_image(roots, &device.name(), &spec.image) {
+        if let Some(other) = servers::other_image(roots, &device.name(), &spec.image) {
             return Err(BlockdError::OfAnother { image: spec.image.clone(), device: device.node(roots), other });
         }
         let Some(node) = take_over(roots, &mut control, &device)? else {
@@ -228,15 +233,15 @@ fn serve(
     let image = Image::open(roots, &spec.image, spec.below.is_some())?;
     // Left by a server that died before its device was started.
     if let Some(left) = found {
-        control.remove(roots, &left)?;
+        servers::remove(&mut control, roots, &left)?;
     }
     let queues = thread::available_parallelism().map_or(1, |n| u16::try_from(n.get()).unwrap_or(MAX_QUEUES));
     let queues = queues.min(MAX_QUEUES).min(requests);
     let wanted = Spec { owner, queues, depth: requests / queues, max_io_bytes: MAX_IO_BYTES };
-    service::announce(roots, owner)?;
+    servers::announce(roots, owner)?;
     let device = control.add(&wanted, features).inspect_err(|_| {
         // A stale announcement makes the next server query all devices.
-        let _ = service::renounce(roots, owner);
+        let _ = servers::renounce(roots, owner);
     })?;
     let params = image.params(sized::disk_size(features, image.size()), spec.discards);
     let started = control
@@ -245,7 +250,7 @@ fn serve(
         .map_err(BlockdError::from)
         .and_then(|node| prepare(roots, spec, &device, node, image, thin::PATIENCE))
         .and_then(|ready| {
-            service::mark_unprobed(roots, &device).map_err(UblkError::from)?;
+            servers::mark_unprobed(roots, &device)?;
             control.start(device.id)?;
             let exposed = expose(roots, spec, &device, ready.size, false)?;
             Ok((ready, exposed))
@@ -257,7 +262,7 @@ fn serve(
         }
         Err(error) => {
             // The first error is the one to tell; what is left without a server is removed by the next.
-            let _ = control.remove(roots, &device);
+            let _ = servers::remove(&mut control, roots, &device);
             Err(error)
         }
     }
@@ -332,7 +337,7 @@ fn prepare(
     let work = work.map(|work| (work, Arc::new(Gate::new(size))));
     let gate = work.as_ref().map(|(_, gate)| Arc::clone(gate));
     let target = Arc::new(Volume::new(image, layers, spec.discards, gate));
-    let place = File::open(service::dir(roots))
+    let place = File::open(servers::dir(roots))
         .map_err(|source| BlockdError::Step { step: "open the directory of servers", source })?;
     // From here on mounts of others are kept from going.
     background::own_mounts()?;
@@ -388,12 +393,12 @@ fn expose(
     device: &DeviceInfo,
     size: Bytes,
     taken_over: bool,
-) -> Result<PathBuf, UblkError> {
-    service::tell(roots, device, spec)?;
+) -> Result<PathBuf, BlockdError> {
+    servers::tell(roots, device, spec)?;
     if taken_over && sized::size(roots, device).is_some() {
         return Ok(sized::node(roots, device));
     }
-    sized::expose(roots, device, size)
+    Ok(sized::expose(roots, device, size)?)
 }
 
 /// Serves until the device is stopped. `tell` says that it is served.
@@ -415,10 +420,10 @@ fn keep(roots: &Roots, spec: &ServeSpec, ready: Ready, starting: LockFile, tell:
         None => Ok(()),
     };
     let begun = begun
-        .and_then(|()| Ok(background::forget_mounts(&service::dir(roots))?))
+        .and_then(|()| Ok(background::forget_mounts(&servers::dir(roots))?))
         .and_then(|()| Ok(background::work_in(&place)?))
         .and_then(|()| {
-            let heat = service::heat_name(spec.volume);
+            let heat = servers::heat_name(spec.volume);
             let tell = move || counted.share().into_iter().for_each(|share| share.tell(&heat));
             spawn("counts", tell).map(drop)
         });

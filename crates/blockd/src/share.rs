@@ -20,15 +20,15 @@ use bulkhead_core::cow::BLOCK_BYTES;
 use bulkhead_core::error::chain;
 use bulkhead_core::heat::{Heat, HeatSource};
 use bulkhead_core::serve::ServeSpec;
-use bulkhead_core::siblings::{
+use bulkhead_core::units::Bytes;
+use bulkhead_formats::servers::{self, SIBLINGS_SOCKET};
+use bulkhead_formats::siblings::{
     Answer, FOUND_BYTES, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read, access,
 };
-use bulkhead_core::units::Bytes;
 use bulkhead_sys::buffer::to_usize;
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared as Memory;
 use bulkhead_sys::ublk::queue::{Limit, Request};
-use bulkhead_sys::ublk::service::{self, SIBLINGS_SOCKET};
 use bulkhead_sys::{file, packet, process};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use uuid::Uuid;
@@ -92,7 +92,7 @@ impl Share {
             if !spec.read_from.asks_peers() || !index.exists() {
                 return Ok((content, None));
             }
-            let table = service::dir(roots).join(access::file_name(content, &spec.domain));
+            let table = servers::dir(roots).join(access::file_name(content, &spec.domain));
             let failed = |source| ImageError::Io { operation: "open the access table of", image: path.clone(), source };
             let blocks = path.metadata().map_err(failed)?.len() / BLOCK_BYTES;
             let table = open_table(&table, blocks * access::ENTRY_BYTES as u64).map_err(failed)?;
@@ -105,7 +105,7 @@ impl Share {
                 "no layer has an index, as those of imported images have: siblings cannot be asked"
             );
         }
-        let heat = service::heat_file(roots, spec.volume);
+        let heat = servers::heat_file(roots, spec.volume);
         let failed =
             |source| ImageError::Io { operation: "make a directory to tell in of", image: spec.image.clone(), source };
         heat.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(failed)?;

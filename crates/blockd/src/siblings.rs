@@ -22,13 +22,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bulkhead_core::error::chain;
-use bulkhead_core::siblings::{Answer, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read};
+use bulkhead_formats::servers;
+use bulkhead_formats::siblings::{Answer, Found, Hello, MAX_BLOCKS, MAX_PACKET_BYTES, MEMORY_BYTES, Read};
 use bulkhead_sys::background::{self, BackgroundError, Side};
 use bulkhead_sys::buffer::Buffer;
 use bulkhead_sys::file::{self, FileError};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::shared::Shared;
-use bulkhead_sys::ublk::service;
 use bulkhead_sys::{packet, process};
 use rustix::event::epoll;
 use uuid::Uuid;
@@ -100,7 +100,7 @@ pub enum SiblingsError {
 /// # Errors
 /// [`SiblingsError`]. Call it before any thread is started.
 pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
-    let dir = service::dir(roots);
+    let dir = servers::dir(roots);
     fs::create_dir_all(&dir).map_err(failed("make the directory of servers"))?;
     let log = dir.join("siblings.log");
     match background::split(roots, &log)? {
@@ -120,7 +120,7 @@ pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
                     return Ok(());
                 }
             };
-            let ready = Reader::listen(&service::siblings_socket(roots));
+            let ready = Reader::listen(&servers::siblings_socket(roots));
             let said = ready.as_ref().map_or_else(|error| chain(error), |_| READY.to_owned());
             // Who waited may have been killed.
             let _ = report.say(&said);
@@ -129,7 +129,7 @@ pub fn start(roots: &Roots, begin: impl FnOnce()) -> Result<(), SiblingsError> {
                 tracing::error!(why = chain(&error), "siblings cannot be read from");
             }
             // Nobody else starts before the lock is gone.
-            for path in [service::siblings_socket(roots), log, lock_path] {
+            for path in [servers::siblings_socket(roots), log, lock_path] {
                 let _ = fs::remove_file(path);
             }
             drop(lock);

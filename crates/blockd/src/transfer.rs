@@ -12,15 +12,16 @@ use std::path::{Path, PathBuf};
 use bulkhead_core::base::is_base;
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, Source};
 use bulkhead_core::error::chain;
-use bulkhead_core::stream::{
-    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, PartState, Record, StreamError, StreamHeader, decode_head,
-    decode_header, encode_head, encode_header, header_len,
-};
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::layer::{self, LayerError};
+use bulkhead_formats::part::{Part, PartState, open_direct};
+use bulkhead_formats::stream::{
+    CHECKSUM_BYTES, Checksums, HEAD_BYTES, PREAMBLE_BYTES, Record, StreamError, decode_head, decode_header,
+    encode_head, encode_header, header_len,
+};
 use bulkhead_sys::block;
 use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
-use bulkhead_sys::layer::{self, LayerError};
-use bulkhead_sys::part::{Part, open_direct};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::thin::{self, Common, ThinError};
 use rustix::fs::{Mode, OFlags, open};
@@ -35,7 +36,7 @@ const DURABLE_EVERY: u64 = 64 << 20;
 /// A block of zeroes.
 pub(crate) const ZEROES: [u8; 4096] = [0; 4096];
 
-const _: () = assert!(ZEROES.len() as u64 == BLOCK_BYTES && CHUNK == bulkhead_core::stream::MAX_DATA_BYTES);
+const _: () = assert!(ZEROES.len() as u64 == BLOCK_BYTES && CHUNK == bulkhead_formats::stream::MAX_DATA_BYTES);
 
 /// Why a snapshot cannot be sent or received.
 #[derive(Debug, thiserror::Error)]

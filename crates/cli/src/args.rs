@@ -13,10 +13,10 @@ use std::path::PathBuf;
 
 use bulkhead_api::client::DEFAULT_SOCKET;
 use bulkhead_core::model::{self, FsKind, Mode, Policy, Provision, Unit};
+use bulkhead_formats::servers;
 use bulkhead_measure::calibrate::IocostLines;
 use bulkhead_measure::experiment::Simulated;
 use bulkhead_measure::journal_cost::{self, Features};
-use bulkhead_sys::ublk::service;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -291,7 +291,7 @@ pub(crate) struct DaemonArgs {
     pub(crate) metrics: Option<SocketAddr>,
     /// Maximum number of requests in flight per file volume, 1 to 1024; each takes up to 256 KiB of memory that is never paged out. Volumes
     /// that already have a device keep their value
-    #[arg(long, value_name = "N", default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = servers::REQUESTS, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) volume_requests: u16,
     /// Format of the log on standard error; BULKHEAD_LOG sets its level (error, warn, info, debug)
     #[arg(long, value_enum, default_value_t = LogFormat::Text)]
@@ -584,7 +584,7 @@ pub(crate) struct BlockdArgs {
     /// Specification of the device to serve, as JSON (`ServeSpec`)
     pub(crate) spec: String,
     /// Maximum number of requests in flight
-    #[arg(long, default_value_t = service::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = servers::REQUESTS, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) requests: u16,
     /// Only take over the volume's existing device; do not create one
     #[arg(long)]

@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model::FsKind;
-use bulkhead_core::stream::{Checksums, Record, StreamHeader, encode_head, encode_header};
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{COMMAND, MAX_MESSAGE_BYTES, Order, Outcome, ReceiveTask, Report, SendTask, Task, WorkSpec};
-use bulkhead_sys::{packet, part, worker};
+use bulkhead_formats::part;
+use bulkhead_formats::stream::{Checksums, Record, encode_head, encode_header};
+use bulkhead_sys::{packet, worker};
 use uuid::Uuid;
 
 /// A worker, and the daemon's end of its socket.

@@ -197,6 +197,13 @@ fn index(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
+/// The layers that hold what differs between two snapshots, which lie on these: those that only one of them lies on.
+#[must_use]
+pub fn differing(one: &[Uuid], other: &[Uuid]) -> Vec<Uuid> {
+    let only = |a: &[Uuid], b: &[Uuid]| a.iter().filter(|id| !b.contains(id)).copied().collect::<Vec<_>>();
+    [only(one, other), only(other, one)].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

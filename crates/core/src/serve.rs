@@ -1,5 +1,5 @@
 //! What a block server is to serve, in one type: an action carries it, the server's program gets it as its argument, and the server
-//! records it beside its device (`sys::ublk::service`), where the daemon finds it for a successor.
+//! records it beside its device (`formats::servers`), where the daemon finds it for a successor.
 //!
 //! Does not: say how many requests a new device takes, or whether a device is to be taken over. Both belong to one start of a server.
 
@@ -26,7 +26,7 @@ pub struct ServeSpec {
     /// Discarded ranges give their space back. Only for an image that was provisioned on demand: elsewhere the next write would
     /// change metadata of the host's file system again.
     pub discards: bool,
-    /// The image lies on layers, or is a copy of one that does: without its attribute (`sys::layer`) it must not be served.
+    /// The image lies on layers, or is a copy of one that does: without its attribute (`formats::layer`) it must not be served.
     #[serde(default)]
     pub layered: bool,
     /// The image is the device of a thin volume, and this is the device of another one, which does not change: what both have in

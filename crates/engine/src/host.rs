@@ -19,9 +19,9 @@ use bulkhead_core::journal::Accounting;
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::{FsKind, IoMax, PoolSource};
 use bulkhead_core::name::Name;
-use bulkhead_core::stream::PartState;
 use bulkhead_core::units::{Bytes, DevNo};
 use bulkhead_core::work::WorkSpec;
+use bulkhead_formats::part::PartState;
 use uuid::Uuid;
 
 use crate::conditions::Conditions;

@@ -1,7 +1,7 @@
 //! The host that is a real kernel: facts and actions through `bulkhead-sys`.
 //!
 //! One file for each facet of a host (a trait of [`crate::host`]): its look-ups, and the actions on the same objects, which `act.rs` dispatches.
-//! `apart.rs` runs actions that wait for a tenant's I/O in processes of their own, `worker.rs` starts workers, `faults.rs` translates errors for
+//! `apart.rs` runs actions that wait for a tenant's I/O in processes of their own, `worker.rs` starts workers, `faults.rs` and `layer_errors.rs` translate errors for
 //! operators, `proof.rs` and `records.rs` make it cheap to check that nothing has changed.
 
 mod act;
@@ -11,6 +11,7 @@ mod devices;
 pub(crate) mod faults;
 mod file_systems;
 mod images;
+pub mod layer_errors;
 mod layers;
 mod lvm;
 mod mounts;
@@ -81,7 +82,7 @@ impl Kernel {
             // Without a bus, tenants have plain cgroups, which systemd leaves alone.
             systemd: (systemd::is_running(&roots) && systemd::has_bus(&roots)).then(Manager::default),
             roots,
-            requests: bulkhead_sys::ublk::service::REQUESTS,
+            requests: bulkhead_formats::servers::REQUESTS,
             program: "/proc/self/exe".into(),
             has_processes: false,
             layers: RwLock::default(),

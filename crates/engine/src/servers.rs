@@ -17,10 +17,10 @@ use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
 use bulkhead_core::health::{self, HOST};
 use bulkhead_core::serve::ServeSpec;
+use bulkhead_formats::servers::{self, Happened, Watch};
 use bulkhead_sys::background;
 use bulkhead_sys::process::Handle;
 use bulkhead_sys::roots::Roots;
-use bulkhead_sys::ublk::service::{self, Happened, Watch};
 use bulkhead_sys::ublk::{Control, State};
 use uuid::Uuid;
 
@@ -191,7 +191,7 @@ impl Servers {
     fn recorded(&self, happened: Happened, now: Instant) -> io::Result<Vec<(u32, Option<ServeSpec>)>> {
         let roots = &self.starter.roots;
         if happened.missed {
-            let all: BTreeMap<u32, ServeSpec> = service::all(roots)?.into_iter().collect();
+            let all: BTreeMap<u32, ServeSpec> = servers::all(roots)?.into_iter().collect();
             let gone: Vec<u32> = self.devices.keys().filter(|id| !all.contains_key(id)).copied().collect();
             let recorded = all.into_iter().map(|(id, spec)| (id, Some(spec)));
             return Ok(recorded.chain(gone.into_iter().map(|id| (id, None))).collect());
@@ -199,7 +199,7 @@ impl Servers {
         let mut ids = happened.at;
         ids.extend(self.due.iter().filter(|(_, due)| **due <= now).map(|(id, _)| *id));
         ids.extend(self.queue.iter().take(MAX_STARTING.saturating_sub(self.n_starting())));
-        Ok(ids.into_iter().map(|id| (id, service::of_device(roots, id))).collect())
+        Ok(ids.into_iter().map(|id| (id, servers::of_device(roots, id))).collect())
     }
 
     fn n_starting(&self) -> usize {

@@ -29,9 +29,9 @@ use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::journal;
 use bulkhead_core::model::{FsKind, MountOptions, Provision};
-use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::WorkSpec;
+use bulkhead_formats::part::{PartLayer, PartState};
 use uuid::Uuid;
 
 use self::lvm::{logical_volume, node, thin_pool};

@@ -12,6 +12,7 @@ use bulkhead_core::backend::image_path;
 use bulkhead_core::model::{FsKind, MountOptions, Server, VolumeRef};
 use bulkhead_core::name::Name;
 use bulkhead_core::units::{Bytes, Share};
+use bulkhead_formats::servers;
 use bulkhead_measure::cgroup_run::Cancel;
 use bulkhead_measure::layout::{Bench, Layout, POOL, Places, name};
 use bulkhead_sys::lvm;
@@ -62,7 +63,7 @@ pub(crate) fn add_raw(bench: &Bench) -> Result<PathBuf> {
         false,
     )?;
     let vg = format!("bulkhead-{POOL}");
-    lvm::activate(&vg, "raw").context("cannot activate the raw volume")?;
+    servers::lvm().activate(&vg, "raw").context("cannot activate the raw volume")?;
     Ok(lvm::node(&vg, "raw"))
 }
 

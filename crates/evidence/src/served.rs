@@ -274,7 +274,11 @@ fn remove(roots: &Roots, record: &Record) -> Result<()> {
     if record.server == Server::Rublk {
         let mut control = Control::open(roots)?;
         if let Some(device) = control.info(record.number)? {
-            control.remove(roots, &device).with_context(|| format!("cannot remove {node}"))?;
+            let removed = control.stop(roots, &device).and_then(|stopped| {
+                control.delete(&stopped)?;
+                stopped.wait_for_server()
+            });
+            removed.with_context(|| format!("cannot remove {node}"))?;
         }
     } else if !record.server.is_free(roots, record.number) {
         let disconnected = match record.server {

@@ -24,6 +24,7 @@ use bulkhead_core::units::{Bytes, DevNo, Share};
 use bulkhead_engine::carry_out::Executor;
 use bulkhead_engine::engine::{Dirs, Engine};
 use bulkhead_engine::kernel::Kernel;
+use bulkhead_formats::servers;
 use bulkhead_sys::cgroup;
 use bulkhead_sys::file::LockFile;
 use bulkhead_sys::roots::Roots;
@@ -480,7 +481,7 @@ impl Drop for Bench {
 /// Gives the shared volume, which nobody has mounted yet, a journal of another size.
 fn replace_journal(size: Bytes) -> Result<()> {
     let vg = format!("bulkhead-{POOL}");
-    lvm::activate(&vg, "shared").context("cannot activate the volume")?;
+    servers::lvm().activate(&vg, "shared").context("cannot activate the volume")?;
     let node = lvm::node(&vg, "shared");
     let tune = |option: &str, value: &str| {
         Tool::new("tune2fs")

@@ -24,7 +24,7 @@ mod usage;
 
 pub use all::{all, identity};
 pub use signature::{Signature, signatures};
-pub use stack::{DeadEnd, Holder, Layer, LayerKind, Stack, holder_of, is_physical, stack};
+pub use stack::{DeadEnd, Holder, ImageOf, Layer, LayerKind, Stack, holder_of, is_physical, stack};
 pub use usage::{InUse, claimed, is_in_use};
 
 /// Why something about a block device could not be found out or set.

@@ -330,11 +330,11 @@ fn holder(pid: Option<u32>) -> impl fmt::Display {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-pub(crate) fn io_error(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError {
+/// Makes the error of a failed operation on a file.
+pub fn io_error(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> FileError {
     move |source| FileError::Io { operation, path: path.to_owned(), source }
 }
 
-/// An error while space is allocated or written.
 fn dir_of(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
@@ -343,7 +343,11 @@ fn dir_of(path: &Path) -> &Path {
     }
 }
 
-pub(crate) fn sync_dir_of(path: &Path) -> Result<(), FileError> {
+/// Makes the names in a file's directory durable.
+///
+/// # Errors
+/// [`FileError::Io`].
+pub fn sync_dir_of(path: &Path) -> Result<(), FileError> {
     let dir = dir_of(path);
     File::open(dir).and_then(|file| file.sync_all()).map_err(io_error("sync directory", dir))
 }

@@ -17,13 +17,12 @@ use crate::tool::{Tool, ToolError, ToolOutput};
 mod erase;
 mod new_journal;
 mod report;
-mod superblock;
+pub mod superblock;
 mod tree;
 
 pub use erase::{wipe, write_zeroes};
 pub use new_journal::{make_journal, remove_journal};
 use report::{parse_dumpe2fs, parse_minimum_blocks, parse_xfs_db, xfs_log_is_dirty};
-pub use superblock::{journal_bytes, stamp_uuid};
 pub use tree::{TreeOptions, make_of_tree};
 
 /// How long mkfs, a check or a look may take: these read or write all metadata of a volume on a busy device.

@@ -112,6 +112,21 @@ pub fn unwritten(path: &Path) -> Result<Bytes, FileError> {
     Ok(Bytes(unwritten))
 }
 
+/// Gives back what is allocated in the first `len` bytes of an image and was never written. A power cut leaves such blocks where
+/// writes were under way; a file system that runs out of room may make zeroes of them, which would count as data.
+///
+/// # Errors
+/// The operating system's. Nobody may write to the image meanwhile.
+pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
+    extents::extents(image, 0..len, |range, kind| {
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match kind {
+            Kind::Data => Ok(()),
+            Kind::Unwritten => Ok(fallocate(image, punch, range.start, range.end - range.start)?),
+        }
+    })
+}
+
 /// Writes zeroes where an image has no written data.
 ///
 /// In a block that is allocated and was never written, the first write is a transaction of the host's file system, and the next flush

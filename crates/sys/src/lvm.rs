@@ -20,13 +20,11 @@ use crate::block;
 use crate::mount;
 use crate::roots::Roots;
 use crate::tool::{Tool, ToolError, ToolOutput};
-use crate::ublk;
 
 mod report;
 mod tags;
 
 use report::{parse_lvs, parse_vgs};
-pub use tags::{change_lv_tags, change_vg_tags};
 
 /// The program; the commands are its first argument.
 const PROGRAM: &str = "lvm";
@@ -279,263 +277,441 @@ impl Lv {
     }
 }
 
-/// All volume groups, by name.
-///
-/// # Errors
-/// [`LvmError::Other`] when LVM fails, [`LvmError::Report`].
-pub fn vgs() -> Result<Vec<Vg>, LvmError> {
-    const OBJECT: &str = "the volume groups";
-    let output = run_for("list", OBJECT, Command::new("vgs").args(REPORT_ARGS).args(["-o", VG_FIELDS]))?;
-    let mut groups = parse_vgs(&output.stdout).map_err(|reason| LvmError::Report { object: OBJECT.into(), reason })?;
-    groups.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(groups)
+/// The `lvm` program, kept away from some ublk devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Lvm {
+    /// Lists them, by number, before each command.
+    avoided: fn() -> Vec<u32>,
 }
 
-/// One volume group; `None` when there is none of that name.
-///
-/// # Errors
-/// [`LvmError::BadName`] and those of [`vgs`].
-pub fn vg(name: &str) -> Result<Option<Vg>, LvmError> {
-    check_vg(name)?;
-    // Asking for one group by name fails with the same exit code for "none" and for "broken": so all are asked for.
-    Ok(vgs()?.into_iter().find(|group| group.name == name))
-}
-
-/// The volumes of a group, by name. LVM's internal volumes (`[pool_tdata]`, `[lvol0_pmspare]`) are left out.
-///
-/// # Errors
-/// [`LvmError::NotFound`] without the group, and those of [`vgs`].
-pub fn lvs(vg: &str) -> Result<Vec<Lv>, LvmError> {
-    check_vg(vg)?;
-    volumes(vg, "list", vg)
-}
-
-/// One volume; `None` when there is none of that name in the group.
-///
-/// # Errors
-/// [`LvmError::BadName`] and those of [`lvs`]: also that the group does not exist.
-pub fn lv(vg: &str, name: &str) -> Result<Option<Lv>, LvmError> {
-    check_lv(name)?;
-    Ok(lvs(vg)?.into_iter().find(|volume| volume.name == name))
-}
-
-/// Makes a volume of plain extents, active, and wipes old signatures and the first 4 KiB inside it.
-///
-/// The size is rounded up to whole extents. The rest of the volume has the old content of the extents.
-///
-/// # Errors
-/// [`LvmError::AlreadyExists`], [`LvmError::NotFound`] (the group), [`LvmError::NoSpace`], [`LvmError::BadName`],
-/// [`LvmError::BadTag`], [`LvmError::ZeroSize`], [`LvmError::Other`].
-pub fn create_linear(vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<(), LvmError> {
-    let command = linear_args(vg, name, size, tags)?;
-    create("create", vg, name, Need::Extents(size), &command)
-}
-
-/// Makes a thin pool that zeroes blocks before their first use, so that no tenant reads another one's old data.
-///
-/// LVM chooses the size of the metadata and of the blocks by the size of the pool, and reserves as much again for repair.
-///
-/// # Errors
-/// As [`create_linear`].
-pub fn create_thin_pool(vg: &str, name: &str, size: Bytes) -> Result<(), LvmError> {
-    let command = thin_pool_args(vg, name, size)?;
-    // Metadata and its spare: 64 bytes for each block of 64 KiB, in whole extents (lvmthin(7)).
-    let with_metadata = Bytes(size.0.saturating_add(size.0 / 512).saturating_add(8 * Bytes::MIB));
-    create("create", vg, name, Need::Extents(with_metadata), &command)
-}
-
-/// Makes a thin volume, active, in a pool.
-///
-/// # Errors
-/// As [`create_linear`]; [`LvmError::NotFound`] also without the pool, [`LvmError::NoSpace`] when the pool is full.
-pub fn create_thin(vg: &str, pool: &str, name: &str, virtual_size: Bytes, tags: &[&str]) -> Result<(), LvmError> {
-    let command = thin_args(vg, pool, name, virtual_size, tags)?;
-    create("create", vg, name, Need::Lv(pool), &command)
-}
-
-/// Makes a thin snapshot of a thin volume, active, without the flag that would leave it out at the next activation.
-///
-/// The kernel freezes a mounted file system on the origin for the moment, so that the snapshot is consistent (an ext4 comes
-/// out with an empty journal, XFS with a log to replay). What is dirty is written out before, so that the moment is short.
-///
-/// # Errors
-/// As [`create_thin`], with the origin in place of the pool.
-pub fn snapshot_thin(vg: &str, origin: &str, name: &str, tags: &[&str], read_only: bool) -> Result<(), LvmError> {
-    let command = snapshot_args(vg, origin, name, tags, read_only)?;
-    // When there is no such device, LVM says so.
-    if let Ok(dev) = block::devno_of(&node(vg, origin)) {
-        mount::sync_device(&Roots::host(), dev);
+impl Lvm {
+    /// `avoided` lists the ublk devices, by number, that LVM must not open: it would look for labels on each, and wait for one whose server
+    /// is gone, with everything that waits for LVM.
+    #[must_use]
+    pub fn new(avoided: fn() -> Vec<u32>) -> Self {
+        Self { avoided }
     }
-    // Without a size LVM makes a thin snapshot, and only of a thin volume.
-    create("snapshot", vg, name, Need::Lv(origin), &command)
-}
 
-/// Makes a volume larger or, when `shrink` says that this is meant, smaller. Rounded up to whole extents.
-///
-/// The file system is not touched: grow it afterwards, shrink it before. LVM 2.03.17 and newer refuse to cut off a file
-/// system that they know.
-///
-/// # Errors
-/// [`LvmError::WouldShrink`] when `size` is less than now and `shrink` is false, [`LvmError::NotFound`], [`LvmError::NoSpace`],
-/// [`LvmError::Other`].
-pub fn resize(volume: &Lv, size: Bytes, shrink: bool) -> Result<(), LvmError> {
-    const RESIZE: &str = "resize";
-    let object = full_name(&volume.vg, &volume.name);
-    let command_name = match size.cmp(&volume.size) {
-        _ if size.0 == 0 => return Err(LvmError::ZeroSize { operation: RESIZE, object }),
-        Ordering::Equal => return Ok(()),
-        Ordering::Greater => "lvextend",
-        Ordering::Less if shrink => "lvreduce",
-        Ordering::Less => return Err(LvmError::WouldShrink { object, now: volume.size, wanted: size }),
-    };
-    let Err(source) = run(&Command::new(command_name).args(["--yes", "-L", &size_arg(size), &object])) else {
-        return Ok(());
-    };
-    let Ok(group) = vg(&volume.vg) else { return Err(other(RESIZE, &object, source)) };
-    let Some(group) = group else { return Err(no_group(RESIZE, &object, &volume.vg)) };
-    let wanted = size.round_up(group.extent_size).unwrap_or(size);
-    let more = Bytes(wanted.0.saturating_sub(volume.size.0));
-    match lv(&volume.vg, &volume.name) {
-        Ok(None) => Err(no_volume(RESIZE, &object)),
-        // LVM refuses a change of size that changes no size.
-        Ok(Some(found)) if found.size == wanted => Ok(()),
-        _ if more > group.free && !matches!(volume.kind, LvKind::Thin { .. }) => {
-            Err(no_extents(RESIZE, object, more, group.free, source))
+    /// All volume groups, by name.
+    ///
+    /// # Errors
+    /// [`LvmError::Other`] when LVM fails, [`LvmError::Report`].
+    pub fn vgs(&self) -> Result<Vec<Vg>, LvmError> {
+        const OBJECT: &str = "the volume groups";
+        let output = self.run_for("list", OBJECT, Command::new("vgs").args(REPORT_ARGS).args(["-o", VG_FIELDS]))?;
+        let mut groups =
+            parse_vgs(&output.stdout).map_err(|reason| LvmError::Report { object: OBJECT.into(), reason })?;
+        groups.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(groups)
+    }
+
+    /// One volume group; `None` when there is none of that name.
+    ///
+    /// # Errors
+    /// [`LvmError::BadName`] and those of [`Lvm::vgs`].
+    pub fn vg(&self, name: &str) -> Result<Option<Vg>, LvmError> {
+        check_vg(name)?;
+        // Asking for one group by name fails with the same exit code for "none" and for "broken": so all are asked for.
+        Ok(self.vgs()?.into_iter().find(|group| group.name == name))
+    }
+
+    /// The volumes of a group, by name. LVM's internal volumes (`[pool_tdata]`, `[lvol0_pmspare]`) are left out.
+    ///
+    /// # Errors
+    /// [`LvmError::NotFound`] without the group, and those of [`Lvm::vgs`].
+    pub fn lvs(&self, vg: &str) -> Result<Vec<Lv>, LvmError> {
+        check_vg(vg)?;
+        self.volumes(vg, "list", vg)
+    }
+
+    /// One volume; `None` when there is none of that name in the group.
+    ///
+    /// # Errors
+    /// [`LvmError::BadName`] and those of [`Lvm::lvs`]: also that the group does not exist.
+    pub fn lv(&self, vg: &str, name: &str) -> Result<Option<Lv>, LvmError> {
+        check_lv(name)?;
+        Ok(self.lvs(vg)?.into_iter().find(|volume| volume.name == name))
+    }
+
+    /// Makes a volume of plain extents, active, and wipes old signatures and the first 4 KiB inside it.
+    ///
+    /// The size is rounded up to whole extents. The rest of the volume has the old content of the extents.
+    ///
+    /// # Errors
+    /// [`LvmError::AlreadyExists`], [`LvmError::NotFound`] (the group), [`LvmError::NoSpace`], [`LvmError::BadName`],
+    /// [`LvmError::BadTag`], [`LvmError::ZeroSize`], [`LvmError::Other`].
+    pub fn create_linear(&self, vg: &str, name: &str, size: Bytes, tags: &[&str]) -> Result<(), LvmError> {
+        let command = linear_args(vg, name, size, tags)?;
+        self.create("create", vg, name, Need::Extents(size), &command)
+    }
+
+    /// Makes a thin pool that zeroes blocks before their first use, so that no tenant reads another one's old data.
+    ///
+    /// LVM chooses the size of the metadata and of the blocks by the size of the pool, and reserves as much again for repair.
+    ///
+    /// # Errors
+    /// As [`Lvm::create_linear`].
+    pub fn create_thin_pool(&self, vg: &str, name: &str, size: Bytes) -> Result<(), LvmError> {
+        let command = thin_pool_args(vg, name, size)?;
+        // Metadata and its spare: 64 bytes for each block of 64 KiB, in whole extents (lvmthin(7)).
+        let with_metadata = Bytes(size.0.saturating_add(size.0 / 512).saturating_add(8 * Bytes::MIB));
+        self.create("create", vg, name, Need::Extents(with_metadata), &command)
+    }
+
+    /// Makes a thin volume, active, in a pool.
+    ///
+    /// # Errors
+    /// As [`Lvm::create_linear`]; [`LvmError::NotFound`] also without the pool, [`LvmError::NoSpace`] when the pool is full.
+    pub fn create_thin(
+        &self,
+        vg: &str,
+        pool: &str,
+        name: &str,
+        virtual_size: Bytes,
+        tags: &[&str],
+    ) -> Result<(), LvmError> {
+        let command = thin_args(vg, pool, name, virtual_size, tags)?;
+        self.create("create", vg, name, Need::Lv(pool), &command)
+    }
+
+    /// Makes a thin snapshot of a thin volume, active, without the flag that would leave it out at the next activation.
+    ///
+    /// The kernel freezes a mounted file system on the origin for the moment, so that the snapshot is consistent (an ext4 comes
+    /// out with an empty journal, XFS with a log to replay). What is dirty is written out before, so that the moment is short.
+    ///
+    /// # Errors
+    /// As [`Lvm::create_thin`], with the origin in place of the pool.
+    pub fn snapshot_thin(
+        &self,
+        vg: &str,
+        origin: &str,
+        name: &str,
+        tags: &[&str],
+        read_only: bool,
+    ) -> Result<(), LvmError> {
+        let command = snapshot_args(vg, origin, name, tags, read_only)?;
+        // When there is no such device, LVM says so.
+        if let Ok(dev) = block::devno_of(&node(vg, origin)) {
+            mount::sync_device(&Roots::host(), dev);
         }
-        _ => Err(other(RESIZE, &object, source)),
+        // Without a size LVM makes a thin snapshot, and only of a thin volume.
+        self.create("snapshot", vg, name, Need::Lv(origin), &command)
     }
-}
 
-/// Removes a volume; `false` when there is none, or when it does not have the tag. Its thin snapshots live on.
-///
-/// # Errors
-/// [`LvmError::NotFound`] (the group), [`LvmError::InUse`] while it is open or others would go with it (the volumes of a thin pool,
-/// thick snapshots), [`LvmError::Other`].
-pub fn remove(vg: &str, name: &str, with_tag: Option<&str>) -> Result<bool, LvmError> {
-    check_vg(vg)?;
-    check_lv(name)?;
-    let volumes = volumes(vg, "remove", &full_name(vg, name))?;
-    let has_tag = |volume: &Lv| with_tag.is_none_or(|tag| volume.tags.iter().any(|found| found == tag));
-    if !volumes.iter().any(|volume| volume.name == name && has_tag(volume)) {
-        return Ok(false);
-    }
-    // --yes would also answer the question whether to remove all that depends on it.
-    let mut dependent = volumes.iter().filter(|volume| match &volume.kind {
-        LvKind::Thin { pool, .. } => pool == name,
-        LvKind::ThickSnapshot { origin } => origin == name,
-        _ => false,
-    });
-    if let Some(first) = dependent.next() {
-        let reason = format!("{} volumes depend on it, for example {}", 1 + dependent.count(), first.name);
-        return Err(LvmError::InUse { operation: "remove", object: full_name(vg, name), reason, source: None });
-    }
-    match change("remove", vg, name, &["lvremove", "--yes"]) {
-        Ok(_) => Ok(true),
-        Err(LvmError::Other { operation, object, source })
-            if lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) =>
-        {
-            let reason = "it is open: mounted, or used by a program or another volume".to_owned();
-            Err(LvmError::InUse { operation, object, reason, source: Some(source) })
+    /// Makes a volume larger or, when `shrink` says that this is meant, smaller. Rounded up to whole extents.
+    ///
+    /// The file system is not touched: grow it afterwards, shrink it before. LVM 2.03.17 and newer refuse to cut off a file
+    /// system that they know.
+    ///
+    /// # Errors
+    /// [`LvmError::WouldShrink`] when `size` is less than now and `shrink` is false, [`LvmError::NotFound`], [`LvmError::NoSpace`],
+    /// [`LvmError::Other`].
+    pub fn resize(&self, volume: &Lv, size: Bytes, shrink: bool) -> Result<(), LvmError> {
+        const RESIZE: &str = "resize";
+        let object = full_name(&volume.vg, &volume.name);
+        let command_name = match size.cmp(&volume.size) {
+            _ if size.0 == 0 => return Err(LvmError::ZeroSize { operation: RESIZE, object }),
+            Ordering::Equal => return Ok(()),
+            Ordering::Greater => "lvextend",
+            Ordering::Less if shrink => "lvreduce",
+            Ordering::Less => return Err(LvmError::WouldShrink { object, now: volume.size, wanted: size }),
+        };
+        let Err(source) = self.run(&Command::new(command_name).args(["--yes", "-L", &size_arg(size), &object])) else {
+            return Ok(());
+        };
+        let Ok(group) = self.vg(&volume.vg) else { return Err(other(RESIZE, &object, source)) };
+        let Some(group) = group else { return Err(no_group(RESIZE, &object, &volume.vg)) };
+        let wanted = size.round_up(group.extent_size).unwrap_or(size);
+        let more = Bytes(wanted.0.saturating_sub(volume.size.0));
+        match self.lv(&volume.vg, &volume.name) {
+            Ok(None) => Err(no_volume(RESIZE, &object)),
+            // LVM refuses a change of size that changes no size.
+            Ok(Some(found)) if found.size == wanted => Ok(()),
+            _ if more > group.free && !matches!(volume.kind, LvKind::Thin { .. }) => {
+                Err(no_extents(RESIZE, object, more, group.free, source))
+            }
+            _ => Err(other(RESIZE, &object, source)),
         }
-        Err(error) => Err(error),
     }
-}
 
-/// Activates a volume, also one with the activation skip flag. Does nothing to an active one.
-///
-/// # Errors
-/// [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn activate(vg: &str, name: &str) -> Result<(), LvmError> {
-    change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"]).map(drop)
-}
+    /// Removes a volume; `false` when there is none, or when it does not have the tag. Its thin snapshots live on.
+    ///
+    /// # Errors
+    /// [`LvmError::NotFound`] (the group), [`LvmError::InUse`] while it is open or others would go with it (the volumes of a thin pool,
+    /// thick snapshots), [`LvmError::Other`].
+    pub fn remove(&self, vg: &str, name: &str, with_tag: Option<&str>) -> Result<bool, LvmError> {
+        check_vg(vg)?;
+        check_lv(name)?;
+        let volumes = self.volumes(vg, "remove", &full_name(vg, name))?;
+        let has_tag = |volume: &Lv| with_tag.is_none_or(|tag| volume.tags.iter().any(|found| found == tag));
+        if !volumes.iter().any(|volume| volume.name == name && has_tag(volume)) {
+            return Ok(false);
+        }
+        // --yes would also answer the question whether to remove all that depends on it.
+        let mut dependent = volumes.iter().filter(|volume| match &volume.kind {
+            LvKind::Thin { pool, .. } => pool == name,
+            LvKind::ThickSnapshot { origin } => origin == name,
+            _ => false,
+        });
+        if let Some(first) = dependent.next() {
+            let reason = format!("{} volumes depend on it, for example {}", 1 + dependent.count(), first.name);
+            return Err(LvmError::InUse { operation: "remove", object: full_name(vg, name), reason, source: None });
+        }
+        match self.change("remove", vg, name, &["lvremove", "--yes"]) {
+            Ok(_) => Ok(true),
+            Err(LvmError::Other { operation, object, source })
+                if self.lv(vg, name).is_ok_and(|lv| lv.is_some_and(|lv| lv.open)) =>
+            {
+                let reason = "it is open: mounted, or used by a program or another volume".to_owned();
+                Err(LvmError::InUse { operation, object, reason, source: Some(source) })
+            }
+            Err(error) => Err(error),
+        }
+    }
 
-/// Makes a volume read-only, also while it is active: what is mounted on it must be mounted read-only. `false` when it was.
-///
-/// # Errors
-/// [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn protect(vg: &str, name: &str) -> Result<bool, LvmError> {
-    const PROTECT: &str = "make read-only";
-    let found = lv(vg, name)?.ok_or_else(|| no_volume(PROTECT, &full_name(vg, name)))?;
-    if !found.read_only {
-        change(PROTECT, vg, name, &["lvchange", "--yes", PROTECTING])?;
+    /// Activates a volume, also one with the activation skip flag. Does nothing to an active one.
+    ///
+    /// # Errors
+    /// [`LvmError::NotFound`], [`LvmError::Other`].
+    pub fn activate(&self, vg: &str, name: &str) -> Result<(), LvmError> {
+        self.change("activate", vg, name, &["lvchange", "--yes", "-ay", "-K"]).map(drop)
     }
-    Ok(!found.read_only)
-}
 
-/// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change.
-///
-/// # Errors
-/// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
-/// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
-pub fn vg_create(name: &str, device: &Path, tags: &[&str]) -> Result<(), LvmError> {
-    const CREATE: &str = "create a volume group on";
-    check_vg(name)?;
-    tags.iter().try_for_each(|tag| check_tag(tag))?;
-    let object = device.display().to_string();
-    let probe = |source| LvmError::Device { operation: CREATE, object: object.clone(), source: Box::new(source) };
-    block::devno_of(device).map_err(probe)?;
-    let found = block::signatures(device).map_err(probe)?;
-    if !found.is_empty() {
-        return Err(LvmError::HasSignature { operation: CREATE, object, found });
+    /// Makes a volume read-only, also while it is active: what is mounted on it must be mounted read-only. `false` when it was.
+    ///
+    /// # Errors
+    /// [`LvmError::NotFound`], [`LvmError::Other`].
+    pub fn protect(&self, vg: &str, name: &str) -> Result<bool, LvmError> {
+        const PROTECT: &str = "make read-only";
+        let found = self.lv(vg, name)?.ok_or_else(|| no_volume(PROTECT, &full_name(vg, name)))?;
+        if !found.read_only {
+            self.change(PROTECT, vg, name, &["lvchange", "--yes", PROTECTING])?;
+        }
+        Ok(!found.read_only)
     }
-    if block::claimed(device).map_err(probe)? {
-        let reason = "another program or the kernel has claimed it".to_owned();
-        return Err(LvmError::InUse { operation: CREATE, object, reason, source: None });
-    }
-    // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
-    let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
-    match run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(match vg(name) {
-            Ok(Some(_)) => LvmError::AlreadyExists { operation: "create volume group", object: name.to_owned() },
-            _ => other(CREATE, &object, source),
-        }),
-    }
-}
 
-/// Removes an empty volume group; its physical volumes remain (see [`pv_remove`]).
-///
-/// # Errors
-/// [`LvmError::InUse`] while it has volumes, [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn vg_remove(name: &str) -> Result<(), LvmError> {
-    const REMOVE: &str = "remove volume group";
-    check_vg(name)?;
-    let n_volumes = volumes(name, REMOVE, name)?.len();
-    if n_volumes > 0 {
-        let reason = format!("it has {n_volumes} volumes");
-        return Err(LvmError::InUse { operation: REMOVE, object: name.to_owned(), reason, source: None });
+    /// Makes a volume group with these tags on one blank block device, which becomes its physical volume, in one metadata change.
+    ///
+    /// # Errors
+    /// [`LvmError::BadTag`], [`LvmError::HasSignature`] when the device carries anything, [`LvmError::AlreadyExists`], [`LvmError::InUse`] when the
+    /// kernel has claimed the device, [`LvmError::Device`], [`LvmError::Other`].
+    pub fn vg_create(&self, name: &str, device: &Path, tags: &[&str]) -> Result<(), LvmError> {
+        const CREATE: &str = "create a volume group on";
+        check_vg(name)?;
+        tags.iter().try_for_each(|tag| check_tag(tag))?;
+        let object = device.display().to_string();
+        let probe = |source| LvmError::Device { operation: CREATE, object: object.clone(), source: Box::new(source) };
+        block::devno_of(device).map_err(probe)?;
+        let found = block::signatures(device).map_err(probe)?;
+        if !found.is_empty() {
+            return Err(LvmError::HasSignature { operation: CREATE, object, found });
+        }
+        if block::claimed(device).map_err(probe)? {
+            let reason = "another program or the kernel has claimed it".to_owned();
+            return Err(LvmError::InUse { operation: CREATE, object, reason, source: None });
+        }
+        // Without --yes: a signature that appears meanwhile makes LVM ask, and nobody answers.
+        let tags = tags.iter().flat_map(|tag| ["--addtag", *tag]);
+        match self.run(&Command::new("vgcreate").args(tags).arg(name).arg("--").arg(device)) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(match self.vg(name) {
+                Ok(Some(_)) => LvmError::AlreadyExists { operation: "create volume group", object: name.to_owned() },
+                _ => other(CREATE, &object, source),
+            }),
+        }
     }
-    // Without --yes: a volume that appears meanwhile makes LVM ask, and nobody answers.
-    change_group(REMOVE, name, &["vgremove"])
-}
 
-/// Takes LVM's label from a device that belongs to no group; `false` when it had none.
-///
-/// # Errors
-/// [`LvmError::InUse`] while it belongs to a group, [`LvmError::Device`], [`LvmError::Other`].
-pub fn pv_remove(device: &Path) -> Result<bool, LvmError> {
-    const REMOVE: &str = "remove the LVM label from";
-    let object = device.display().to_string();
-    let found = block::signatures(device).map_err(|source| LvmError::Device {
-        operation: REMOVE,
-        object: object.clone(),
-        source: Box::new(source),
-    })?;
-    if !found.iter().any(|signature| signature.kind == "LVM2_member") {
-        return Ok(false);
+    /// Removes an empty volume group; its physical volumes remain (see [`Lvm::pv_remove`]).
+    ///
+    /// # Errors
+    /// [`LvmError::InUse`] while it has volumes, [`LvmError::NotFound`], [`LvmError::Other`].
+    pub fn vg_remove(&self, name: &str) -> Result<(), LvmError> {
+        const REMOVE: &str = "remove volume group";
+        check_vg(name)?;
+        let n_volumes = self.volumes(name, REMOVE, name)?.len();
+        if n_volumes > 0 {
+            let reason = format!("it has {n_volumes} volumes");
+            return Err(LvmError::InUse { operation: REMOVE, object: name.to_owned(), reason, source: None });
+        }
+        // Without --yes: a volume that appears meanwhile makes LVM ask, and nobody answers.
+        self.change_group(REMOVE, name, &["vgremove"])
     }
-    match run(&Command::new("pvremove").arg("--").arg(device)) {
-        Ok(_) => Ok(true),
-        Err(source) => Err(match group_of(device) {
-            Ok(Some(group)) => LvmError::InUse {
-                operation: REMOVE,
-                object,
-                reason: format!("it belongs to volume group {group}"),
-                source: Some(Box::new(source)),
+
+    /// Takes LVM's label from a device that belongs to no group; `false` when it had none.
+    ///
+    /// # Errors
+    /// [`LvmError::InUse`] while it belongs to a group, [`LvmError::Device`], [`LvmError::Other`].
+    pub fn pv_remove(&self, device: &Path) -> Result<bool, LvmError> {
+        const REMOVE: &str = "remove the LVM label from";
+        let object = device.display().to_string();
+        let found = block::signatures(device).map_err(|source| LvmError::Device {
+            operation: REMOVE,
+            object: object.clone(),
+            source: Box::new(source),
+        })?;
+        if !found.iter().any(|signature| signature.kind == "LVM2_member") {
+            return Ok(false);
+        }
+        match self.run(&Command::new("pvremove").arg("--").arg(device)) {
+            Ok(_) => Ok(true),
+            Err(source) => Err(match self.group_of(device) {
+                Ok(Some(group)) => LvmError::InUse {
+                    operation: REMOVE,
+                    object,
+                    reason: format!("it belongs to volume group {group}"),
+                    source: Some(Box::new(source)),
+                },
+                // What LVM said first is the reason.
+                Ok(None) | Err(_) => other(REMOVE, &object, source),
+            }),
+        }
+    }
+
+    /// Runs a command on one volume, and finds out why where it fails.
+    fn change(&self, operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Result<ToolOutput, LvmError> {
+        check_vg(vg)?;
+        check_lv(name)?;
+        let object = full_name(vg, name);
+        let (first, rest) = words.split_first().unwrap_or((&"", &[]));
+        self.run(&Command::new(first).args(rest).arg(&object)).map_err(|source| match self.lvs(vg) {
+            Err(LvmError::NotFound { .. }) => no_group(operation, &object, vg),
+            Err(_) => other(operation, &object, source),
+            Ok(volumes) if volumes.iter().all(|volume| volume.name != name) => no_volume(operation, &object),
+            Ok(_) => other(operation, &object, source),
+        })
+    }
+
+    fn change_group(&self, operation: &'static str, vg: &str, words: &[&str]) -> Result<(), LvmError> {
+        check_vg(vg)?;
+        let (first, rest) = words.split_first().unwrap_or((&"", &[]));
+        match self.run(&Command::new(first).args(rest).arg(vg)) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(match self.vg(vg) {
+                Ok(None) => no_group(operation, vg, vg),
+                _ => other(operation, vg, source),
+            }),
+        }
+    }
+
+    /// Device nodes of the physical volumes of a group; one that is missing is not a path (`[unknown]`).
+    ///
+    /// # Errors
+    /// [`LvmError::BadName`], [`LvmError::Report`], [`LvmError::Other`].
+    pub fn pv_devices(&self, vg: &str) -> Result<Vec<PathBuf>, LvmError> {
+        check_vg(vg)?;
+        let output = self.run_for("list", vg, Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name,pv_name"]))?;
+        report::parse_pv_devices(&output.stdout, vg)
+            .map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
+    }
+
+    /// The group that a physical volume belongs to; `None` when it belongs to none.
+    ///
+    /// # Errors
+    /// [`LvmError::Other`] when LVM cannot say, also for a device that is no physical volume; [`LvmError::Report`]. An unknown
+    /// group is not no group: whoever is about to erase the device has to stop.
+    pub fn group_of(&self, device: &Path) -> Result<Option<String>, LvmError> {
+        let object = device.display().to_string();
+        let output = self.run_for(
+            "find the volume group of",
+            &object,
+            Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device),
+        )?;
+        report::parse_group_of_pv(&output.stdout).map_err(|reason| LvmError::Report { object, reason })
+    }
+
+    fn volumes(&self, vg: &str, operation: &'static str, object: &str) -> Result<Vec<Lv>, LvmError> {
+        let output = self.run(&Command::new("lvs").args(REPORT_ARGS).args(["-o", LV_FIELDS, vg])).map_err(
+            |source| match self.vg(vg) {
+                Ok(None) => no_group(operation, object, vg),
+                _ => other(operation, object, source),
             },
-            // What LVM said first is the reason.
-            Ok(None) | Err(_) => other(REMOVE, &object, source),
-        }),
+        )?;
+        let mut volumes =
+            parse_lvs(&output.stdout).map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })?;
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(volumes)
+    }
+
+    fn create(
+        &self,
+        operation: &'static str,
+        vg: &str,
+        name: &str,
+        need: Need<'_>,
+        command: &Command,
+    ) -> Result<(), LvmError> {
+        match self.run(command) {
+            Ok(_) => Ok(()),
+            Err(source) => Err(self.why_not_created(operation, vg, name, need, source)),
+        }
+    }
+
+    fn why_not_created(
+        &self,
+        operation: &'static str,
+        vg: &str,
+        name: &str,
+        need: Need<'_>,
+        source: ToolError,
+    ) -> LvmError {
+        let object = full_name(vg, name);
+        let (Ok(group), Ok(volumes)) = (self.vg(vg), self.lvs(vg).or_else(none_if_missing)) else {
+            return other(operation, &object, source);
+        };
+        let Some(group) = group else { return no_group(operation, &object, vg) };
+        if volumes.iter().any(|volume| volume.name == name) {
+            return LvmError::AlreadyExists { operation, object };
+        }
+        match need {
+            Need::Extents(size) => {
+                let size = size.round_up(group.extent_size).unwrap_or(size);
+                if size >= group.free {
+                    no_extents(operation, object, size, group.free, source)
+                } else {
+                    other(operation, &object, source)
+                }
+            }
+            Need::Lv(needed) => {
+                let Some(found) = volumes.iter().find(|volume| volume.name == needed) else {
+                    return LvmError::NotFound {
+                        operation,
+                        object,
+                        missing: format!("volume {}", full_name(vg, needed)),
+                    };
+                };
+                let pool = match &found.kind {
+                    LvKind::Thin { pool, .. } => volumes.iter().find(|volume| volume.name == *pool),
+                    _ => Some(found),
+                };
+                match pool.and_then(full_pool) {
+                    Some(reason) => LvmError::NoSpace { operation, object, reason, source: Some(Box::new(source)) },
+                    None => other(operation, &object, source),
+                }
+            }
+        }
+    }
+
+    fn run_for(&self, operation: &'static str, object: &str, command: Command) -> Result<ToolOutput, LvmError> {
+        self.run(&command).map_err(|source| other(operation, object, source))
+    }
+
+    fn run(&self, command: &Command) -> Result<ToolOutput, ToolError> {
+        let mut config = vec![SYNCHRONOUS.to_owned()];
+        if !udev_answers() {
+            config.push(WITHOUT_UDEV.to_owned());
+        }
+        config.extend(self.without_volumes());
+        command.tool(&config.join(" ")).run()
+    }
+
+    /// The filter that keeps LVM away from the devices to avoid; `None` when there are none.
+    fn without_volumes(&self) -> Option<String> {
+        let ids = (self.avoided)();
+        let own = || {
+            let found = Tool::new(PROGRAM).args(["lvmconfig", "devices/global_filter"]).limit(LIMIT).run().ok()?;
+            Some(found.stdout.trim().strip_prefix("global_filter=")?.to_owned())
+        };
+        (!ids.is_empty()).then(|| filter(&ids, GLOBAL_FILTER.get_or_init(own).as_deref()))
     }
 }
 
@@ -545,18 +721,6 @@ pub fn node(vg: &str, name: &str) -> PathBuf {
     Path::new("/dev").join(vg).join(name)
 }
 
-fn volumes(vg: &str, operation: &'static str, object: &str) -> Result<Vec<Lv>, LvmError> {
-    let output = run(&Command::new("lvs").args(REPORT_ARGS).args(["-o", LV_FIELDS, vg])).map_err(|source| {
-        match self::vg(vg) {
-            Ok(None) => no_group(operation, object, vg),
-            _ => other(operation, object, source),
-        }
-    })?;
-    let mut volumes = parse_lvs(&output.stdout).map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })?;
-    volumes.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(volumes)
-}
-
 /// What a new volume needs, to find out why it could not be made.
 #[derive(Clone, Copy)]
 enum Need<'a> {
@@ -564,47 +728,6 @@ enum Need<'a> {
     Extents(Bytes),
     /// Another volume: the pool, or the origin of a snapshot.
     Lv(&'a str),
-}
-
-fn create(operation: &'static str, vg: &str, name: &str, need: Need<'_>, command: &Command) -> Result<(), LvmError> {
-    match run(command) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(why_not_created(operation, vg, name, need, source)),
-    }
-}
-
-fn why_not_created(operation: &'static str, vg: &str, name: &str, need: Need<'_>, source: ToolError) -> LvmError {
-    let object = full_name(vg, name);
-    let (Ok(group), Ok(volumes)) = (self::vg(vg), lvs(vg).or_else(none_if_missing)) else {
-        return other(operation, &object, source);
-    };
-    let Some(group) = group else { return no_group(operation, &object, vg) };
-    if volumes.iter().any(|volume| volume.name == name) {
-        return LvmError::AlreadyExists { operation, object };
-    }
-    match need {
-        Need::Extents(size) => {
-            let size = size.round_up(group.extent_size).unwrap_or(size);
-            if size >= group.free {
-                no_extents(operation, object, size, group.free, source)
-            } else {
-                other(operation, &object, source)
-            }
-        }
-        Need::Lv(needed) => {
-            let Some(found) = volumes.iter().find(|volume| volume.name == needed) else {
-                return LvmError::NotFound { operation, object, missing: format!("volume {}", full_name(vg, needed)) };
-            };
-            let pool = match &found.kind {
-                LvKind::Thin { pool, .. } => volumes.iter().find(|volume| volume.name == *pool),
-                _ => Some(found),
-            };
-            match pool.and_then(full_pool) {
-                Some(reason) => LvmError::NoSpace { operation, object, reason, source: Some(Box::new(source)) },
-                None => other(operation, &object, source),
-            }
-        }
-    }
 }
 
 /// Why a thin pool takes nothing more; `None` when it should.
@@ -626,57 +749,6 @@ fn none_if_missing(error: LvmError) -> Result<Vec<Lv>, LvmError> {
     }
 }
 
-/// Runs a command on one volume, and finds out why where it fails.
-fn change(operation: &'static str, vg: &str, name: &str, words: &[&str]) -> Result<ToolOutput, LvmError> {
-    check_vg(vg)?;
-    check_lv(name)?;
-    let object = full_name(vg, name);
-    let (first, rest) = words.split_first().unwrap_or((&"", &[]));
-    run(&Command::new(first).args(rest).arg(&object)).map_err(|source| match lvs(vg) {
-        Err(LvmError::NotFound { .. }) => no_group(operation, &object, vg),
-        Err(_) => other(operation, &object, source),
-        Ok(volumes) if volumes.iter().all(|volume| volume.name != name) => no_volume(operation, &object),
-        Ok(_) => other(operation, &object, source),
-    })
-}
-
-fn change_group(operation: &'static str, vg: &str, words: &[&str]) -> Result<(), LvmError> {
-    check_vg(vg)?;
-    let (first, rest) = words.split_first().unwrap_or((&"", &[]));
-    match run(&Command::new(first).args(rest).arg(vg)) {
-        Ok(_) => Ok(()),
-        Err(source) => Err(match self::vg(vg) {
-            Ok(None) => no_group(operation, vg, vg),
-            _ => other(operation, vg, source),
-        }),
-    }
-}
-
-/// Device nodes of the physical volumes of a group; one that is missing is not a path (`[unknown]`).
-///
-/// # Errors
-/// [`LvmError::BadName`], [`LvmError::Report`], [`LvmError::Other`].
-pub fn pv_devices(vg: &str) -> Result<Vec<PathBuf>, LvmError> {
-    check_vg(vg)?;
-    let output = run_for("list", vg, Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name,pv_name"]))?;
-    report::parse_pv_devices(&output.stdout, vg).map_err(|reason| LvmError::Report { object: vg.to_owned(), reason })
-}
-
-/// The group that a physical volume belongs to; `None` when it belongs to none.
-///
-/// # Errors
-/// [`LvmError::Other`] when LVM cannot say, also for a device that is no physical volume; [`LvmError::Report`]. An unknown
-/// group is not no group: whoever is about to erase the device has to stop.
-pub fn group_of(device: &Path) -> Result<Option<String>, LvmError> {
-    let object = device.display().to_string();
-    let output = run_for(
-        "find the volume group of",
-        &object,
-        Command::new("pvs").args(REPORT_ARGS).args(["-o", "vg_name", "--"]).arg(device),
-    )?;
-    report::parse_group_of_pv(&output.stdout).map_err(|reason| LvmError::Report { object, reason })
-}
-
 fn no_group(operation: &'static str, object: &str, vg: &str) -> LvmError {
     LvmError::NotFound { operation, object: object.to_owned(), missing: format!("volume group {vg}") }
 }
@@ -696,31 +768,6 @@ fn other(operation: &'static str, object: &str, source: ToolError) -> LvmError {
 
 fn list_signatures(found: &[block::Signature]) -> String {
     found.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn run_for(operation: &'static str, object: &str, command: Command) -> Result<ToolOutput, LvmError> {
-    run(&command).map_err(|source| other(operation, object, source))
-}
-
-fn run(command: &Command) -> Result<ToolOutput, ToolError> {
-    let mut config = vec![SYNCHRONOUS.to_owned()];
-    if !udev_answers() {
-        config.push(WITHOUT_UDEV.to_owned());
-    }
-    config.extend(without_volumes());
-    command.tool(&config.join(" ")).run()
-}
-
-/// Keeps LVM away from the volumes that block servers of ours serve: it would look for labels on each, and wait for one whose
-/// server is gone, with all who wait for LVM.
-fn without_volumes() -> Option<String> {
-    let served = ublk::service::all(&Roots::host()).unwrap_or_default();
-    let ids: Vec<u32> = served.into_iter().map(|(id, _)| id).collect();
-    let own = || {
-        let found = Tool::new(PROGRAM).args(["lvmconfig", "devices/global_filter"]).limit(LIMIT).run().ok()?;
-        Some(found.stdout.trim().strip_prefix("global_filter=")?.to_owned())
-    };
-    (!ids.is_empty()).then(|| filter(&ids, GLOBAL_FILTER.get_or_init(own).as_deref()))
 }
 
 /// A filter that rejects these ublk devices and their partitions, in front of the administrator's own.
@@ -920,7 +967,7 @@ mod tests {
             assert!(check_vg(name).is_ok(), "{name}");
         }
         for name in ["", "-y", "--yes", "a b", "a/b", ".", "..", "a;b", "ü", &"n".repeat(64)] {
-            assert!(check_vg(name).is_err() && lv("vg", name).is_err(), "{name}");
+            assert!(check_vg(name).is_err() && Lvm::new(Vec::new).lv("vg", name).is_err(), "{name}");
         }
         for tag in ["a", "bulkhead.volume=db/data", "x!y:z&w#h=1", "@"] {
             assert_eq!(check_tag(tag).is_ok(), tag != "@", "{tag}");

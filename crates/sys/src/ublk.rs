@@ -6,7 +6,6 @@
 //! Does not: know what is in the image, nor decide when a device is made or removed.
 
 pub mod queue;
-pub mod service;
 pub mod sized;
 mod uapi;
 
@@ -25,7 +24,6 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid};
 
-use crate::file::FileError;
 use crate::process::{self, Handle};
 use crate::roots::Roots;
 use uapi::Command;
@@ -113,9 +111,6 @@ pub enum UblkError {
         #[source]
         source: io::Error,
     },
-    /// What was told of it cannot be forgotten.
-    #[error(transparent)]
-    Told(#[from] FileError),
     /// The block device is mounted, or held by another device.
     #[error("{device} is in use")]
     Busy {
@@ -360,11 +355,6 @@ impl Control {
     /// # Errors
     /// [`UblkError::Command`]; [`UblkError::Node`] when `/sys/class/ublk-char` cannot be read.
     pub fn find(&mut self, roots: &Roots, owner: u64, known: &Owners) -> Result<Option<DeviceInfo>, UblkError> {
-        if let Some(probable) = service::probable(roots, owner).map(|id| self.info(id)).transpose()?.flatten()
-            && probable.owner == owner
-        {
-            return Ok(Some(probable));
-        }
         let path = roots.sys.join("class/ublk-char");
         let unreadable = |source| UblkError::Node { operation: "list", path: path.clone(), source };
         let listed = match fs::read_dir(&path) {
@@ -378,15 +368,6 @@ impl Control {
             devices.extend(id.map(|id| (entry.ino(), id)));
         }
         known.find(&devices, owner, |id| self.info(id))
-    }
-
-    /// [`Self::find`] for a process without a memo of owners: `None` if no device of this owner was [announced](service::announce), in place
-    /// of a query of each device.
-    ///
-    /// # Errors
-    /// Those of [`Self::find`].
-    pub fn find_announced(&mut self, roots: &Roots, owner: u64) -> Result<Option<DeviceInfo>, UblkError> {
-        if service::is_announced(roots, owner) { self.find(roots, owner, &Owners::default()) } else { Ok(None) }
     }
 
     /// Makes a device, not started yet. The process that calls this is to serve it.
@@ -466,11 +447,11 @@ impl Control {
         self.command(uapi::UPDATE_SIZE, id, size.0 / 512)
     }
 
-    /// Stops a device that is not in use and removes it, and waits until its server has ended. Idempotent.
+    /// Stops a device that is not in use, to be [deleted](Self::delete) next. Idempotent.
     ///
     /// # Errors
     /// [`UblkError::Busy`] while it is mounted or held, [`UblkError::Command`], [`UblkError::Timeout`], [`UblkError::Node`].
-    pub fn remove(&mut self, roots: &Roots, device: &DeviceInfo) -> Result<(), UblkError> {
+    pub fn stop(&mut self, roots: &Roots, device: &DeviceInfo) -> Result<Stopped, UblkError> {
         let node = device.node(roots);
         // The driver would remove it under a mounted file system, too. An exclusive opener, as a mount is one, is told. It is
         // closed only when the device is stopped: before, it could wait for a server that is gone.
@@ -489,20 +470,20 @@ impl Control {
         {
             process::pause(POLL_PAUSE);
         }
-        let failed = |source| UblkError::Node { operation: "wait for the server of", path: device.node(roots), source };
+        let failed = |source| UblkError::Node { operation: "wait for the server of", path: node.clone(), source };
         let server = device.server().map_err(failed)?;
         let stopped = self.command(uapi::STOP_DEV, device.id, 0);
         drop(exclusive);
         unless_gone(stopped)?;
-        // Its number is free after the next command.
-        service::unmark(roots, device)?;
-        unless_gone(self.command(uapi::DEL_DEV_ASYNC, device.id, 0))?;
-        service::forget(roots, device)?;
-        if server.map_or(Ok(true), |server| server.wait_until_ended(SERVER_END_LIMIT)).map_err(failed)? {
-            return Ok(());
-        }
-        let seconds = SERVER_END_LIMIT.as_secs();
-        Err(UblkError::Timeout { command: "the end of the server", id: device.id, seconds })
+        Ok(Stopped { id: device.id, node, server })
+    }
+
+    /// Deletes a stopped device. Afterwards the driver gives its number to others.
+    ///
+    /// # Errors
+    /// [`UblkError::Command`], [`UblkError::Timeout`].
+    pub fn delete(&mut self, device: &Stopped) -> Result<(), UblkError> {
+        unless_gone(self.command(uapi::DEL_DEV_ASYNC, device.id, 0))
     }
 
     fn command(&mut self, command: Command, id: u32, data: u64) -> Result<(), UblkError> {
@@ -553,6 +534,33 @@ impl Control {
                 }
                 _ => {}
             }
+        }
+    }
+}
+
+/// A device without requests, whose server is about to end.
+#[derive(Debug)]
+#[must_use]
+pub struct Stopped {
+    id: u32,
+    node: PathBuf,
+    server: Option<Handle>,
+}
+
+impl Stopped {
+    /// Waits until the server has ended.
+    ///
+    /// # Errors
+    /// [`UblkError::Timeout`], [`UblkError::Node`].
+    pub fn wait_for_server(self) -> Result<(), UblkError> {
+        let Self { id, node, server } = self;
+        match server.map_or(Ok(true), |server| server.wait_until_ended(SERVER_END_LIMIT)) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                let seconds = SERVER_END_LIMIT.as_secs();
+                Err(UblkError::Timeout { command: "the end of the server", id, seconds })
+            }
+            Err(source) => Err(UblkError::Node { operation: "wait for the server of", path: node, source }),
         }
     }
 }

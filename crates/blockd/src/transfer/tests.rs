@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::time::Duration;
 
+use bulkhead_core::cow::differing;
 use bulkhead_core::model::FsKind;
-use bulkhead_core::stream::differing;
-use bulkhead_sys::layer::layer_path;
-use bulkhead_sys::part;
+use bulkhead_formats::layer::layer_path;
+use bulkhead_formats::part;
 use uuid::Uuid;
 
 use super::*;

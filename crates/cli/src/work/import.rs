@@ -12,11 +12,12 @@ use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::FsKind;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{ImportTask, MIN_BASE_BYTES, Order, Outcome, Report, Staged};
+use bulkhead_engine::kernel::layer_errors;
+use bulkhead_formats::layer::LayerError;
+use bulkhead_formats::part::{Part, index_of};
 use bulkhead_image::{ImportError, Platform, Tree, Wanted, stage};
 use bulkhead_sys::fsutil::{self, FsError, TreeOptions};
-use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::LoopError;
-use bulkhead_sys::part::{Part, index_of};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::ToolError;
 use uuid::Uuid;
@@ -93,7 +94,9 @@ impl MakeError {
             (error, _) if error.is_used_elsewhere() => {
                 (Code::InUse, "wait until the other import has ended, or choose another name")
             }
-            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => error.code_and_hint(),
+            (Self::Part(error @ (LayerError::Missing { .. } | LayerError::Changed { .. })), _) => {
+                layer_errors::code_and_hint(error)
+            }
             _ => (Code::Internal, "import it again"),
         };
         Fault::new(code, object, chain(self)).hint(hint)

@@ -10,7 +10,7 @@ use bulkhead_core::model::VolumeRef;
 use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
 use bulkhead_core::work::{Outcome, ReceiveTask};
-use bulkhead_sys::layer::LayerError;
+use bulkhead_formats::layer::LayerError;
 use bulkhead_sys::process;
 
 use super::{Daemon, transfer};
@@ -66,8 +66,8 @@ fn receive(
 #[cfg(test)]
 mod tests {
     use bulkhead_core::model::FsKind;
-    use bulkhead_core::stream::encode_header;
-    use bulkhead_sys::part;
+    use bulkhead_formats::part;
+    use bulkhead_formats::stream::encode_header;
     use uuid::Uuid;
 
     use super::*;

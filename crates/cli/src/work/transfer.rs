@@ -7,8 +7,9 @@ use bulkhead_blockd::transfer::TransferError;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::model::VolumeRef;
 use bulkhead_core::reason::Reason;
-use bulkhead_core::stream::StreamError;
-use bulkhead_sys::layer::LayerError;
+use bulkhead_engine::kernel::layer_errors;
+use bulkhead_formats::layer::LayerError;
+use bulkhead_formats::stream::StreamError;
 use bulkhead_sys::thin::ThinError;
 use bulkhead_sys::tool::ToolError;
 
@@ -38,7 +39,7 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         ) => (Code::Internal, same),
         (TransferError::Part(LayerError::PartLocked { .. }), _) => (Code::InUse, same),
         (TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)), _) => {
-            let (code, hint) = error.code_and_hint();
+            let (code, hint) = layer_errors::code_and_hint(error);
             (code, hint.to_owned())
         }
         (TransferError::Thin(ThinError::Tool(ToolError::Missing { package, .. })), _) => {
@@ -61,10 +62,12 @@ pub(crate) fn fault(error: &TransferError, volume: &VolumeRef, hint: &str) -> Fa
         TransferError::Part(LayerError::GivenUp { .. }) => {
             fault.reason(Reason::ReceiveIncomplete { volume: volume.clone() })
         }
-        TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)) => match error.reason() {
-            Some(reason) => fault.reason(reason),
-            None => fault,
-        },
+        TransferError::Part(error) | TransferError::Layers(ImageError::Layers(error)) => {
+            match layer_errors::reason(error) {
+                Some(reason) => fault.reason(reason),
+                None => fault,
+            }
+        }
         _ => fault,
     }
 }

@@ -1,8 +1,9 @@
 //! Streams that go through the command line: imports, snapshots sent and received.
 
 use bulkhead_core::model::FsKind;
-use bulkhead_core::stream::{StreamHeader, encode_header};
+use bulkhead_core::stream::StreamHeader;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::stream::encode_header;
 use expect_test::{Expect, expect};
 
 use crate::{Daemon, bulkhead, screen};

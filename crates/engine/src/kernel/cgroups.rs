@@ -16,6 +16,7 @@ use bulkhead_core::observe::shares::Weights;
 use bulkhead_core::slices;
 use bulkhead_core::tenant::WEIGHT_FILES;
 use bulkhead_core::units::DevNo;
+use bulkhead_formats::servers;
 use bulkhead_sys::cgroup::{self, CgroupError, IoLimits};
 use bulkhead_sys::jbd2::{self, Jbd2Error};
 use bulkhead_sys::roots::Roots;
@@ -291,7 +292,7 @@ impl Cgroups for Kernel {
     fn io_bytes(&self, cgroup: &CgroupPath) -> IoBytes {
         let stat = cgroup::io_stat(&self.roots, cgroup).unwrap_or_default();
         // A stacked device counts once for each of its layers: only physical ones are added up.
-        let physical = stat.into_iter().filter(|(dev, _)| block::is_physical(&self.roots, *dev));
+        let physical = stat.into_iter().filter(|(dev, _)| servers::is_physical(&self.roots, *dev));
         physical.fold(IoBytes::default(), |sum, (_, io)| IoBytes {
             read_bytes: sum.read_bytes + io.rbytes,
             written_bytes: sum.written_bytes + io.wbytes,

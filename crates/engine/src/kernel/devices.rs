@@ -7,10 +7,12 @@ use bulkhead_core::action::QueueAction;
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::DevNo;
+use bulkhead_formats::servers;
+use bulkhead_formats::servers::lvm;
 use bulkhead_sys::block::{self, BlockDevice};
 use bulkhead_sys::cgroup;
 use bulkhead_sys::iocost::{self, ModelLine, QosLine};
-use bulkhead_sys::{iosched, lvm};
+use bulkhead_sys::iosched;
 
 use super::Kernel;
 use super::act::Outcome;
@@ -69,7 +71,7 @@ impl Kernel {
 
     /// Names of the physical devices below a device.
     pub(super) fn physical(&self, dev: DevNo) -> (Vec<String>, Vec<String>) {
-        match block::stack(&self.roots, dev) {
+        match servers::stack(&self.roots, dev) {
             Ok(stack) => {
                 let names = stack.physical.iter().filter_map(|dev| block::name_of(&self.roots, *dev).ok()).collect();
                 (names, stack.dead_ends.into_iter().map(|end| end.reason).collect())
@@ -127,7 +129,7 @@ impl Devices for Kernel {
         let signatures = block::signatures(path).map_err(|e| e.fault(&object))?;
         // The kernel holds a physical volume only while a logical volume on it is active: its group may be full of data.
         let is_pv = signatures.iter().any(|signature| signature.kind == "LVM2_member");
-        let group = if is_pv { lvm::group_of(path).map_err(|e| e.fault(&object))? } else { None };
+        let group = if is_pv { lvm().group_of(path).map_err(|e| e.fault(&object))? } else { None };
         let in_group = group.map(|group| format!("it belongs to volume group {group}"));
         Ok(NamedDevice {
             dev: found.dev,

@@ -1,4 +1,4 @@
-//! Errors of `bulkhead-sys` as faults: which code each has, and what an operator can do about it.
+//! Errors of `bulkhead-sys` and `bulkhead-formats` as faults: which code each has, and what an operator can do about it.
 
 use std::error::Error;
 use std::io;
@@ -6,6 +6,8 @@ use std::path::Path;
 
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::reason::Reason;
+use bulkhead_formats::layer::LayerError;
+use bulkhead_formats::servers::RemovalError;
 use bulkhead_sys::block::BlockError;
 use bulkhead_sys::cgroup::CgroupError;
 use bulkhead_sys::file::FileError;
@@ -13,7 +15,6 @@ use bulkhead_sys::fsutil::FsError;
 use bulkhead_sys::iocost::IocostError;
 use bulkhead_sys::iosched::IoschedError;
 use bulkhead_sys::jbd2::Jbd2Error;
-use bulkhead_sys::layer::LayerError;
 use bulkhead_sys::loopdev::LoopError;
 use bulkhead_sys::lvm::LvmError;
 use bulkhead_sys::mount::MountError;
@@ -21,6 +22,8 @@ use bulkhead_sys::systemd::SystemdError;
 use bulkhead_sys::tool::ToolError;
 use bulkhead_sys::trim::TrimError;
 use bulkhead_sys::ublk::UblkError;
+
+use super::layer_errors;
 
 /// An error of the kernel fence that knows its code, and its reason or hint.
 pub(crate) trait Classify: Error + Sized + 'static {
@@ -92,12 +95,12 @@ impl Classify for LayerError {
     fn classify(&self) -> (Code, &'static str) {
         match self {
             LayerError::File(error) => error.classify(),
-            other => other.code_and_hint(),
+            other => layer_errors::code_and_hint(other),
         }
     }
 
     fn reason(&self) -> Option<Reason> {
-        LayerError::reason(self)
+        layer_errors::reason(self)
     }
 }
 
@@ -135,6 +138,22 @@ impl Classify for UblkError {
 
     fn reason(&self) -> Option<Reason> {
         matches!(self, UblkError::Unavailable { .. } | UblkError::Lacks { .. }).then_some(Reason::UblkMissing)
+    }
+}
+
+impl Classify for RemovalError {
+    fn classify(&self) -> (Code, &'static str) {
+        match self {
+            RemovalError::Ublk(error) => error.classify(),
+            RemovalError::File(_) => (Code::Internal, "the daemon's log and `dmesg` say more"),
+        }
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        match self {
+            RemovalError::Ublk(error) => error.reason(),
+            RemovalError::File(_) => None,
+        }
     }
 }
 

@@ -4,8 +4,10 @@ use bulkhead_core::action::{DeviceRef, FsAction};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::model;
 use bulkhead_core::reason::Reason;
+use bulkhead_formats::first_block;
+use bulkhead_formats::servers::lvm;
 use bulkhead_sys::fsutil::{self, CheckOutcome, FsError, MkfsOptions, Repair};
-use bulkhead_sys::lvm::{self, LvKind};
+use bulkhead_sys::lvm::LvKind;
 
 use super::Kernel;
 use super::act::Outcome;
@@ -52,7 +54,7 @@ impl Kernel {
                 fsutil::new_uuid(&self.node(device)?, *fs, &uuid.to_string()).map_err(|e| e.fault(device))?;
             }
             A::StampFsUuid { image, uuid, otherwise } => {
-                if !fsutil::stamp_uuid(image, *uuid).map_err(|e| e.fault(file_object(image)))? {
+                if !first_block::stamp_uuid(image, *uuid).map_err(|e| e.fault(file_object(image)))? {
                     otherwise.iter().try_for_each(|step| self.act(step).map(drop))?;
                 }
             }
@@ -85,7 +87,7 @@ fn reads_zero(device: &DeviceRef) -> Result<bool, Fault> {
     match device {
         DeviceRef::Image { .. } => Ok(true),
         DeviceRef::Lv { vg, lv } => {
-            let found = lvm::lv(vg, lv).map_err(|e| e.fault(device))?;
+            let found = lvm().lv(vg, lv).map_err(|e| e.fault(device))?;
             Ok(found.is_some_and(|lv| matches!(lv.kind, LvKind::Thin { .. })))
         }
     }

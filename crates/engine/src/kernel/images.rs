@@ -7,9 +7,10 @@ use bulkhead_core::action::{DeviceRef, ImageAction};
 use bulkhead_core::cow::LayersView;
 use bulkhead_core::error::Fault;
 use bulkhead_core::merge::LayerTree;
-use bulkhead_core::stream::PartState;
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::{block, file, image, layer, merge, part};
+use bulkhead_formats::part::PartState;
+use bulkhead_formats::{layer, merge, part};
+use bulkhead_sys::{block, file, image};
 
 use super::Kernel;
 use super::act::Outcome;

@@ -10,9 +10,9 @@ use bulkhead_core::action::LayerAction;
 use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::error::{Code, Fault, chain};
 use bulkhead_core::finding::{Finding, FindingId};
-use bulkhead_sys::layer::{self, LayerError};
-use bulkhead_sys::ublk::service;
-use bulkhead_sys::{file, merge, part, process};
+use bulkhead_formats::layer::{self, LayerError};
+use bulkhead_formats::{merge, part, servers};
+use bulkhead_sys::{file, process};
 
 use super::Kernel;
 use super::act::Outcome;
@@ -113,7 +113,7 @@ impl Kernel {
         // Including images whose server is gone: they get another one.
         let making = self.being_made().clone();
         let served =
-            service::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
+            servers::all(&self.roots).map(|all| all.into_iter().map(|(_, spec)| spec.image).chain(making).collect());
         let removed = served.map_err(|source| {
             file::FileError::Io { operation: "look for served images in", path: directory.to_owned(), source }.into()
         });

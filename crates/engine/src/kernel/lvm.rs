@@ -5,6 +5,7 @@ use std::path::Path;
 use bulkhead_core::action::LvmAction;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_formats::servers::lvm;
 use bulkhead_sys::lvm::{self, LvKind};
 use bulkhead_sys::{block, fsutil, mount};
 
@@ -24,50 +25,50 @@ impl Kernel {
                     fsutil::wipe(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))?;
                 }
                 let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-                lvm::vg_create(vg, Path::new(device), &tags).map_err(|e| e.fault(of_vg(vg)))?;
+                lvm().vg_create(vg, Path::new(device), &tags).map_err(|e| e.fault(of_vg(vg)))?;
                 true
             }
             A::CreateThinPool { vg, lv } => {
-                let group = lvm::vg(vg).map_err(|e| e.fault(of_vg(vg)))?;
+                let group = lvm().vg(vg).map_err(|e| e.fault(of_vg(vg)))?;
                 let group = group.ok_or_else(|| Fault::new(Code::NotFound, of_vg(vg), "there is no such group"))?;
                 let size = Bytes(group.free.0 / 100 * 98 / group.extent_size.0 * group.extent_size.0);
-                lvm::create_thin_pool(vg, lv, size).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                lvm().create_thin_pool(vg, lv, size).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 true
             }
             A::TagVg { vg, add, remove } => {
-                lvm::change_vg_tags(vg, add, remove).map_err(|e| e.fault(of_vg(vg)))?;
+                lvm().change_vg_tags(vg, add, remove).map_err(|e| e.fault(of_vg(vg)))?;
                 true
             }
             A::RemoveVg { vg, owner_tag, thin_pool, device } => remove_vg(vg, owner_tag, thin_pool.as_deref(), device)?,
             A::CreateLv { vg, lv, thin_pool, size_bytes, tags } => {
                 let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
                 match thin_pool {
-                    Some(pool) => lvm::create_thin(vg, pool, lv, *size_bytes, &tags),
-                    None => lvm::create_linear(vg, lv, *size_bytes, &tags),
+                    Some(pool) => lvm().create_thin(vg, pool, lv, *size_bytes, &tags),
+                    None => lvm().create_linear(vg, lv, *size_bytes, &tags),
                 }
                 .map_err(|e| e.fault(of_lv(vg, lv)))?;
                 true
             }
             A::SnapshotLv { vg, origin, lv, tags } => {
                 let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
-                lvm::snapshot_thin(vg, origin, lv, &tags, false).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                lvm().snapshot_thin(vg, origin, lv, &tags, false).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 true
             }
-            A::ProtectLv { vg, lv } => lvm::protect(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?,
+            A::ProtectLv { vg, lv } => lvm().protect(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?,
             A::ActivateLv { vg, lv } => {
                 // The node is there exactly as long as the volume is active.
                 if lvm::node(vg, lv).exists() {
                     return Ok(Outcome::UNCHANGED);
                 }
-                lvm::activate(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                lvm().activate(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 true
             }
             A::TagLv { vg, lv, add, remove } => {
-                lvm::change_lv_tags(vg, lv, add, remove).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                lvm().change_lv_tags(vg, lv, add, remove).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 true
             }
             A::GrowLv { vg, lv, size_bytes } | A::ShrinkLv { vg, lv, size_bytes } => {
-                let found = lvm::lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                let found = lvm().lv(vg, lv).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 let Some(found) = found else {
                     return Err(Fault::new(Code::NotFound, of_lv(vg, lv), "there is no such logical volume"));
                 };
@@ -75,13 +76,13 @@ impl Kernel {
                 if found.size == *size_bytes || (found.size < *size_bytes) == shrink {
                     return Ok(Outcome::UNCHANGED);
                 }
-                lvm::resize(&found, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
+                lvm().resize(&found, *size_bytes, shrink).map_err(|e| e.fault(of_lv(vg, lv)))?;
                 return Ok(Outcome { old: Some(found.size.to_string()), changed: true, ..Outcome::DONE });
             }
             A::FillLv { vg, lv, from_bytes } => return self.fill_lv(vg, lv, *from_bytes),
             // One of that name without the tag is somebody else's.
             A::RemoveLv { vg, lv, owner_tag } => {
-                lvm::remove(vg, lv, Some(owner_tag)).map_err(|e| e.fault(of_lv(vg, lv)))?
+                lvm().remove(vg, lv, Some(owner_tag)).map_err(|e| e.fault(of_lv(vg, lv)))?
             }
         };
         Ok(Outcome::changed(changed))
@@ -104,7 +105,7 @@ impl Kernel {
 
 impl VolumeGroups for Kernel {
     fn logical_volumes(&self, vg: &str) -> Result<Vec<LogicalVolume>, Fault> {
-        let volumes = lvm::lvs(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        let volumes = lvm().lvs(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
         let volume = |lv: lvm::Lv| LogicalVolume {
             thin_pool: matches!(lv.kind, LvKind::ThinPool).then_some(ThinPool { zeroes: lv.zeroes }),
             name: lv.name,
@@ -116,12 +117,12 @@ impl VolumeGroups for Kernel {
     }
 
     fn vg_tags(&self, vg: &str) -> Result<Option<Vec<String>>, Fault> {
-        let found = lvm::vg(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        let found = lvm().vg(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
         Ok(found.map(|vg| vg.tags))
     }
 
     fn vg_devices(&self, vg: &str) -> Result<Vec<DevNo>, Fault> {
-        let paths = lvm::pv_devices(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
+        let paths = lvm().pv_devices(vg).map_err(|e| e.fault(format!("volume group {vg}")))?;
         // One that is missing has no node, and is not the device that somebody asks for.
         Ok(paths.iter().filter_map(|path| block::devno_of(path).ok()).collect())
     }
@@ -130,14 +131,14 @@ impl VolumeGroups for Kernel {
 /// Removes a group that Bulkhead made: its thin pool first, which must hold no volume any more, then the label.
 fn remove_vg(vg: &str, owner_tag: &str, thin_pool: Option<&str>, device: &str) -> Result<bool, Fault> {
     let object = format!("volume group {vg}");
-    if let Some(group) = lvm::vg(vg).map_err(|e| e.fault(&object))? {
+    if let Some(group) = lvm().vg(vg).map_err(|e| e.fault(&object))? {
         if !group.tags.iter().any(|tag| tag == owner_tag) {
             return Ok(false);
         }
         if let Some(thin_pool) = thin_pool {
-            lvm::remove(vg, thin_pool, None).map_err(|e| e.fault(&object))?;
+            lvm().remove(vg, thin_pool, None).map_err(|e| e.fault(&object))?;
         }
-        lvm::vg_remove(vg).map_err(|e| e.fault(&object))?;
+        lvm().vg_remove(vg).map_err(|e| e.fault(&object))?;
     }
-    lvm::pv_remove(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))
+    lvm().pv_remove(Path::new(device)).map_err(|e| e.fault(format!("device {device}")))
 }

@@ -6,6 +6,7 @@ use bulkhead_core::health::Space;
 use bulkhead_core::model::PoolSource;
 use bulkhead_core::name::Name;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::servers::lvm;
 use bulkhead_sys::block::{self, Holder};
 use bulkhead_sys::file;
 use bulkhead_sys::lvm::{self, LvKind};
@@ -24,7 +25,8 @@ impl Pools for Kernel {
             }
             PoolSource::Lvm { vg, thin_pool, .. } => {
                 let object = format!("volume group {vg}");
-                let group = lvm::vg(vg)
+                let group = lvm()
+                    .vg(vg)
                     .map_err(|e| e.fault(&object))?
                     .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such volume group"))?;
                 let space = Space::new(group.size, group.free, group.extent_size);
@@ -45,7 +47,7 @@ impl Pools for Kernel {
             }
             PoolSource::Lvm { vg, .. } => {
                 let found =
-                    lvm::lv(vg, volume.as_str()).map_err(|e| e.fault(format!("logical volume {vg}/{volume}")))?;
+                    lvm().lv(vg, volume.as_str()).map_err(|e| e.fault(format!("logical volume {vg}/{volume}")))?;
                 Ok(found.as_ref().map_or(Bytes(0), lvm::Lv::allocated))
             }
         }
@@ -58,7 +60,7 @@ impl Pools for Kernel {
                 Ok(Holder::None { reason }) => return (Vec::new(), vec![reason]),
                 Err(error) => return (Vec::new(), vec![error.to_string()]),
             },
-            PoolSource::Lvm { vg, .. } => match lvm::pv_devices(vg) {
+            PoolSource::Lvm { vg, .. } => match lvm().pv_devices(vg) {
                 Ok(paths) => paths.iter().filter_map(|path| block::devno_of(path).ok()).collect(),
                 Err(error) => return (Vec::new(), vec![error.to_string()]),
             },
@@ -77,7 +79,8 @@ impl Pools for Kernel {
 
 fn thin_pool_space(vg: &str, name: &str, space: &mut Space) -> Result<(), Fault> {
     let object = format!("thin pool {vg}/{name}");
-    let pool = lvm::lv(vg, name)
+    let pool = lvm()
+        .lv(vg, name)
         .map_err(|e| e.fault(&object))?
         .filter(|lv| lv.kind == LvKind::ThinPool)
         .ok_or_else(|| Fault::new(Code::NotFound, &object, "there is no such thin pool"))?;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use bulkhead_core::action::{Action, CgroupAction, DeviceRef, LvmAction, MountAction, ServerAction};
 use bulkhead_core::cgroup::CgroupPath;
 use bulkhead_core::model::FsKind;
+use bulkhead_formats::servers;
 use bulkhead_sys::cgroup::{Membership, Said};
 use bulkhead_sys::process::Handle;
-use bulkhead_sys::ublk::service;
 use bulkhead_sys::{jbd2, packet};
 
 use super::Kernel;
@@ -61,7 +61,7 @@ impl Kernel {
                     device: DeviceRef::Image { image, .. }, volume, ..
                 }) => {
                     if let Attached::Served(_) = self.attached(image, *volume).ok()?? {
-                        let reader = packet::connect_to(&service::siblings_socket(&self.roots)).ok()?;
+                        let reader = packet::connect_to(&servers::siblings_socket(&self.roots)).ok()?;
                         proof.reader = Some(packet::peer(&reader).ok()??);
                     }
                 }

@@ -19,12 +19,13 @@ use bulkhead_core::model::Server;
 use bulkhead_core::reason::Reason;
 use bulkhead_core::serve::{self, ServeSpec};
 use bulkhead_core::units::Bytes;
-use bulkhead_sys::layer::{self, LayerError};
+use bulkhead_formats::layer::{self, LayerError};
+use bulkhead_formats::servers::{self, lvm};
 use bulkhead_sys::loopdev::{self, AttachOptions, LoopInfo};
 use bulkhead_sys::roots::Roots;
 use bulkhead_sys::tool::Tool;
-use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, service, sized};
-use bulkhead_sys::{block, cgroup, file, image, lvm, process};
+use bulkhead_sys::ublk::{Control, DeviceInfo, UblkError, sized};
+use bulkhead_sys::{block, cgroup, file, image, process};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -143,7 +144,7 @@ impl Kernel {
         };
         let changed = layer::freeze(image, layer, SERVER_END_LIMIT, stop).map_err(|e| e.fault(object()))?;
         if changed && let Some((_, device)) = server {
-            let told = service::of(&self.roots, &device.name());
+            let told = servers::of(&self.roots, &device.name());
             let gone = || Fault::new(Code::Internal, object(), "its block server is no longer known");
             self.serve(&ServeSpec { layered: true, ..told.ok_or_else(gone)? })?;
         }
@@ -153,7 +154,7 @@ impl Kernel {
     /// Has another server serve an image, if its own has layers open that are gone.
     pub(super) fn renew_stale(&self, image: &Path, volume: Uuid) -> Result<Outcome, Fault> {
         let Some((_, device)) = self.served(image, volume)? else { return Ok(Outcome::UNCHANGED) };
-        let (pid, told) = (server_of(&device), service::of(&self.roots, &device.name()));
+        let (pid, told) = (server_of(&device), servers::of(&self.roots, &device.name()));
         let (Some(pid), Some(told)) = (pid, told) else { return Ok(Outcome::UNCHANGED) };
         let is_gone = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(GONE_LAYER));
         let failed = |error| {
@@ -183,18 +184,18 @@ impl Kernel {
         // A successor for it would be in the way of whoever removes its cgroup.
         let _ending = self.replacing.begin(volume);
         // A server that is just being started has its device first.
-        let starting = service::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
+        let starting = servers::lock(&self.roots, volume, START_LIMIT).map_err(|e| e.fault(object()))?;
         if let Some((mut control, device)) = self.device_of(image, volume)? {
-            control.remove(&self.roots, &device).map_err(|e| e.fault(object()))?;
+            servers::remove(&mut control, &self.roots, &device).map_err(|e| e.fault(object()))?;
             // It ended as it was told to: there is nothing to look for in its log.
-            service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
+            servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
             return Ok(Outcome {
                 old: Some(device.node(&self.roots).display().to_string()),
                 changed: true,
                 ..Outcome::DONE
             });
         }
-        service::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
+        servers::clean_up(&self.roots, volume).map_err(|e| e.fault(object()))?;
         drop(starting);
         let Some(info) = self.loop_of(image)? else { return Ok(Outcome::UNCHANGED) };
         loopdev::detach(&self.roots, &info).map_err(|e| e.fault(object()))?;
@@ -213,7 +214,7 @@ impl Kernel {
                 (info.dev_path, info.dev, Backing::Loop { direct_io: info.direct_io, no_ublk })
             }
             Some(Attached::Served(device)) => {
-                let told = service::of(&self.roots, &device.name());
+                let told = servers::of(&self.roots, &device.name());
                 let base = told.as_ref().and_then(|spec| spec.below.as_ref());
                 let lost_base = base.filter(|base| !base.exists()).cloned();
                 // Images that are written as they are needed, or lie on layers, are not prepared.
@@ -256,7 +257,7 @@ impl Kernel {
     fn served(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let found = self.device_of(image, volume)?;
         if let Some((_, device)) = &found
-            && let Some(other) = service::other_image(&self.roots, &device.name(), image)
+            && let Some(other) = servers::other_image(&self.roots, &device.name(), image)
         {
             let node = sized::node(&self.roots, device);
             let cause =
@@ -275,7 +276,7 @@ impl Kernel {
     fn cleared(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let found = self.device_of(image, volume)?;
         let Some((_, device)) = &found else { return Ok(None) };
-        let Some(other) = service::other_image(&self.roots, &device.name(), image) else { return Ok(found) };
+        let Some(other) = servers::other_image(&self.roots, &device.name(), image) else { return Ok(found) };
         self.detach_image(image, volume)?;
         let (image, other) = (image.display(), other.display());
         tracing::warn!(%image, %other, device = device.name(), "removed a device left by an interrupted operation");
@@ -286,16 +287,17 @@ impl Kernel {
     fn device_of(&self, image: &Path, volume: Uuid) -> Result<Option<(Control, DeviceInfo)>, Fault> {
         let mut control = match Control::open(&self.roots) {
             Err(UblkError::Unavailable { .. }) => return Ok(None),
-            Err(UblkError::Lacks { .. }) if !service::is_announced(&self.roots, device_owner(volume)) => {
+            Err(UblkError::Lacks { .. }) if !servers::is_announced(&self.roots, device_owner(volume)) => {
                 return Ok(None);
             }
             opened => opened.map_err(|e| e.fault(file_object(image)))?,
         };
         let owner = device_owner(volume);
-        let found = control.find(&self.roots, owner, &self.owners).map_err(|e| e.fault(file_object(image)))?;
-        if found.is_some() && !service::is_announced(&self.roots, owner) {
+        let found =
+            servers::find(&mut control, &self.roots, owner, &self.owners).map_err(|e| e.fault(file_object(image)))?;
+        if found.is_some() && !servers::is_announced(&self.roots, owner) {
             // Created by an earlier version, or its file was removed by hand.
-            service::announce(&self.roots, owner).map_err(|e| e.fault(file_object(image)))?;
+            servers::announce(&self.roots, owner).map_err(|e| e.fault(file_object(image)))?;
         }
         Ok(found.map(|device| (control, device)))
     }
@@ -360,14 +362,14 @@ impl Kernel {
                 .map_err(|e| e.fault(object()))?;
         }
         let Some(cgroup) = &spec.cgroup else { return Ok(Outcome::UNCHANGED) };
-        let told = service::of(&self.roots, &device.name());
+        let told = servers::of(&self.roots, &device.name());
         if told.as_ref().is_some_and(|told| (told.flatten, told.read_from) != (spec.flatten, spec.read_from)) {
             // The new server tells it. Told before, a crash in between would leave the old one for good.
             self.renew_server(device, spec)?;
             return Ok(Outcome::DONE);
         }
         if told.as_ref() != Some(spec) {
-            service::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
+            servers::tell(&self.roots, device, spec).map_err(|e| e.fault(object()))?;
         }
         let found = cgroup::cgroup_of(&self.roots, pid).map_err(|e| e.fault(object()))?;
         if found == *cgroup {
@@ -383,7 +385,7 @@ fn activate_below(node: &Path) {
     let mut names = node.iter().rev().filter_map(OsStr::to_str);
     let (Some(lv), Some(vg)) = (names.next(), names.next()) else { return };
     if !node.exists()
-        && let Err(error) = lvm::activate(vg, lv)
+        && let Err(error) = lvm().activate(vg, lv)
     {
         tracing::warn!(volume = %node.display(), why = chain(&error), "no memory can be shared with it");
     }

@@ -11,8 +11,8 @@ use bulkhead_core::model::FsKind;
 use bulkhead_core::name::Name;
 use bulkhead_core::slices;
 use bulkhead_core::units::{Bytes, DevNo};
-use bulkhead_sys::ublk::service;
-use bulkhead_sys::{block, cgroup, fsutil, jbd2, lvm};
+use bulkhead_formats::{first_block, servers};
+use bulkhead_sys::{block, cgroup, jbd2, lvm};
 use uuid::Uuid;
 
 use super::Kernel;
@@ -66,11 +66,11 @@ impl Volumes for Kernel {
             (None, DeviceRef::Image { image, .. }) if image.is_file() => image.clone(),
             (None, _) => return Ok(None),
         };
-        fsutil::journal_bytes(&place).map_err(|e| e.fault(device))
+        first_block::journal_bytes(&place).map_err(|e| e.fault(device))
     }
 
     fn heat(&self, volume: Uuid) -> Result<Heat, Fault> {
-        service::heat(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
+        servers::heat(&self.roots, volume).map_err(|e| e.fault(format!("volume {volume}")))
     }
 
     fn accounting(&self, device: &DeviceRef, fs: FsKind, tenant: &Name) -> Accounting {

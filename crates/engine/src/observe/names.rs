@@ -13,6 +13,7 @@ use bulkhead_core::observe::naming::{FileSystemFacts, Names, unnamed};
 use bulkhead_core::observe::record::{Batch, CgroupId, Record};
 use bulkhead_core::observe::shares::{Tree, Weights};
 use bulkhead_core::units::DevNo;
+use bulkhead_formats::servers;
 use bulkhead_sys::bpf::xfs;
 use bulkhead_sys::mount::MountInfo;
 use bulkhead_sys::roots::Roots;
@@ -264,7 +265,7 @@ impl Namer {
 
     /// The devices at the bottom of the stack. One without named devices below it (a loop device over memory) is its own bottom.
     fn disks_of(&self, dev: DevNo) -> Vec<DevNo> {
-        match block::stack(&self.roots, dev) {
+        match servers::stack(&self.roots, dev) {
             Ok(stack) => {
                 stack.physical.into_iter().chain(stack.dead_ends.into_iter().map(|dead_end| dead_end.dev)).collect()
             }

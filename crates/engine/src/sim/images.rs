@@ -8,8 +8,8 @@ use bulkhead_core::cow::{LayerView, LayersView};
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::merge::LayerTree;
 use bulkhead_core::model::Provision;
-use bulkhead_core::stream::PartState;
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::part::PartState;
 
 use super::{Sim, World};
 use crate::host::Images;

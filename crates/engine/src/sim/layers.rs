@@ -9,8 +9,8 @@ use bulkhead_core::backend::NEW_SUFFIX;
 use bulkhead_core::error::{Code, Fault};
 use bulkhead_core::merge::{Layer, LayerTree};
 use bulkhead_core::model::FsKind;
-use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::units::Bytes;
+use bulkhead_formats::part::{PartLayer, PartState};
 use uuid::Uuid;
 
 use super::{FileSystem, World};

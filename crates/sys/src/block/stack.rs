@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bulkhead_core::units::DevNo;
 
@@ -11,7 +11,6 @@ use super::{BlockDevice, BlockError, dev_from_raw, devno_of, inspect, list, name
 use crate::loopdev;
 use crate::mount;
 use crate::roots::Roots;
-use crate::ublk;
 
 /// What kind of layer a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,14 +79,17 @@ pub enum Holder {
     },
 }
 
+/// The image behind a ublk device, by the device's kernel name; `None` for one that another program serves.
+pub type ImageOf<'a> = &'a dyn Fn(&str) -> Option<PathBuf>;
+
 /// The device and all devices below it.
 ///
 /// Partitions lead to their disk, dm, md and bcache devices to all their slaves, loop devices to the file system that
-/// holds the backing file. What cannot be followed ends in [`Stack::dead_ends`] with the reason, never silently.
+/// holds the backing file, ublk devices to the one that holds their image. What cannot be followed ends in [`Stack::dead_ends`] with the reason, never silently.
 ///
 /// # Errors
 /// Those of [`inspect`], for any device of the stack.
-pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
+pub fn stack(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> Result<Stack, BlockError> {
     let mut stack = Stack::default();
     let mut todo = vec![dev];
     let mut seen = BTreeSet::new();
@@ -106,9 +108,11 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
                 Holder::Devices(devices) => below.extend(devices),
                 Holder::None { reason: why } => reason = Some(why),
             },
-            LayerKind::Ublk if below.is_empty() => match ublk_holder(roots, &device)? {
-                Some(Holder::Devices(devices)) => below.extend(devices),
-                Some(Holder::None { reason: why }) => reason = Some(why),
+            LayerKind::Ublk if below.is_empty() => match image_of(&device.name) {
+                Some(image) => match image_holder(roots, &image)? {
+                    Holder::Devices(devices) => below.extend(devices),
+                    Holder::None { reason: why } => reason = Some(why),
+                },
                 None => stack.physical.push(dev),
             },
             LayerKind::Memory => reason = Some("it lives in memory".into()),
@@ -126,14 +130,14 @@ pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
 
 /// Whether the physical devices of the [`stack`] are this device alone, without following the stack. `false` for a device that does not exist.
 #[must_use]
-pub fn is_physical(roots: &Roots, dev: DevNo) -> bool {
+pub fn is_physical(roots: &Roots, dev: DevNo, image_of: ImageOf<'_>) -> bool {
     let dir = roots.sys.join("dev/block").join(dev.to_string());
     let Ok(name) = name_of(roots, dev) else { return false };
     if dir.join("partition").exists() {
         return false;
     }
     let may_be = match kind_by_name(&name) {
-        LayerKind::Ublk => ublk::service::of(roots, &name).is_none(),
+        LayerKind::Ublk => image_of(&name).is_none(),
         kind => matches!(kind, LayerKind::Disk | LayerKind::Nbd),
     };
     may_be && list(&dir.join("slaves")).is_ok_and(|below| below.is_empty())
@@ -190,13 +194,11 @@ fn loop_holder(roots: &Roots, device: &BlockDevice) -> Result<Holder, BlockError
     }
 }
 
-/// Where the image of a device of ours lies; `None` for one that another program serves.
-fn ublk_holder(roots: &Roots, device: &BlockDevice) -> Result<Option<Holder>, BlockError> {
-    match ublk::service::of(roots, &device.name).map(|service| service.image) {
-        Some(image) if image.exists() => holder_of(roots, &image).map(Some),
-        Some(image) => Ok(Some(Holder::None { reason: format!("its image {} is not there", image.display()) })),
-        None => Ok(None),
+fn image_holder(roots: &Roots, image: &Path) -> Result<Holder, BlockError> {
+    if image.exists() {
+        return holder_of(roots, image);
     }
+    Ok(Holder::None { reason: format!("its image {} is not there", image.display()) })
 }
 
 /// Overlays on overlays are followed this deep.

@@ -118,7 +118,7 @@ fn a_dm_device_names_its_slaves_and_holders() {
 #[test]
 fn a_stack_ends_at_all_its_disks() {
     let fake = fake();
-    let stack = stack(&fake.roots, DM0).unwrap();
+    let stack = stack(&fake.roots, DM0, &foreign).unwrap();
     assert_eq!(stack.physical, [VDA, DevNo::new(254, 16)]);
     let names: Vec<_> = stack.layers.iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!(names, ["dm-0", "dm-1", "dm-2", "vda1", "vda", "dm-3", "vdb"]);
@@ -126,11 +126,16 @@ fn a_stack_ends_at_all_its_disks() {
     assert_eq!(stack.dead_ends, []);
 }
 
+/// All ublk devices are those of other programs.
+fn foreign(_name: &str) -> Option<PathBuf> {
+    None
+}
+
 /// The physical ones of these devices, by their stacks and by [`is_physical`].
 fn physical_ones(fake: &Fake, devices: &[DevNo]) -> Vec<DevNo> {
-    let physical = |dev: &DevNo| stack(&fake.roots, *dev).is_ok_and(|stack| stack.physical == [*dev]);
+    let physical = |dev: &DevNo| stack(&fake.roots, *dev, &foreign).is_ok_and(|stack| stack.physical == [*dev]);
     let found: Vec<DevNo> = devices.iter().copied().filter(physical).collect();
-    let quickly: Vec<DevNo> = devices.iter().copied().filter(|dev| is_physical(&fake.roots, *dev)).collect();
+    let quickly: Vec<DevNo> = devices.iter().copied().filter(|dev| is_physical(&fake.roots, *dev, &foreign)).collect();
     assert_eq!(quickly, found);
     found
 }
@@ -151,7 +156,7 @@ fn what_is_physical_is_known_without_its_stack() {
     let all: Vec<DevNo> = all.iter().map(|dev| dev.parse().unwrap()).collect();
     let physical = ["254:0", "254:16", "43:0", "259:0"].map(|dev| dev.parse().unwrap());
     assert_eq!(physical_ones(&fake, &all), physical);
-    assert!(!is_physical(&fake.roots, DevNo::new(9, 9)));
+    assert!(!is_physical(&fake.roots, DevNo::new(9, 9), &foreign));
 }
 
 #[test]
@@ -161,7 +166,7 @@ fn a_cycle_does_not_hang() {
     fake.device("virtual/block/md1", "9:1", true);
     fake.stacked("virtual/block/md0", "virtual/block/md1");
     fake.stacked("virtual/block/md1", "virtual/block/md0");
-    let stack = stack(&fake.roots, DevNo::new(9, 0)).unwrap();
+    let stack = stack(&fake.roots, DevNo::new(9, 0), &foreign).unwrap();
     assert_eq!((stack.layers.len(), stack.physical.len()), (2, 0));
 }
 
@@ -174,19 +179,19 @@ fn a_loop_device_leads_to_the_device_of_its_image() {
     fake.file("devices/virtual/block/loop0/loop/backing_file", image.to_str().unwrap());
     let host = dev_from_raw(fs::metadata(&image).unwrap().dev());
     if host.major == 0 {
-        let stack = stack(&fake.roots, DevNo::new(7, 0)).unwrap();
+        let stack = stack(&fake.roots, DevNo::new(7, 0), &foreign).unwrap();
         assert!(stack.dead_ends[0].reason.contains("is not mounted here"), "{stack:?}");
     } else {
         if name_of(&fake.roots, host).is_err() {
             fake.device("pci/block/host", &host.to_string(), true);
         }
-        let stack = stack(&fake.roots, DevNo::new(7, 0)).unwrap();
+        let stack = stack(&fake.roots, DevNo::new(7, 0), &foreign).unwrap();
         assert_eq!((stack.layers[0].kind, stack.layers[1].dev), (LayerKind::Loop, host));
         assert_eq!(stack.dead_ends, []);
     }
     fake.device("virtual/block/loop1", "7:1", true);
     fake.file("devices/virtual/block/loop1/loop/backing_file", "/no/such/image (deleted)");
-    let stack = stack(&fake.roots, DevNo::new(7, 1)).unwrap();
+    let stack = stack(&fake.roots, DevNo::new(7, 1), &foreign).unwrap();
     assert!(stack.dead_ends[0].reason.contains("/no/such/image cannot be examined"), "{stack:?}");
     assert_eq!(stack.physical, []);
 }
@@ -195,7 +200,7 @@ fn a_loop_device_leads_to_the_device_of_its_image() {
 fn memory_is_a_dead_end_with_a_reason() {
     let fake = Fake::new();
     fake.device("virtual/block/zram0", "251:0", true);
-    let stack = stack(&fake.roots, DevNo::new(251, 0)).unwrap();
+    let stack = stack(&fake.roots, DevNo::new(251, 0), &foreign).unwrap();
     assert!(stack.physical.is_empty() && stack.dead_ends[0].reason.contains("memory"), "{stack:?}");
 }
 
@@ -203,7 +208,7 @@ fn memory_is_a_dead_end_with_a_reason() {
 fn a_ublk_device_of_another_program_counts_as_a_disk() {
     let fake = Fake::new();
     fake.device("virtual/block/ublkb0", "259:0", true);
-    let stack = stack(&fake.roots, DevNo::new(259, 0)).unwrap();
+    let stack = stack(&fake.roots, DevNo::new(259, 0), &foreign).unwrap();
     assert_eq!((stack.physical, stack.dead_ends), (vec![DevNo::new(259, 0)], vec![]));
 }
 
@@ -295,7 +300,7 @@ fn the_host_is_understood() {
     for entry in fs::read_dir("/sys/block").unwrap() {
         let dev: DevNo = fs::read_to_string(entry.unwrap().path().join("dev")).unwrap().parse().unwrap();
         let device = inspect(&roots, dev).unwrap();
-        stack(&roots, dev).unwrap_or_else(|error| panic!("{}: {error}", device.name));
+        stack(&roots, dev, &foreign).unwrap_or_else(|error| panic!("{}: {error}", device.name));
         diskstat(&roots, dev).unwrap();
     }
 }

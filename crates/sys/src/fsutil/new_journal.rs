@@ -100,12 +100,13 @@ fn look(device: &Path) -> Result<Found, FsError> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
     use std::path::PathBuf;
 
     use bulkhead_core::model::FsKind;
 
     use super::*;
-    use crate::fsutil::{CheckOutcome, Repair, check, grow, info, journal_bytes};
+    use crate::fsutil::{CheckOutcome, Repair, check, grow, info, superblock};
 
     /// An ext4 of 64 MiB in a file that has grown to more.
     fn grown(dir: &Path, features: &str, to: Bytes) -> PathBuf {
@@ -117,6 +118,12 @@ mod tests {
         file.set_len(to.0).unwrap();
         grow(&path, FsKind::Ext4, None).unwrap();
         path
+    }
+
+    fn journal_bytes(path: &Path) -> std::io::Result<Option<Bytes>> {
+        let mut block = [0; superblock::BLOCK_BYTES];
+        File::open(path)?.read_exact_at(&mut block, 0)?;
+        Ok(superblock::journal_bytes(&block))
     }
 
     fn is_installed() -> bool {

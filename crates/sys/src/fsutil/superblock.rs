@@ -1,18 +1,12 @@
 //! The superblock of ext4 (`struct ext4_super_block`): giving a copy a UUID of its own, and how large the journal is.
 
-use std::fs::File;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
-use std::path::Path;
-use std::time::Duration;
-
 use bulkhead_core::units::Bytes;
-use rustix::fs::OFlags;
 use uuid::Uuid;
 
-use crate::file::io_error;
-use crate::layer::{self, LayerError};
+/// Bytes of the block that has the superblock in it: the first one of a file system whose blocks are of 4096 bytes.
+pub const BLOCK_BYTES: usize = 4096;
 
-/// Where the superblock lies in a file system whose blocks are of 4096 bytes, and how long it is.
+/// Where the superblock lies in that block, and how long it is.
 const START: usize = 1024;
 const LEN: usize = 1024;
 
@@ -55,41 +49,11 @@ mod at {
     pub(super) const CHECKSUM: usize = 0x3fc;
 }
 
-/// Gives the ext4 in an image on layers a UUID, by writing its first block into the image, durably. Returns `false`, and leaves the
-/// image as it is, where more than the superblock depends on the UUID, or it has to be checked before: `tune2fs` is for that.
-///
-/// Copies of the superblock elsewhere keep the old UUID until the next `e2fsck` that may write.
-///
-/// # Errors
-/// [`LayerError`]: also when somebody serves the image.
-pub fn stamp_uuid(image: &Path, uuid: Uuid) -> Result<bool, LayerError> {
-    let file = layer::open(image, OFlags::RDWR)?;
-    layer::lock(&file, image, Duration::ZERO, || ())?;
-    let mut block = layer::first_block(&file, image)?;
-    if !stamp(&mut block, uuid) {
-        return Ok(false);
-    }
-    file.write_all_at(&block, 0).and_then(|()| file.sync_data()).map_err(io_error("write", image))?;
-    Ok(true)
-}
-
-/// The size of the journal inside the ext4 on a device, or in an image that nobody serves, with what is set aside for fast commits;
-/// `None` where there is no ext4, or none with such a journal. It may be mounted: that changes no journal's size.
-///
-/// # Errors
-/// [`LayerError`].
-pub fn journal_bytes(path: &Path) -> Result<Option<Bytes>, LayerError> {
-    let mut block = [0; layer::FIRST_BLOCK_BYTES];
-    if std::fs::metadata(path).map_err(io_error("stat", path))?.file_type().is_block_device() {
-        let device = File::open(path).map_err(io_error("open", path))?;
-        device.read_exact_at(&mut block, 0).map_err(io_error("read", path))?;
-    } else {
-        block = layer::first_block(&layer::open(path, OFlags::RDONLY)?, path)?;
-    }
-    Ok(journal_in(&block[START..START + LEN]))
-}
-
-fn journal_in(superblock: &[u8]) -> Option<Bytes> {
+/// The size of the journal inside the ext4 whose first block this is, with what is set aside for fast commits; `None` where there is
+/// no ext4, or none with such a journal.
+#[must_use]
+pub fn journal_bytes(block: &[u8; BLOCK_BYTES]) -> Option<Bytes> {
+    let superblock = &block[START..START + LEN];
     let small = |at: usize| u16::from_le_bytes([superblock[at], superblock[at + 1]]);
     let number = |at: usize| u32::from(small(at + 2)) << 16 | u32::from(small(at));
     let is_inside = small(at::MAGIC) == MAGIC
@@ -99,8 +63,11 @@ fn journal_in(superblock: &[u8]) -> Option<Bytes> {
     is_inside.then(|| Bytes(u64::from(number(at::JOURNAL_SIZE_HIGH)) << 32 | u64::from(number(at::JOURNAL_SIZE))))
 }
 
-/// Writes a UUID into the superblock in a first block.
-fn stamp(block: &mut [u8; layer::FIRST_BLOCK_BYTES], uuid: Uuid) -> bool {
+/// Gives the ext4 whose first block this is a UUID. Returns `false`, and leaves the block as it is, where more than the superblock
+/// depends on the UUID, or it has to be checked before: `tune2fs` is for that.
+///
+/// Copies of the superblock elsewhere keep the old UUID until the next `e2fsck` that may write.
+pub fn stamp_uuid(block: &mut [u8; BLOCK_BYTES], uuid: Uuid) -> bool {
     let superblock = &mut block[START..START + LEN];
     if !depends_on_nothing_else(superblock) {
         return false;
@@ -133,60 +100,21 @@ fn checksum(superblock: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fsutil::{CheckOutcome, Repair, check, info};
     use crate::tool::Tool;
-    use bulkhead_core::model::FsKind;
-
-    const SIZE: u64 = 64 << 20;
-
-    /// An ext4 in a file, with these features beside the usual ones.
-    fn made(dir: &Path, features: &str) -> std::path::PathBuf {
-        let path = dir.join("v.img");
-        File::create(&path).unwrap().set_len(SIZE).unwrap();
-        let mkfs = Tool::new("mkfs.ext4").args(["-q", "-b", "4096", "-O", features]).arg(&path);
-        mkfs.run().unwrap();
-        path
-    }
-
-    #[test]
-    fn a_stamped_file_system_is_in_order() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = made(dir.path(), "metadata_csum,metadata_csum_seed");
-        let uuid = Uuid::from_u128(0x1234);
-        assert!(stamp_uuid(&path, uuid).unwrap());
-        assert_eq!(info(&path).unwrap().uuid, uuid.to_string());
-        assert_eq!(check(&path, FsKind::Ext4, Repair::No).unwrap(), CheckOutcome::Clean);
-        // The next check that may write brings the copies of the superblock along.
-        assert!(matches!(
-            check(&path, FsKind::Ext4, Repair::Preen).unwrap(),
-            CheckOutcome::Clean | CheckOutcome::Repaired
-        ));
-        assert_eq!(info(&path).unwrap().uuid, uuid.to_string());
-    }
-
-    #[test]
-    fn where_more_depends_on_the_uuid_nothing_is_written() {
-        let dir = tempfile::tempdir().unwrap();
-        for features in
-            ["metadata_csum,^metadata_csum_seed", "^metadata_csum,^metadata_csum_seed", "metadata_csum_seed,mmp"]
-        {
-            let path = made(dir.path(), features);
-            let before = std::fs::read(&path).unwrap();
-            assert!(!stamp_uuid(&path, Uuid::from_u128(1)).unwrap(), "{features}");
-            assert!(std::fs::read(&path).unwrap() == before, "{features}: the file was changed");
-        }
-    }
 
     #[test]
     fn what_is_damaged_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let path = made(dir.path(), "metadata_csum,metadata_csum_seed");
+        let path = dir.path().join("v.img");
+        std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        let features = "metadata_csum,metadata_csum_seed";
+        Tool::new("mkfs.ext4").args(["-q", "-b", "4096", "-O", features]).arg(&path).run().unwrap();
         let whole = std::fs::read(&path).unwrap();
         for at in [at::MAGIC, at::STATE, at::INCOMPAT, at::UUID, at::CHECKSUM] {
             let mut block: [u8; 4096] = *whole.first_chunk().unwrap();
             block[START + at] ^= 4;
-            assert!(!stamp(&mut block, Uuid::nil()), "{at:#x}");
+            assert!(!stamp_uuid(&mut block, Uuid::nil()), "{at:#x}");
         }
-        assert!(!stamp(&mut [0; 4096], Uuid::nil()));
+        assert!(!stamp_uuid(&mut [0; 4096], Uuid::nil()));
     }
 }

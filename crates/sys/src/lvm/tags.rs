@@ -1,30 +1,32 @@
 //! Tags: added and removed in one metadata commit, so that what they record changes as a whole or not at all.
 
-use super::{LvmError, change, change_group, check_tag};
+use super::{Lvm, LvmError, check_tag};
 
-/// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error; without any
-/// tag nothing is asked of LVM, which would refuse it.
-///
-/// # Errors
-/// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
-pub fn change_lv_tags(vg: &str, name: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
-    let words = words("lvchange", add, remove)?;
-    if words.len() == 1 {
-        return Ok(());
+impl Lvm {
+    /// Adds and removes tags of a volume in one metadata commit. A tag that is there already, or is not, is no error; without any
+    /// tag nothing is asked of LVM, which would refuse it.
+    ///
+    /// # Errors
+    /// [`LvmError::BadTag`], [`LvmError::NotFound`], [`LvmError::Other`].
+    pub fn change_lv_tags(&self, vg: &str, name: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
+        let words = words("lvchange", add, remove)?;
+        if words.len() == 1 {
+            return Ok(());
+        }
+        self.change("tag", vg, name, &words).map(drop)
     }
-    change("tag", vg, name, &words).map(drop)
-}
 
-/// Adds and removes tags of a group in one metadata commit. A tag that is there already, or is not, is no error.
-///
-/// # Errors
-/// As [`change_lv_tags`].
-pub fn change_vg_tags(vg: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
-    let words = words("vgchange", add, remove)?;
-    if words.len() == 1 {
-        return Ok(());
+    /// Adds and removes tags of a group in one metadata commit. A tag that is there already, or is not, is no error.
+    ///
+    /// # Errors
+    /// As [`Lvm::change_lv_tags`].
+    pub fn change_vg_tags(&self, vg: &str, add: &[String], remove: &[String]) -> Result<(), LvmError> {
+        let words = words("vgchange", add, remove)?;
+        if words.len() == 1 {
+            return Ok(());
+        }
+        self.change_group("tag", vg, &words)
     }
-    change_group("tag", vg, &words)
 }
 
 fn words<'a>(command: &'a str, add: &'a [String], remove: &'a [String]) -> Result<Vec<&'a str>, LvmError> {
@@ -48,8 +50,9 @@ mod tests {
         let words = words("lvchange", &add, &remove).unwrap();
         assert_eq!(words, ["lvchange", "--addtag", "a=1", "--addtag", "b", "--deltag", "c"]);
         // No such group: LVM is not asked.
+        let lvm = Lvm::new(Vec::new);
         assert!(matches!(
-            (change_lv_tags("no-vg", "no-lv", &[], &[]), change_vg_tags("no-vg", &[], &[])),
+            (lvm.change_lv_tags("no-vg", "no-lv", &[], &[]), lvm.change_vg_tags("no-vg", &[], &[])),
             (Ok(()), Ok(()))
         ));
         assert!(matches!(super::words("lvchange", &["-x".to_owned()], &[]), Err(LvmError::BadTag(_))));

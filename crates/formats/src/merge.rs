@@ -19,10 +19,10 @@ use bulkhead_core::units::Bytes;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, linkat};
 use uuid::Uuid;
 
-use crate::buffer::{Buffer, CHUNK, to_usize};
-use crate::file::{flock_within, io_error, remove_durable, sync_dir_of};
 use crate::layer::{self, LayerError, Member, layer_path};
-use crate::process;
+use bulkhead_sys::buffer::{Buffer, CHUNK, to_usize};
+use bulkhead_sys::file::{flock_within, io_error, remove_durable, sync_dir_of};
+use bulkhead_sys::process;
 
 /// After each piece that took some time, so many times that long nothing is copied: it is no tenant's work that waits for it.
 const PAUSE_TIMES: u32 = 3;

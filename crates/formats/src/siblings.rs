@@ -95,7 +95,7 @@ impl Read {
         let small = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let block = u64::from(small(4)) << 32 | u64::from(small(0));
         let read = Self { block, count: small(8), sibling: small(12) };
-        let fits = (1..=MAX_BLOCKS).contains(&read.count) && block <= u64::MAX / crate::cow::BLOCK_BYTES - 64;
+        let fits = (1..=MAX_BLOCKS).contains(&read.count) && block <= u64::MAX / bulkhead_core::cow::BLOCK_BYTES - 64;
         fits.then_some(read)
     }
 }

@@ -12,18 +12,20 @@ use std::time::Duration;
 use bulkhead_core::backend::device_owner;
 use bulkhead_core::heat::Heat;
 use bulkhead_core::serve::ServeSpec;
-use bulkhead_core::siblings::access;
-use bulkhead_core::units::Bytes;
+use bulkhead_core::units::{Bytes, DevNo};
+use bulkhead_sys::block::{self, BlockError, Stack};
+use bulkhead_sys::file::{self, FileError, LockFile};
+use bulkhead_sys::lvm::Lvm;
+use bulkhead_sys::process::Handle;
+use bulkhead_sys::roots::Roots;
+use bulkhead_sys::ublk::{Control, DeviceInfo, Owners, UblkError};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fs::{FlockOperation, flock, inotify};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::DeviceInfo;
-use crate::file::{self, FileError, LockFile};
-use crate::process::Handle;
-use crate::roots::Roots;
+use crate::siblings::access;
 
 /// The name of the sibling reader's socket in the directory of servers.
 pub const SIBLINGS_SOCKET: &str = "siblings.sock";
@@ -186,6 +188,70 @@ pub fn other_image(roots: &Roots, name: &str, image: &Path) -> Option<PathBuf> {
     of(roots, name).map(|told| told.image).filter(|told| told != image)
 }
 
+/// The stack of a device ([`block::stack`]), through the images that servers of ours serve.
+///
+/// # Errors
+/// Those of [`block::stack`].
+pub fn stack(roots: &Roots, dev: DevNo) -> Result<Stack, BlockError> {
+    block::stack(roots, dev, &|name| of(roots, name).map(|told| told.image))
+}
+
+/// [`block::is_physical`], with devices that servers of ours serve known.
+#[must_use]
+pub fn is_physical(roots: &Roots, dev: DevNo) -> bool {
+    block::is_physical(roots, dev, &|name| of(roots, name).map(|told| told.image))
+}
+
+/// LVM, kept away from the volumes that servers of ours serve.
+#[must_use]
+pub fn lvm() -> Lvm {
+    Lvm::new(|| all(&Roots::host()).unwrap_or_default().into_iter().map(|(id, _)| id).collect())
+}
+
+/// The device that has `owner` written on it ([`Control::find`]); first the one that probably has.
+///
+/// # Errors
+/// Those of [`Control::find`].
+pub fn find(control: &mut Control, roots: &Roots, owner: u64, known: &Owners) -> Result<Option<DeviceInfo>, UblkError> {
+    match probable(roots, owner).map(|id| control.info(id)).transpose()?.flatten() {
+        Some(probable) if probable.owner == owner => Ok(Some(probable)),
+        _ => control.find(roots, owner, known),
+    }
+}
+
+/// [`find`] for a process without a memo of owners: `None` if no device of this owner was [announced](announce), in place of a query of
+/// each device.
+///
+/// # Errors
+/// Those of [`Control::find`].
+pub fn find_announced(control: &mut Control, roots: &Roots, owner: u64) -> Result<Option<DeviceInfo>, UblkError> {
+    if is_announced(roots, owner) { find(control, roots, owner, &Owners::default()) } else { Ok(None) }
+}
+
+/// Why a device could not be removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemovalError {
+    /// The driver refuses, or its server does not end.
+    #[error(transparent)]
+    Ublk(#[from] UblkError),
+    /// Its entry in the registry cannot be removed.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// Removes a device that is not in use, and its entry, and waits until its server has ended. Idempotent.
+///
+/// # Errors
+/// [`RemovalError`], with [`UblkError::Busy`] while the device is mounted or held.
+pub fn remove(control: &mut Control, roots: &Roots, device: &DeviceInfo) -> Result<(), RemovalError> {
+    let stopped = control.stop(roots, device)?;
+    // Its number is free once it is deleted.
+    unmark(roots, device)?;
+    control.delete(&stopped)?;
+    forget(roots, device)?;
+    Ok(stopped.wait_for_server()?)
+}
+
 /// What all disks of ours serve, by the numbers of their devices.
 ///
 /// # Errors
@@ -337,7 +403,7 @@ pub fn mark_unprobed(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError
 ///
 /// # Errors
 /// [`FileError`].
-pub(super) fn unmark(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
+fn unmark(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
     file::remove_durable(&unprobed(roots, device)).map(drop)
 }
 
@@ -349,7 +415,7 @@ fn unprobed(roots: &Roots, device: &DeviceInfo) -> PathBuf {
 ///
 /// # Errors
 /// [`FileError`].
-pub(super) fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
+fn forget(roots: &Roots, device: &DeviceInfo) -> Result<(), FileError> {
     file::remove_durable(&dir(roots).join(device.name()))?;
     renounce(roots, device.owner)
 }
@@ -378,7 +444,7 @@ pub fn is_announced(roots: &Roots, owner: u64) -> bool {
 }
 
 /// The number of the device that probably has this owner: with many devices, asking each would take long.
-pub(super) fn probable(roots: &Roots, owner: u64) -> Option<u32> {
+fn probable(roots: &Roots, owner: u64) -> Option<u32> {
     fs::read_to_string(hint(roots, owner)).ok()?.trim().parse().ok()
 }
 
@@ -390,3 +456,6 @@ fn disk_sequence(roots: &Roots, name: &str) -> Option<String> {
     let text = fs::read_to_string(roots.sys.join("block").join(name).join("diskseq")).ok()?;
     Some(text.trim().to_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use highway::{HighwayHash as _, HighwayHasher, Key};
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use uuid::Uuid;
 
-use crate::cow::BLOCK_BYTES;
+use bulkhead_core::cow::BLOCK_BYTES;
 
 /// How an index begins.
 const MAGIC: [u8; 8] = *b"BHINDEX\0";

@@ -9,7 +9,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Permissions};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,18 +16,15 @@ use std::time::Duration;
 
 use bulkhead_core::backend::{IMAGE_SUFFIX, INDEX_SUFFIX, LAYER_SUFFIX, NEW_SUFFIX, PART_SUFFIX};
 use bulkhead_core::cow::{BLOCK_BYTES, BlockMap, LayerView, LayersView, MAX_LAYERS};
-use bulkhead_core::error::Code;
-use bulkhead_core::reason::Reason;
 use bulkhead_core::units::Bytes;
 use rustix::fs::{
-    AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, XattrFlags, fallocate, fgetxattr, flock, fremovexattr,
-    fsetxattr, linkat, statfs,
+    AtFlags, FlockOperation, Mode, OFlags, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr, linkat, statfs,
 };
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::extents::{self, Kind};
-use crate::file::{FileError, flock_within, io_error, sync_dir_of};
+use bulkhead_sys::extents::{self, Kind};
+use bulkhead_sys::file::{FileError, flock_within, io_error, sync_dir_of};
 
 /// The extended attribute that says what is below a file.
 pub const ATTRIBUTE: &str = "user.bulkhead.below";
@@ -162,54 +158,6 @@ pub enum LayerError {
         /// The part.
         path: PathBuf,
     },
-}
-
-impl LayerError {
-    /// What code it has towards users, and what they can do about it, unless its reason says that.
-    #[must_use]
-    pub fn code_and_hint(&self) -> (Code, &'static str) {
-        match self {
-            LayerError::File(_) => (Code::Internal, ""),
-            LayerError::Attribute { .. } | LayerError::Unmarked { .. } | LayerError::Copied { .. } => (
-                Code::Corrupt,
-                "docs/formats/layers.md says how such a file is told what it is, when its holes are known to be exact",
-            ),
-            LayerError::Changed { .. } => (
-                Code::Corrupt,
-                "restore the layer with its time (`cp --archive`), or its volumes; docs/formats/layers.md, if it holds what it held",
-            ),
-            LayerError::Missing { .. } => {
-                (Code::Corrupt, "bring the layer back under its name, its holes as they were")
-            }
-            LayerError::TooMany { .. } => (Code::Unsupported, ""),
-            LayerError::Coarse { .. } => {
-                (Code::Unsupported, "use a pool on ext4 or XFS with blocks of 4096 bytes, or on an LVM thin pool")
-            }
-            LayerError::Locked { .. } => {
-                (Code::InUse, "its server does not end: the daemon's log and `dmesg` say more")
-            }
-            LayerError::NoBase { .. } | LayerError::GivenUp { .. } => (Code::NotFound, ""),
-            LayerError::OtherPart { .. } => (Code::AlreadyExists, ""),
-            LayerError::PartLocked { .. } => (Code::InUse, "wait until it is done, or end it"),
-            LayerError::NoPart { .. } => {
-                (Code::HasData, "it is not ours: move it out of the pool's directory, or choose another name")
-            }
-            LayerError::NotAlone { .. } => (Code::InUse, "they stay as they are; it is tried again later"),
-            LayerError::NotWhole { .. } => (Code::InvalidArgument, "receive what is missing"),
-        }
-    }
-
-    /// Its reason, in place of a hint, where front ends word the remedy in their own way.
-    #[must_use]
-    pub fn reason(&self) -> Option<Reason> {
-        match self {
-            LayerError::TooMany { .. } => Some(Reason::TooManyLayers),
-            LayerError::NoBase { .. } => Some(Reason::BaseMissing),
-            LayerError::OtherPart { .. } => Some(Reason::OtherReceived),
-            LayerError::GivenUp { .. } => Some(Reason::ReceiveGivenUp),
-            _ => None,
-        }
-    }
 }
 
 /// Name of the attribute that says when a layer was written to last, and how large it is.
@@ -397,37 +345,6 @@ pub(crate) fn lay_on(file: &File, path: &Path, below: Option<Uuid>) -> Result<()
     set_mark(file, path, Mark { below })
 }
 
-/// Bytes of what [`first_block`] returns.
-pub(crate) const FIRST_BLOCK_BYTES: usize = 4096;
-
-/// What an image has in its first block, by itself or from a layer; zeroes where nothing has it.
-pub(crate) fn first_block(image: &File, path: &Path) -> Result<[u8; FIRST_BLOCK_BYTES], LayerError> {
-    let mut block = [0; FIRST_BLOCK_BYTES];
-    if read_first(image, path, &mut block)? {
-        return Ok(block);
-    }
-    for below in chain(path)?.unwrap_or_default() {
-        if read_first(&open(&below, OFlags::RDONLY)?, &below, &mut block)? {
-            break;
-        }
-    }
-    Ok(block)
-}
-
-/// Reads the first block of a file, if it has data there.
-fn read_first(file: &File, path: &Path, block: &mut [u8; FIRST_BLOCK_BYTES]) -> Result<bool, LayerError> {
-    let mut has_data = false;
-    extents::extents(file, 0..BLOCK_BYTES, |_, kind| {
-        has_data |= kind == Kind::Data;
-        Ok(())
-    })
-    .map_err(io_error("look for data in", path))?;
-    if has_data {
-        file.read_exact_at(block, 0).map_err(io_error("read", path))?;
-    }
-    Ok(has_data)
-}
-
 /// Creates an empty image on the same layer as another, which has one. Its size is the other's.
 ///
 /// # Errors
@@ -548,21 +465,6 @@ pub fn sweep(directory: &Path, served: &[PathBuf]) -> Result<Vec<PathBuf>, Layer
         sync_dir_of(&directory.join(LAYER_SUFFIX))?;
     }
     Ok(leftovers)
-}
-
-/// Gives back what is allocated in the first `len` bytes of an image and was never written. A power cut leaves such blocks where
-/// writes were under way; a file system that runs out of room may make zeroes of them, which would count as data.
-///
-/// # Errors
-/// The operating system's. Nobody may write to the image meanwhile.
-pub fn give_back_unwritten(image: &File, len: u64) -> io::Result<()> {
-    extents::extents(image, 0..len, |range, kind| {
-        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match kind {
-            Kind::Data => Ok(()),
-            Kind::Unwritten => Ok(fallocate(image, punch, range.start, range.end - range.start)?),
-        }
-    })
 }
 
 /// Whether somebody serves a file.
@@ -770,8 +672,8 @@ pub(crate) fn patiently<T>(mut operation: impl FnMut() -> Result<T, LayerError>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image;
     use bulkhead_core::model::Provision;
+    use bulkhead_sys::image;
     use rustix::fs::fremovexattr;
 
     const LIMIT: Duration = Duration::from_millis(50);

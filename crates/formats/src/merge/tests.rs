@@ -8,9 +8,9 @@ use bulkhead_core::model::Provision;
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use tempfile::TempDir;
 
-use crate::extents::{self, Kind};
-use crate::image;
 use crate::layer::{chain, freeze, patiently, sweep};
+use bulkhead_sys::extents::{self, Kind};
+use bulkhead_sys::image;
 
 const BLOCKS: u64 = 600;
 

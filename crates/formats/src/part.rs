@@ -11,15 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bulkhead_core::backend::INDEX_SUFFIX;
-use bulkhead_core::stream::{PartLayer, PartState};
 use bulkhead_core::units::Bytes;
 use rustix::fs::{AtFlags, FlockOperation, OFlags, XattrFlags, fgetxattr, flock, fsetxattr, linkat};
 use rustix::io::Errno;
 use uuid::Uuid;
 
-use crate::extents;
-use crate::file::{io_error, is_at, remove_durable, sync_dir_of};
 use crate::layer::{self, LayerError, layer_path};
+use bulkhead_sys::extents;
+use bulkhead_sys::file::{FileError, io_error, is_at, remove_durable, sync_dir_of};
 
 /// The extended attribute that says what is received into a file, and how far that is.
 pub const ATTRIBUTE: &str = "user.bulkhead.received";
@@ -32,6 +31,32 @@ const WHOLE: &str = "end";
 
 /// Longest text of the attribute: a version, a UUID and a number.
 const MAX_ATTRIBUTE_BYTES: usize = 128;
+
+/// How far the receiver of a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartState {
+    /// What is received: the UUID of the layer that it becomes.
+    pub content: Uuid,
+    /// The layer that it lies on.
+    pub base: Option<Uuid>,
+    /// Its size.
+    pub size: Bytes,
+    /// Everything before this offset is there; `None` when nothing is missing.
+    pub received: Option<Bytes>,
+    /// Whether there is a layer of the same content.
+    pub layer: PartLayer,
+}
+
+/// What layer there is of the content of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartLayer {
+    /// None.
+    Missing,
+    /// Another file: it was received before.
+    Other,
+    /// The file of the part, on which volumes lie: nobody may write to it any more.
+    Same,
+}
 
 /// Makes an empty part, if it is not there; one of the same content stays as it is. Returns whether it was made.
 ///
@@ -259,7 +284,7 @@ impl Part {
 pub fn open_direct(path: &Path, flags: OFlags) -> Result<File, LayerError> {
     let is_refused = |error: &io::Error| error.raw_os_error() == Some(Errno::INVAL.raw_os_error());
     match layer::open(path, flags | OFlags::DIRECT) {
-        Err(crate::file::FileError::Io { source, .. }) if is_refused(&source) => Ok(layer::open(path, flags)?),
+        Err(FileError::Io { source, .. }) if is_refused(&source) => Ok(layer::open(path, flags)?),
         opened => Ok(opened?),
     }
 }
